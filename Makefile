@@ -1,0 +1,58 @@
+# `make up` runs the product, `make test` proves it. Both set up everything they need.
+PYTHON ?= python3
+BIN := .venv/bin
+TOOLS := $(CURDIR)/.cache/tools
+export PATH := $(TOOLS)/usr/bin:$(PATH)
+ONLY ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check fmt bench chaos docs lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
+
+up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it)
+	@$(BIN)/lcm up
+
+test: check $(TOOLS)/etcd.stamp ## Run make check, then every test, and print the coverage table
+	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
+	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-fail-under=90
+	@$(BIN)/python tests/gates.py
+
+check: .venv/dev.stamp ## Lint, types, import contracts, house rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:randomly tests/test_tidy.py
+
+fmt: .venv/dev.stamp ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ONLY=store runs one group
+	@$(BIN)/python tests/bench/run.py $(ONLY)
+
+chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
+	LCM_CHAOS=10 $(BIN)/python -m pytest -q -s tests/crash --timeout 1200
+
+docs: .venv/run.stamp ## Write docs/states.md from the tables
+	$(BIN)/python -m lcm.model.states > docs/states.md
+
+lock: ## Pin every dependency with its hashes
+	tools/lock
+
+clean: ## Remove what the other commands made, except the data
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/run.stamp: requirements/run.txt pyproject.toml
+	@tools/venv $(PYTHON) requirements/run.txt
+	@touch $@
+
+.venv/dev.stamp: requirements/dev.txt pyproject.toml
+	@tools/venv $(PYTHON) requirements/dev.txt
+	@touch $@ .venv/run.stamp
+
+$(TOOLS)/etcd.stamp:
+	@tools/etcd $(TOOLS)
+	@touch $@

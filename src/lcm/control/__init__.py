@@ -1,0 +1,1 @@
+"""The only writer: every change of state goes through here."""

@@ -1,0 +1,149 @@
+"""LabletDefinition: a lab that an author published, fixed per version."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.model.resource import API_VERSION, END, Count, Metadata, Part, Positive, Status, Text
+from lcm.model.worker import LabType, LicenseFlavour
+
+CmlVersion = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[0-9]+(\.[0-9]+){0,3}([-+.][0-9A-Za-z.-]+)?" + END, max_length=32, examples=["2.9", "2.9.1+build.7"]
+    ),
+]
+Version = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[0-9]+(\.[0-9]+){0,3}([-.][0-9a-z.-]*[0-9a-z])?" + END,
+        max_length=32,
+        description="numbers and lower-case letters such as 1.0.0 or 1.1-rc1: the version is part of a name",
+    ),
+]
+_NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_Size = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+FIXED_PER_VERSION: Final = ("version", "topology", "port_template", "lab_type")
+"""Fields of a definition's spec that no update may change."""
+
+
+class DefinitionState(StrEnum):
+    """Whether a definition may be booked."""
+
+    DRAFT = "draft"
+    ACTIVE = "active"
+    DEPRECATED = "deprecated"
+
+
+class Topology(Part):
+    """The lab file: where it is, and the digest it must have."""
+
+    uri: Annotated[str, msgspec.Meta(pattern=r"^(s3|file|artifact)://.+" + END, max_length=1024)]
+    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?" + END)] = ""
+
+
+class ResourceRequirements(Part):
+    """What one session of this lab needs."""
+
+    cpu_cores: _Size
+    memory_gb: _Size
+    storage_gb: _Size = 0.0
+
+
+class PortUse(Part):
+    """What a named port leads to."""
+
+    kind: Literal["serial", "vnc", "pat", "placeholder"]
+    node: str = ""
+    line: Count | None = None
+    protocol: Literal["tcp", "udp"] | None = None
+    inside: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+
+
+PortTemplate = Mapping[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+" + END, max_length=128)], PortUse]
+
+
+class AmiRequirements(Part):
+    """What the worker's CML must be and know."""
+
+    cml_version_min: CmlVersion | None = None
+    cml_version_max: CmlVersion | None = None
+    node_definitions: tuple[str, ...] = ()
+
+
+class LabletDefinitionSpec(Part):
+    """What an author published."""
+
+    version: Version
+    topology: Topology
+    description: Text = ""
+    lab_type: LabType = LabType.CML
+    lab_track: str = ""
+    resource_requirements: ResourceRequirements | None = None
+    node_count: Count | None = None
+    port_template: PortTemplate | None = None
+    license_affinity: LicenseFlavour | None = None
+    ami_requirements: AmiRequirements = AmiRequirements()
+    max_duration_minutes: Positive = 480
+    state: DefinitionState = DefinitionState.DRAFT
+
+
+class Spread(Part):
+    """How a measured value is distributed over the sessions of a definition."""
+
+    avg: float
+    p50: float
+    p95: float
+    max: float
+    latest: float
+
+
+class LabletDefinitionStatus(Status):
+    """What was learned from the sessions of a definition."""
+
+    observed_sessions: Count = 0
+    cpu_cores: Spread | None = None
+    memory_mb: Spread | None = None
+    storage_mb: Spread | None = None
+    needs_review: bool = False
+    review_reason: Text = ""
+
+
+class LabletDefinition(Part):
+    """A lab as published: name and version, e.g. `ccna-basics:1.0.0`."""
+
+    metadata: Metadata
+    spec: LabletDefinitionSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["LabletDefinition"] = "LabletDefinition"
+    status: LabletDefinitionStatus = LabletDefinitionStatus()
+
+
+def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:
+    """Order versions as versions: 2.10 is newer than 2.7, 2.7.0 is 2.7, and 2.7-rc1 comes before both."""
+    numbers, rest = _numbers(version)
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers = numbers[:-1]
+    return numbers, not rest.startswith("-"), rest
+
+
+def version_allowed(version: str, requirements: AmiRequirements) -> bool:
+    """Tell whether a CML version lies within the bounds; the upper one includes everything of its own precision."""
+    low, high = requirements.cml_version_min, requirements.cml_version_max
+    if low is None and high is None:
+        return True
+    found, _ = _numbers(version)
+    if not found:
+        return False  # not known is not allowed
+    if low is not None and version_key(version)[0] < version_key(low)[0]:
+        return False
+    most = _numbers(high)[0] if high is not None else found
+    return found[: len(most)] <= most
+
+
+def _numbers(version: str) -> tuple[tuple[int, ...], str]:
+    found = _NUMBERS.match(version)
+    return (tuple(map(int, found[0].split("."))), version[found.end() :]) if found else ((), version)

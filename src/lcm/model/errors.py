@@ -1,0 +1,119 @@
+"""The error tree, named by what the reader must do.
+
+LcmError
+├── Conflict      somebody was faster: read again, decide again
+├── Relist        the history asked for is gone: list, then watch from the list's revision
+├── Deposed       the lease's term is over: stop leading, campaign again
+├── Gone          what was asked for does not exist; a delete's success
+├── Refused       the caller must change the request (4xx)
+│   ├── Invalid      the document or argument is wrong; `faults` says where and what to do
+│   ├── TooLarge     over a limit of the contract; split or shrink it
+│   ├── IllegalStep  the state machine has no such step
+│   ├── Forbidden    the caller may not
+│   └── NoRoom       it would not fit; another time, place or size may
+├── Later         try again after `after`; nothing is known to be wrong with the request
+│   ├── Throttled    the other side asked us to slow down
+│   └── Unreachable  no answer: the effect may or may not have happened
+└── Stuck         only a person can help; `reason` says with what
+
+An `AssertionError` is our own bug. "No placement" is a value, not an error.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+class LcmError(Exception):
+    """Root of everything this software raises on purpose."""
+
+
+class Conflict(LcmError):
+    """A precondition did not hold. Nothing was written."""
+
+    def __init__(self, key: str, *, wanted: int, found: int) -> None:
+        super().__init__(f"{key} was expected {_at(wanted)} but is {_at(found)}")
+        self.key = key
+        self.wanted = wanted
+        self.found = found
+
+
+class Relist(LcmError):
+    """The revision asked for was compacted, or the reader fell too far behind."""
+
+
+class Deposed(LcmError):
+    """The write was fenced off: this term no longer holds the lease."""
+
+
+class Gone(LcmError):
+    """The object does not exist (any more)."""
+
+
+class Refused(LcmError):
+    """The request itself cannot be accepted; repeating it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a document: where, what, and what to do about it."""
+
+    path: str
+    problem: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Write it as one line for a terminal."""
+        text = f"{self.path}: {self.problem}"
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class Invalid(Refused):
+    """The document or argument is wrong; every fault found is listed."""
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+class TooLarge(Refused):
+    """A limit of the contract would be exceeded."""
+
+
+class IllegalStep(Refused):
+    """The state machine has no such step, or its conditions do not hold."""
+
+
+class Forbidden(Refused):
+    """The caller may not do this."""
+
+
+class NoRoom(Refused):
+    """The capacity asked for is not there."""
+
+
+class Later(LcmError):
+    """Try again after a while."""
+
+    def __init__(self, message: str, *, after: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Throttled(Later):
+    """The other side asked us to slow down."""
+
+
+class Unreachable(Later):
+    """No answer came: a write may or may not have been made."""
+
+
+class Stuck(LcmError):
+    """Only a person can help."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def _at(revision: int) -> str:
+    return f"at revision {revision}" if revision else "absent"

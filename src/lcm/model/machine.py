@@ -1,0 +1,138 @@
+"""State machines as tables: which step, by whom, with which status already known, and how long a phase may last.
+
+Only the control plane takes steps. `docs/states.md` is made from these tables by `describe`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from operator import attrgetter
+from typing import Final, Generic, TypeVar
+
+from lcm.model.errors import IllegalStep
+from lcm.model.resource import PhaseChange, Status, story
+
+P = TypeVar("P", bound=StrEnum)
+
+USER: Final = "user"
+CONTROL_PLANE: Final = "control-plane"
+SCHEDULER: Final = "scheduler"
+WORKER_CONTROLLER: Final = "worker-controller"
+LABLET_CONTROLLER: Final = "lablet-controller"
+POOL_CONTROLLER: Final = "pool-controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[P]):
+    """One allowed change of phase. `needs` names status fields that must hold something; `a|b` wants either."""
+
+    source: P
+    target: P
+    by: str
+    why: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Generic[P]):
+    """How long a phase may last: a span, or a moment named by the object. No target: it raises an alert and goes on."""
+
+    phase: P
+    after: timedelta | str
+    target: P | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine(Generic[P]):
+    """All phases of a kind and the steps between them."""
+
+    name: str
+    initial: P
+    final: frozenset[P]
+    steps: tuple[Step[P], ...]
+    limits: tuple[Limit[P], ...]
+
+    @property
+    def phases(self) -> tuple[P, ...]:
+        """Every phase, in the order in which it was declared."""
+        return tuple(type(self.initial))
+
+    def find(self, source: P, target: P) -> Sequence[Step[P]]:
+        """Every way in which this change may happen."""
+        return [step for step in self.steps if step.source is source and step.target is target]
+
+    def take(self, source: P, target: P, *, by: str, status: Status) -> Step[P]:
+        """Allow a step, given the status as it would be afterwards, or raise IllegalStep with the object's story."""
+        ways = self.find(source, target)
+        if not ways:
+            allowed = ", ".join(dict.fromkeys(step.target for step in self.steps if step.source is source)) or "nothing"
+            raise self._illegal(source, target, by, f"from {source} only {allowed} may follow", status.history)
+        mine = [step for step in ways if step.by == by]
+        if not mine:
+            raise self._illegal(source, target, by, f"only {', '.join(step.by for step in ways)} may", status.history)
+        missing = [need for need in mine[0].needs if not _known(status, need)]
+        if missing:
+            raise self._illegal(source, target, by, f"status lacks {', '.join(missing)}", status.history)
+        return mine[0]
+
+    def _illegal(self, source: P, target: P, by: str, why: str, history: Sequence[PhaseChange]) -> IllegalStep:
+        told = story(history)
+        return IllegalStep(
+            f"{self.name} {source} -> {target} by {by}: {why}" + (f"\nits story:\n{told}" if told else "")
+        )
+
+
+def describe(machine: Machine[P]) -> str:
+    """Write a machine as Markdown: a diagram and its two tables."""
+    diagram = [f"    [*] --> {machine.initial}"]
+    diagram += dict.fromkeys(f"    {step.source} --> {step.target}" for step in machine.steps)
+    diagram += [f"    {phase} --> [*]" for phase in machine.phases if phase in machine.final]
+    steps = [
+        f"| {step.source} | {step.target} | {step.by} | {', '.join(step.needs).replace('|', ' or ')} | {step.why} |"
+        for step in machine.steps
+    ]
+    limits = [
+        f"| {limit.phase} | {_span(limit.after)} | {limit.target or 'stays, alert raised'} | {limit.why} |"
+        for limit in machine.limits
+    ]
+    return "\n".join(
+        [
+            f"## {machine.name}",
+            "",
+            "```mermaid",
+            "stateDiagram-v2",
+            *diagram,
+            "```",
+            "",
+            "| from | to | by | status must hold | when |",
+            "| --- | --- | --- | --- | --- |",
+            *steps,
+            "",
+            "| phase | may last | then | why |",
+            "| --- | --- | --- | --- |",
+            *limits,
+            "",
+        ]
+    )
+
+
+def _span(after: timedelta | str) -> str:
+    if isinstance(after, str):
+        return f"until `{after}`"
+    minutes = after // timedelta(minutes=1)
+    return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
+
+
+def _known(status: Status, need: str) -> bool:
+    return any(_value(status, path) not in (None, "", ()) for path in need.split("|"))
+
+
+def _value(status: Status, path: str) -> object:
+    try:
+        return attrgetter(path)(status)
+    except AttributeError:
+        first = path.partition(".")[0]
+        assert hasattr(status, first), f"{type(status).__name__} has no field {path}"
+        return None

@@ -1,0 +1,117 @@
+"""Reservation: N sessions or a recurring series, booked all or none."""
+
+from datetime import date, timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.model.capacity import Claim
+from lcm.model.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
+from lcm.model.resource import API_VERSION, Count, Metadata, Moment, Name, Part, Positive, Status, Text
+from lcm.model.session import Email, Seat
+
+OCCURRENCES_LIMIT: Final = 400
+"""Sessions one reservation may hold: its claims live in one object."""
+
+
+class ReservationPhase(StrEnum):
+    """Where a reservation is in its life."""
+
+    PENDING = "PENDING"
+    PROMISED = "PROMISED"
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+
+class Weekday(StrEnum):
+    """A day of the week."""
+
+    MON = "mon"
+    TUE = "tue"
+    WED = "wed"
+    THU = "thu"
+    FRI = "fri"
+    SAT = "sat"
+    SUN = "sun"
+
+
+class Recurrence(Part):
+    """The same wall-clock time on the same days, in a time zone, so that it survives daylight-saving changes."""
+
+    every: Literal["day", "week"]
+    until: date
+    time_zone: str
+    interval: Positive = 1
+    weekdays: tuple[Weekday, ...] = ()
+
+
+class ReservationSpec(Part):
+    """What a group booked."""
+
+    definition: Name
+    timeslot_start: Moment
+    timeslot_end: Moment
+    count: Annotated[int, msgspec.Meta(ge=1, le=OCCURRENCES_LIMIT)] = 1
+    recurrence: Recurrence | None = None
+    owner: str = ""
+    student_emails: tuple[Email, ...] = ()
+    lab_track: str = ""
+    region_required: str | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+
+
+class Held(Part):
+    """One promised session: its claim, until the session exists and takes it over."""
+
+    number: Count
+    claim: Claim
+    seat: Seat | None = None
+    session: Name | None = None
+
+
+class ReservationStatus(Status):
+    """What became of a reservation."""
+
+    phase: ReservationPhase = ReservationPhase.PENDING
+    held: Annotated[tuple[Held, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    sessions_made: Count = 0
+    sessions_ended: Count = 0
+    last_error: Text = ""
+
+
+class Reservation(Part):
+    """Several sessions booked as one."""
+
+    metadata: Metadata
+    spec: ReservationSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["Reservation"] = "Reservation"
+    status: ReservationStatus = ReservationStatus()
+
+
+_P = ReservationPhase
+
+RESERVATION: Final = Machine(
+    name="Reservation",
+    initial=_P.PENDING,
+    final=frozenset({_P.COMPLETED, _P.CANCELLED, _P.FAILED}),
+    steps=(
+        Step(_P.PENDING, _P.PROMISED, CONTROL_PLANE, "all its claims are held", ("held",)),
+        Step(_P.PENDING, _P.FAILED, CONTROL_PLANE, "not all of it fits", ("last_error",)),
+        Step(_P.PROMISED, _P.ACTIVE, SCHEDULER, "its first session exists"),
+        Step(_P.ACTIVE, _P.COMPLETED, SCHEDULER, "all its sessions have ended"),
+        Step(_P.PROMISED, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        Step(_P.ACTIVE, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        Step(_P.CANCELLING, _P.CANCELLED, SCHEDULER, "its sessions have ended and its claims are let go"),
+    ),
+    limits=(
+        Limit(_P.PENDING, timedelta(minutes=5), _P.FAILED, "a booking is promised or refused at once"),
+        Limit(_P.PROMISED, "the first session's lead time", _P.ACTIVE, "a promise is kept by making the session"),
+        Limit(_P.ACTIVE, "the last session's end", _P.COMPLETED, "nothing is left to hold"),
+        Limit(_P.CANCELLING, timedelta(hours=1), None, "its claims keep others out until they are let go"),
+    ),
+)

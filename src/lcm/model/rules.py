@@ -1,0 +1,241 @@
+"""What a document must hold beyond the types of its fields: one small function a rule, yielding faults.
+
+A rule names the fields it is about, so that it is not applied to a document in which those are faulty in themselves.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from lcm.model.definition import LabletDefinition, version_allowed
+from lcm.model.errors import Fault, Invalid
+from lcm.model.kinds import Resource
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.quantity import parse_limits
+from lcm.model.reservation import OCCURRENCES_LIMIT, Reservation
+from lcm.model.session import LabletSession
+from lcm.model.settings import SystemSettings
+from lcm.model.worker import LabWorker, LabWorkerSpec
+
+_IOPS_PER_GB: Final = {"io1": 50, "io2": 500, "gp3": 500}
+_HOURS_A_DAY: Final = 24
+SETTINGS_NAME: Final = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that the fields it is about must satisfy together."""
+
+    kind: type[msgspec.Struct]
+    about: tuple[str, ...]
+    broken: Callable[[Any], Iterable[Fault]]
+
+
+RULES: Final[list[Rule]] = []
+_R = TypeVar("_R", bound=Resource)
+_Check = Callable[[_R], Iterator[Fault]]
+
+
+def _rule(kind: type[_R], *about: str) -> Callable[[_Check[_R]], _Check[_R]]:
+    def add(broken: _Check[_R]) -> _Check[_R]:
+        RULES.append(Rule(kind, about, broken))
+        return broken
+
+    return add
+
+
+def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
+    aws, volume = spec.aws, spec.aws.root_volume
+    if not aws.ami_id and not aws.ami_name_pattern:
+        yield Fault(f"{path}.aws", "no image", "set ami_id or ami_name_pattern")
+    if not aws.region:
+        yield Fault(f"{path}.aws.region", "empty", "name a region such as us-east-1")
+    if aws.nested_virtualization and aws.instance_type.endswith(".metal"):
+        remedy = "a metal machine needs none: set it to false, or choose a c8i, m8i or r8i type"
+        yield Fault(f"{path}.aws.nested_virtualization", f"{aws.instance_type} cannot nest", remedy)
+    most = _IOPS_PER_GB[volume.kind] * volume.size_gb
+    if volume.iops > most:
+        problem = f"{volume.iops} is too much for {volume.size_gb} GB of {volume.kind}"
+        yield Fault(f"{path}.aws.root_volume.iops", problem, f"use at most {most}, or a larger volume")
+
+
+def _worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
+    if not spec.lab_types:
+        yield Fault(f"{path}.lab_types", "empty", "name at least one lab type")
+    if spec.idle.warn_minutes >= spec.idle.threshold_minutes:
+        remedy = f"use less than threshold_minutes ({spec.idle.threshold_minutes})"
+        yield Fault(f"{path}.idle.warn_minutes", "the warning would come before idleness", remedy)
+
+
+@_rule(LabWorker, "spec.aws")
+def _worker_can_launch(worker: LabWorker) -> Iterator[Fault]:
+    yield from _worker_spec(worker.spec, "spec")
+
+
+@_rule(LabWorker, "spec.lab_types", "spec.idle")
+def _worker_can_serve(worker: LabWorker) -> Iterator[Fault]:
+    yield from _worker_use(worker.spec, "spec")
+
+
+@_rule(WorkerTemplate, "spec.worker.aws")
+def _template_can_launch(template: WorkerTemplate) -> Iterator[Fault]:
+    yield from _worker_spec(template.spec.worker, "spec.worker")
+
+
+@_rule(WorkerTemplate, "spec.worker.lab_types", "spec.worker.idle")
+def _template_can_serve(template: WorkerTemplate) -> Iterator[Fault]:
+    yield from _worker_use(template.spec.worker, "spec.worker")
+
+
+@_rule(WorkerTemplate, "spec.price_per_hour_usd")
+def _template_price(template: WorkerTemplate) -> Iterator[Fault]:
+    yield from _dollars("spec.price_per_hour_usd", template.spec.price_per_hour_usd)
+
+
+@_rule(LabWorkerPool, "spec.min_workers", "spec.max_workers")
+def _pool_bounds(pool: LabWorkerPool) -> Iterator[Fault]:
+    if pool.spec.min_workers > pool.spec.max_workers:
+        problem = f"greater than max_workers ({pool.spec.max_workers})"
+        yield Fault("spec.min_workers", problem, "use at most max_workers")
+
+
+@_rule(LabWorkerPool, "spec.thresholds")
+def _pool_thresholds(pool: LabWorkerPool) -> Iterator[Fault]:
+    limits = pool.spec.thresholds
+    for name, low, high in (
+        ("cpu_scale_down", limits.cpu_scale_down, limits.cpu_scale_up),
+        ("memory_scale_down", limits.memory_scale_down, limits.memory_scale_up),
+        ("min_labs_per_worker", limits.min_labs_per_worker, limits.max_labs_per_worker),
+    ):
+        if low >= high:
+            yield Fault(f"spec.thresholds.{name}", "the pool would grow and shrink at once", f"use less than {high}")
+
+
+@_rule(LabWorkerPool, "spec.allowed_hours")
+def _pool_hours(pool: LabWorkerPool) -> Iterator[Fault]:
+    hours = pool.spec.allowed_hours
+    if hours is not None:
+        yield from _time_zone(hours.time_zone, "spec.allowed_hours.time_zone")
+        if hours.end_hour - hours.start_hour in (0, -_HOURS_A_DAY):
+            yield Fault("spec.allowed_hours", "no hour is allowed", "use 0 and 24 for the whole day, or leave it out")
+
+
+@_rule(LabWorkerPool, "spec.budget")
+def _pool_budget(pool: LabWorkerPool) -> Iterator[Fault]:
+    yield from _dollars("spec.budget.hourly_usd", pool.spec.budget.hourly_usd)
+    yield from _dollars("spec.budget.monthly_usd", pool.spec.budget.monthly_usd)
+
+
+@_rule(LabletDefinition, "metadata.name", "spec.version")
+def _definition_name(definition: LabletDefinition) -> Iterator[Fault]:
+    name, version = definition.metadata.name, definition.spec.version
+    family, _, carried = name.partition(":")
+    if carried != version:
+        yield Fault("metadata.name", f"{name!r} does not carry its version", f"use {family}:{version}")
+
+
+@_rule(LabletDefinition, "spec.ami_requirements")
+def _definition_versions(definition: LabletDefinition) -> Iterator[Fault]:
+    wanted = definition.spec.ami_requirements
+    low, high = wanted.cml_version_min, wanted.cml_version_max
+    if low and high and not version_allowed(low, wanted):
+        yield Fault("spec.ami_requirements.cml_version_min", f"{low} is newer than {high}", "swap the bounds")
+
+
+@_rule(LabletDefinition, "spec.resource_requirements")
+def _definition_needs(definition: LabletDefinition) -> Iterator[Fault]:
+    needs = definition.spec.resource_requirements
+    remedy = "use more than nothing, or leave resource_requirements out to derive them"
+    if needs is not None and needs.cpu_cores == 0:
+        yield Fault("spec.resource_requirements.cpu_cores", "zero", remedy)
+    if needs is not None and needs.memory_gb == 0:
+        yield Fault("spec.resource_requirements.memory_gb", "zero", remedy)
+
+
+@_rule(LabletSession, "spec.timeslot_start", "spec.timeslot_end", "spec.duration_minutes", "spec.give_up_at")
+def _session_time(session: LabletSession) -> Iterator[Fault]:
+    spec = session.spec
+    start, end = spec.timeslot_start, spec.timeslot_end
+    if start is None and end is None:
+        if spec.duration_minutes is None:
+            yield Fault("spec.duration_minutes", "missing", "a session without a slot must say how long it runs")
+        return
+    if start is None or end is None:
+        missing = "timeslot_start" if start is None else "timeslot_end"
+        yield Fault(f"spec.{missing}", "half a slot", "give both timeslot_start and timeslot_end, or neither for ASAP")
+        return
+    if start >= end:
+        yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
+    if spec.duration_minutes is not None and end - start != timedelta(minutes=spec.duration_minutes):
+        yield Fault("spec.duration_minutes", "differs from the slot", "leave it out: the slot says how long")
+    if spec.give_up_at is not None:
+        yield Fault("spec.give_up_at", "a booked slot is promised or refused at once", "leave it out")
+
+
+@_rule(LabletSession, "spec.resource_limits")
+def _session_limits(session: LabletSession) -> Iterator[Fault]:
+    if session.spec.resource_limits is None:
+        return
+    try:
+        parse_limits(session.spec.resource_limits)
+    except Invalid as error:
+        yield from (Fault(f"spec.{fault.path}", fault.problem, fault.remedy) for fault in error.faults)
+
+
+@_rule(Reservation, "spec.timeslot_start", "spec.timeslot_end")
+def _reservation_time(reservation: Reservation) -> Iterator[Fault]:
+    if reservation.spec.timeslot_start >= reservation.spec.timeslot_end:
+        yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
+
+
+@_rule(Reservation, "spec.student_emails", "spec.count")
+def _reservation_people(reservation: Reservation) -> Iterator[Fault]:
+    people, count = len(reservation.spec.student_emails), reservation.spec.count
+    if people not in (0, count):
+        yield Fault("spec.student_emails", f"{people} for {count} sessions", "one each, or none")
+
+
+@_rule(Reservation, "spec.recurrence", "spec.timeslot_start", "spec.count")
+def _reservation_series(reservation: Reservation) -> Iterator[Fault]:
+    spec, series = reservation.spec, reservation.spec.recurrence
+    if series is None:
+        return
+    yield from _time_zone(series.time_zone, "spec.recurrence.time_zone")
+    days = (series.until - spec.timeslot_start.date()).days
+    if days < 0:
+        yield Fault("spec.recurrence.until", "before the first slot", "use a later day")
+    if series.every == "day" and series.weekdays:
+        yield Fault("spec.recurrence.weekdays", "every day has no weekdays", "use every: week, or leave weekdays out")
+    rounds = days // (series.interval * (1 if series.every == "day" else 7)) + 1
+    most = rounds * max(1, len(series.weekdays)) * spec.count
+    if most > OCCURRENCES_LIMIT:
+        yield Fault("spec.recurrence", f"up to {most} sessions", f"book at most {OCCURRENCES_LIMIT} at once")
+
+
+@_rule(SystemSettings, "metadata.name")
+def _settings_name(settings: SystemSettings) -> Iterator[Fault]:
+    if settings.metadata.name != SETTINGS_NAME:
+        yield Fault("metadata.name", "there is one object of settings", f"use {SETTINGS_NAME}")
+
+
+@_rule(SystemSettings, "spec.discovery")
+def _settings_discovery(settings: SystemSettings) -> Iterator[Fault]:
+    if settings.spec.discovery.enabled and not settings.spec.discovery.regions:
+        yield Fault("spec.discovery.regions", "empty", "name at least one region, or set enabled to false")
+
+
+def _dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:
+    if amount is not None and not (amount.is_finite() and amount >= 0):
+        yield Fault(path, f"{amount} is no amount of money", "use a number of dollars, zero or more")
+
+
+def _time_zone(name: str, path: str) -> Iterator[Fault]:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        yield Fault(path, f"{name!r} is no time zone", "use a name such as Europe/Berlin")

@@ -1,0 +1,222 @@
+"""LabletSession: one person's lab during one slot. Its spec, its status, its state machine."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.model.capacity import Claim
+from lcm.model.decision import SchedulingDecision
+from lcm.model.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, Limit, Machine, Step
+from lcm.model.money import Usd
+from lcm.model.observation import ResourceObservation
+from lcm.model.resource import API_VERSION, END, Count, Metadata, Moment, Name, Part, Positive, Status, Text
+from lcm.model.worker import LabType
+
+INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
+COLLECTION_LIMIT: Final = timedelta(minutes=5)
+STOP_ALERT: Final = timedelta(minutes=10)
+
+Email = Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=254, examples=["ada@example.org"])]
+PortNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class SessionPhase(StrEnum):
+    """Where a session is in its life."""
+
+    PENDING = "PENDING"
+    SCHEDULED = "SCHEDULED"
+    INSTANTIATING = "INSTANTIATING"
+    RUNNING = "RUNNING"
+    COLLECTING = "COLLECTING"
+    STOPPING = "STOPPING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TERMINATED = "TERMINATED"
+    EXPIRED = "EXPIRED"
+
+
+class SessionCondition(StrEnum):
+    """The aspects of a session that others look at."""
+
+    WORKER_ASSIGNED = "WorkerAssigned"
+    AT_RISK = "AtRisk"
+
+
+class LabletSessionSpec(Part):
+    """What somebody booked. Without a slot it is wanted as soon as possible, for `duration_minutes`."""
+
+    definition: Name
+    owner: str = ""
+    student_email: Email | None = None
+    lab_instance_type: LabType = LabType.CML
+    lab_track: str = ""
+    timeslot_start: Moment | None = None
+    timeslot_end: Moment | None = None
+    duration_minutes: Positive | None = None
+    give_up_at: Moment | None = None
+    reservation_id: str | None = None
+    region_required: str | None = None
+    region_preferred: str | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    resource_limits: Mapping[str, str] | None = None
+
+
+class Seat(Part):
+    """A promised place in a pool: its number is its timeline, whichever worker fills it."""
+
+    pool: Name
+    number: Count
+
+
+class Progress(Part):
+    """How far an instantiation or teardown is."""
+
+    step: str
+    percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    message: Text
+    at: Moment
+
+
+class Waiting(Part):
+    """What somebody who waits wants to know."""
+
+    queue_position: Positive
+    estimated_start: Moment | None
+    basis: Text
+
+
+class Artifact(Part):
+    """Something collected from the lab that its owner may download."""
+
+    name: str
+    digest: str
+    size_bytes: Count
+    collected_at: Moment
+    expires_at: Moment | None = None
+
+
+class LabletSessionStatus(Status):
+    """What was seen of a session."""
+
+    phase: SessionPhase = SessionPhase.PENDING
+    outcome: SessionPhase | None = None
+    outcome_reason: Text = ""
+    claim: Claim | None = None
+    seat: Seat | None = None
+    worker_id: str | None = None
+    worker_ref: str | None = None
+    worker_name: str | None = None
+    worker_namespace: str | None = None
+    assigned_at: Moment | None = None
+    allocated_ports: Mapping[str, PortNumber] | None = None
+    resource_allocation: Mapping[str, str] | None = None
+    cml_lab_id: str | None = None
+    access_url: str | None = None
+    access_urls: Mapping[str, str] = {}
+    progress: Progress | None = None
+    retry_count: Count = 0
+    waiting: Waiting | None = None
+    last_decision: SchedulingDecision | None = None
+    cost_usd: Usd | None = None
+    observed_resources: ResourceObservation | None = None
+    observed_ports: Mapping[str, PortNumber] | None = None
+    port_drift_detected: bool = False
+    observation_count: Count = 0
+    observed_at: Moment | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    last_error: Text = ""
+
+
+class LabletSession(Part):
+    """One person's lab during one slot."""
+
+    metadata: Metadata
+    spec: LabletSessionSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["LabletSession"] = "LabletSession"
+    status: LabletSessionStatus = LabletSessionStatus()
+
+
+_P = SessionPhase
+
+SESSION: Final = Machine(
+    name="LabletSession",
+    initial=_P.PENDING,
+    final=frozenset({_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED}),
+    steps=(
+        Step(_P.PENDING, _P.SCHEDULED, SCHEDULER, "a seat or a worker is claimed for it", ("claim", "seat|worker_id")),
+        Step(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
+        Step(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
+        Step(_P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)),
+        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost; it is placed anew"),
+        Step(
+            _P.SCHEDULED,
+            _P.INSTANTIATING,
+            LABLET_CONTROLLER,
+            "its lead time has come and its worker is ready",
+            ("worker_id", "allocated_ports"),
+        ),
+        Step(_P.SCHEDULED, _P.TERMINATED, CONTROL_PLANE, "cancelled before anything of it was on a worker"),
+        Step(_P.SCHEDULED, _P.EXPIRED, SCHEDULER, "its slot ended before it ran"),
+        Step(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id",)),
+        Step(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
+        Step(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
+        Step(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
+        Step(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
+        Step(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
+        Step(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
+        *(
+            Step(_P.STOPPING, end, LABLET_CONTROLLER, "the lab is seen gone from its worker", ("outcome",))
+            for end in (_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED)
+        ),
+        Step(_P.STOPPING, _P.PENDING, LABLET_CONTROLLER, "the lab is seen gone; retried elsewhere while time remains"),
+    ),
+    limits=(
+        Limit(_P.PENDING, "give_up_at or timeslot_end", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.SCHEDULED, "timeslot_end", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.INSTANTIATING, INSTANTIATION_LIMIT, _P.STOPPING, "what is left of it is removed, then retried"),
+        Limit(_P.RUNNING, "timeslot_end", _P.COLLECTING, "the next booking counts on the room"),
+        Limit(_P.COLLECTING, COLLECTION_LIMIT, _P.STOPPING, "a failed collection never blocks teardown"),
+        Limit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
+    ),
+)
+ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
+"""Phases in which something of the session may be on its worker."""
+
+
+def is_asap(session: LabletSession) -> bool:
+    """Tell whether it is wanted as soon as possible."""
+    return session.spec.timeslot_start is None
+
+
+def is_assigned_to_worker(session: LabletSession) -> bool:
+    """Tell whether a worker has been chosen."""
+    return session.status.worker_id is not None
+
+
+def get_worker_ref(session: LabletSession) -> str | None:
+    """Name the chosen worker, "namespace/name"."""
+    return session.status.worker_ref
+
+
+def is_cml_type(session: LabletSession) -> bool:
+    """Tell whether the lab needs CML."""
+    return session.spec.lab_instance_type in (LabType.CML, LabType.HYBRID)
+
+
+def is_container_type(session: LabletSession) -> bool:
+    """Tell whether the lab is made of containers only."""
+    return session.spec.lab_instance_type is LabType.CONTAINER
+
+
+def requires_worker_assignment(session: LabletSession) -> bool:
+    """Tell whether it still wants a worker."""
+    return session.status.phase in (SessionPhase.PENDING, SessionPhase.SCHEDULED) and not is_assigned_to_worker(session)
+
+
+def get_lab_track(session: LabletSession) -> str:
+    """Name the track whose pool serves it."""
+    return session.spec.lab_track

@@ -1,0 +1,162 @@
+"""The crash harness: a program is stopped at every await it reaches, and must come out right each time.
+
+Called by tests. Every run has a world and a virtual loop of its own; the world outlives the hosts in it.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from lcm.model.errors import Conflict, Deposed
+from lcm.sim.host import Host
+from lcm.sim.loop import run
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+Story = Callable[[Host, int, int], Coroutine[Any, Any, None]]
+"""What happens to a host at the k-th of its n awaits, and afterwards; raises when the outcome is wrong."""
+
+LATECOMER: Final = (Conflict, Deposed)
+"""What a host that slept through its own replacement may be told."""
+
+
+def crash_everywhere(
+    name: str,
+    world: Callable[[], W | Awaitable[W]],
+    body: Callable[[W], Coroutine[Any, Any, object]],
+    check: Callable[[W], object | Awaitable[object]],
+    *,
+    restart_after: timedelta = timedelta(0),
+    report: Callable[[str], object] = print,
+) -> int:
+    """Kill the host that runs `body` at its k-th await, for every k, run `body` anew on the same world, and `check`.
+
+    Give `restart_after` the time that a lease of the dead needs to expire. Returns the number of awaits.
+    """
+    play = _Play(world, body, check)
+    return _everywhere(f"crash {name}", play, partial(play.crash, restart_after), report)
+
+
+def pause_everywhere(
+    name: str,
+    world: Callable[[], W | Awaitable[W]],
+    body: Callable[[W], Coroutine[Any, Any, object]],
+    check: Callable[[W], object | Awaitable[object]],
+    *,
+    pause_for: timedelta,
+    excused: tuple[type[Exception], ...] = LATECOMER,
+    report: Callable[[str], object] = print,
+) -> int:
+    """Pause the host that runs `body` at its k-th await, for every k, while a second host runs `body`, and `check`.
+
+    The first wakes up after `pause_for` and may fail with what is `excused`; the second may not fail. Returns the
+    number of awaits.
+    """
+    play = _Play(world, body, check)
+    return _everywhere(f"pause {name}", play, partial(play.pause, pause_for, excused), report)
+
+
+@dataclass(frozen=True)
+class _Play(Generic[W]):
+    """A world, what hosts do in it, and how it must look afterwards."""
+
+    world: Callable[[], W | Awaitable[W]]
+    body: Callable[[W], Coroutine[Any, Any, object]]
+    check: Callable[[W], object | Awaitable[object]]
+
+    async def undisturbed(self, host: Host) -> None:
+        world = await _value(self.world())
+        await self._live(host, world)
+        await _value(self.check(world))
+
+    async def crash(self, restart_after: timedelta, host: Host, k: int, n: int) -> None:
+        world = await _value(self.world())
+        host.kill_at(k)
+        task = self._start(host, world)
+        await host.until_dead()
+        await _same_as_before(host, task, k, n)
+        await asyncio.sleep(restart_after.total_seconds())
+        await self._live(Host("restarted"), world)
+        await _value(self.check(world))
+
+    async def pause(
+        self, pause_for: timedelta, excused: tuple[type[Exception], ...], host: Host, k: int, n: int
+    ) -> None:
+        world = await _value(self.world())
+        host.pause_at(k, for_=pause_for)
+        task = self._start(host, world)
+        await host.until_stopped()
+        await _same_as_before(host, task, k, n)
+        await self._live(Host("second"), world)
+        await host.until_dead()
+        error = task.exception()
+        if error is not None and not isinstance(error, excused):
+            raise error
+        await _value(self.check(world))
+
+    async def _live(self, host: Host, world: W) -> None:
+        task = self._start(host, world)
+        await host.until_dead()
+        await task
+
+    def _start(self, host: Host, world: W) -> asyncio.Task[None]:
+        async def main() -> None:
+            try:
+                await self.body(world)
+            finally:
+                host.kill()  # a process ends with its main coroutine, and so does what it left running
+
+        return host.spawn(main())
+
+
+def _everywhere(name: str, play: _Play[W], story: Story, report: Callable[[str], object]) -> int:
+    n = _count(name, play)
+    failures: dict[str, BaseException] = {}
+    for k in range(1, n + 1):
+        host = Host("first")
+        error = _outcome(partial(story, host, k, n))
+        if error is not None:
+            failures[f"await {k}, {host.place or 'not reached'}: {error!r}"] = error
+    report(f"{name}: {n} awaits, {n + 1} runs, {len(failures)} failures")
+    if failures:
+        listed = "\n  ".join(failures)
+        raise AssertionError(f"{name}: {len(failures)} of {n + 1} runs failed\n  {listed}") from next(
+            iter(failures.values())
+        )
+    return n
+
+
+def _count(name: str, play: _Play[W]) -> int:
+    host = Host("undisturbed")
+    error = _outcome(partial(play.undisturbed, host))
+    if error is not None:
+        raise AssertionError(f"{name}: even the undisturbed run failed: {error!r}") from error
+    if host.awaits <= 1:
+        raise AssertionError(f"{name}: it never awaits, so there is nothing to interrupt")
+    return host.awaits
+
+
+def _outcome(story: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
+    async def main() -> BaseException | None:
+        return (await asyncio.gather(story(), return_exceptions=True))[0]
+
+    try:
+        return run(main)
+    except AssertionError as error:  # a deadlock, a limit, or an error that nobody saw
+        return error
+
+
+async def _same_as_before(host: Host, task: asyncio.Task[None], k: int, n: int) -> None:
+    if task.done():
+        await task
+    if host.awaits != k or task.done() != (k == n):
+        raise AssertionError(f"not deterministic: {n} awaits undisturbed, but now {host!r}")
+
+
+async def _value(value: T | Awaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,86 @@
+"""Restoring an etcd store: a marker, the old state cleared, the new one written in pieces, then the new epoch.
+
+Called by the etcd engine. From the first step to the last the marker says that the state is not whole.
+"""
+
+from collections.abc import AsyncIterable, Iterable, Iterator
+from typing import Final
+
+from lcm.model.errors import Refused
+from lcm.store.base import LEASES_PREFIX, MAX_BYTES, Put, check_commit, held_leases
+from lcm.store.etcd_keys import EPOCH_KEY, LOADING_KEY, Keys
+from lcm.store.etcd_txn import delete, put, transaction
+from lcm.store.etcd_wire import TXN, Message, Wire, rpc
+
+_PIECE_OPERATIONS: Final = 100
+_PIECE_BYTES: Final = MAX_BYTES // 2
+
+
+class Loading:
+    """One restore. Another one that starts meanwhile takes the marker over and stops this one."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._marker = keys.raw(LOADING_KEY)
+        self._mark = 0
+
+    async def begin(self) -> None:
+        """Put the marker there, unless a lease is held."""
+        low, high = self._keys.span(LEASES_PREFIX)
+        txn = rpc.TxnRequest()
+        txn.compare.add(key=low, range_end=high, target=rpc.Compare.CREATE, create_revision=0)
+        put(txn, self._marker, b"")
+        held = txn.failure.add().request_range
+        held.key, held.range_end, held.keys_only = low, high, True
+        answer = await self._wire.send(TXN, txn)
+        if not answer.succeeded:
+            names = [self._keys.key(kv.key) for kv in answer.responses[0].response_range.kvs]
+            raise held_leases(name.removeprefix(LEASES_PREFIX) for name in names)
+        self._mark = answer.header.revision
+
+    async def replace(self, puts: Iterable[Put]) -> None:
+        """Clear the old state and write the new one."""
+        txn = rpc.TxnRequest()
+        delete(txn, *self._keys.span(""))
+        await self._step(txn)
+        for piece in _pieces(puts):
+            await self._step(transaction(self._keys, piece, (), None))
+
+    async def finish(self, epoch: str) -> int:
+        """Begin the new epoch and take the marker away."""
+        txn = rpc.TxnRequest()
+        put(txn, self._keys.raw(EPOCH_KEY), epoch.encode())
+        delete(txn, self._marker)
+        return await self._step(txn)
+
+    async def _step(self, txn: Message) -> int:
+        txn.compare.add(key=self._marker, target=rpc.Compare.MOD, mod_revision=self._mark)
+        answer = await self._wire.send(TXN, txn)
+        if not answer.succeeded:
+            raise Refused("another restore of this store has begun")
+        revision: int = answer.header.revision
+        return revision
+
+
+async def collect(entries: AsyncIterable[Put]) -> list[Put]:
+    """Read everything before anything is cleared: a bad backup must leave the old state."""
+    fresh: dict[str, Put] = {}
+    async for entry in entries:
+        check_commit([entry], (), None)
+        fresh[entry.key] = entry
+    return list(fresh.values())
+
+
+def _pieces(puts: Iterable[Put]) -> Iterator[list[Put]]:
+    piece: list[Put] = []
+    size = 0
+    for entry in puts:
+        if piece and (len(piece) == _PIECE_OPERATIONS or size + len(entry.value) > _PIECE_BYTES):
+            yield piece
+            piece, size = [], 0
+        # What a backup demands of the old state means nothing in the new one.
+        piece.append(Put(entry.key, entry.value, entry.labels))
+        size += len(entry.value)
+    if piece:
+        yield piece

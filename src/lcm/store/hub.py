@@ -1,0 +1,130 @@
+"""Fan-out of commits to the watches of one process, for the engines that hold the log themselves.
+
+A watch first reads history in pages, then lives on a bounded queue. While it reads history it may lag; once it has
+caught up, falling behind by more than the backlog cuts it off.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Self
+
+from lcm.model.errors import LcmError, Relist
+from lcm.store.base import Change, Changed, key_range
+
+BACKLOG: Final = 10_000
+TOO_SLOW: Final = "the reader fell too far behind; list again and watch from there"
+CLOSED: Final = "the store was closed"
+
+History = Callable[[str, int, int], Awaitable[tuple[Sequence[Changed], int]]]
+"""From (prefix, after, until): some commits with after < revision <= until, oldest first, and how far they reach."""
+
+
+class Hub:
+    """Knows the watches of a process and the newest revision they were told of."""
+
+    def __init__(self, history: History, *, tail: int, backlog: int = BACKLOG) -> None:
+        self._history = history
+        self._backlog = backlog
+        self._watches: dict[QueueWatch, None] = {}  # a set would tell them in an order that differs from run to run
+        self.tail = tail
+
+    def __bool__(self) -> bool:
+        return bool(self._watches)
+
+    def watch(self, prefix: str, after: int) -> "QueueWatch":
+        watch = QueueWatch(self, self._history, prefix, after, self._backlog)
+        self._watches[watch] = None
+        return watch
+
+    def publish(self, revision: int, changes: Sequence[Change]) -> None:
+        """Tell every watch of the next commit. Revisions must arrive in order, on the loop's thread."""
+        self.tail = revision
+        for watch in tuple(self._watches):
+            watch.feed(revision, changes)
+
+    def end(self, error: LcmError) -> None:
+        for watch in tuple(self._watches):
+            watch.end(error)
+
+    def forget(self, watch: "QueueWatch") -> None:
+        self._watches.pop(watch, None)
+
+
+class QueueWatch:
+    """One reader: pages of history up to the revision it joined at, then a bounded queue."""
+
+    def __init__(self, hub: Hub, history: History, prefix: str, after: int, backlog: int) -> None:
+        self._hub = hub
+        self._history = history
+        self._prefix = prefix
+        self._low, self._high = key_range(prefix)
+        self._read = after
+        self._joined = max(after, hub.tail)
+        self._page: deque[Changed] = deque()
+        self._queue: deque[Changed] = deque()
+        self._backlog = backlog
+        self._caught_up = False
+        self._missed = False
+        self._wake: asyncio.Future[None] | None = None
+        self._error: LcmError | None = None
+
+    def feed(self, revision: int, changes: Sequence[Change]) -> None:
+        if revision <= self._joined or self._missed:
+            return
+        mine = [change for change in changes if self._low <= change.key < self._high]
+        if not mine:
+            return
+        if len(self._queue) < self._backlog:
+            self._queue.append(Changed(revision, mine))
+            self._rouse()
+        elif self._caught_up:
+            self.end(Relist(TOO_SLOW))
+        else:
+            # Still reading history: what the queue cannot hold is read from there too.
+            self._queue.clear()
+            self._missed = True
+
+    def end(self, error: LcmError) -> None:
+        self._error = self._error or error
+        self._hub.forget(self)
+        self._rouse()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Changed:
+        while self._error is None:
+            if self._page:
+                return self._page.popleft()
+            if self._read < self._joined:
+                page, self._read = await self._history(self._prefix, self._read, self._joined)
+                self._page.extend(page)
+            elif self._missed:
+                self._joined, self._missed = self._hub.tail, False
+            else:
+                self._caught_up = True
+                if self._queue:
+                    return self._queue.popleft()
+                await self._sleep()
+        raise self._error
+
+    async def aclose(self) -> None:
+        self.end(Relist(CLOSED))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _sleep(self) -> None:
+        self._wake = asyncio.get_running_loop().create_future()
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

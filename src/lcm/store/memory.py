@@ -1,0 +1,251 @@
+"""The reference engine: a log in memory. The simulation runs on it, and the other engines are compared with it.
+
+Every verb suspends once before its effect and once after it, so that a crash harness can stop a caller on either side.
+Lease expiry is a timer of the store itself, not of whoever took the lease.
+"""
+
+import asyncio
+import contextvars
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncIterable, Mapping, Sequence
+
+import msgspec
+
+from lcm.model.errors import Conflict, Relist
+from lcm.store.base import (
+    ABSENT,
+    EVENTS_KEY,
+    LEASES_PREFIX,
+    Change,
+    Changed,
+    Cursor,
+    Delete,
+    Entry,
+    EventReader,
+    Fence,
+    Lease,
+    Op,
+    Page,
+    Put,
+    check_commit,
+    check_key,
+    check_lease,
+    compacted,
+    deposed,
+    held_leases,
+    key_range,
+    matches,
+    pack_events,
+)
+from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
+
+_PAGE = 1_000
+_NOBODY = contextvars.Context()
+
+
+class _Held(msgspec.Struct):
+    lease: Lease
+    timer: asyncio.TimerHandle
+
+
+class MemoryStore:
+    """A store that lasts as long as the process."""
+
+    def __init__(self, *, epoch: str = "memory", backlog: int = BACKLOG) -> None:
+        self._epoch = epoch
+        self._revision = 1
+        self._compacted = 0
+        self._keys: list[str] = []
+        self._states: dict[str, list[tuple[int, Entry | None]]] = {}
+        self._log: list[Changed] = []
+        self._leases: dict[str, _Held] = {}
+        self._hub = Hub(self._history, tail=self._revision, backlog=backlog)
+
+    @property
+    def epoch(self) -> str:
+        return self._epoch
+
+    async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+        check_commit(ops, events, fence)
+        await asyncio.sleep(0)
+        self._check_fence(fence)
+        for op in ops:
+            if op.at is not None and (found := self._found(op.key)) != op.at:
+                raise Conflict(op.key, wanted=op.at, found=found)
+        writes: list[Op] = [*ops, Put(EVENTS_KEY, pack_events(events))] if events else list(ops)
+        revision = self._write(writes)
+        await asyncio.sleep(0)
+        return revision
+
+    async def get(self, key: str) -> Entry | None:
+        check_key(key)
+        await asyncio.sleep(0)
+        return self._newest(key)
+
+    async def scan(
+        self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
+    ) -> Page:
+        await asyncio.sleep(0)
+        revision = cursor.revision if cursor else self._revision
+        if revision < self._compacted:
+            raise compacted(revision)
+        low, high = key_range(prefix)
+        start = bisect_right(self._keys, cursor.key) if cursor else bisect_left(self._keys, low)
+        found: list[Entry] = []
+        for key in self._keys[start : bisect_left(self._keys, high)]:
+            entry = self._state(key, revision)
+            if entry is None or not matches(entry.labels, labels):
+                continue
+            if len(found) == limit:
+                return Page(found, revision, Cursor(revision, found[-1].key))
+            found.append(entry)
+        return Page(found, revision, None)
+
+    def watch(self, prefix: str, *, after: int) -> QueueWatch:
+        return self._hub.watch(prefix, after)
+
+    def events(self, *, after: int) -> EventReader:
+        return EventReader(self.watch(EVENTS_KEY, after=after))
+
+    async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
+        check_lease(name, ttl_seconds)
+        await asyncio.sleep(0)
+        if name in self._leases:
+            return None
+        lease = Lease(name, holder, self._revision + 1, ttl_seconds)
+        self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
+        self._leases[name] = _Held(lease, self._timer(lease))
+        await asyncio.sleep(0)
+        return lease
+
+    async def renew(self, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        self._check_fence(lease.fence())
+        held = self._leases[lease.name]
+        held.timer.cancel()
+        held.timer = self._timer(held.lease)
+        await asyncio.sleep(0)
+
+    async def release(self, lease: Lease) -> None:
+        await asyncio.sleep(0)
+        self._end_lease(lease)
+        await asyncio.sleep(0)
+
+    async def lease(self, name: str) -> Lease | None:
+        await asyncio.sleep(0)
+        held = self._leases.get(name)
+        return held.lease if held else None
+
+    async def compact(self, revision: int) -> None:
+        await asyncio.sleep(0)
+        self._compacted = max(self._compacted, min(revision, self._revision))
+        self._log = self._log[bisect_right(self._log, self._compacted, key=_revision_of) :]
+        for key, states in list(self._states.items()):
+            kept = states[max(0, bisect_right(states, self._compacted, key=_first) - 1) :]
+            if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= self._compacted:
+                del self._states[key]
+                del self._keys[bisect_left(self._keys, key)]
+            else:
+                self._states[key] = kept
+
+    async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
+        if self._leases:
+            raise held_leases(self._leases)
+        fresh = [put async for put in entries]
+        self._keys.clear()
+        self._states.clear()
+        self._log.clear()
+        self._epoch = epoch
+        self._revision += 1
+        for put in fresh:
+            self._apply(put, self._revision)
+        self._compacted = self._hub.tail = self._revision
+        self._hub.end(Relist("the store was restored; list again"))
+        return self._revision
+
+    async def close(self) -> None:
+        self._hub.end(Relist(CLOSED))
+        for held in self._leases.values():
+            held.timer.cancel()
+
+    def _write(self, ops: Sequence[Op]) -> int:
+        revision = self._revision + 1
+        changes = [change for op in ops if (change := self._apply(op, revision))]
+        if not changes:
+            return self._revision
+        self._revision = revision
+        self._log.append(Changed(revision, changes))
+        self._hub.publish(revision, changes)
+        return revision
+
+    def _apply(self, op: Op, revision: int) -> Change | None:
+        before = self._newest(op.key)
+        match op:
+            case Put():
+                created = before.created if before else revision
+                entry: Entry | None = Entry(op.key, op.value, dict(op.labels), revision, created)
+            case Delete() if before is not None:
+                entry = None
+            case _:
+                return None
+        if op.key not in self._states:
+            insort(self._keys, op.key)
+            self._states[op.key] = []
+        self._states[op.key].append((revision, entry))
+        return Change(op.key, entry)
+
+    def _newest(self, key: str) -> Entry | None:
+        states = self._states.get(key)
+        return states[-1][1] if states else None
+
+    def _found(self, key: str) -> int:
+        entry = self._newest(key)
+        return entry.revision if entry else ABSENT
+
+    def _state(self, key: str, revision: int) -> Entry | None:
+        states = self._states[key]
+        if states[-1][0] <= revision:
+            return states[-1][1]
+        place = bisect_right(states, revision, key=_first)
+        return states[place - 1][1] if place else None
+
+    async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[Changed], int]:
+        await asyncio.sleep(0)
+        if after < self._compacted:
+            raise compacted(after)
+        low, high = key_range(prefix)
+        start = bisect_right(self._log, after, key=_revision_of)
+        stop = bisect_right(self._log, until, key=_revision_of)
+        page = [
+            Changed(changed.revision, mine)
+            for changed in self._log[start : min(stop, start + _PAGE)]
+            if (mine := [change for change in changed.changes if low <= change.key < high])
+        ]
+        return page, until if start + _PAGE >= stop else self._log[start + _PAGE - 1].revision
+
+    def _check_fence(self, fence: Fence | None) -> None:
+        if fence is None:
+            return
+        held = self._leases.get(fence.lease)
+        if held is None or held.lease.term != fence.term:
+            raise deposed(fence)
+
+    def _timer(self, lease: Lease) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(lease.ttl_seconds, self._end_lease, lease, context=_NOBODY)
+
+    def _end_lease(self, lease: Lease) -> None:
+        held = self._leases.get(lease.name)
+        if held is None or held.lease.term != lease.term:
+            return
+        held.timer.cancel()
+        del self._leases[lease.name]
+        self._write([Delete(LEASES_PREFIX + lease.name)])
+
+
+def _revision_of(changed: Changed) -> int:
+    return changed.revision
+
+
+def _first(state: tuple[int, Entry | None]) -> int:
+    return state[0]

@@ -1,0 +1,130 @@
+"""The embedded engine: one SQLite file, shared by the processes of one machine.
+
+`sqlite_file` opens it, `sqlite_rows` reads and `sqlite_log` writes its table, `sqlite_work` says what its two threads
+do and `sqlite_lane` runs them. Nothing here touches the disk on the loop's thread.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from lcm.model.clock import Clock
+from lcm.model.errors import Relist
+from lcm.store.base import (
+    EVENTS_KEY,
+    Changed,
+    Cursor,
+    Entry,
+    EventReader,
+    Fence,
+    Lease,
+    Op,
+    Page,
+    Put,
+    check_commit,
+    check_key,
+    check_lease,
+    key_range,
+)
+from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
+from lcm.store.sqlite_file import open_file
+from lcm.store.sqlite_lane import Lane
+from lcm.store.sqlite_log import Cut, Log, News
+from lcm.store.sqlite_rows import read_history, read_lease, read_newest, read_page
+from lcm.store.sqlite_work import Reading, Writing
+
+
+class SqliteStore:
+    """A store in a file. Make it with `open`."""
+
+    def __init__(self, path: Path, log: Log, reading: sqlite3.Connection, *, clock: Clock, backlog: int) -> None:
+        self._epoch = log.epoch
+        self._log = log
+        self._connection = reading
+        self._clock = clock
+        self._hub = Hub(self._history, tail=log.revision, backlog=backlog)
+        self._reader = Lane("sqlite-reader", Reading(reading, path), self._tell)
+        self._writer = Lane("sqlite-writer", Writing(log, path, self._hub.__bool__), self._tell)
+        self._writer.ended.add_done_callback(lambda _: self._hub.end(Relist(CLOSED)))
+
+    @classmethod
+    async def open(cls, path: Path, *, clock: Clock, backlog: int = BACKLOG) -> Self:
+        """Open the file, or make it. Raises Stuck, and leaves the file as it is, if it is damaged, foreign or newer."""
+        log, reading = await asyncio.to_thread(_open, path, clock)
+        return cls(path, log, reading, clock=clock, backlog=backlog)
+
+    @property
+    def epoch(self) -> str:
+        return self._epoch
+
+    async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+        check_commit(ops, events, fence)
+        return await self._writer.ask(partial(self._log.commit, ops, events, fence))
+
+    async def get(self, key: str) -> Entry | None:
+        check_key(key)
+        return await self._reader.ask(partial(read_newest, self._connection, key))
+
+    async def scan(
+        self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
+    ) -> Page:
+        return await self._reader.ask(partial(read_page, self._connection, prefix, labels, limit, cursor))
+
+    def watch(self, prefix: str, *, after: int) -> QueueWatch:
+        watch = self._hub.watch(prefix, after)
+        if self._writer.ended.done():
+            watch.end(Relist(CLOSED))
+        self._writer.nudge()
+        return watch
+
+    def events(self, *, after: int) -> EventReader:
+        return EventReader(self.watch(EVENTS_KEY, after=after))
+
+    async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
+        check_lease(name, ttl_seconds)
+        return await self._writer.ask(partial(self._log.acquire, name, holder, ttl_seconds))
+
+    async def renew(self, lease: Lease) -> None:
+        await self._writer.ask(partial(self._log.renew, lease.fence()))
+
+    async def release(self, lease: Lease) -> None:
+        await self._writer.ask(partial(self._log.release, lease.fence()))
+
+    async def lease(self, name: str) -> Lease | None:
+        now = self._clock.now().timestamp()
+        return await self._reader.ask(partial(read_lease, self._connection, name, now))
+
+    async def compact(self, revision: int) -> None:
+        revision = await self._writer.ask(partial(self._log.compact, revision))
+        start: int | None = 0
+        while start is not None:
+            start = await self._writer.ask(partial(self._log.sweep, start, revision))
+
+    async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
+        puts = [put async for put in entries]
+        return await self._writer.ask(partial(self._log.load, puts, epoch))
+
+    async def close(self) -> None:
+        self._hub.end(Relist(CLOSED))
+        await self._writer.close()
+        await self._reader.close()
+
+    async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[Changed], int]:
+        return await self._reader.ask(partial(read_history, self._connection, *key_range(prefix), after, until))
+
+    def _tell(self, news: Sequence[News]) -> None:
+        for item in news:
+            if isinstance(item, Cut):
+                self._epoch = item.epoch
+                self._hub.tail = item.revision
+                self._hub.end(item.error)
+            else:
+                self._hub.publish(item.revision, item.changes)
+
+
+def _open(path: Path, clock: Clock) -> tuple[Log, sqlite3.Connection]:
+    writing, reading = open_file(path)
+    return Log(writing, clock), reading

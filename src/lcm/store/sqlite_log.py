@@ -1,0 +1,250 @@
+"""Writing the SQLite engine's table: the commits of one group inside one transaction, and what watchers must be told.
+
+Called by `sqlite_lane.Writer` on its thread. Each verb checks everything before it writes anything, so that one that
+fails leaves the others of its group unharmed.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from lcm.model.clock import Clock
+from lcm.model.errors import Conflict, LcmError, Relist
+from lcm.store.base import (
+    ABSENT,
+    EVENTS_KEY,
+    LEASES_PREFIX,
+    Change,
+    Changed,
+    Delete,
+    Entry,
+    Fence,
+    Lease,
+    Op,
+    Put,
+    compacted,
+    deposed,
+    held_leases,
+    pack_events,
+)
+from lcm.store.sqlite_rows import (
+    PLACES,
+    encode_labels,
+    read_commits,
+    read_lease,
+    read_leases,
+    read_meta,
+    snapshot,
+)
+
+_SWEEP_ROWS = 5_000
+_ALL_KEYS = ("", "\x7f")
+
+_STATE = "SELECT id, created FROM entries WHERE key = ? ORDER BY id DESC LIMIT 1"
+_APPEND = "INSERT INTO entries (id, key, created, labels, value) VALUES (?, ?, ?, ?, ?)"
+_STRETCH = "SELECT max(id) FROM (SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)"
+_SWEEP = """
+DELETE FROM entries WHERE id >= ? AND id <= ? AND (
+    value IS NULL OR EXISTS (
+        SELECT * FROM entries AS newer WHERE newer.key = entries.key AND newer.id > entries.id AND newer.id < ?
+    )
+)
+"""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The history that watches follow does not go on: they end with `error`, new ones begin after `revision`."""
+
+    revision: int
+    epoch: str
+    error: LcmError
+
+
+News = Changed | Cut
+
+
+class Log:
+    """A connection that writes, and the news of all commits up to `revision`, ours and those of other processes."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        with snapshot(connection):
+            meta = read_meta(connection)
+            self._version = self._data_version()
+        self.epoch = meta.epoch
+        self.revision = meta.revision
+        self._news: list[News] = []
+        self._settled = (0, self.revision, self.epoch)
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._catch_up()
+
+    def end(self) -> None:
+        self._connection.execute("COMMIT")
+        self._settle()
+
+    def abandon(self) -> None:
+        """Undo the group. What other processes did stays told."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        count, self.revision, self.epoch = self._settled
+        del self._news[count:]
+
+    def take_news(self) -> list[News]:
+        news, self._news = self._news, []
+        self._settle()
+        return news
+
+    def look(self) -> None:
+        """Find out what other processes did."""
+        if self._data_version() != self._version:
+            with snapshot(self._connection):
+                self._catch_up()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
+        if fence is not None:
+            self._held(fence)
+        if events:
+            ops = (*ops, Put(EVENTS_KEY, pack_events(events)))
+        states = [self._state(op.key) for op in ops]
+        for op, (found, _) in zip(ops, states, strict=True):
+            if op.at is not None and op.at != found:
+                raise Conflict(op.key, wanted=op.at, found=found)
+        return self._write(ops, states)
+
+    def acquire(self, name: str, holder: str, ttl_seconds: int) -> Lease | None:
+        if read_lease(self._connection, name, self._now()):
+            return None
+        self._end_lease(name)
+        lease = Lease(name, holder, self.revision + 1, ttl_seconds)
+        self._put_or_delete(Put(LEASES_PREFIX + name, msgspec.json.encode(lease)))
+        row = (name, holder, lease.term, ttl_seconds, self._now() + ttl_seconds)
+        self._connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
+        return lease
+
+    def renew(self, fence: Fence) -> None:
+        lease = self._held(fence)
+        expires_at = self._now() + lease.ttl_seconds
+        self._connection.execute("UPDATE leases SET expires_at = ? WHERE name = ?", (expires_at, lease.name))
+
+    def release(self, fence: Fence) -> None:
+        query = "SELECT * FROM leases WHERE name = ? AND term = ?"
+        if self._connection.execute(query, (fence.lease, fence.term)).fetchone():
+            self._end_lease(fence.lease)
+
+    def reap(self) -> None:
+        for lease in read_leases(self._connection, self._now(), held=False):
+            self._end_lease(lease.name)
+
+    def has_expired(self) -> bool:
+        return bool(read_leases(self._connection, self._now(), held=False))
+
+    def compact(self, revision: int) -> int:
+        """Forget history, but leave removing it to `sweep`; return the revision below which to sweep."""
+        revision = min(revision, self.revision)
+        self._connection.execute("UPDATE meta SET compacted = max(compacted, ?)", (revision,))
+        return read_meta(self._connection).compacted
+
+    def sweep(self, start: int, revision: int) -> int | None:
+        """Remove what `compact` forgot, a stretch at a time, oldest first; return where the next one starts."""
+        limit = (revision + 1) * PLACES
+        # Oldest first: a deletion goes only after all that it hides.
+        stretch = self._connection.execute(_STRETCH, (start, limit, _SWEEP_ROWS)).fetchone()[0]
+        if stretch is None:
+            return None
+        self._connection.execute(_SWEEP, (start, stretch, limit))
+        return int(stretch) + 1
+
+    def load(self, puts: Sequence[Put], epoch: str) -> int:
+        if held := read_leases(self._connection, self._now(), held=True):
+            raise held_leases(lease.name for lease in held)
+        first = self.revision + 1
+        rows = [
+            (first * PLACES + n, put.key, first + n // PLACES, encode_labels(put.labels), put.value)
+            for n, put in enumerate(puts)
+        ]
+        self._connection.execute("DELETE FROM leases")
+        self._connection.execute("DELETE FROM entries")
+        self._connection.executemany(_APPEND, rows)
+        self.revision = first + max(0, len(rows) - 1) // PLACES
+        self.epoch = epoch
+        self._connection.execute("UPDATE meta SET epoch = ?, compacted = ?", (epoch, self.revision))
+        self._news.append(_restored(self.revision, epoch))
+        return self.revision
+
+    def _catch_up(self) -> None:
+        version = self._data_version()
+        if version == self._version:
+            return
+        meta = read_meta(self._connection)
+        if meta.epoch != self.epoch:
+            self._skip(_restored(meta.revision, meta.epoch))
+        elif meta.compacted > self.revision:
+            self._skip(Cut(meta.compacted, meta.epoch, compacted(self.revision)))
+        while self.revision < meta.revision:
+            page, reached = read_commits(self._connection, *_ALL_KEYS, self.revision, meta.revision)
+            self._news.extend(page)
+            self.revision = reached
+            self._settle()
+        self._version = version
+
+    def _skip(self, cut: Cut) -> None:
+        self._news.append(cut)
+        self.revision, self.epoch = cut.revision, cut.epoch
+        self._settle()
+
+    def _settle(self) -> None:
+        self._settled = (len(self._news), self.revision, self.epoch)
+
+    def _write(self, ops: Sequence[Op], states: Sequence[tuple[int, int]]) -> int:
+        revision = self.revision + 1
+        changes: list[Change] = []
+        for op, (found, created) in zip(ops, states, strict=True):
+            place = revision * PLACES + len(changes)
+            if isinstance(op, Put):
+                entry = Entry(op.key, op.value, dict(op.labels), revision, created or revision)
+                row = (place, op.key, entry.created, encode_labels(op.labels), op.value)
+                self._connection.execute(_APPEND, row)
+                changes.append(Change(op.key, entry))
+            elif isinstance(op, Delete) and found:
+                self._connection.execute(_APPEND, (place, op.key, 0, None, None))
+                changes.append(Change(op.key, None))
+        if changes:
+            self.revision = revision
+            self._news.append(Changed(revision, changes))
+        return self.revision
+
+    def _put_or_delete(self, op: Op) -> None:
+        self._write([op], [self._state(op.key)])
+
+    def _state(self, key: str) -> tuple[int, int]:
+        """Return the revision of the key's newest write and of its creation; both ABSENT if it is not there."""
+        row = self._connection.execute(_STATE, (key,)).fetchone()
+        return (row[0] // PLACES, row[1]) if row and row[1] else (ABSENT, ABSENT)
+
+    def _held(self, fence: Fence) -> Lease:
+        lease = read_lease(self._connection, fence.lease, self._now())
+        if lease is None or lease.term != fence.term:
+            raise deposed(fence)
+        return lease
+
+    def _end_lease(self, name: str) -> None:
+        self._connection.execute("DELETE FROM leases WHERE name = ?", (name,))
+        self._put_or_delete(Delete(LEASES_PREFIX + name))
+
+    def _data_version(self) -> int:
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+
+def _restored(revision: int, epoch: str) -> Cut:
+    return Cut(revision, epoch, Relist("the store was restored; list again"))

@@ -1,0 +1,94 @@
+"""What the SQLite engine's two threads do: one reads, the other commits in groups and looks out for other processes."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from lcm.model.errors import LcmError, Stuck
+from lcm.store.sqlite_file import translate
+from lcm.store.sqlite_lane import Answer, Job, Said
+from lcm.store.sqlite_log import Cut, Log
+
+WATCHED_SECONDS: Final = 0.01
+UNWATCHED_SECONDS: Final = 0.25
+
+
+class Reading:
+    """Answers each job as soon as it is done."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def pause(self) -> None:
+        return None
+
+    def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
+        for job in jobs:
+            try:
+                yield (), [_outcome(job)]
+            except sqlite3.Error as error:
+                yield (), [(job[1], None, translate(error, self._path))]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Writing:
+    """Does all waiting jobs in one transaction, with one wait for the disk; idle, it asks what others wrote."""
+
+    def __init__(self, log: Log, path: Path, watched: Callable[[], bool]) -> None:
+        self._log = log
+        self._path = path
+        self._watched = watched
+        self._look_at = 0.0
+
+    def pause(self) -> float:
+        return WATCHED_SECONDS if self._watched() else UNWATCHED_SECONDS
+
+    def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
+        if jobs:
+            yield self._transact(jobs)
+        if not jobs or time.monotonic() >= self._look_at:
+            yield from self._look()
+            self._look_at = time.monotonic() + UNWATCHED_SECONDS
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _transact(self, jobs: Sequence[Job]) -> Said:
+        try:
+            self._log.begin()
+            answers = [_outcome(job) for job in jobs]
+            self._log.end()
+        except sqlite3.Error as error:
+            self._log.abandon()
+            answers = [(future, None, translate(error, self._path)) for _, future in jobs]
+        return self._log.take_news(), answers
+
+    def _look(self) -> Iterator[Said]:
+        try:
+            self._log.look()
+            if self._log.has_expired():
+                self._log.begin()
+                self._log.reap()
+                self._log.end()
+        except sqlite3.Error as error:
+            self._log.abandon()
+            meaning = translate(error, self._path)
+            if not isinstance(meaning, LcmError):
+                raise
+            if isinstance(meaning, Stuck):
+                yield [Cut(self._log.revision, self._log.epoch, meaning)], ()
+        if news := self._log.take_news():
+            yield news, ()
+
+
+def _outcome(job: Job) -> Answer:
+    call, future = job
+    try:
+        return future, call(), None
+    except LcmError as error:
+        return future, None, error

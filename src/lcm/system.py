@@ -1,0 +1,23 @@
+"""The real machine's time and chance. `compose` hands these to whatever needs them."""
+
+import secrets
+import uuid
+from datetime import UTC, datetime
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        """Return the present moment in UTC."""
+        return datetime.now(UTC)
+
+
+def new_epoch() -> str:
+    """Make a name for a new history of revisions."""
+    return secrets.token_hex(4)
+
+
+def new_id() -> str:
+    """Make a unique id."""
+    return str(uuid.uuid4())

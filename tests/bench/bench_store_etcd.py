@@ -1,0 +1,60 @@
+"""The etcd engine against bare gRPC stubs, at 64 concurrent writers on one server."""
+
+import asyncio
+import itertools
+import tempfile
+import time
+from pathlib import Path
+
+from bench.baseline.etcd import commits_per_second
+from bench.figures import Figure, ratio
+from lcm.store.base import EVENTS_KEY, Put, pack_events
+from lcm.store.etcd import EtcdStore
+from lcm.store.etcd_keys import seal
+from servers import EtcdServer
+
+WRITERS = 64
+ROUNDS = 50
+VALUE = bytes(range(256)) * 8
+LABELS = {"track": "ccnp", "owner": "someone"}
+EVENTS = [b"e" * 300]
+PAIRS = 9
+FLOOR_COMMITS_PER_SECOND = 500
+
+
+async def bench_commits() -> list[Figure]:
+    keys = [f"sessions/default/s{n:04}" for n in range(WRITERS)]
+    roots = (f"/bench-{n}/" for n in itertools.count())
+    sealed, events = seal(Put(keys[0], VALUE, LABELS)), seal(Put(EVENTS_KEY, pack_events(EVENTS)))
+    with tempfile.TemporaryDirectory() as folder, EtcdServer(Path(folder)) as server:
+
+        async def ours() -> float:
+            return await _commits_per_second(server.endpoint, next(roots), keys)
+
+        async def bare() -> float:
+            root = next(roots)
+            names = [(root + key).encode() for key in keys]
+            events_key = (root + EVENTS_KEY).encode()
+            return await commits_per_second(server.endpoint, names, sealed, events_key, events, ROUNDS)
+
+        await bare()
+        measured = await ratio(ours, bare, pairs=PAIRS, floor=FLOOR_COMMITS_PER_SECOND)
+    note = f"of {measured.bare:.0f} bare commits/s"
+    return [Figure("store_etcd", measured.ratio, 0.85, floor_ok=measured.valid, note=note)]
+
+
+async def _commits_per_second(endpoint: str, root: str, keys: list[str]) -> float:
+    store = await EtcdStore.open([endpoint], root=root)
+
+    async def write(key: str) -> None:
+        revision = 0
+        for _ in range(ROUNDS):
+            revision = await store.commit(Put(key, VALUE, LABELS, at=revision), events=EVENTS)
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for key in keys:
+            group.create_task(write(key))
+    seconds = time.perf_counter() - started
+    await store.close()
+    return ROUNDS * len(keys) / seconds

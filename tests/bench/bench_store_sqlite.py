@@ -1,0 +1,117 @@
+"""The SQLite engine against bare sqlite3, and how soon a watch tells of a commit."""
+
+import asyncio
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.baseline.sqlite import commits_per_second
+from bench.figures import Figure, ratio
+from lcm.store.base import Put
+from lcm.store.sqlite import SqliteStore
+from lcm.system import SystemClock
+
+WRITERS = 64
+ROUNDS = 60
+VALUE = bytes(range(256)) * 8
+FLOOR_COMMITS_PER_SECOND = 2_000
+PUTS = 300
+FOREIGN_PUTS = 150
+
+
+async def bench_commits() -> list[Figure]:
+    keys = [f"sessions/default/s{n:04}" for n in range(WRITERS)]
+    serial = itertools.count()
+    with tempfile.TemporaryDirectory() as folder:
+
+        async def ours() -> float:
+            return await _commits_per_second(Path(folder, f"{next(serial)}.db"), keys)
+
+        async def bare() -> float:
+            path = Path(folder, f"{next(serial)}.db")
+            return await asyncio.to_thread(commits_per_second, path, keys, VALUE, ROUNDS)
+
+        measured = await ratio(ours, bare, floor=FLOOR_COMMITS_PER_SECOND)
+    note = f"of {measured.bare:.0f} bare commits/s"
+    return [Figure("store_sqlite", measured.ratio, 0.6, floor_ok=measured.valid, note=note)]
+
+
+async def bench_watch_in_process() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = await SqliteStore.open(Path(folder, "store.db"), clock=SystemClock())
+        puts, deliveries = await _put_and_watch(store)
+        await store.close()
+    put = statistics.median(puts)
+    note = f"of a put's {put * 1000:.2f} ms"
+    return [Figure("watch_in_process", statistics.median(deliveries) / put, 1.5, at_least=False, note=note)]
+
+
+async def bench_watch_between_processes() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "store.db")
+        store = await SqliteStore.open(path, clock=SystemClock())
+        writer = await asyncio.create_subprocess_exec(sys.executable, __file__, str(path))
+        delays: list[float] = []
+        async with store.watch("k/", after=1) as watch:
+            while len(delays) < FOREIGN_PUTS:
+                changed = await anext(watch)
+                entry = changed.changes[0].entry
+                assert entry is not None
+                delays.append(time.time() - float(entry.value))
+        await writer.wait()
+        await store.close()
+    return [Figure("watch_between_processes_ms", statistics.median(delays) * 1000, 50, at_least=False)]
+
+
+async def _commits_per_second(path: Path, keys: list[str]) -> float:
+    store = await SqliteStore.open(path, clock=SystemClock())
+
+    async def write(key: str) -> None:
+        revision = 0
+        for _ in range(ROUNDS):
+            revision = await store.commit(Put(key, VALUE, at=revision))
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for key in keys:
+            group.create_task(write(key))
+    seconds = time.perf_counter() - started
+    await store.close()
+    return ROUNDS * len(keys) / seconds
+
+
+async def _put_and_watch(store: SqliteStore) -> tuple[list[float], list[float]]:
+    puts: list[float] = []
+    deliveries: list[float] = []
+
+    async def read() -> None:
+        async with store.watch("k/", after=1) as watch:
+            while len(deliveries) < PUTS:
+                await anext(watch)
+                deliveries.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    reading = asyncio.create_task(read())
+    for n in range(PUTS):
+        started = time.perf_counter()
+        await store.commit(Put(f"k/{n}", VALUE))
+        puts.append(time.perf_counter() - started)
+        while len(deliveries) <= n:
+            await asyncio.sleep(0)
+    await reading
+    return puts, deliveries
+
+
+async def _write_from_outside(path: Path) -> None:
+    store = await SqliteStore.open(path, clock=SystemClock())
+    for n in range(FOREIGN_PUTS):
+        await store.commit(Put(f"k/{n}", str(time.time()).encode()))
+        await asyncio.sleep(0.007)
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_write_from_outside(Path(sys.argv[1])))

@@ -1,0 +1,40 @@
+"""What holds for the whole suite: CI skips nothing, and every step of a built controller is taken by some test."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import steps
+from lcm.model.kinds import MACHINES
+
+FOLDER = Path(".cache/steps")
+_write = steps.record(FOLDER, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+_skipped: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _write()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if os.environ.get("CI") and _skipped:
+        fail(session, "skipped in CI", _skipped)
+    if os.environ.get("LCM_WHOLE_SUITE"):
+        left = steps.untaken(MACHINES, steps.collected(FOLDER))
+        if left:
+            fail(session, "steps that no test took", [" ".join(step) for step in left])
+
+
+def fail(session: pytest.Session, what: str, lines: list[str]) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    reporter.write_line(f"\n{what}:", red=True)
+    for line in lines:
+        reporter.write_line(f"  {line}", red=True)
+    session.exitstatus = pytest.ExitCode.TESTS_FAILED

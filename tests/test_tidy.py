@@ -1,0 +1,125 @@
+"""The house rules as a test: what the linters cannot say."""
+
+import ast
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "src" / "lcm").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+PROSE = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+LONGEST_FILE = 500
+LONG_FUNCTION = 35
+CATCH_ALL: set[str] = set()
+"""Files in which an `except Exception` is allowed."""
+
+ENTROPY = {"time", "random", "uuid", "secrets"}
+ENTROPY_ALLOWED = {"system.py", "sim/chance.py"}
+"""Time and chance are injected; these files read or make them."""
+
+VENDORS = {
+    "aetcd": {"store/etcd_wire.py"},
+    "grpc": {"store/etcd_wire.py"},
+    "sqlite3": {"store/sqlite"},
+    "pydantic": {"config.py"},
+    "pydantic_settings": {"config.py"},
+    "typer": {"cli/"},
+    "rich": {"cli/"},
+}
+"""Each vendor's library stays behind the files named for it."""
+
+VAGUE = re.compile(r"(Service|Manager|Helper|Util|Utils|Base|Impl)$|^(Base|Abstract)")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT / "src" / "lcm").as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+def functions() -> Iterator[tuple[str, int]]:
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name(path)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1
+
+
+def offenders(paths: list[Path], bad: Callable[[Path], object]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}: {found}" for path in paths if (found := bad(path))]
+
+
+def test_no_file_is_long() -> None:
+    assert not offenders(SOURCES, lambda path: len(path.read_text().splitlines()) > LONGEST_FILE)
+
+
+def test_every_file_says_what_it_is() -> None:
+    assert not offenders(SOURCES, lambda path: not ast.get_docstring(tree(path)))
+
+
+def test_a_package_file_holds_a_docstring_only() -> None:
+    assert not offenders([path for path in SOURCES if path.name == "__init__.py"], lambda path: tree(path).body[1:])
+
+
+def test_nine_functions_in_ten_are_short() -> None:
+    lengths = [length for _, length in functions()]
+    assert statistics.quantiles(lengths, n=10)[-1] <= LONG_FUNCTION
+
+
+def test_nothing_catches_everything() -> None:
+    def broad(path: Path) -> list[str]:
+        handlers = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ExceptHandler)]
+        caught = [ast.unparse(node.type) if node.type else "BaseException" for node in handlers]
+        return [one for one in caught if re.search(r"\b(Exception|BaseException)\b", one)]
+
+    assert not offenders([path for path in SOURCES if name(path) not in CATCH_ALL], broad)
+
+
+def test_time_and_chance_come_from_outside() -> None:
+    def entropy(path: Path) -> set[str]:
+        return (ENTROPY & set(imports(path))) | set(re.findall(r"datetime\.now\(", path.read_text()))
+
+    assert not offenders([path for path in SOURCES if name(path) not in ENTROPY_ALLOWED], entropy)
+
+
+def test_vendors_stay_behind_their_files() -> None:
+    def strays(path: Path) -> list[str]:
+        found = set(imports(path)) & VENDORS.keys()
+        return [vendor for vendor in found if not name(path).startswith(tuple(VENDORS[vendor]))]
+
+    assert not offenders(SOURCES, strays)
+
+
+def test_names_say_what_a_thing_is() -> None:
+    def vague(path: Path) -> list[str]:
+        nodes = list(ast.walk(tree(path)))
+        classes = [node.name for node in nodes if isinstance(node, ast.ClassDef) and VAGUE.search(node.name)]
+        verbs = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return classes + [verb for verb in verbs if verb.endswith("_async")]
+
+    assert not offenders(SOURCES, vague)
+
+
+def test_log_messages_are_constant() -> None:
+    assert not offenders(SOURCES, lambda path: re.findall(r"\blog\w*\.\w+\(\s*f[\"']", path.read_text()))
+
+
+def test_nothing_is_left_for_later() -> None:
+    written = [path for path in (*SOURCES, *TESTS, *PROSE) if path != Path(__file__).resolve()]
+    assert not offenders(written, lambda path: re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", path.read_text()))
+
+
+def test_nothing_is_mocked() -> None:
+    assert not offenders(TESTS, lambda path: {"mock", "unittest"} & set(imports(path)))
