@@ -11,11 +11,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 READY_SECONDS = 20
 LOOPBACK = "127.0.0.1"
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _chance = random.SystemRandom()  # the common generator is seeded alike in every test process
 
 
@@ -41,10 +43,11 @@ def etcd_version() -> tuple[int, ...]:
 class EtcdServer:
     """One etcd member that keeps its data directory and its client port over restarts."""
 
-    def __init__(self, directory: Path, *flags: str, scheme: str = "http") -> None:
+    def __init__(self, directory: Path, *flags: str, scheme: str = "http", name: str = "default") -> None:
         self._directory = directory
         self._flags = flags
         self._scheme = scheme
+        self._name = name
         self._process: subprocess.Popen[bytes] | None = None
         self._pick_ports()
 
@@ -53,8 +56,17 @@ class EtcdServer:
         return f"{LOOPBACK}:{self._client}"
 
     @property
+    def member(self) -> str:
+        """Say what its cluster calls it, and where."""
+        return f"{self._name}=http://{LOOPBACK}:{self._peer}"
+
+    @property
     def log(self) -> str:
         return (self._directory / "log").read_text()
+
+    def join(self, members: str) -> None:
+        """Make it one of several; called before its first start."""
+        self._flags += (f"--initial-cluster={members}",)
 
     def start(self) -> Self:
         """Start and wait until it answers; a port that somebody took first is exchanged on the first start."""
@@ -96,12 +108,13 @@ class EtcdServer:
         client, peer = f"{self._scheme}://{self.endpoint}", f"http://{LOOPBACK}:{self._peer}"
         command = (
             _etcd(),
+            f"--name={self._name}",
             f"--data-dir={self._directory / 'data'}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
+            f"--initial-cluster={self.member}",
             f"--listen-metrics-urls=http://{LOOPBACK}:{self._metrics}",
             "--heartbeat-interval=20",
             "--election-timeout=200",
@@ -123,7 +136,7 @@ class EtcdServer:
             if self._process.poll() is not None:
                 return False
             try:
-                with urllib.request.urlopen(f"http://{LOOPBACK}:{self._metrics}/health", timeout=2) as answer:
+                with _direct.open(f"http://{LOOPBACK}:{self._metrics}/health", timeout=2) as answer:
                     return bool(answer.status == 200)
             except (urllib.error.URLError, OSError):
                 time.sleep(0.01)
@@ -135,6 +148,30 @@ class EtcdServer:
             self._process.send_signal(how)
             self._process.wait(READY_SECONDS)
             self._process = None
+
+
+class EtcdCluster:
+    """Several members; a majority of them must run."""
+
+    def __init__(self, directory: Path, size: int = 3) -> None:
+        self.members = []
+        for n in range(size):
+            folder = directory / f"m{n}"
+            folder.mkdir()
+            self.members.append(EtcdServer(folder, "--heartbeat-interval=50", "--election-timeout=500", name=f"m{n}"))
+        together = ",".join(member.member for member in self.members)
+        for member in self.members:
+            member.join(together)
+
+    def __enter__(self) -> Self:
+        # None is ready before a majority runs.
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(EtcdServer.start, self.members))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self.members:
+            member.__exit__()
 
 
 class Proxy:

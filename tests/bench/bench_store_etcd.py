@@ -14,11 +14,11 @@ from lcm.store.etcd_keys import seal
 from servers import EtcdServer
 
 WRITERS = 64
-ROUNDS = 50
+ROUNDS = 25
 VALUE = bytes(range(256)) * 8
 LABELS = {"track": "ccnp", "owner": "someone"}
 EVENTS = [b"e" * 300]
-PAIRS = 9
+PAIRS = 15
 FLOOR_COMMITS_PER_SECOND = 500
 
 
@@ -35,7 +35,9 @@ async def bench_commits() -> list[Figure]:
             root = next(roots)
             names = [(root + key).encode() for key in keys]
             events_key = (root + EVENTS_KEY).encode()
-            return await commits_per_second(server.endpoint, names, sealed, events_key, events, ROUNDS)
+            return await commits_per_second(
+                server.endpoint, names, events_key, value=sealed, events=events, rounds=ROUNDS
+            )
 
         await bare()
         measured = await ratio(ours, bare, pairs=PAIRS, floor=FLOOR_COMMITS_PER_SECOND)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.baseline.sqlite import commits_per_second
 from bench.figures import Figure, ratio
-from lcm.store.base import Put
+from lcm.store.base import Changed, Put
 from lcm.store.sqlite import SqliteStore
 from lcm.system import SystemClock
 
@@ -50,20 +50,22 @@ async def bench_watch_in_process() -> list[Figure]:
 
 
 async def bench_watch_between_processes() -> list[Figure]:
+    script = Path(__file__).with_name("outside_writer.py")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "store.db")
         store = await SqliteStore.open(path, clock=SystemClock())
-        writer = await asyncio.create_subprocess_exec(sys.executable, __file__, str(path))
-        delays: list[float] = []
-        async with store.watch("k/", after=1) as watch:
-            while len(delays) < FOREIGN_PUTS:
-                changed = await anext(watch)
-                entry = changed.changes[0].entry
-                assert entry is not None
-                delays.append(time.time() - float(entry.value))
+        writer = await asyncio.create_subprocess_exec(sys.executable, script, path, str(FOREIGN_PUTS))
+        async with asyncio.timeout(60), store.watch("k/", after=1) as watch:
+            delays = [_age(await anext(watch)) for _ in range(FOREIGN_PUTS)]
         await writer.wait()
         await store.close()
     return [Figure("watch_between_processes_ms", statistics.median(delays) * 1000, 50, at_least=False)]
+
+
+def _age(changed: Changed) -> float:
+    entry = changed.changes[0].entry
+    assert entry is not None
+    return time.time() - float(entry.value)
 
 
 async def _commits_per_second(path: Path, keys: list[str]) -> float:
@@ -103,15 +105,3 @@ async def _put_and_watch(store: SqliteStore) -> tuple[list[float], list[float]]:
             await asyncio.sleep(0)
     await reading
     return puts, deliveries
-
-
-async def _write_from_outside(path: Path) -> None:
-    store = await SqliteStore.open(path, clock=SystemClock())
-    for n in range(FOREIGN_PUTS):
-        await store.commit(Put(f"k/{n}", str(time.time()).encode()))
-        await asyncio.sleep(0.007)
-    await store.close()
-
-
-if __name__ == "__main__":
-    asyncio.run(_write_from_outside(Path(sys.argv[1])))

@@ -9,7 +9,7 @@ Run = Callable[[], Awaitable[float]]
 
 
 class Figure(NamedTuple):
-    """One line of a bench. `floor_ok` is False when the baseline itself was too slow for the figure to mean anything."""
+    """One line of a bench. `floor_ok` is False when the baseline was too slow for the figure to mean anything."""
 
     name: str
     value: float

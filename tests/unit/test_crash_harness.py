@@ -137,6 +137,22 @@ def test_a_restart_that_hangs_is_a_failure() -> None:
         crash_everywhere("mark", MemoryStore, mark, lambda _: None, report=str)
 
 
+def test_a_restart_that_waits_in_vain_is_cut_off() -> None:
+    async def lead_once(store: MemoryStore) -> None:
+        if await store.get("led") is None:
+            await store.acquire("leader", "somebody", ttl_seconds=3600)
+            await store.commit(Put("led", b""))
+        for _ in itertools.count():
+            if await store.lease("leader") is not None:
+                return
+            await asyncio.sleep(60)
+
+    hour = timedelta(hours=1)
+    crash_everywhere("leader", MemoryStore, lead_once, lambda _: None, report=str)
+    with pytest.raises(AssertionError, match=r"await 5, .*Endless\('virtual time passed its limit"):
+        crash_everywhere("leader", MemoryStore, lead_once, lambda _: None, restart_after=hour, report=str)
+
+
 def test_tasks_started_by_the_program_are_interrupted_too() -> None:
     async def put(store: MemoryStore, name: str) -> None:
         await store.commit(Put(f"claims/{name}", b""))
@@ -189,7 +205,7 @@ def test_a_program_without_an_await_is_refused() -> None:
 def test_a_program_that_differs_from_run_to_run_is_refused(lengths: list[int]) -> None:
     turns = itertools.cycle(lengths)
 
-    async def body(_: None) -> None:
+    async def body(_world: None) -> None:
         for _ in range(next(turns)):
             await asyncio.sleep(0)
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -194,6 +195,14 @@ def test_a_task_that_fails_alone_ends_the_run() -> None:
         run(main)
 
 
+def test_an_answer_that_nobody_waits_for_any_more_is_no_failure() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().create_future().set_exception(ConnectionResetError())
+        await asyncio.sleep(1)
+
+    run(main)
+
+
 def test_what_is_left_over_is_cancelled() -> None:
     ended = []
 
@@ -213,11 +222,33 @@ def test_what_is_left_over_is_cancelled() -> None:
     assert ended == [61]
 
 
+def test_a_generator_that_is_left_over_is_closed() -> None:
+    ended = []
+
+    async def generate() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(1)
+            ended.append(asyncio.get_running_loop().time())
+
+    async def main() -> AsyncGenerator[int, None]:
+        generator = generate()
+        await anext(generator)
+        return generator
+
+    run(main)
+    assert ended == [1]
+
+
 def test_a_task_that_refuses_to_end_does_not_hang_the_run() -> None:
     async def stubborn() -> None:
-        while True:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(3600)
+        try:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
 
     async def main() -> None:
         task = asyncio.create_task(stubborn())

@@ -71,3 +71,7 @@ async def _greet(running: Running) -> None:
         f" {usage['total_memory_mb']:g} MB free in {usage['active_allocations']:g} allocations"
     )
     _out.print("Running. This version has the store and the allocator and serves no API. Ctrl-C stops it.")
+
+
+if __name__ == "__main__":
+    app()

@@ -41,8 +41,17 @@ class DefinitionState(StrEnum):
 class Topology(Part):
     """The lab file: where it is, and the digest it must have."""
 
-    uri: Annotated[str, msgspec.Meta(pattern=r"^(s3|file|artifact)://.+" + END, max_length=1024)]
-    digest: Annotated[str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?" + END)] = ""
+    uri: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^(s3|file|artifact)://.+" + END,
+            max_length=1024,
+            description="s3://bucket/key, file:///path or artifact://digest, at most 1024 characters",
+        ),
+    ]
+    digest: Annotated[
+        str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?" + END, description="sha256: and 64 hexadecimal digits")
+    ] = ""
 
 
 class ResourceRequirements(Part):
@@ -63,7 +72,16 @@ class PortUse(Part):
     inside: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
 
 
-PortTemplate = Mapping[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+" + END, max_length=128)], PortUse]
+PortName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_.-]+" + END,
+        max_length=128,
+        description="letters, digits, '_', '.' and '-', at most 128",
+        examples=["PC_serial"],
+    ),
+]
+PortTemplate = Mapping[PortName, PortUse]
 
 
 class AmiRequirements(Part):

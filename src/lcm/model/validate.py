@@ -139,6 +139,8 @@ def _leaf(value: object, hint: Any, path: str) -> list[Fault]:  # noqa: ANN401 -
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
         problem = str(error).split(" - at ")[0].replace("`", "")
+        if " matching regex " in problem:
+            problem = "not of the expected form"
         return [Fault(path, problem[:1].lower() + problem[1:], _remedy(hint))]
     return []
 

@@ -21,6 +21,9 @@ W = TypeVar("W")
 Story = Callable[[Host, int, int], Coroutine[Any, Any, None]]
 """What happens to a host at the k-th of its n awaits, and afterwards; raises when the outcome is wrong."""
 
+HORIZON: Final = timedelta(days=1)
+"""How long a run may take; who polls in vain is cut off soon."""
+
 LATECOMER: Final = (Conflict, Deposed)
 """What a host that slept through its own replacement may be told."""
 
@@ -32,13 +35,14 @@ def crash_everywhere(
     check: Callable[[W], object | Awaitable[object]],
     *,
     restart_after: timedelta = timedelta(0),
+    horizon: timedelta = HORIZON,
     report: Callable[[str], object] = print,
 ) -> int:
     """Kill the host that runs `body` at its k-th await, for every k, run `body` anew on the same world, and `check`.
 
     Give `restart_after` the time that a lease of the dead needs to expire. Returns the number of awaits.
     """
-    play = _Play(world, body, check)
+    play = _Play(world, body, check, horizon)
     return _everywhere(f"crash {name}", play, partial(play.crash, restart_after), report)
 
 
@@ -50,6 +54,7 @@ def pause_everywhere(
     *,
     pause_for: timedelta,
     excused: tuple[type[Exception], ...] = LATECOMER,
+    horizon: timedelta = HORIZON,
     report: Callable[[str], object] = print,
 ) -> int:
     """Pause the host that runs `body` at its k-th await, for every k, while a second host runs `body`, and `check`.
@@ -57,7 +62,7 @@ def pause_everywhere(
     The first wakes up after `pause_for` and may fail with what is `excused`; the second may not fail. Returns the
     number of awaits.
     """
-    play = _Play(world, body, check)
+    play = _Play(world, body, check, horizon)
     return _everywhere(f"pause {name}", play, partial(play.pause, pause_for, excused), report)
 
 
@@ -68,6 +73,16 @@ class _Play(Generic[W]):
     world: Callable[[], W | Awaitable[W]]
     body: Callable[[W], Coroutine[Any, Any, object]]
     check: Callable[[W], object | Awaitable[object]]
+    horizon: timedelta
+
+    def outcome(self, story: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
+        async def main() -> BaseException | None:
+            return (await asyncio.gather(story(), return_exceptions=True))[0]
+
+        try:
+            return run(main, horizon=self.horizon)
+        except AssertionError as error:  # a deadlock, a limit, or an error that nobody saw
+            return error
 
     async def undisturbed(self, host: Host) -> None:
         world = await _value(self.world())
@@ -119,36 +134,24 @@ def _everywhere(name: str, play: _Play[W], story: Story, report: Callable[[str],
     failures: dict[str, BaseException] = {}
     for k in range(1, n + 1):
         host = Host("first")
-        error = _outcome(partial(story, host, k, n))
+        error = play.outcome(partial(story, host, k, n))
         if error is not None:
             failures[f"await {k}, {host.place or 'not reached'}: {error!r}"] = error
     report(f"{name}: {n} awaits, {n + 1} runs, {len(failures)} failures")
     if failures:
-        listed = "\n  ".join(failures)
-        raise AssertionError(f"{name}: {len(failures)} of {n + 1} runs failed\n  {listed}") from next(
-            iter(failures.values())
-        )
+        first, listed = next(iter(failures.values())), "\n  ".join(failures)
+        raise AssertionError(f"{name}: {len(failures)} of {n + 1} runs failed\n  {listed}") from first
     return n
 
 
 def _count(name: str, play: _Play[W]) -> int:
     host = Host("undisturbed")
-    error = _outcome(partial(play.undisturbed, host))
+    error = play.outcome(partial(play.undisturbed, host))
     if error is not None:
         raise AssertionError(f"{name}: even the undisturbed run failed: {error!r}") from error
     if host.awaits <= 1:
         raise AssertionError(f"{name}: it never awaits, so there is nothing to interrupt")
     return host.awaits
-
-
-def _outcome(story: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
-    async def main() -> BaseException | None:
-        return (await asyncio.gather(story(), return_exceptions=True))[0]
-
-    try:
-        return run(main)
-    except AssertionError as error:  # a deadlock, a limit, or an error that nobody saw
-        return error
 
 
 async def _same_as_before(host: Host, task: asyncio.Task[None], k: int, n: int) -> None:

@@ -41,7 +41,7 @@ class Host:
         self.stop_at = 0
         self.place = ""
         self.generators: WeakSet[AsyncGenerator[Any, Any]] = WeakSet()
-        self._action: Callable[[], object] = _nothing
+        self._action: Callable[[], object] = self.kill
         self._dead = asyncio.Event()
         self._stopped = asyncio.Event()
         self._held: list[Held] = []
@@ -92,9 +92,6 @@ class Host:
         # Collecting a coroutine runs its finally blocks, so all of the dead is kept until `bury`.
         self._remains += self.generators
         self._remains += self._tasks.values()
-        for task in self._tasks.values():
-            if task.done() and task not in self._spawned:
-                task._log_traceback = False  # noqa: SLF001  who would have looked at a failure is dead too
 
     def pause(self) -> None:
         """Stand still while time goes on. May be repeated."""
@@ -144,9 +141,10 @@ class Host:
         self.stop_at = 0
         if not self.running:
             self.kill()
-        for task in self._remains:
-            if isinstance(task, asyncio.Task):
-                asyncio.Future.cancel(task)  # wakes who waits for it, unlike Task.cancel, which would wake the dead
+        for part in self._remains:
+            if isinstance(part, asyncio.Task):
+                # Unlike Task.cancel this asks nothing of the dead: it wakes who waits for them, and forgets failures.
+                asyncio.Future.cancel(part)
 
     def unnoticed(self) -> Iterator[BaseException]:
         """Tell the failures of spawned tasks that nobody looked at."""
@@ -158,10 +156,11 @@ class Host:
 
     def bury(self) -> None:
         """Let go of a dead host's coroutines once nobody looks at the world any more: their finally blocks run now."""
+        remains, self._remains = self._remains, []
         self._held.clear()
-        while self._remains:
-            remains = self._remains.pop()
-            close(remains.get_coro() if isinstance(remains, asyncio.Task) else remains)
+        for part in remains:
+            if isinstance(part, asyncio.Task):
+                bury(part)
 
     def _nap(self, seconds: float) -> None:
         self.pause()
@@ -185,14 +184,17 @@ def place(task: asyncio.Task[Any]) -> str:
     return " > ".join(shown) or "asyncio"
 
 
-def close(awaitable: object) -> None:
-    """Finish a suspended coroutine without a loop, from the inside out, whatever its finally blocks say to that."""
-    for _ in range(_STUBBORN):
-        with contextlib.suppress(Exception, asyncio.CancelledError, GeneratorExit):
-            for part in reversed(_chain(awaitable)):
-                if isinstance(part, Coroutine):
-                    part.close()
-            return
+def bury(task: asyncio.Task[Any]) -> None:
+    """Finish a suspended task's coroutine without a loop, whatever its finally blocks say to that."""
+    coro = task.get_coro()
+    # Unlike close, throw leaves no half-closed coroutine behind when a finally block awaits: it is thrown at again.
+    with contextlib.suppress(_Burial, Exception, asyncio.CancelledError):
+        for _ in range(_STUBBORN):
+            coro.throw(_Burial())
+
+
+class _Burial(BaseException):
+    """Nobody catches this."""
 
 
 def _chain(awaitable: object) -> list[object]:
@@ -206,7 +208,3 @@ def _chain(awaitable: object) -> list[object]:
 def _short(path: str) -> str:
     here = os.getcwd() + os.sep  # noqa: PTH109  a string is cut off a string
     return path.removeprefix(here)
-
-
-def _nothing() -> None:
-    pass

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
-from lcm.sim.host import HOST, Host, close, place
+from lcm.sim.host import HOST, Host, bury, place
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for host in self._hosts:
             host.bury()
         for task in asyncio.all_tasks(self):
-            close(task.get_coro())
+            bury(task)
 
     def raise_unnoticed(self) -> None:
         """Raise the first error that nobody looked at, if there was one."""
@@ -197,7 +197,7 @@ class _Time(selectors.SelectSelector):
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # noqa: ANN401
         if self.get_map():
-            raise AssertionError("real sockets, pipes and signals do not keep virtual time: use in-memory transports")
+            raise AssertionError("real sockets and pipes do not keep virtual time: use in-memory transports")
         return super().register(fileobj, events, data)  # the loop's own pipe, which is never read
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -7,7 +7,8 @@ Restoring reads it twice: once to prove it whole, once to load it. Called by the
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -15,11 +16,14 @@ from typing import BinaryIO, Final
 import msgspec
 
 from lcm.model.errors import Fault, Invalid
-from lcm.store.base import Put, Store, everything
+from lcm.store.base import MAX_BYTES, Put, Store, everything
 
 _MAGIC: Final = b"LCM-BACKUP 1\n"
 _LENGTH_BYTES: Final = 4
+_LONGEST_FRAME: Final = 2 * MAX_BYTES
 _PAGE: Final = 500
+_FOREIGN: Final = "it is no backup of this software"
+_DAMAGED: Final = "it is cut short or altered"
 
 
 class Header(msgspec.Struct, frozen=True, tag="header"):
@@ -50,7 +54,7 @@ _decoder: Final[msgspec.msgpack.Decoder[_Frame]] = msgspec.msgpack.Decoder(_Fram
 
 
 async def backup(store: Store, path: Path, *, now: datetime) -> Header:
-    """Write the whole state at one revision to a new file, readable by its owner only."""
+    """Write the whole state at one revision to a file that only its owner can read; it replaces what was there."""
     page = await everything(store, "")
     header = Header(store.epoch, page.revision, now)
     records = (Record(entry.key, entry.value, dict(entry.labels)) for entry in page.entries)
@@ -61,22 +65,44 @@ async def backup(store: Store, path: Path, *, now: datetime) -> Header:
 async def restore(store: Store, path: Path, *, epoch: str) -> Header:
     """Replace the store's state by a backup's, under a new epoch. A damaged file is refused first."""
     header = await asyncio.to_thread(_prove, path)
+    assert epoch not in (store.epoch, header.epoch), "under an old epoch, old event ids would look valid"
     await store.load(_puts(path), epoch=epoch)
     return header
 
 
 def _write(path: Path, header: Header, records: Iterator[Record]) -> None:
     partial = path.with_name(path.name + ".partial")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(_MAGIC)
-        digest, count = hashlib.sha256(_put_frame(file, header)), 0
-        for record in records:
-            digest.update(_put_frame(file, record))
-            count += 1
-        _put_frame(file, Closing(count, digest.digest()))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        partial.unlink(missing_ok=True)  # what a crash left behind may be readable by others
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            _fill(file, header, records)
+        partial.replace(path)
+        _make_lasting(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        problem = f"it cannot be written: {error.strerror}"
+        raise Invalid(Fault(str(path), problem, "choose a folder that exists, with room and rights")) from error
+
+
+def _fill(file: BinaryIO, header: Header, records: Iterator[Record]) -> None:
+    file.write(_MAGIC)
+    digest, count = hashlib.sha256(_put_frame(file, header)), 0
+    for record in records:
+        digest.update(_put_frame(file, record))
+        count += 1
+    _put_frame(file, Closing(count, digest.digest()))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _make_lasting(folder: Path) -> None:
+    """Wait until the folder's new entry would survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _put_frame(file: BinaryIO, frame: _Frame) -> bytes:
@@ -86,45 +112,54 @@ def _put_frame(file: BinaryIO, frame: _Frame) -> bytes:
 
 
 def _prove(path: Path) -> Header:
-    digest, count = hashlib.sha256(), 0
-    header: Header | None = None
-    with path.open("rb") as file:
-        for data in _frames(file, path):
-            match _decode(data, path):
-                case Header() as first:
-                    header = first
-                case Record():
-                    count += 1
-                case Closing(count=wanted, sha256=proof):
-                    if header is not None and (count, digest.digest()) == (wanted, proof):
-                        return header
-            digest.update(data)
-    raise _damaged(path, "it is cut short or altered")
+    try:
+        frames = _read(path)
+        header = next(frames, None)
+        if not isinstance(header, Header) or any(not isinstance(frame, Record) for frame in frames):
+            raise _refused(path, _DAMAGED)
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror}") from error
+    return header
 
 
 async def _puts(path: Path) -> AsyncIterator[Put]:
-    with await asyncio.to_thread(path.open, "rb") as file:
-        for number, data in enumerate(_frames(file, path)):
-            frame = _decode(data, path)
+    with closing(_read(path)) as frames:
+        for number, frame in enumerate(frames):
             if isinstance(frame, Record):
                 yield Put(frame.key, frame.value, frame.labels)
             if number % _PAGE == 0:
                 await asyncio.sleep(0)
 
 
-def _frames(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    if file.read(len(_MAGIC)) != _MAGIC:
-        raise _damaged(path, "it is no backup of this software")
-    while size := file.read(_LENGTH_BYTES):
-        yield file.read(int.from_bytes(size, "big"))
+def _read(path: Path) -> Generator[_Frame]:
+    """Give every frame but the closing one, which must prove them whole and be the last."""
+    digest, count = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise _refused(path, _FOREIGN)
+        data = _get_frame(file, path)
+        while not isinstance(frame := _decode(data, path), Closing):
+            digest.update(data)
+            count += isinstance(frame, Record)
+            yield frame
+            data = _get_frame(file, path)
+        if (frame.count, frame.sha256) != (count, digest.digest()) or file.read(1):
+            raise _refused(path, _DAMAGED)
+
+
+def _get_frame(file: BinaryIO, path: Path) -> bytes:
+    size = int.from_bytes(file.read(_LENGTH_BYTES), "big")
+    if size > _LONGEST_FRAME:
+        raise _refused(path, _DAMAGED)
+    return file.read(size)
 
 
 def _decode(data: bytes, path: Path) -> _Frame:
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise _damaged(path, "it is cut short or altered") from error
+    except ValueError as error:  # msgspec's own, and Python's for text that is no UTF-8
+        raise _refused(path, _DAMAGED) from error
 
 
-def _damaged(path: Path, why: str) -> Invalid:
+def _refused(path: Path, why: str) -> Invalid:
     return Invalid(Fault(str(path), why, "use another backup; nothing was changed"))

@@ -5,7 +5,8 @@ reader understands it. An older document is upgraded when read. A newer one is r
 not known is carried over when it is written again. Called by `control`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -19,8 +20,13 @@ Json = Any
 """What a JSON document holds before it has a type; it never leaves this file."""
 
 Upgrade = Callable[[dict[str, Json]], dict[str, Json]]
-_IDENTITIES: Final = ("uid", "type", "name", "node_id", "interface_id")
+_IDENTITIES: Final = ("uid", "type", "name", "number", "node_id", "interface_id")
 """Fields by which a member of a list is the same one after a change."""
+
+_UNREADABLE: Final = (ValueError, RecursionError)
+"""What msgspec raises for bytes that are no JSON of the wanted type; its own errors are ValueErrors."""
+
+_HEAD: Final = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
 
 
 class Codec:
@@ -49,7 +55,7 @@ class Codec:
         if head == self._head:
             try:
                 return _decoder(kind).decode(body)
-            except msgspec.ValidationError:
+            except _UNREADABLE:
                 pass  # perhaps only fields of a newer minor version: read what is known
         _, document = self._open(raw)
         try:
@@ -64,7 +70,7 @@ class Codec:
             return False
         try:
             _decoder(kind).decode(body)
-        except msgspec.ValidationError:
+        except _UNREADABLE:
             return False
         return True
 
@@ -73,7 +79,7 @@ class Codec:
         try:
             schema, reads = _versions(head)
             document = msgspec.json.decode(body, type=dict[str, Json])
-        except (ValueError, msgspec.MsgspecError) as error:
+        except _UNREADABLE as error:
             raise Stuck("UnreadableDocument", f"a stored value is no document: {raw[:60]!r}") from error
         if reads > self._schema:
             message = f"a stored document needs schema {reads}, this version reads up to {self._schema}; upgrade it"
@@ -85,8 +91,10 @@ class Codec:
 
 
 def _versions(head: bytes) -> tuple[int, int]:
-    schema, reads = head.split(b"/")
-    return int(schema), int(reads)
+    found = _HEAD.fullmatch(head)
+    if found is None:
+        raise ValueError("no versions")
+    return int(found[1]), int(found[2])
 
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
@@ -124,19 +132,25 @@ def _merge(new: Json, old: Json, info: inspect.Type) -> Json:
         case inspect.DictType(value_type=item), dict(), dict():
             return {name: _merge(value, old.get(name), item) for name, value in new.items()}
         case (inspect.ListType() | inspect.VarTupleType()) as array, list(), list():
-            return [_merge(value, _partner(value, old, array.item_type), array.item_type) for value in new]
+            left = list(old)
+            return [_merge(value, _partner(value, left, array.item_type), array.item_type) for value in new]
     return new
 
 
-def _partner(new: Json, old: Sequence[Json], info: inspect.Type) -> Json:
-    """Find the old state of a list's member: by identity where it has one, else by equality of what is known."""
+def _partner(new: Json, left: list[Json], info: inspect.Type) -> Json:
+    """Take out the old state of a list's member: by identity where it has one, else by equality of what is known."""
     struct = _concrete(info, new)
     if not isinstance(struct, inspect.StructType):
         return None
-    for name in _IDENTITIES:
-        if name in _fields(struct):
-            return next((one for one in old if isinstance(one, dict) and one.get(name) == new[name]), None)
-    return next((one for one in old if _prune(one, info) == new), None)
+    identity = next((name for name in _IDENTITIES if name in _fields(struct)), None)
+    for place, old in enumerate(left):
+        if identity is None:
+            same = _prune(old, info) == new
+        else:
+            same = isinstance(old, dict) and old.get(identity) == new[identity]
+        if same:
+            return left.pop(place)
+    return None
 
 
 def _concrete(info: inspect.Type, document: Json) -> inspect.Type:

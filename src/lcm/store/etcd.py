@@ -8,8 +8,9 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Final, Self
 
-from lcm.model.errors import Gone, Later, Relist, Stuck, TooLarge
+from lcm.model.errors import Fault, Gone, Invalid, Later, Relist, Stuck, TooLarge
 from lcm.store.base import (
+    ABSENT,
     EVENTS_KEY,
     LEASES_PREFIX,
     Cursor,
@@ -29,7 +30,7 @@ from lcm.store.base import (
 )
 from lcm.store.etcd_keys import EPOCH_KEY, LOADING_KEY, Keys, lease_of, lease_value
 from lcm.store.etcd_load import Loading, collect
-from lcm.store.etcd_txn import demand_absent, put, refusal, transaction
+from lcm.store.etcd_txn import demand, put, refusal, transaction
 from lcm.store.etcd_watch import RESTORED, EtcdWatch
 from lcm.store.etcd_wire import (
     CALL_SECONDS,
@@ -76,6 +77,8 @@ class EtcdStore:
         interrupted_load: bool = False,
     ) -> Self:
         """Connect. After an interrupted restore it is Stuck, unless `interrupted_load` says that `load` follows."""
+        if not endpoints:
+            raise Invalid(Fault("endpoints", "there are none", "name at least one as HOST:PORT"))
         wire = Wire(endpoints, tls=tls, user=user, password=password, call_seconds=call_seconds)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(wire.close)
@@ -149,8 +152,8 @@ class EtcdStore:
         grant = await self._wire.ask(GRANT, rpc.LeaseGrantRequest(TTL=ttl_seconds))
         key = self._keys.raw(LEASES_PREFIX + name)
         txn = rpc.TxnRequest()
-        demand_absent(txn, key)
-        demand_absent(txn, self._keys.raw(LOADING_KEY))
+        demand(txn, key, ABSENT)
+        demand(txn, self._keys.raw(LOADING_KEY), ABSENT)
         put(txn, key, lease_value(name, holder, ttl_seconds), lease=grant.ID)
         answer = await self._wire.send(TXN, txn)
         if answer.succeeded:
@@ -202,7 +205,7 @@ class EtcdStore:
     async def _begin(self, *, interrupted_load: bool) -> None:
         key = self._keys.raw(EPOCH_KEY)
         txn = rpc.TxnRequest()
-        demand_absent(txn, key)
+        demand(txn, key, ABSENT)
         put(txn, key, new_epoch().encode())
         await self._wire.ask(TXN, txn)
         epoch, loading = await self._read_epoch()

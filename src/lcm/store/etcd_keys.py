@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from lcm.model.errors import Stuck
 from lcm.store.base import LEASES_PREFIX, Entry, Lease, Put, key_range
 from lcm.store.etcd_wire import Message
 
@@ -36,7 +37,10 @@ class Keys:
 
     def entry(self, kv: Message) -> Entry:
         key = self.key(kv.key)
-        labels, value = unseal(kv.value)
+        try:
+            labels, value = unseal(kv.value)
+        except msgspec.DecodeError as error:
+            raise Stuck("foreign-value", f"{self._root}{key} was written by something else: remove it") from error
         if key.startswith(LEASES_PREFIX):
             value = msgspec.json.encode(lease_of(kv))
         return Entry(key, value, labels, kv.mod_revision, kv.create_revision)
@@ -54,6 +58,8 @@ def unseal(sealed: bytes) -> tuple[Mapping[str, str], bytes]:
     """Undo `seal`."""
     if sealed.startswith(_PLAIN):
         return {}, sealed[1:]
+    if not sealed.startswith(_LABELLED):
+        raise msgspec.DecodeError("no envelope")
     start = 1 + _LENGTH_BYTES
     body = start + int.from_bytes(sealed[1:start])
     return msgspec.msgpack.decode(sealed[start:body], type=dict[str, str]), sealed[body:]

@@ -9,7 +9,7 @@ from typing import Final
 from lcm.model.errors import Refused
 from lcm.store.base import LEASES_PREFIX, MAX_BYTES, Put, check_commit, held_leases
 from lcm.store.etcd_keys import EPOCH_KEY, LOADING_KEY, Keys
-from lcm.store.etcd_txn import delete, put, transaction
+from lcm.store.etcd_txn import delete, demand, demand_created, put, transaction
 from lcm.store.etcd_wire import TXN, Message, Wire, rpc
 
 _PIECE_OPERATIONS: Final = 100
@@ -29,7 +29,7 @@ class Loading:
         """Put the marker there, unless a lease is held."""
         low, high = self._keys.span(LEASES_PREFIX)
         txn = rpc.TxnRequest()
-        txn.compare.add(key=low, range_end=high, target=rpc.Compare.CREATE, create_revision=0)
+        demand_created(txn, low, 0, end=high)
         put(txn, self._marker, b"")
         held = txn.failure.add().request_range
         held.key, held.range_end, held.keys_only = low, high, True
@@ -55,7 +55,7 @@ class Loading:
         return await self._step(txn)
 
     async def _step(self, txn: Message) -> int:
-        txn.compare.add(key=self._marker, target=rpc.Compare.MOD, mod_revision=self._mark)
+        demand(txn, self._marker, self._mark)
         answer = await self._wire.send(TXN, txn)
         if not answer.succeeded:
             raise Refused("another restore of this store has begun")

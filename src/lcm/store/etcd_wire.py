@@ -39,10 +39,11 @@ MAX_RECEIVE_BYTES: Final = 32_000_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
     # etcd refuses pings more often than every 5 s, and without a call under way.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # this one decides when it is the shorter; its default is a minute
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -134,9 +135,13 @@ class Peer:
 
     async def keep_alive(self, request: Message, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Message:
         """Use one turn of a stream as if it were a call."""
-        async for answer in self._keep_alive(iter([request]), timeout=timeout, metadata=metadata):
-            return answer
-        return None
+        call = self._keep_alive(iter([request]), timeout=timeout, metadata=metadata)
+        try:
+            if (answer := await call.read()) is not _EOF:
+                return answer
+        finally:
+            call.cancel()
+        raise Unreachable("etcd ended the stream without an answer")
 
 
 class Wire:
@@ -147,7 +152,7 @@ class Wire:
     ) -> None:
         self._peers = [Peer(endpoint, tls) for endpoint in endpoints]
         self._peer = self._peers[0]
-        self._sound = False
+        self._sound = self._failing = False
         self._lost = "never connected"
         self._seconds = call_seconds
         # One member that hangs must leave time to ask another.
@@ -264,7 +269,9 @@ class Wire:
             for peer in self._peers[first:] + self._peers[:first]:
                 if await self._answers(peer):
                     self._peer, self._sound = peer, True
-                    log.info("etcd connected", endpoint=peer.endpoint)
+                    if self._failing:
+                        log.info("etcd answers again", endpoint=peer.endpoint)
+                    self._failing = False
                     return
             await asyncio.sleep(pause(attempt))
 
@@ -288,7 +295,7 @@ class Wire:
     def _doubt(self, peer: Peer, error: Unreachable) -> None:
         if peer is not self._peer or not self._sound or self._closed:
             return
-        self._sound = False
+        self._sound, self._failing = False, True
         self._peer = self._peers[(self._peers.index(peer) + 1) % len(self._peers)]
         log.warning("etcd endpoint failed", endpoint=peer.endpoint, error=str(error))
 

@@ -30,7 +30,7 @@ from lcm.store.base import (
     key_range,
 )
 from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
-from lcm.store.sqlite_file import open_file
+from lcm.store.sqlite_file import open_file, translate
 from lcm.store.sqlite_lane import Lane
 from lcm.store.sqlite_log import Cut, Log, News
 from lcm.store.sqlite_rows import read_history, read_lease, read_newest, read_page
@@ -47,7 +47,7 @@ class SqliteStore:
         self._clock = clock
         self._hub = Hub(self._history, tail=log.revision, backlog=backlog)
         self._reader = Lane("sqlite-reader", Reading(reading, path), self._tell)
-        self._writer = Lane("sqlite-writer", Writing(log, path, self._hub.__bool__), self._tell)
+        self._writer = Lane("sqlite-writer", Writing(log, path, lambda: bool(self._hub)), self._tell)
         self._writer.ended.add_done_callback(lambda _: self._hub.end(Relist(CLOSED)))
 
     @classmethod
@@ -127,4 +127,9 @@ class SqliteStore:
 
 def _open(path: Path, clock: Clock) -> tuple[Log, sqlite3.Connection]:
     writing, reading = open_file(path)
-    return Log(writing, clock), reading
+    try:
+        return Log(writing, clock), reading
+    except sqlite3.Error as error:
+        writing.close()
+        reading.close()
+        raise translate(error, path) from error

@@ -6,16 +6,20 @@ closing a descriptor of our own would drop the locks that another connection of 
 
 import os
 import sqlite3
-import time
+import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lcm.model.errors import Later, LcmError, Stuck, Unreachable
+from lcm.store.sqlite_rows import snapshot
 
 APPLICATION_ID: Final = 1279479123
 SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 10
+
+_JOURNAL_TRIES: Final = 1_000
+_JOURNAL_SECONDS: Final = 0.01
 
 # Several processes may run this at once on a new file.
 _SCHEMA = """
@@ -80,7 +84,7 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _touch(path)
         # Only a connection that cannot write is sure to change nothing in a file that we are going to refuse.
-        with closing(_connect(path, "ro")) as looking:
+        with closing(_connect(path, "ro")) as looking, snapshot(looking):
             _examine(looking, path)
         with ExitStack() as undo:
             writing = undo.enter_context(closing(_connect(path, "rw")))
@@ -100,7 +104,8 @@ def _touch(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
-        return
+        if not path.is_file():
+            raise
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -109,7 +114,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _examine(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+    application, version = _value(connection, "application_id"), _value(connection, "user_version")
     if not application and not version and connection.execute("SELECT * FROM sqlite_schema").fetchone() is None:
         return
     if application != APPLICATION_ID:
@@ -118,30 +123,29 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         message = f"{path}: written by newer software (schema {version}, known {SCHEMA_VERSION}); update this one"
         raise Stuck("store_newer", message)
-    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
+    if (verdict := _value(connection, "quick_check(1)")) != "ok":
         raise Stuck("store_damaged", f"{path}: {_BROKEN} ({verdict})")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if _journal(connection) != "wal":
         raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
-    if _pragma(connection, "user_version") < SCHEMA_VERSION:
+    if _value(connection, "user_version") < SCHEMA_VERSION:
         connection.executescript(_SCHEMA)
 
 
 def _journal(connection: sqlite3.Connection) -> object:
     # SQLite does not wait for a lock here, and several processes may make the file together.
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
+    pause = threading.Event()
+    for _ in range(_JOURNAL_TRIES):
         try:
-            return connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            return _value(connection, "journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
-            time.sleep(0.01)
+            pause.wait(_JOURNAL_SECONDS)
+    return _value(connection, "journal_mode = WAL")
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return value
+def _value(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]

@@ -30,6 +30,7 @@ from lcm.store.base import (
 )
 from lcm.store.sqlite_rows import (
     PLACES,
+    Row,
     encode_labels,
     read_commits,
     read_lease,
@@ -40,6 +41,9 @@ from lcm.store.sqlite_rows import (
 
 _SWEEP_ROWS = 5_000
 _ALL_KEYS = ("", "\x7f")
+_DELETED = 0
+"""What a deletion has instead of a revision of creation."""
+_NO_ROW = (0, _DELETED)
 
 _STATE = "SELECT id, created FROM entries WHERE key = ? ORDER BY id DESC LIMIT 1"
 _APPEND = "INSERT INTO entries (id, key, created, labels, value) VALUES (?, ?, ?, ?, ?)"
@@ -112,18 +116,14 @@ class Log:
             self._held(fence)
         if events:
             ops = (*ops, Put(EVENTS_KEY, pack_events(events)))
-        states = [self._state(op.key) for op in ops]
-        for op, (found, _) in zip(ops, states, strict=True):
-            if op.at is not None and op.at != found:
-                raise Conflict(op.key, wanted=op.at, found=found)
-        return self._write(ops, states)
+        return self._write(ops)
 
     def acquire(self, name: str, holder: str, ttl_seconds: int) -> Lease | None:
         if read_lease(self._connection, name, self._now()):
             return None
         self._end_lease(name)
         lease = Lease(name, holder, self.revision + 1, ttl_seconds)
-        self._put_or_delete(Put(LEASES_PREFIX + name, msgspec.json.encode(lease)))
+        self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
         row = (name, holder, lease.term, ttl_seconds, self._now() + ttl_seconds)
         self._connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
         return lease
@@ -202,31 +202,28 @@ class Log:
     def _settle(self) -> None:
         self._settled = (len(self._news), self.revision, self.epoch)
 
-    def _write(self, ops: Sequence[Op], states: Sequence[tuple[int, int]]) -> int:
+    def _write(self, ops: Sequence[Op]) -> int:
         revision = self.revision + 1
+        rows: list[Row] = []
         changes: list[Change] = []
-        for op, (found, created) in zip(ops, states, strict=True):
-            place = revision * PLACES + len(changes)
+        for op in ops:
+            number, created = self._connection.execute(_STATE, (op.key,)).fetchone() or _NO_ROW
+            found = number // PLACES if created else ABSENT
+            if op.at is not None and op.at != found:
+                raise Conflict(op.key, wanted=op.at, found=found)
+            number = revision * PLACES + len(rows)
             if isinstance(op, Put):
                 entry = Entry(op.key, op.value, dict(op.labels), revision, created or revision)
-                row = (place, op.key, entry.created, encode_labels(op.labels), op.value)
-                self._connection.execute(_APPEND, row)
+                rows.append((number, op.key, entry.created, encode_labels(op.labels), op.value))
                 changes.append(Change(op.key, entry))
-            elif isinstance(op, Delete) and found:
-                self._connection.execute(_APPEND, (place, op.key, 0, None, None))
+            elif found and isinstance(op, Delete):
+                rows.append((number, op.key, _DELETED, None, None))
                 changes.append(Change(op.key, None))
-        if changes:
-            self.revision = revision
+        if rows:
+            self._connection.executemany(_APPEND, rows)
             self._news.append(Changed(revision, changes))
+            self.revision = revision
         return self.revision
-
-    def _put_or_delete(self, op: Op) -> None:
-        self._write([op], [self._state(op.key)])
-
-    def _state(self, key: str) -> tuple[int, int]:
-        """Return the revision of the key's newest write and of its creation; both ABSENT if it is not there."""
-        row = self._connection.execute(_STATE, (key,)).fetchone()
-        return (row[0] // PLACES, row[1]) if row and row[1] else (ABSENT, ABSENT)
 
     def _held(self, fence: Fence) -> Lease:
         lease = read_lease(self._connection, fence.lease, self._now())
@@ -236,11 +233,10 @@ class Log:
 
     def _end_lease(self, name: str) -> None:
         self._connection.execute("DELETE FROM leases WHERE name = ?", (name,))
-        self._put_or_delete(Delete(LEASES_PREFIX + name))
+        self._write([Delete(LEASES_PREFIX + name)])
 
     def _data_version(self) -> int:
-        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        return version
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

@@ -1,7 +1,6 @@
 """What the SQLite engine's two threads do: one reads, the other commits in groups and looks out for other processes."""
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,9 @@ from lcm.store.sqlite_log import Cut, Log
 
 WATCHED_SECONDS: Final = 0.01
 UNWATCHED_SECONDS: Final = 0.25
+
+_OF_ONE: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError)
+"""What a wrong argument can raise: it fails its own caller. Anything else is a bug and ends the thread."""
 
 
 class Reading:
@@ -43,7 +45,6 @@ class Writing:
         self._log = log
         self._path = path
         self._watched = watched
-        self._look_at = 0.0
 
     def pause(self) -> float:
         return WATCHED_SECONDS if self._watched() else UNWATCHED_SECONDS
@@ -51,9 +52,8 @@ class Writing:
     def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
         if jobs:
             yield self._transact(jobs)
-        if not jobs or time.monotonic() >= self._look_at:
+        else:
             yield from self._look()
-            self._look_at = time.monotonic() + UNWATCHED_SECONDS
 
     def close(self) -> None:
         self._log.close()
@@ -61,6 +61,7 @@ class Writing:
     def _transact(self, jobs: Sequence[Job]) -> Said:
         try:
             self._log.begin()
+            self._log.reap()
             answers = [_outcome(job) for job in jobs]
             self._log.end()
         except sqlite3.Error as error:
@@ -90,5 +91,5 @@ def _outcome(job: Job) -> Answer:
     call, future = job
     try:
         return future, call(), None
-    except LcmError as error:
+    except _OF_ONE as error:
         return future, None, error

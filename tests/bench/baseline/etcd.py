@@ -12,7 +12,7 @@ rpc: Any = _rpc
 
 
 async def commits_per_second(
-    endpoint: str, keys: Sequence[bytes], value: bytes, events_key: bytes, events: bytes, rounds: int
+    endpoint: str, keys: Sequence[bytes], events_key: bytes, *, value: bytes, events: bytes, rounds: int
 ) -> float:
     """Let every key be written by a writer of its own, each write on the revision it wrote before."""
     async with grpc.aio.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:

@@ -1,4 +1,4 @@
-"""Bare sqlite3 doing what a group of commits costs at least: the same statements, bytes, groups and waits for the disk."""
+"""Bare sqlite3 with the same statements, bytes, groups and waits for the disk as our commits."""
 
 import sqlite3
 import time

@@ -1,0 +1,175 @@
+"""Several processes on one SQLite file: they hear each other, and leases end by the clock."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lcm.model.errors import Deposed, Refused, Relist
+from lcm.store.base import LEASES_PREFIX, Changed, Put, everything
+from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite_file import open_file
+from lcm.store.sqlite_log import Cut, Log
+from stores import HandClock, following, opened, puts
+
+TTL = 10
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
+    async with opened(path, clock) as store:
+        yield store
+
+
+async def test_processes_that_make_the_file_together_share_one_history(path: Path) -> None:
+    script = (
+        "import asyncio, sys, pathlib\n"
+        "from lcm.store.base import Put\n"
+        "from lcm.store.sqlite import SqliteStore\n"
+        "from lcm.system import SystemClock\n"
+        "async def main():\n"
+        "    sys.stdin.readline()\n"
+        "    store = await SqliteStore.open(pathlib.Path(sys.argv[1]), clock=SystemClock())\n"
+        "    print(store.epoch, await store.commit(Put(sys.argv[2], b'')))\n"
+        "    await store.close()\n"
+        "asyncio.run(main())\n"
+    )
+    pipe = asyncio.subprocess.PIPE
+    makers = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", script, path, f"k/{n}", stdin=pipe, stdout=pipe)
+        for n in range(4)
+    ]
+    answers = await asyncio.gather(*(maker.communicate(b"go\n") for maker in makers))
+    said = [answer[0].decode().split() for answer in answers]
+    assert len({epoch for epoch, _ in said}) == 1
+    assert sorted(int(revision) for _, revision in said) == [2, 3, 4, 5]
+
+
+async def test_another_store_on_the_file_is_heard_promptly_and_in_order(path: Path) -> None:
+    async with opened(path) as here, opened(path) as there, here.watch("", after=1) as watch:
+        for n in range(10):
+            await there.commit(Put(f"there/{n}", b""))
+            await here.commit(Put(f"here/{n}", b""))
+        told = await following(watch, 20)
+        assert [changed.revision for changed in told] == list(range(2, 22))
+        await asyncio.sleep(0.05)
+        revision = await there.commit(Put("there", b"late"))
+        async with asyncio.timeout(1):
+            assert (await anext(watch)).revision == revision
+
+
+async def test_a_restore_elsewhere_ends_watches_here(path: Path) -> None:
+    async with opened(path) as here, opened(path) as there:
+        await here.commit(Put("a", b"1"))
+        page = await here.scan("", limit=1)
+        watch = here.watch("", after=page.revision)
+        revision = await there.load(puts(Put("a", b"restored")), epoch="second")
+        with pytest.raises(Relist, match="restored"):
+            await following(watch, 1)
+        assert (here.epoch, there.epoch) == ("second", "second")
+        assert [entry.value for entry in (await everything(here, "")).entries] == [b"restored"]
+        with pytest.raises(Relist):
+            await following(here.watch("", after=page.revision), 1)
+        assert await here.commit(Put("b", b"")) == revision + 1
+
+
+async def test_a_large_restore_is_one_step_and_revisions_only_grow(store: SqliteStore) -> None:
+    last = await store.commit(Put("old", b""))
+    for count in (1000, 256, 0):
+        entries = [Put(f"k/{n:04}", b"", {"n": str(n)}) for n in range(count)]
+        revision = await store.load(puts(*entries), epoch=f"of {count}")
+        page = await everything(store, "")
+        assert [entry.key for entry in page.entries] == [f"k/{n:04}" for n in range(count)]
+        assert all(last < entry.revision == entry.created <= revision for entry in page.entries)
+        assert last < revision == page.revision
+        last = revision
+    assert await store.commit(Put("new", b"")) == last + 1
+
+
+async def test_a_restore_waits_for_leases_to_end(store: SqliteStore, clock: HandClock) -> None:
+    lease = await store.acquire("leader", "me", ttl_seconds=TTL)
+    assert lease is not None
+    with pytest.raises(Refused, match="leader"):
+        await store.load(puts(Put("a", b"restored")), epoch="second")
+    clock.step(seconds=TTL)
+    await store.load(puts(Put("a", b"restored")), epoch="second")
+    assert store.epoch == "second"
+
+
+def test_history_compacted_elsewhere_before_it_was_told_cuts_off(path: Path, clock: HandClock) -> None:
+    logs = []
+    for _ in range(2):
+        writing, reading = open_file(path)
+        reading.close()
+        logs.append(Log(writing, clock))
+    here, there = logs
+    for n in range(3):
+        there.begin()
+        there.commit([Put("a", str(n).encode())], (), None)
+        there.compact(there.revision)
+        there.sweep(0, there.revision)
+        there.end()
+    here.look()
+    [cut] = here.take_news()
+    assert isinstance(cut, Cut)
+    assert cut.revision == here.revision == there.revision
+    assert isinstance(cut.error, Relist)
+    there.begin()
+    there.commit([Put("a", b"more")], (), None)
+    there.end()
+    here.begin()
+    here.abandon()
+    assert [type(item) for item in here.take_news()] == [Changed], "what others did is told even if our group fails"
+    for log in logs:
+        log.close()
+
+
+async def test_a_lease_lasts_by_the_clock(store: SqliteStore, clock: HandClock) -> None:
+    lease = await store.acquire("leader", "a", ttl_seconds=TTL)
+    assert lease is not None
+    clock.step(seconds=TTL - 1)
+    assert await store.acquire("leader", "b", ttl_seconds=TTL) is None
+    await store.renew(lease)
+    clock.step(seconds=TTL - 1)
+    await store.commit(Put("a", b""), fence=lease.fence())
+    clock.step(seconds=1)
+    for late in (store.commit(Put("a", b""), fence=lease.fence()), store.renew(lease)):
+        with pytest.raises(Deposed):
+            await late
+    assert await store.lease("leader") is None
+
+
+async def test_a_lease_that_ran_out_is_ended_by_any_process(path: Path, clock: HandClock) -> None:
+    async with opened(path, clock) as here, opened(path) as there:
+        lease = await here.acquire("leader", "a", ttl_seconds=TTL)
+        assert lease is not None
+        async with there.watch(LEASES_PREFIX, after=lease.term) as watch:
+            clock.step(seconds=TTL)
+            [ended] = await following(watch, 1)
+    assert [(change.key, change.entry) for change in ended.changes] == [(LEASES_PREFIX + "leader", None)]
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(0.5, True), (3600, False)])
+async def test_a_clock_that_steps_back_keeps_no_lease_for_ever(
+    store: SqliteStore, clock: HandClock, seconds: float, *, held: bool
+) -> None:
+    lease = await store.acquire("leader", "a", ttl_seconds=TTL)
+    assert lease is not None
+    clock.step(seconds=-seconds)
+    assert (await store.lease("leader") is not None) == held
+    taken = await store.acquire("leader", "b", ttl_seconds=TTL)
+    assert (taken is None) == held
+    changes = await following(store.watch(LEASES_PREFIX, after=1), 1 if held else 3)
+    assert [changed.changes[0].entry is not None for changed in changes] == [True, False, True][: len(changes)]

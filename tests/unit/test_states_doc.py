@@ -1,0 +1,42 @@
+"""docs/states.md says what the tables say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lcm.model.kinds import MACHINES
+from lcm.model.machine import describe
+from lcm.model.states import render
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
+
+
+def test_the_page_is_made_from_the_tables() -> None:
+    assert PAGE.read_text() == render(), "run `make docs`"
+
+
+def test_the_page_holds_every_machine_phase_and_reason() -> None:
+    text = render()
+    for machine in MACHINES:
+        assert describe(machine) in text
+        assert all(f"--> {phase}" in text for phase in machine.phases)
+        assert all(step.why in text for step in machine.steps)
+        assert all(limit.why in text for limit in machine.limits)
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_heading() -> None:
+    for machine in MACHINES:
+        cells = {line.count("|") for line in describe(machine).splitlines() if line.startswith("|")}
+        assert cells == {5, 6}
+
+
+def test_spans_are_written_for_people() -> None:
+    text = render()
+    assert "| PROVISIONING_EC2 | 10 min | FAILED |" in text
+    assert "| TERMINATING | 1 h | stays, alert raised |" in text
+    assert "| DRAINING | until `drain_deadline_at` | UNLICENSING |" in text
+
+
+def test_the_command_prints_the_page() -> None:
+    printed = subprocess.run([sys.executable, "-m", "lcm.model.states"], capture_output=True, check=True, text=True)
+    assert printed.stdout == render()

@@ -1,0 +1,55 @@
+"""The collector that fails the suite when a controller exists whose steps are not all taken by some test."""
+
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+import steps
+from lcm.model.machine import SCHEDULER, WORKER_CONTROLLER, Machine, Step
+from lcm.model.resource import Status
+
+
+class Lamp(StrEnum):
+    OFF = "OFF"
+    ON = "ON"
+
+
+LAMP = Machine(
+    name="Lamp",
+    initial=Lamp.OFF,
+    final=frozenset({Lamp.ON}),
+    steps=(
+        Step(Lamp.OFF, Lamp.ON, SCHEDULER, "wanted"),
+        Step(Lamp.OFF, Lamp.ON, WORKER_CONTROLLER, "wanted by another"),
+    ),
+    limits=(),
+)
+
+
+def test_a_step_of_a_built_controller_that_no_test_took_is_found() -> None:
+    assert steps.untaken([LAMP], set(), built=lambda actor: actor == SCHEDULER) == [("Lamp", "OFF", "ON", SCHEDULER)]
+
+
+def test_steps_of_a_controller_that_does_not_exist_are_not_asked_for() -> None:
+    assert steps.untaken([LAMP], set(), built=lambda _: False) == []
+
+
+def test_a_step_taken_in_any_process_counts(tmp_path: Path) -> None:
+    take = Machine.take
+    try:
+        write = steps.record(tmp_path / "notes", "gw0")
+        LAMP.take(Lamp.OFF, Lamp.ON, by=SCHEDULER, status=Status())
+        write()
+    finally:
+        Machine.take = take  # type: ignore[method-assign]
+    taken = steps.collected(tmp_path / "notes")
+    assert taken == {("Lamp", "OFF", "ON", SCHEDULER)}
+    assert steps.untaken([LAMP], taken, built=lambda actor: actor == SCHEDULER) == []
+
+
+def test_a_part_exists_when_its_module_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(steps.MODULES, SCHEDULER, "lcm.nowhere.scheduler")
+    assert not steps.exists(SCHEDULER)
+    monkeypatch.setitem(steps.MODULES, SCHEDULER, "lcm.model.machine")
+    assert steps.exists(SCHEDULER)

@@ -1,0 +1,464 @@
+"""Documents as people write them: what is read, what is refused, and what they are told."""
+
+import copy
+import math
+from collections.abc import Iterator
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+import filled
+import given
+from lcm.model.errors import Fault, Invalid
+from lcm.model.kinds import KINDS
+from lcm.model.rules import RULES
+from lcm.model.session import LabletSession
+from lcm.model.validate import check, read
+
+AWS = {"ami_name_pattern": "CML-2.9*"}
+SLOT = {"timeslot_start": "2026-11-02T09:00:00Z", "timeslot_end": "2026-11-02T11:00:00Z"}
+MINIMAL: dict[str, dict[str, Any]] = {
+    "LabWorker": {"metadata": {"name": "w1"}, "spec": {"aws": AWS}},
+    "LabWorkerPool": {"metadata": {"name": "ccna"}, "spec": {"lab_track": "ccna", "template": "metal"}},
+    "WorkerTemplate": {"metadata": {"name": "metal"}, "spec": {"worker": {"aws": AWS}}},
+    "LabletDefinition": {
+        "metadata": {"name": "basics:1.0.0"},
+        "spec": {"version": "1.0.0", "topology": {"uri": "s3://labs/basics.yaml"}},
+    },
+    "LabletSession": {"metadata": {"name": "s1"}, "spec": {"definition": "basics:1.0.0", **SLOT}},
+    "Reservation": {"metadata": {"name": "r1"}, "spec": {"definition": "basics:1.0.0", **SLOT}},
+    "SystemSettings": {"metadata": {"name": "system"}},
+}
+SERIES = {"every": "week", "until": "2026-12-14", "time_zone": "Europe/Berlin"}
+
+
+def document(kind: str, **spec: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"kind": kind, **copy.deepcopy(MINIMAL[kind])}
+    if spec:
+        made["spec"] = made.get("spec", {}) | spec
+    return made
+
+
+def faults(value: object) -> tuple[Fault, ...]:
+    with pytest.raises(Invalid) as raised:
+        read(value)
+    return raised.value.faults
+
+
+def paths(value: object) -> list[str]:
+    return [fault.path for fault in faults(value)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_minimal_document_is_read(kind: str) -> None:
+    resource = read(document(kind))
+    assert type(resource) is KINDS[kind].struct
+    assert (resource.kind, resource.api_version) == (kind, "lcm/v1")
+    assert resource.metadata.namespace == "default"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_understood(kind: str) -> None:
+    full = filled.document(KINDS[kind].struct)
+    found = faults(full | {"kind": kind, "extra": 1})
+    assert [fault for fault in found if fault.problem == "unknown field"] == [found[0]]
+    assert found[0].path == "extra"
+
+
+def test_faults_of_fields_and_of_rules_are_reported_together() -> None:
+    wrong = document(
+        "LabWorkerPool", lab_track=7, min_workers=9, max_workers=3, polcy="HYBRID", thresholds={"cpu_scale_up": 2}
+    )
+    wrong["metadata"] = {"name": "Not A Name", "labels": {"a": 1, "b": 2}, "created_at": "2026-11-02T09:00:00"}
+    wrong["spec"] |= {"allowed_hours": {"time_zone": "Mars/Base"}, "budget": {"hourly_usd": "-1"}}
+    wrong["api_version"] = "lcm/v9"
+    del wrong["spec"]["template"]
+    found = faults(wrong)
+    assert {fault.path for fault in found} == {
+        "api_version",
+        "metadata.name",
+        "metadata.labels.a",
+        "metadata.labels.b",
+        "metadata.created_at",
+        "spec.lab_track",
+        "spec.polcy",
+        "spec.thresholds.cpu_scale_up",
+        "spec.template",
+    }
+    assert all(fault.problem and fault.remedy for fault in found)
+
+
+def test_rules_are_applied_as_soon_as_the_fields_they_are_about_are_sound() -> None:
+    wrong = document("LabWorkerPool", min_workers=9, max_workers=3, policy="SOMETIMES", lab_trac="ccna")
+    wrong["spec"]["budget"] = {"hourly_usd": "-1", "monthly_usd": "NaN"}
+    wrong["spec"]["thresholds"] = {"cpu_scale_down": 1.5, "min_labs_per_worker": 20}
+    assert paths(wrong) == [
+        "spec.policy",
+        "spec.lab_trac",
+        "spec.thresholds.cpu_scale_down",
+        "spec.min_workers",
+        "spec.budget.hourly_usd",
+        "spec.budget.monthly_usd",
+    ]
+
+
+@pytest.mark.parametrize("spec", [5, None, [], {"worker": 5}, {"worker": {"aws": []}}])
+def test_no_rule_speaks_about_what_a_faulty_field_swallowed(spec: object) -> None:
+    (path,) = paths(document("WorkerTemplate") | {"spec": spec})
+    assert path in ("spec", "spec.worker", "spec.worker.aws")
+
+
+def test_a_near_miss_of_a_name_does_not_silence_a_rule() -> None:
+    wrong = document("Reservation", count=1, counts=3, student_emails=["a@b.c", "d@e.f"])
+    assert paths(wrong) == ["spec.counts", "spec.student_emails"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path", "remedy"),
+    [
+        ({"kind": "LabWorkr"}, "kind", "did you mean LabWorker?"),
+        ({"kind": "LabletSession", "spec": {"definitoin": "x"}}, "spec.definitoin", "did you mean definition?"),
+        ({"kind": "LabletSession", "metdata": {}}, "metdata", "did you mean metadata?"),
+        (
+            {"kind": "SystemSettings", "spec": {"discovery": {"region": []}}},
+            "spec.discovery.region",
+            "did you mean regions?",
+        ),
+        ({"kind": "SystemSettings", "zzz": 1}, "zzz", "use one of metadata, api_version, kind, spec, status"),
+        ({"kind": "LabWorkerPool", "spec": {"policy": "HYBRYD"}}, "spec.policy", "use one of NONE, CAPACITY_BASED"),
+    ],
+)
+def test_a_slip_of_the_pen_gets_a_suggestion(wrong: dict[str, Any], path: str, remedy: str) -> None:
+    (fault,) = (one for one in faults(wrong) if one.path == path)
+    assert fault.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "want"),
+    [
+        (None, ["document"]),
+        ([], ["document"]),
+        ("kind: LabWorker", ["document"]),
+        ({}, ["kind", "metadata"]),
+        ({"kind": None, "metadata": {"name": "a"}}, ["kind"]),
+        ({"kind": ["LabWorker"], "metadata": {"name": "a"}}, ["kind"]),
+        ({"kind": 7, "metadata": {"name": "A"}, "api_version": "v2"}, ["kind", "metadata.name", "api_version"]),
+        ({"kind": "LabWorker", "metadata": []}, ["metadata"]),
+        ({"kind": "LabWorker", "metadata": {}}, ["metadata.name"]),
+        ({"kind": "LabWorker", 7: 7, "metadata": {"name": "a"}, "spec": {"aws": AWS}}, ["7"]),
+        ({"kind": "LabletSession", "metadata": {"name": "a"}}, ["spec"]),
+    ],
+)
+def test_what_is_no_document_is_refused(wrong: object, want: list[str]) -> None:
+    assert paths(wrong) == want
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["2026-11-02T09:00:00", "2026-11-02", "nine", "", 1793610000, datetime(2026, 11, 2, 9)],  # noqa: DTZ001
+)
+def test_a_moment_without_its_offset_is_refused(moment: object) -> None:
+    (fault,) = faults(document("LabletSession", timeslot_start=moment))
+    assert fault.path == "spec.timeslot_start"
+    assert fault.remedy == "write for example 2026-11-02T09:00:00Z"
+
+
+@pytest.mark.parametrize("moment", ["2026-11-02T09:00:00Z", "2026-11-02T10:00:00+01:00", given.moment("09:00")])
+def test_a_moment_may_be_written_in_any_offset(moment: object) -> None:
+    session = read(document("LabletSession", timeslot_start=moment))
+    assert isinstance(session, LabletSession)
+    assert session.spec.timeslot_start == given.moment("09:00")
+
+
+@pytest.mark.parametrize("name", ["w1", "a", "ccna-worker-1", "basics:1.0.0", "0", "a" * 63])
+def test_a_name_is_read(name: str) -> None:
+    assert read(document("LabWorker") | {"metadata": {"name": name}}).metadata.name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "W1", "-a", "a-", "a_b", "a b", "a/b", "ä", "a\n", "\na", "a" * 64, "..", "!x", None, 1]
+)
+def test_what_is_no_name_is_refused_with_a_remedy(name: object) -> None:
+    (fault,) = faults(document("LabWorker") | {"metadata": {"name": name}})
+    assert fault.path == "metadata.name"
+    assert fault.remedy.startswith("use lower-case letters")
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("spec.cml.license_token", "secret-token"),
+        ("spec.cml.admin_password", "hunter2"),
+        ("spec.cml.admin_password", "env:\n"),
+    ],
+)
+def test_a_secret_written_instead_of_its_place_is_refused_and_not_repeated(path: str, wrong: str) -> None:
+    (fault,) = faults(document("LabWorker", cml={path.rpartition(".")[2]: wrong}))
+    assert fault.path == path
+    assert wrong.strip() not in str(fault) or wrong == "env:\n"
+    assert "env:NAME" in fault.remedy
+
+
+@pytest.mark.parametrize("cores", [math.nan, math.inf, -1, "4", None, True])
+def test_needs_are_numbers_that_exist(cores: object) -> None:
+    wrong = document("LabletDefinition", resource_requirements={"cpu_cores": cores, "memory_gb": 8})
+    assert paths(wrong) == ["spec.resource_requirements.cpu_cores"]
+
+
+def test_a_number_without_quotes_is_explained() -> None:
+    (fault,) = faults(document("LabletSession", resource_limits={"cpu": 1, "memory": "1Gi"}))
+    assert str(fault) == (
+        "spec.resource_limits.cpu: expected str, got int; write text, in quotes if it looks like a number"
+    )
+
+
+def test_faults_in_lists_and_maps_are_named_one_by_one() -> None:
+    wrong = document("Reservation", count=3, student_emails=["a@b.c", "nobody", 7])
+    assert paths(wrong) == ["spec.student_emails[1]", "spec.student_emails[2]"]
+    wrong = document("LabletDefinition", port_template={"a b": {"kind": "vnc"}, "c": {"kind": "usb", "nod": "x"}})
+    assert paths(wrong) == ["spec.port_template.a b", "spec.port_template.c.kind", "spec.port_template.c.nod"]
+
+
+def test_a_list_over_its_limit_is_refused_even_if_its_members_have_faults() -> None:
+    held = {"number": 0, "claim": {"start": SLOT["timeslot_start"], "end": SLOT["timeslot_end"], "need": {}}}
+    wrong = document("Reservation") | {"status": {"held": [held] * 401}}
+    assert paths(wrong) == ["status.held"]
+    wrong["status"]["held"][3] = held | {"sesion": "s1"}
+    assert paths(wrong) == ["status.held[3].sesion"]
+
+
+RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
+    "_worker_can_launch": [
+        (document("LabWorker", aws={}), ["spec.aws"]),
+        (document("LabWorker", aws=AWS | {"region": ""}), ["spec.aws.region"]),
+        (document("LabWorker", aws=AWS | {"nested_virtualization": True}), ["spec.aws.nested_virtualization"]),
+        (document("LabWorker", aws=AWS | {"root_volume": {"size_gb": 10}}), ["spec.aws.root_volume.iops"]),
+    ],
+    "_worker_can_serve": [
+        (document("LabWorker", lab_types=[]), ["spec.lab_types"]),
+        (document("LabWorker", idle={"warn_minutes": 30}), ["spec.idle.warn_minutes"]),
+    ],
+    "_template_can_launch": [(document("WorkerTemplate", worker={}), ["spec.worker.aws"])],
+    "_template_can_serve": [
+        (document("WorkerTemplate", worker={"aws": AWS, "lab_types": []}), ["spec.worker.lab_types"]),
+        (
+            document("WorkerTemplate", worker={"aws": AWS, "idle": {"threshold_minutes": 5}}),
+            ["spec.worker.idle.warn_minutes"],
+        ),
+    ],
+    "_template_price": [
+        (document("WorkerTemplate", price_per_hour_usd=price), ["spec.price_per_hour_usd"])
+        for price in ("-0.01", "NaN", "sNaN", "Infinity")
+    ],
+    "_pool_bounds": [(document("LabWorkerPool", min_workers=11), ["spec.min_workers"])],
+    "_pool_thresholds": [
+        (
+            document(
+                "LabWorkerPool",
+                thresholds={"cpu_scale_down": 0.75, "memory_scale_up": 0.1, "min_labs_per_worker": 16},
+            ),
+            [
+                "spec.thresholds.cpu_scale_down",
+                "spec.thresholds.memory_scale_down",
+                "spec.thresholds.min_labs_per_worker",
+            ],
+        )
+    ],
+    "_pool_hours": [
+        (document("LabWorkerPool", allowed_hours={"start_hour": start, "end_hour": end}), ["spec.allowed_hours"])
+        for start, end in ((8, 8), (0, 0), (24, 24), (24, 0))
+    ]
+    + [
+        (document("LabWorkerPool", allowed_hours={"time_zone": zone}), ["spec.allowed_hours.time_zone"])
+        for zone in ("", "Mars/Base", "Europe", "../etc/passwd", "a\0b", "x" * 500, "\ud800")
+    ],
+    "_pool_budget": [
+        (
+            document("LabWorkerPool", budget={"hourly_usd": "-1", "monthly_usd": "Infinity"}),
+            ["spec.budget.hourly_usd", "spec.budget.monthly_usd"],
+        )
+    ],
+    "_definition_name": [
+        (document("LabletDefinition", version="1.0.1"), ["metadata.name"]),
+        (document("LabletDefinition") | {"metadata": {"name": "basics"}}, ["metadata.name"]),
+        (document("LabletDefinition") | {"metadata": {"name": "a:b:1.0.0"}}, ["metadata.name"]),
+    ],
+    "_definition_versions": [
+        (
+            document("LabletDefinition", ami_requirements={"cml_version_min": low, "cml_version_max": high}),
+            ["spec.ami_requirements.cml_version_min"],
+        )
+        for low, high in (("2.10", "2.7"), ("2.9.1", "2.9.0"), ("3", "2.9"))
+    ],
+    "_definition_needs": [
+        (
+            document("LabletDefinition", resource_requirements={"cpu_cores": 0, "memory_gb": 0}),
+            ["spec.resource_requirements.cpu_cores", "spec.resource_requirements.memory_gb"],
+        )
+    ],
+    "_session_time": [
+        (document("LabletSession", timeslot_start=None), ["spec.timeslot_start"]),
+        (document("LabletSession", timeslot_end=None), ["spec.timeslot_end"]),
+        (document("LabletSession", timeslot_start=None, timeslot_end=None), ["spec.duration_minutes"]),
+        (document("LabletSession", timeslot_end=SLOT["timeslot_start"]), ["spec.timeslot_end"]),
+        (
+            document("LabletSession", duration_minutes=60, give_up_at=SLOT["timeslot_end"]),
+            ["spec.duration_minutes", "spec.give_up_at"],
+        ),
+    ],
+    "_session_limits": [
+        (
+            document("LabletSession", resource_limits={"cpu": "0", "memory": "512", "gpu": "1"}),
+            ["spec.resource_limits.cpu", "spec.resource_limits.memory", "spec.resource_limits.gpu"],
+        ),
+        (
+            document("LabletSession", resource_limits={}),
+            ["spec.resource_limits.cpu", "spec.resource_limits.memory"],
+        ),
+    ],
+    "_reservation_time": [(document("Reservation", timeslot_end=SLOT["timeslot_start"]), ["spec.timeslot_end"])],
+    "_reservation_people": [
+        (document("Reservation", count=3, student_emails=["a@b.c"]), ["spec.student_emails"]),
+    ],
+    "_reservation_series": [
+        (document("Reservation", recurrence=SERIES | {"time_zone": "Mars/Base"}), ["spec.recurrence.time_zone"]),
+        (document("Reservation", recurrence=SERIES | {"until": "2026-11-01"}), ["spec.recurrence.until"]),
+        (
+            document("Reservation", recurrence=SERIES | {"every": "day", "weekdays": ["mon"]}),
+            ["spec.recurrence.weekdays"],
+        ),
+        (document("Reservation", recurrence=SERIES | {"every": "day"}, count=30), ["spec.recurrence"]),
+        (document("Reservation", recurrence=SERIES | {"until": "9999-12-31"}), ["spec.recurrence"]),
+    ],
+    "_settings_name": [(document("SystemSettings") | {"metadata": {"name": "mine"}}, ["metadata.name"])],
+    "_settings_discovery": [(document("SystemSettings", discovery={"regions": []}), ["spec.discovery.regions"])],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong", "want"), [(rule, *case) for rule, cases in RULE_CASES.items() for case in cases]
+)
+def test_a_broken_rule_is_reported_with_its_remedy(rule: str, wrong: dict[str, Any], want: list[str]) -> None:
+    found = faults(wrong)
+    assert [fault.path for fault in found] == want, rule
+    assert all(fault.problem and fault.remedy for fault in found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.broken.__name__)
+def test_every_rule_is_broken_by_a_case_of_its_own_kind(rule: Any) -> None:
+    cases = RULE_CASES[rule.broken.__name__]
+    assert cases
+    for wrong, _ in cases:
+        typed = msgspec.convert(wrong, KINDS[wrong["kind"]].struct)
+        assert type(typed) is rule.kind
+        assert list(rule.broken(typed))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.broken.__name__)
+def test_what_a_rule_is_about_exists(rule: Any) -> None:
+    full = filled.document(rule.kind)
+    for about in rule.about:
+        value: Any = full
+        for name in about.split("."):
+            value = value[name]
+
+
+def test_a_typed_object_is_held_against_the_same_rules() -> None:
+    check(given.pool())
+    with pytest.raises(Invalid, match=r"spec\.min_workers"):
+        check(given.pool(min_workers=4, max_workers=2))
+
+
+@pytest.mark.parametrize("resource", given.every(), ids=lambda one: one.kind)
+def test_the_objects_tests_begin_with_are_sound_themselves(resource: Any) -> None:
+    check(resource)
+    assert read(msgspec.to_builtins(resource)) == resource
+
+
+def test_an_author_reads_the_remedy_for_a_version_that_cannot_be_a_name() -> None:
+    (fault,) = (one for one in faults(document("LabletDefinition", version="1.0.0-RC1")) if one.path == "spec.version")
+    assert "lower-case" in fault.remedy
+
+
+@pytest.mark.parametrize("version", ["1", "1.0", "1.0.0", "2026.11.2", "1.0.0-rc1", "1.0-a.b", "1.0.dev1"])
+def test_a_name_can_carry_every_version(version: str) -> None:
+    read(document("LabletDefinition", version=version) | {"metadata": {"name": f"basics:{version}"}})
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["NaN", "", "0", "2026-11-02T09:00:00", "CML", "env:X", "Europe/Berlin", "1.0.0", "a\n"]),
+    st.dates(min_value=date(1, 1, 1)),
+    st.datetimes(),
+    st.binary(max_size=8),
+)
+garbage = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(st.text(max_size=8), st.integers(), st.none()), inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """List every place in a document."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def placed(value: Any, path: tuple[str | int, ...], new: object) -> Any:
+    if not path:
+        return new
+    made = copy.copy(value)
+    made[path[0]] = placed(made[path[0]], path[1:], new)
+    return made
+
+
+FULL = [filled.document(kind.struct) | {"kind": kind.name} for kind in KINDS.values()]
+PLACES = [(number, place) for number, full in enumerate(FULL) for place in places(full) if place]
+
+
+def refuses_or_reads(value: object) -> None:
+    try:
+        read(value)
+    except Invalid as error:
+        assert error.faults  # noqa: PT017 - either outcome is right, no other is
+        assert all(fault.path and fault.problem for fault in error.faults)
+
+
+@for_all(garbage)
+def test_nothing_but_invalid_comes_of_garbage(value: object) -> None:
+    refuses_or_reads(value)
+
+
+@for_all(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), garbage))
+def test_nothing_but_invalid_comes_of_garbage_of_a_kind(kind: str, parts: dict[str, object]) -> None:
+    refuses_or_reads({"kind": kind, **parts})
+
+
+@for_all(st.lists(st.tuples(st.integers(0, len(PLACES) - 1), garbage), min_size=1, max_size=3))
+def test_nothing_but_invalid_comes_of_garbage_anywhere(changes: list[tuple[int, object]]) -> None:
+    number = PLACES[changes[0][0]][0]
+    value: object = FULL[number]
+    for place, new in changes:
+        if PLACES[place][0] == number and PLACES[place][1] in set(places(value)):
+            value = placed(value, PLACES[place][1], new)
+    refuses_or_reads(value)
+
+
+@pytest.mark.parametrize("junk", [None, 7, -1, "", "x", [], [7], {}, {"x": 7}, {7: 7}, math.nan, "a\n"], ids=repr)
+def test_nothing_but_invalid_comes_of_junk_at_any_place(junk: object) -> None:
+    for number, place in PLACES:
+        refuses_or_reads(placed(FULL[number], place, junk))
