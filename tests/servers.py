@@ -17,6 +17,7 @@ from typing import Self
 
 READY_SECONDS = 20
 LOOPBACK = "127.0.0.1"
+Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _chance = random.SystemRandom()  # the common generator is seeded alike in every test process
 
@@ -226,19 +227,24 @@ class Proxy:
         try:
             inner, outer = await asyncio.open_connection(*self._target)
         except OSError:
-            writer.close()
             return
+        else:
+            await self._join((reader, outer), (inner, writer))
+        finally:
+            writer.transport.abort()
+
+    async def _join(self, asking: Pipe, answering: Pipe) -> None:
         pipes = [
-            asyncio.create_task(self._pipe(reader, outer, answers=False)),
-            asyncio.create_task(self._pipe(inner, writer, answers=True)),
+            asyncio.create_task(self._pipe(*asking, answers=False)),
+            asyncio.create_task(self._pipe(*answering, answers=True)),
         ]
         try:
             await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pipe in pipes:
                 pipe.cancel()
-            for end in (writer, outer):
-                end.transport.abort()
+            asking[1].transport.abort()
+            await asyncio.wait(pipes)
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
@@ -99,6 +100,22 @@ async def test_a_file_that_is_not_a_sound_store_is_refused_and_left_alone(
     assert content(filled) == before
 
 
+async def test_a_damaged_file_keeps_what_a_killed_writer_left_beside_it(path: Path, tmp_path: Path) -> None:
+    copy, log, copied_log = (tmp_path / name for name in ("copy.db", "store.db-wal", "copy.db-wal"))
+    async with opened(path) as store:
+        await store.commit(*(Put(f"k/{n}", os.urandom(900)) for n in range(100)))
+        execute(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        await store.commit(Put("a", b"only in the log"))
+        shutil.copy(path, copy)
+        shutil.copy(log, copied_log)
+    holed(copy)
+    before = content(copy), content(copied_log)
+    with pytest.raises(Stuck, match="damaged"):
+        await SqliteStore.open(copy, clock=SystemClock())
+    assert (content(copy), content(copied_log)) == before
+    assert before[1]
+
+
 @pytest.mark.parametrize("spot", ["", "filled.db/store.db"])
 async def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path, spot: str) -> None:
     (tmp_path / "filled.db").touch()
@@ -146,8 +163,9 @@ async def test_watchers_are_told_when_the_file_breaks_under_them(filled: Path) -
         other.execute("UPDATE meta SET compacted = compacted + 1")
         with pytest.raises(Stuck, match="damaged"):
             await following(watch, 1)
-        with pytest.raises(Stuck, match="damaged"):
-            await store.commit(Put("a", b""))
+        for verb in (store.commit(Put("a", b"")), store.scan("")):
+            with pytest.raises(Stuck, match="damaged"):
+                await verb
     os.close(file)
     other.close()
 
@@ -166,7 +184,7 @@ async def test_a_full_disk_says_later_and_writes_nothing(store: SqliteStore) -> 
 
 
 async def test_a_file_that_stays_locked_is_unreachable_and_comes_back(path: Path, store: SqliteStore) -> None:
-    store._log._connection.execute("PRAGMA busy_timeout = 50")
+    store._log.patience_seconds = 0.05
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unreachable, match="locked"):

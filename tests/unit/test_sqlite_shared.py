@@ -2,13 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from lcm.model.errors import Deposed, Refused, Relist
-from lcm.store.base import LEASES_PREFIX, Changed, Put, everything
+from lcm.store import sqlite_log
+from lcm.store.base import LEASES_PREFIX, Put, everything
 from lcm.store.sqlite import SqliteStore
 from lcm.store.sqlite_file import open_file
 from lcm.store.sqlite_log import Cut, Log
@@ -31,6 +32,18 @@ def path(tmp_path: Path) -> Path:
 async def store(path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
     async with opened(path, clock) as store:
         yield store
+
+
+@pytest.fixture
+def logs(path: Path, clock: HandClock) -> Iterator[list[Log]]:
+    logs = []
+    for _ in range(2):
+        writing, reading = open_file(path)
+        reading.close()
+        logs.append(Log(writing, clock))
+    yield logs
+    for log in logs:
+        log.close()
 
 
 async def test_processes_that_make_the_file_together_share_one_history(path: Path) -> None:
@@ -108,32 +121,40 @@ async def test_a_restore_waits_for_leases_to_end(store: SqliteStore, clock: Hand
     assert store.epoch == "second"
 
 
-def test_history_compacted_elsewhere_before_it_was_told_cuts_off(path: Path, clock: HandClock) -> None:
-    logs = []
-    for _ in range(2):
-        writing, reading = open_file(path)
-        reading.close()
-        logs.append(Log(writing, clock))
+def put(log: Log, *, compact: bool = False) -> None:
+    log.begin()
+    log.commit([Put("a", b"")], (), None)
+    if compact:
+        log.compact(log.revision)
+        log.sweep(0, log.revision)
+    log.end()
+
+
+@pytest.mark.parametrize(("compact", "far", "match"), [(True, 100, "compacted"), (False, 2, "behind")])
+def test_history_that_others_wrote_and_nobody_can_tell_cuts_off(
+    logs: list[Log], monkeypatch: pytest.MonkeyPatch, far: int, match: str, *, compact: bool
+) -> None:
+    monkeypatch.setattr(sqlite_log, "_FAR_BEHIND", far)
     here, there = logs
-    for n in range(3):
-        there.begin()
-        there.commit([Put("a", str(n).encode())], (), None)
-        there.compact(there.revision)
-        there.sweep(0, there.revision)
-        there.end()
+    for _ in range(3):
+        put(there, compact=compact)
     here.look()
     [cut] = here.take_news()
     assert isinstance(cut, Cut)
     assert cut.revision == here.revision == there.revision
-    assert isinstance(cut.error, Relist)
-    there.begin()
-    there.commit([Put("a", b"more")], (), None)
-    there.end()
+    with pytest.raises(Relist, match=match):
+        raise cut.error
+
+
+def test_what_others_did_is_told_even_if_our_group_fails(logs: list[Log]) -> None:
+    here, there = logs
+    put(there)
     here.begin()
+    here.commit([Put("b", b"")], (), None)
     here.abandon()
-    assert [type(item) for item in here.take_news()] == [Changed], "what others did is told even if our group fails"
-    for log in logs:
-        log.close()
+    assert [item.revision for item in here.take_news()] == [2]
+    put(here)
+    assert [item.revision for item in here.take_news()] == [3]
 
 
 async def test_a_lease_lasts_by_the_clock(store: SqliteStore, clock: HandClock) -> None:
@@ -152,9 +173,11 @@ async def test_a_lease_lasts_by_the_clock(store: SqliteStore, clock: HandClock) 
 
 
 async def test_a_lease_that_ran_out_is_ended_by_any_process(path: Path, clock: HandClock) -> None:
-    async with opened(path, clock) as here, opened(path) as there:
+    async with opened(path, clock) as here:
         lease = await here.acquire("leader", "a", ttl_seconds=TTL)
         assert lease is not None
+    async with opened(path, clock) as there:
+        assert await there.lease("leader") == lease
         async with there.watch(LEASES_PREFIX, after=lease.term) as watch:
             clock.step(seconds=TTL)
             [ended] = await following(watch, 1)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -46,20 +47,26 @@ def read(document: object) -> Resource:
     known = _kind(document)
     if known is None:
         raise Invalid(*_stranger(document))
-    faults: list[Fault] = []
-    sound = _sift(document, known.struct, "", faults)
-    if not isinstance(sound, _Unusable):
-        resource = msgspec.convert(sound, known.struct)
-        faults += _broken_rules(resource, [fault.path for fault in faults])
-        if not faults:
-            return resource
-    raise Invalid(*faults)
+    try:
+        resource = msgspec.convert(document, known.struct)
+    except msgspec.ValidationError as error:
+        raise Invalid(*_every_fault(document, known.struct, str(error))) from error
+    check(resource)
+    return resource
 
 
 def check(resource: Resource) -> None:
     """Hold a typed document against the rules of its kind; raises Invalid with every fault found."""
     if faults := _broken_rules(resource, []):
         raise Invalid(*faults)
+
+
+def _every_fault(document: Mapping[str, object], kind: type[Resource], first: str) -> list[Fault]:
+    faults: list[Fault] = []
+    sound = _sift(document, kind, "", faults)
+    if not isinstance(sound, _Unusable):
+        faults += _broken_rules(msgspec.convert(sound, kind), [fault.path for fault in faults])
+    return faults or [Fault("document", first, "see the documentation of this kind")]
 
 
 def _broken_rules(resource: Resource, unsound: list[str]) -> list[Fault]:
@@ -116,7 +123,7 @@ def _sift_members(value: object, inner: Any, path: str, faults: list[Fault]) -> 
 
 
 def _sift_struct(value: Mapping[str, object], kind: type[msgspec.Struct], path: str, faults: list[Fault]) -> object:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     sound: dict[str, object] = {}
     for name, item in value.items():
         where = f"{path}.{name}" if path else str(name)
@@ -132,6 +139,11 @@ def _sift_struct(value: Mapping[str, object], kind: type[msgspec.Struct], path: 
         if field.required and name not in value
     ]
     return _UNUSABLE if any(field.required and name not in sound for name, field in fields.items()) else sound
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _leaf(value: object, hint: Any, path: str) -> list[Fault]:  # noqa: ANN401 - likewise

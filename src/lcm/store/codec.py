@@ -144,13 +144,21 @@ def _partner(new: Json, left: list[Json], info: inspect.Type) -> Json:
         return None
     identity = next((name for name in _IDENTITIES if name in _fields(struct)), None)
     for place, old in enumerate(left):
-        if identity is None:
-            same = _prune(old, info) == new
-        else:
-            same = isinstance(old, dict) and old.get(identity) == new[identity]
-        if same:
+        if (_understood(old, struct) == new) if identity is None else _value(old, identity) == new[identity]:
             return left.pop(place)
     return None
+
+
+def _understood(document: Json, struct: inspect.StructType) -> Json:
+    """Write a member as this version would; None when it cannot be read."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(msgspec.convert(_prune(document, struct), struct.cls)))
+    except msgspec.ValidationError:
+        return None
+
+
+def _value(document: Json, name: str) -> Json:
+    return document.get(name) if isinstance(document, dict) else None
 
 
 def _concrete(info: inspect.Type, document: Json) -> inspect.Type:

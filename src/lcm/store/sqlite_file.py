@@ -18,8 +18,8 @@ APPLICATION_ID: Final = 1279479123
 SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 10
 
-_JOURNAL_TRIES: Final = 1_000
-_JOURNAL_SECONDS: Final = 0.01
+_RETRY_SECONDS: Final = 0.001
+_never = threading.Event()
 
 # Several processes may run this at once on a new file.
 _SCHEMA = """
@@ -100,6 +100,22 @@ def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         raise Stuck("store_unusable", f"{path}: {_CLOSED_TO_US} ({error})") from error
 
 
+def insist(connection: sqlite3.Connection, statement: str, seconds: float = BUSY_SECONDS) -> sqlite3.Cursor:
+    """Run a statement that needs a lock which others hold for moments only, asking again every millisecond.
+
+    SQLite's own patience sleeps longer each time: a process that writes without pause would starve the others until
+    their leases run out. For a change of the journal it has no patience at all.
+    """
+    for _ in range(int(seconds / _RETRY_SECONDS)):
+        try:
+            return connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            _never.wait(_RETRY_SECONDS)
+    return connection.execute(statement)
+
+
 def _touch(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -128,23 +144,10 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    if _journal(connection) != "wal":
+    if insist(connection, "PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
     if _value(connection, "user_version") < SCHEMA_VERSION:
         connection.executescript(_SCHEMA)
-
-
-def _journal(connection: sqlite3.Connection) -> object:
-    # SQLite does not wait for a lock here, and several processes may make the file together.
-    pause = threading.Event()
-    for _ in range(_JOURNAL_TRIES):
-        try:
-            return _value(connection, "journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-            pause.wait(_JOURNAL_SECONDS)
-    return _value(connection, "journal_mode = WAL")
 
 
 def _value(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type

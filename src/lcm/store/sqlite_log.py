@@ -28,6 +28,8 @@ from lcm.store.base import (
     held_leases,
     pack_events,
 )
+from lcm.store.hub import TOO_SLOW
+from lcm.store.sqlite_file import BUSY_SECONDS, insist
 from lcm.store.sqlite_rows import (
     PLACES,
     Row,
@@ -39,7 +41,9 @@ from lcm.store.sqlite_rows import (
     snapshot,
 )
 
-_SWEEP_ROWS = 5_000
+_SWEEP_ROWS = 1_000
+_FAR_BEHIND = 20_000
+"""More commits of others than this, after a long sleep of this process, are not read but skipped."""
 _ALL_KEYS = ("", "\x7f")
 _DELETED = 0
 """What a deletion has instead of a revision of creation."""
@@ -51,7 +55,7 @@ _STRETCH = "SELECT max(id) FROM (SELECT id FROM entries WHERE id >= ? AND id < ?
 _SWEEP = """
 DELETE FROM entries WHERE id >= ? AND id <= ? AND (
     value IS NULL OR EXISTS (
-        SELECT * FROM entries AS newer WHERE newer.key = entries.key AND newer.id > entries.id AND newer.id < ?
+        SELECT 1 FROM entries AS newer WHERE newer.key = entries.key AND newer.id > entries.id AND newer.id < ?
     )
 )
 """
@@ -72,18 +76,20 @@ class Log:
     """A connection that writes, and the news of all commits up to `revision`, ours and those of other processes."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self.patience_seconds: float = BUSY_SECONDS
         self._connection = connection
         self._clock = clock
         with snapshot(connection):
             meta = read_meta(connection)
             self._version = self._data_version()
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on `insist` waits, which is fairer
         self.epoch = meta.epoch
         self.revision = meta.revision
         self._news: list[News] = []
         self._settled = (0, self.revision, self.epoch)
 
     def begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+        insist(self._connection, "BEGIN IMMEDIATE", self.patience_seconds)
         self._catch_up()
 
     def end(self) -> None:
@@ -187,6 +193,8 @@ class Log:
             self._skip(_restored(meta.revision, meta.epoch))
         elif meta.compacted > self.revision:
             self._skip(Cut(meta.compacted, meta.epoch, compacted(self.revision)))
+        elif meta.revision > self.revision + _FAR_BEHIND:
+            self._skip(Cut(meta.revision, meta.epoch, Relist(TOO_SLOW)))
         while self.revision < meta.revision:
             page, reached = read_commits(self._connection, *_ALL_KEYS, self.revision, meta.revision)
             self._news.extend(page)

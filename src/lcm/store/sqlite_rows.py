@@ -57,7 +57,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # some errors end it by themselves
+            connection.execute("ROLLBACK")
 
 
 def read_meta(connection: sqlite3.Connection) -> Meta:

@@ -10,7 +10,7 @@ from lcm.store.sqlite_file import translate
 from lcm.store.sqlite_lane import Answer, Job, Said
 from lcm.store.sqlite_log import Cut, Log
 
-WATCHED_SECONDS: Final = 0.01
+WATCHED_SECONDS: Final = 0.015
 UNWATCHED_SECONDS: Final = 0.25
 
 _OF_ONE: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError)
@@ -45,9 +45,12 @@ class Writing:
         self._log = log
         self._path = path
         self._watched = watched
+        self._waited = 0.0
 
     def pause(self) -> float:
-        return WATCHED_SECONDS if self._watched() else UNWATCHED_SECONDS
+        seconds = WATCHED_SECONDS if self._watched() else UNWATCHED_SECONDS
+        self._waited += seconds
+        return seconds
 
     def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
         if jobs:
@@ -72,10 +75,9 @@ class Writing:
     def _look(self) -> Iterator[Said]:
         try:
             self._log.look()
-            if self._log.has_expired():
-                self._log.begin()
-                self._log.reap()
-                self._log.end()
+            if self._waited >= UNWATCHED_SECONDS:
+                self._waited = 0.0
+                self._reap()
         except sqlite3.Error as error:
             self._log.abandon()
             meaning = translate(error, self._path)
@@ -85,6 +87,12 @@ class Writing:
                 yield [Cut(self._log.revision, self._log.epoch, meaning)], ()
         if news := self._log.take_news():
             yield news, ()
+
+    def _reap(self) -> None:
+        if self._log.has_expired():
+            self._log.begin()
+            self._log.reap()
+            self._log.end()
 
 
 def _outcome(job: Job) -> Answer:
