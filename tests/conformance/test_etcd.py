@@ -149,7 +149,7 @@ async def test_an_idle_watch_notices_a_silent_endpoint(far: EtcdStore, store: Et
         assert await next_of(watch) == [("a", b"2")]
         proxies[0].silent = True
         await store.commit(Put("a", b"3"))
-        assert await next_of(watch, 15) == [("a", b"3")]
+        assert await next_of(watch, 20) == [("a", b"3")]
 
 
 async def test_no_endpoint_is_unreachable_and_nothing_is_sent_later(

@@ -36,6 +36,18 @@ async def furnish(store: Store) -> None:
     await store.commit(Delete("gone"))
 
 
+def contents_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {one.name: one.stat().st_mode & 0o777 for one in folder.iterdir()}
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "lcm.backup"
@@ -66,7 +78,7 @@ async def test_a_backup_moves_between_engines(store: Store, path: Path) -> None:
     await other.close()
 
 
-async def test_a_restore_begins_a_new_epoch_for_every_client(arena: Arena, path: Path) -> None:
+async def test_a_restore_begins_a_new_epoch(arena: Arena, path: Path) -> None:
     here, there = await arena.open(), await arena.open()
     await furnish(here)
     await backup(here, path, now=NOW)
@@ -75,11 +87,21 @@ async def test_a_restore_begins_a_new_epoch_for_every_client(arena: Arena, path:
     await restore(here, path, epoch=epoch)
     assert here.epoch == epoch
     assert (await arena.open()).epoch == epoch
-    await there.commit(Put("after", b"1"))
-    async with asyncio.timeout(SOON_SECONDS):
-        while there.epoch != epoch:
-            await asyncio.sleep(0.01)
-    assert "after" in await contents(here)
+
+
+async def test_whoever_watches_again_after_a_restore_knows_the_new_epoch(arena: Arena, path: Path) -> None:
+    here, there = await arena.open(), await arena.open()
+    await furnish(here)
+    await backup(here, path, now=NOW)
+    epoch = new_epoch()
+    async with there.events(after=(await everything(there, "")).revision) as old, asyncio.timeout(SOON_SECONDS):
+        await restore(here, path, epoch=epoch)
+        with pytest.raises(Relist):
+            await anext(old)
+    async with there.events(after=(await everything(there, "")).revision) as fresh, asyncio.timeout(SOON_SECONDS):
+        await here.commit(Put("after", b"1"), events=[b"happened"])
+        assert (await anext(fresh)).events == [b"happened"]
+    assert there.epoch == epoch
 
 
 async def test_an_old_epoch_is_not_used_again(store: Store, path: Path) -> None:
@@ -100,18 +122,17 @@ async def test_watches_from_before_a_restore_end_with_relist(arena: Arena, path:
     old = (await everything(here, "")).revision
     watches = [store.watch("workers/", after=old) for store in (here, there)]
     readers = [store.events(after=old) for store in (here, there)]
-    waiting = [asyncio.ensure_future(anext(one)) for one in (*watches, *readers)]
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(anext(watch)) for watch in watches]
+    waiting += [asyncio.ensure_future(anext(reader)) for reader in readers]
     await asyncio.sleep(0.05)
     await restore(here, path, epoch=new_epoch())
     async with asyncio.timeout(SOON_SECONDS):
         ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(end) for end in ends] == [Relist] * 4
-    for store in (here, there):
-        async with store.watch("workers/", after=old) as late, asyncio.timeout(SOON_SECONDS):
+    for watch in (here.watch("workers/", after=old), there.watch("", after=old)):
+        async with watch, asyncio.timeout(SOON_SECONDS):
             with pytest.raises(Relist):
-                await anext(late)
-    for one in (*watches, *readers):
-        await one.aclose()
+                await anext(watch)
 
 
 async def test_a_watch_from_the_restored_state_sees_what_follows(store: Store, path: Path) -> None:
@@ -235,7 +256,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 async def test_a_damaged_file_is_refused_before_anything_is_touched(store: Store, path: Path, damage: str) -> None:
     await furnish(store)
     await backup(store, path, now=NOW)
-    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    rewrite(path, DAMAGE[damage](contents_of(path)))
     await store.commit(Put("later", b"1"))
     before, epoch = await everything(store, ""), store.epoch
     with pytest.raises(Invalid) as raised:
@@ -261,19 +282,19 @@ async def refused(store: Store, path: Path) -> str:
 
 async def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
     store = await in_memory(path)
-    whole = path.read_bytes()
+    whole = contents_of(path)
     for length in range(len(whole)):
-        path.write_bytes(whole[:length])
+        rewrite(path, whole[:length])
         await refused(store, path)
-    path.write_bytes(whole)
+    rewrite(path, whole)
     await restore(store, path, epoch=new_epoch())
 
 
 async def test_a_file_altered_at_any_byte_is_refused(path: Path) -> None:
     store = await in_memory(path)
-    whole = path.read_bytes()
+    whole = contents_of(path)
     for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
+        rewrite(path, whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
         await refused(store, path)
 
 
@@ -285,11 +306,10 @@ async def test_a_file_that_cannot_be_read_is_named(path: Path, tmp_path: Path) -
 
 async def test_only_its_owner_can_read_a_backup(path: Path) -> None:
     for left in (path, path.with_name("lcm.backup.partial")):
-        left.write_text("left by somebody")
+        rewrite(left, b"left by somebody")
         left.chmod(0o644)
     await in_memory(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [one.name for one in path.parent.iterdir()] == ["lcm.backup"]
+    assert modes(path.parent) == {"lcm.backup": 0o600}
 
 
 async def test_a_backup_that_cannot_be_written_is_refused_and_leaves_the_old_one(path: Path, tmp_path: Path) -> None:
@@ -299,14 +319,14 @@ async def test_a_backup_that_cannot_be_written_is_refused_and_leaves_the_old_one
     (tmp_path / "folder").mkdir()
     with pytest.raises(Invalid, match="cannot be written"):
         await backup(store, tmp_path / "folder", now=NOW)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "lcm.backup"]
+    assert set(modes(tmp_path)) == {"folder", "lcm.backup"}
     await restore(store, path, epoch=new_epoch())
 
 
 async def test_a_backup_says_where_it_comes_from(path: Path) -> None:
     store = await in_memory(path)
     frames: list[Any] = []
-    whole = path.read_bytes()
+    whole = contents_of(path)
     place = len(MAGIC)
     while place < len(whole):
         size = int.from_bytes(whole[place : place + 4], "big")

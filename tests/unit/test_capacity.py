@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 import given
@@ -18,6 +17,7 @@ from lcm.model.capacity import (
     exceeded,
     utilization,
 )
+from properties import for_all
 
 LAST = 12
 START = given.moment("08:00")

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from lcm.model.resource import with_change
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, WorkerTelemetry
 from lcm.store.codec import Codec
+from properties import for_all
 
 CODEC = Codec()
 STORED: list[type[msgspec.Struct]] = [*(kind.struct for kind in KINDS.values()), WorkerTelemetry]

@@ -3,10 +3,10 @@
 import itertools
 
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from lcm.model.definition import AmiRequirements, version_allowed, version_key
+from properties import for_all
 
 ASCENDING = [
     "1",

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 import given
 from lcm.model.observation import InterfaceObservation, NodeObservation, NodeStats, ResourceObservation, drift
+from properties import for_all
 
 DOCUMENTED: dict[type[msgspec.Struct], str] = {
     ResourceObservation: "observed_at observer total_cpu_cores total_memory_mb total_storage_mb nodes "

@@ -1,7 +1,6 @@
 """When a pool wants to grow or shrink."""
 
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from lcm.model.pool import (
@@ -11,6 +10,7 @@ from lcm.model.pool import (
     needs_scale_down,
     needs_scale_up,
 )
+from properties import for_all
 
 DEFAULTS = CapacityThresholds()
 

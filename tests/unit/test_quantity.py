@@ -6,11 +6,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from lcm.model.errors import Invalid
 from lcm.model.quantity import Quantity, parse_cpu, parse_limits, parse_memory
+from properties import for_all
 
 MOST = 999_999_999
 quantities = st.builds(Quantity, st.integers(1, MOST), st.integers(1, MOST))

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -19,6 +19,7 @@ from lcm.model.kinds import KINDS, Kind, Resource
 from lcm.model.resource import API_VERSION, Metadata, Part
 from lcm.model.rules import RULES
 
+S = TypeVar("S", bound=msgspec.Struct)
 _REMEDIES: Final[Mapping[type, str]] = {
     bool: "write true or false",
     int: "write a whole number",
@@ -33,11 +34,8 @@ class _Common(Part):
     api_version: Literal["lcm/v1"] = API_VERSION
 
 
-class _Unusable:
-    """Stands for what had to be dropped because of its faults."""
-
-
-_UNUSABLE: Final = _Unusable()
+_UNUSABLE: Final = object()
+"""Stands for what is missing or faulty; the rules about it are not applied."""
 
 
 def read(document: object) -> Resource:
@@ -63,9 +61,8 @@ def check(resource: Resource) -> None:
 
 def _every_fault(document: Mapping[str, object], kind: type[Resource], first: str) -> list[Fault]:
     faults: list[Fault] = []
-    sound = _sift(document, kind, "", faults)
-    if not isinstance(sound, _Unusable):
-        faults += _broken_rules(msgspec.convert(sound, kind), [fault.path for fault in faults])
+    resource = _sift_struct(document, kind, "", faults)
+    faults += _broken_rules(resource, [fault.path for fault in faults])
     return faults or [Fault("document", first, "see the documentation of this kind")]
 
 
@@ -100,7 +97,7 @@ def _stranger(document: Mapping[str, object]) -> list[Fault]:
 
 
 def _sift(value: object, hint: Any, path: str, faults: list[Fault]) -> object:  # noqa: ANN401 - a type hint has no better type
-    """Return what is sound of a value and note the faults of the rest."""
+    """Return a value as its type, or what is sound of it, and note the faults of the rest."""
     inner = _plain(hint)
     if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
         return _sift_struct(value, inner, path, faults)
@@ -108,7 +105,7 @@ def _sift(value: object, hint: Any, path: str, faults: list[Fault]) -> object:  
     _sift_members(value, inner, path, faults)
     if len(faults) == before:
         faults += _leaf(value, hint, path)
-    return value if len(faults) == before else _UNUSABLE
+    return msgspec.convert(value, hint) if len(faults) == before else _UNUSABLE
 
 
 def _sift_members(value: object, inner: Any, path: str, faults: list[Fault]) -> None:  # noqa: ANN401 - likewise
@@ -122,23 +119,23 @@ def _sift_members(value: object, inner: Any, path: str, faults: list[Fault]) -> 
             _sift(item, arguments[0], f"{path}[{number}]", faults)
 
 
-def _sift_struct(value: Mapping[str, object], kind: type[msgspec.Struct], path: str, faults: list[Fault]) -> object:
+def _sift_struct(value: Mapping[str, object], kind: type[S], path: str, faults: list[Fault]) -> S:
     fields = _fields(kind)
-    sound: dict[str, object] = {}
+    sound: dict[str, object] = {field.name: _UNUSABLE for field in fields.values() if field.required}
     for name, item in value.items():
         where = f"{path}.{name}" if path else str(name)
         if name not in fields:
             faults.append(Fault(where, "unknown field", _suggest(str(name), list(fields))))
             continue
         sifted = _sift(item, fields[name].type, where, faults)
-        if not isinstance(sifted, _Unusable):
-            sound[name] = sifted
+        if sifted is not _UNUSABLE:
+            sound[fields[name].name] = sifted
     faults += [
         Fault(f"{path}.{name}" if path else name, "missing", _remedy(field.type))
         for name, field in fields.items()
         if field.required and name not in value
     ]
-    return _UNUSABLE if any(field.required and name not in sound for name, field in fields.items()) else sound
+    return kind(**sound)
 
 
 @cache

@@ -149,9 +149,10 @@ def _read(path: Path) -> Generator[_Frame]:
 
 def _get_frame(file: BinaryIO, path: Path) -> bytes:
     size = int.from_bytes(file.read(_LENGTH_BYTES), "big")
-    if size > _LONGEST_FRAME:
+    data = file.read(size) if size <= _LONGEST_FRAME else b""
+    if len(data) != size:
         raise _refused(path, _DAMAGED)
-    return file.read(size)
+    return data
 
 
 def _decode(data: bytes, path: Path) -> _Frame:

@@ -40,10 +40,11 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),  # what may be repeated is known above, not here
     # etcd refuses pings more often than every 5 s, and without a call under way.
     ("grpc.keepalive_time_ms", 6_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),  # this one decides when it is the shorter; its default is a minute
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # this one decides when it is the shorter; its default is a minute
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
