@@ -13,7 +13,7 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """Issues certificates that are good for a day, for this machine's loopback."""
+    """Issues certificates that are good for a day, for this machine's loopback and NAME.test."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -26,10 +26,11 @@ class Authority:
     def issue(self, name: str) -> tuple[bytes, bytes]:
         """Make a certificate and its key, as PEM texts."""
         key = ec.generate_private_key(ec.SECP256R1())
-        loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        names = x509.SubjectAlternativeName([address, x509.DNSName(f"{name}.test")])
         certificate = (
             _builder(_name(name), self._name, key.public_key())
-            .add_extension(loopback, critical=False)
+            .add_extension(names, critical=False)
             .sign(self._key, hashes.SHA256())
         )
         return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from grpc import StatusCode
 
@@ -258,8 +259,13 @@ async def test_an_interrupted_restore_must_be_repeated(store: EtcdStore, etcd: E
     with pytest.raises(Stuck, match="repeat"):
         await EtcdStore.open([etcd.endpoint], root=root)
     again = await EtcdStore.open([etcd.endpoint], root=root, interrupted_load=True)
+    early = again.watch("k/", after=1)
+    with pytest.raises(TimeoutError):
+        await next_of(early, 0.3)
     many = [Put(f"k/{n:03}", b"x" * 9_000) for n in range(250)]
     await again.load(puts(*many), epoch="second")
+    with pytest.raises(Relist):
+        await next_of(early)
     await again.close()
     with pytest.raises(LcmError, match="another restore"):
         await first.finish("first")
@@ -318,8 +324,15 @@ async def test_tls_with_a_client_certificate(tmp_path: Path, root: str) -> None:
             async with store.watch("a", after=revision - 1) as watch:
                 assert await next_of(watch) == [("a", b"1")]
             await store.close()
+        await (await EtcdStore.open([server.endpoint], tls=msgspec.structs.replace(tls, name="server.test"))).close()
         stranger = Authority(tmp_path)
-        for bad in (EtcdTls(ca=stranger.pem, certificate=certificate, key=key), EtcdTls(ca=authority.pem), None):
+        others = (
+            EtcdTls(ca=stranger.pem, certificate=certificate, key=key),
+            EtcdTls(ca=authority.pem),
+            msgspec.structs.replace(tls, name="other.test"),
+            None,
+        )
+        for bad in others:
             with pytest.raises(Unreachable):
                 await EtcdStore.open([server.endpoint], root=root, tls=bad, call_seconds=0.5)
 

@@ -51,13 +51,16 @@ from lcm.model.worker import (
     COARSE,
     AwsSpec,
     CmlSpec,
+    Ec2Facts,
     IdlePolicy,
     LabType,
     LabWorkerSpec,
+    LabWorkerStatus,
     LicenseFlavour,
     WorkerCondition,
     WorkerPhase,
     WorkerTelemetry,
+    coarse,
     satisfies,
     worker_ref,
 )
@@ -185,10 +188,23 @@ def test_a_kind_spells_itself(kind: Any) -> None:
 
 
 def test_every_phase_has_a_coarse_status() -> None:
-    assert set(COARSE) == set(WorkerPhase)
+    assert set(COARSE) == set(WorkerPhase) - {WorkerPhase.FAILED}
     assert set(COARSE.values()) == {"PENDING", "PROVISIONING", "RUNNING", "STOPPING", "STOPPED", "TERMINATED"}
     assert (COARSE[WorkerPhase.READY], COARSE[WorkerPhase.ACTIVE]) == ("RUNNING", "RUNNING")
     assert COARSE[WorkerPhase.STARTING] != "RUNNING", "CML is not up yet"
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "want"),
+    [
+        (WorkerPhase.READY, "running", "RUNNING"),
+        (WorkerPhase.FAILED, "running", "RUNNING"),
+        (WorkerPhase.FAILED, "stopped", "STOPPED"),
+        (WorkerPhase.FAILED, "", "PENDING"),
+    ],
+)
+def test_a_failed_worker_is_what_its_instance_is(phase: WorkerPhase, state: str, want: str) -> None:
+    assert coarse(LabWorkerStatus(phase=phase, ec2=Ec2Facts(state=state))) == want
 
 
 def test_conditions_are_spelled_as_users_know_them() -> None:

@@ -25,10 +25,10 @@ from lcm.model.machine import (
 )
 from lcm.model.reservation import RESERVATION
 from lcm.model.reservation import ReservationPhase as R
-from lcm.model.resource import Status
+from lcm.model.resource import PhaseChange, Status
 from lcm.model.session import ON_WORKER, SESSION
 from lcm.model.session import SessionPhase as S
-from lcm.model.worker import HOSTING
+from lcm.model.worker import HOSTING, CmlFacts, Ec2Facts, LabWorkerStatus
 from lcm.model.worker import WorkerPhase as W
 from lcm.model.worker_steps import WORKER
 
@@ -91,7 +91,10 @@ def test_a_machine_is_sound(machine: Machine[Any]) -> None:
     assert not limited & resting
     assert all(one.after > timedelta() for one in machine.limits if isinstance(one.after, timedelta))
     for step in machine.steps:
-        assert all(leads_somewhere(status, path) for need in step.needs for path in need.split("|")), step
+        paths = [path for need in (*step.needs, *step.bars) for path in need.split("|")]
+        assert all(leads_somewhere(status, path) for path in paths), step
+    for limit in machine.limits:
+        assert isinstance(limit.after, timedelta) or leads_somewhere(status, limit.after), limit
 
 
 def reached(start: set[StrEnum], ways: set[tuple[StrEnum, StrEnum]]) -> set[StrEnum]:
@@ -292,3 +295,40 @@ def test_a_pending_session_needs_proof_to_move(target: S, by: str, lacks: str) -
 def test_a_running_lab_is_not_started_again() -> None:
     with pytest.raises(IllegalStep, match="from RUNNING only COLLECTING, STOPPING may follow"):
         SESSION.take(S.RUNNING, S.INSTANTIATING, by=LABLET_CONTROLLER, status=given.session().status)
+
+
+@pytest.mark.parametrize("source", [W.STOPPED, W.FAILED, W.STOPPING, W.STARTING, W.EC2_READY])
+def test_lesson_11_a_worker_with_a_registered_licence_cannot_be_terminated(source: W) -> None:
+    status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"), cml=CmlFacts(licensed=True))
+    with pytest.raises(IllegalStep, match=r"still holds cml\.licensed"):
+        WORKER.take(source, W.TERMINATING_EC2, by=WORKER_CONTROLLER, status=status)
+
+
+def test_a_worker_with_an_instance_is_not_forgotten() -> None:
+    status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"))
+    for source, target in ((W.PENDING, W.TERMINATED), (W.FAILED, W.TERMINATED), (W.FAILED, W.PENDING)):
+        with pytest.raises(IllegalStep, match=r"still holds ec2\.instance_id"):
+            WORKER.take(source, target, by=WORKER_CONTROLLER, status=status)
+
+
+def test_a_licence_that_is_not_there_does_not_make_a_worker_ready() -> None:
+    status = LabWorkerStatus(cml=CmlFacts(licensed=False))
+    with pytest.raises(IllegalStep, match=r"lacks cml\.licensed"):
+        WORKER.take(W.LICENSING, W.READY, by=WORKER_CONTROLLER, status=status)
+
+
+def test_a_span_counts_from_the_last_change_and_a_moment_is_read_from_the_status() -> None:
+    at = given.moment("09:00")
+    history = (PhaseChange(phase="STARTING", at=at, by=WORKER_CONTROLLER),)
+    found = WORKER.deadline(W.STARTING, LabWorkerStatus(history=history))
+    assert found is not None
+    assert (found[0], found[1].target) == (at + timedelta(minutes=15), W.FAILED)
+    found = WORKER.deadline(W.DRAINING, LabWorkerStatus(history=history, drain_deadline_at=at))
+    assert found is not None
+    assert (found[0], found[1].target) == (at, W.UNLICENSING)
+
+
+def test_what_has_no_limit_or_an_unknown_one_has_no_deadline() -> None:
+    assert WORKER.deadline(W.READY, LabWorkerStatus()) is None
+    assert WORKER.deadline(W.STARTING, LabWorkerStatus()) is None
+    assert WORKER.deadline(W.DRAINING, LabWorkerStatus()) is None

@@ -1,5 +1,6 @@
 """When a pool wants to grow or shrink."""
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -75,3 +76,10 @@ measured = st.none() | st.floats(0, 1)
 def test_no_pool_wants_both(cpu: float | None, memory: float | None, labs: int, workers: int) -> None:
     summary = pool(cpu, memory, labs, workers)
     assert not (needs_scale_up(summary, DEFAULTS) and needs_scale_down(summary, DEFAULTS))
+
+
+def test_lesson_3_a_booting_worker_counts_so_that_none_is_asked_for_twice() -> None:
+    busy = PoolCapacitySummary(workers=2, ready_workers=1, booting_workers=1, labs=20, cpu_utilization=0.99)
+    assert not needs_scale_up(busy, CapacityThresholds())
+    assert needs_scale_up(msgspec.structs.replace(busy, booting_workers=0), CapacityThresholds())
+    assert needs_scale_up(msgspec.structs.replace(busy, labs=31), CapacityThresholds())

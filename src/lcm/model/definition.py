@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from math import ceil
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from lcm.model.capacity import Amount
 from lcm.model.resource import API_VERSION, END, Count, Metadata, Part, Positive, Status, Text
 from lcm.model.worker import LabType, LicenseFlavour
 
@@ -138,6 +140,21 @@ class LabletDefinition(Part):
     api_version: Literal["lcm/v1"] = API_VERSION
     kind: Literal["LabletDefinition"] = "LabletDefinition"
     status: LabletDefinitionStatus = LabletDefinitionStatus()
+
+
+def amount(spec: LabletDefinitionSpec) -> Amount | None:
+    """Say what one session of this definition takes of a worker; None while its needs are not known."""
+    needs = spec.resource_requirements
+    if needs is None or spec.node_count is None:
+        return None
+    return Amount(
+        cpu_millis=ceil(needs.cpu_cores * 1000),
+        memory_mb=ceil(needs.memory_gb * 1024),
+        storage_mb=ceil(needs.storage_gb * 1024),
+        nodes=spec.node_count,
+        ports=len(spec.port_template or {}),
+        labs=1,
+    )
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:

@@ -5,7 +5,7 @@ Only the control plane takes steps. `docs/states.md` is made from these tables b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
@@ -25,18 +25,22 @@ POOL_CONTROLLER: Final = "pool-controller"
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[P]):
-    """One allowed change of phase. `needs` names status fields that must hold something; `a|b` wants either."""
+    """One allowed change of phase.
+
+    `needs` names status fields that must hold something (`a|b` wants either), `bars` those that must hold nothing.
+    """
 
     source: P
     target: P
     by: str
     why: str
     needs: tuple[str, ...] = ()
+    bars: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Limit(Generic[P]):
-    """How long a phase may last: a span, or a moment named by the object. No target: it raises an alert and goes on."""
+    """How long a phase may last: a span, or the moment in a field of the status. No target: it raises an alert."""
 
     phase: P
     after: timedelta | str
@@ -75,7 +79,20 @@ class Machine(Generic[P]):
         missing = [need for need in mine[0].needs if not _known(status, need)]
         if missing:
             raise self._illegal(source, target, by, f"status lacks {', '.join(missing)}", status.history)
+        barred = [bar for bar in mine[0].bars if _known(status, bar)]
+        if barred:
+            raise self._illegal(source, target, by, f"status still holds {', '.join(barred)}", status.history)
         return mine[0]
+
+    def deadline(self, phase: P, status: Status) -> tuple[datetime, Limit[P]] | None:
+        """Say until when a phase may last, and what then; None when it may last for ever, or that is not known yet."""
+        limit = next((one for one in self.limits if one.phase is phase), None)
+        if limit is None:
+            return None
+        if isinstance(limit.after, str):
+            moment = _value(status, limit.after)
+            return (moment, limit) if isinstance(moment, datetime) else None
+        return (status.history[-1].at + limit.after, limit) if status.history else None
 
     def _illegal(self, source: P, target: P, by: str, why: str, history: Sequence[PhaseChange]) -> IllegalStep:
         told = story(history)
@@ -90,8 +107,7 @@ def describe(machine: Machine[P]) -> str:
     diagram += dict.fromkeys(f"    {step.source} --> {step.target}" for step in machine.steps)
     diagram += [f"    {phase} --> [*]" for phase in machine.phases if phase in machine.final]
     steps = [
-        f"| {step.source} | {step.target} | {step.by} | {', '.join(step.needs).replace('|', ' or ')} | {step.why} |"
-        for step in machine.steps
+        f"| {step.source} | {step.target} | {step.by} | {_conditions(step)} | {step.why} |" for step in machine.steps
     ]
     limits = [
         f"| {limit.phase} | {_span(limit.after)} | {limit.target or 'stays, alert raised'} | {limit.why} |"
@@ -118,6 +134,10 @@ def describe(machine: Machine[P]) -> str:
     )
 
 
+def _conditions(step: Step[P]) -> str:
+    return ", ".join([*(need.replace("|", " or ") for need in step.needs), *(f"no {bar}" for bar in step.bars)])
+
+
 def _span(after: timedelta | str) -> str:
     if isinstance(after, str):
         return f"until `{after}`"
@@ -126,7 +146,12 @@ def _span(after: timedelta | str) -> str:
 
 
 def _known(status: Status, need: str) -> bool:
-    return any(_value(status, path) not in (None, "", ()) for path in need.split("|"))
+    return any(_holds(_value(status, path)) for path in need.split("|"))
+
+
+def _holds(value: object) -> bool:
+    # Zero and an empty mapping are answers: a lab without ports has been allocated none.
+    return value is not None and value is not False and value not in ("", ())
 
 
 def _value(status: Status, path: str) -> object:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from lcm.model.capacity import Amount
 from lcm.model.machine import CONTROL_PLANE, POOL_CONTROLLER, Limit, Machine, Step
 from lcm.model.money import Usd
 from lcm.model.resource import (
@@ -130,7 +131,10 @@ class PoolCapacitySummary(Part):
 
     workers: Count = 0
     ready_workers: Count = 0
+    booting_workers: Count = 0
     labs: Count = 0
+    declared: Amount = Amount()
+    claimed: Amount = Amount()
     cpu_utilization: Fraction | None = None
     memory_utilization: Fraction | None = None
 
@@ -202,12 +206,12 @@ def get_overall_utilization(summary: PoolCapacitySummary) -> float | None:
 
 
 def needs_scale_up(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:
-    """Tell whether any threshold for growing is passed."""
-    return (
-        _above(summary.cpu_utilization, thresholds.cpu_scale_up)
-        or _above(summary.memory_utilization, thresholds.memory_scale_up)
-        or summary.labs > summary.ready_workers * thresholds.max_labs_per_worker
+    """Tell whether any threshold for growing is passed, and no worker that is still booting may answer it."""
+    busy = _above(summary.cpu_utilization, thresholds.cpu_scale_up) or _above(
+        summary.memory_utilization, thresholds.memory_scale_up
     )
+    coming = summary.ready_workers + summary.booting_workers
+    return (busy and not summary.booting_workers) or summary.labs > coming * thresholds.max_labs_per_worker
 
 
 def needs_scale_down(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:

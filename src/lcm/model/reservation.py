@@ -74,9 +74,11 @@ class Held(Part):
 
 
 class ReservationStatus(Status):
-    """What became of a reservation."""
+    """What became of a reservation. Its first session is made by `starts_at`, its last one is over at `ends_at`."""
 
     phase: ReservationPhase = ReservationPhase.PENDING
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
     held: Annotated[tuple[Held, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
     sessions_made: Count = 0
     sessions_ended: Count = 0
@@ -110,8 +112,8 @@ RESERVATION: Final = Machine(
     ),
     limits=(
         Limit(_P.PENDING, timedelta(minutes=5), _P.FAILED, "a booking is promised or refused at once"),
-        Limit(_P.PROMISED, "the first session's lead time", _P.ACTIVE, "a promise is kept by making the session"),
-        Limit(_P.ACTIVE, "the last session's end", _P.COMPLETED, "nothing is left to hold"),
+        Limit(_P.PROMISED, "starts_at", _P.ACTIVE, "a promise is kept by making the session"),
+        Limit(_P.ACTIVE, "ends_at", _P.COMPLETED, "nothing is left to hold"),
         Limit(_P.CANCELLING, timedelta(hours=1), None, "its claims keep others out until they are let go"),
     ),
 )

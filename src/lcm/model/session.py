@@ -99,11 +99,13 @@ class Artifact(Part):
 
 
 class LabletSessionStatus(Status):
-    """What was seen of a session."""
+    """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`."""
 
     phase: SessionPhase = SessionPhase.PENDING
     outcome: SessionPhase | None = None
     outcome_reason: Text = ""
+    expires_at: Moment | None = None
+    ends_at: Moment | None = None
     claim: Claim | None = None
     seat: Seat | None = None
     worker_id: str | None = None
@@ -161,7 +163,7 @@ SESSION: Final = Machine(
         ),
         Step(_P.SCHEDULED, _P.TERMINATED, CONTROL_PLANE, "cancelled before anything of it was on a worker"),
         Step(_P.SCHEDULED, _P.EXPIRED, SCHEDULER, "its slot ended before it ran"),
-        Step(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id",)),
+        Step(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id", "ends_at")),
         Step(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
         Step(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
         Step(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
@@ -175,10 +177,10 @@ SESSION: Final = Machine(
         Step(_P.STOPPING, _P.PENDING, LABLET_CONTROLLER, "the lab is seen gone; retried elsewhere while time remains"),
     ),
     limits=(
-        Limit(_P.PENDING, "give_up_at or timeslot_end", _P.EXPIRED, "a missed slot must not wait for ever"),
-        Limit(_P.SCHEDULED, "timeslot_end", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.PENDING, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.SCHEDULED, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
         Limit(_P.INSTANTIATING, INSTANTIATION_LIMIT, _P.STOPPING, "what is left of it is removed, then retried"),
-        Limit(_P.RUNNING, "timeslot_end", _P.COLLECTING, "the next booking counts on the room"),
+        Limit(_P.RUNNING, "ends_at", _P.COLLECTING, "the next booking counts on the room"),
         Limit(_P.COLLECTING, COLLECTION_LIMIT, _P.STOPPING, "a failed collection never blocks teardown"),
         Limit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
     ),

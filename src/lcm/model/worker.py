@@ -14,11 +14,11 @@ from lcm.model.capacity import Amount
 from lcm.model.resource import (
     API_VERSION,
     Count,
-    Fraction,
     Labels,
     Metadata,
     Moment,
     Part,
+    Percent,
     Positive,
     SecretRef,
     Status,
@@ -161,10 +161,11 @@ class Ec2Facts(Part):
 
 
 class CmlFacts(Part):
-    """What CML said about itself."""
+    """What CML said about itself. `certificate` is the one it is pinned to, in PEM."""
 
     version: str = ""
     api_url: str = ""
+    certificate: str = ""
     ready: bool | None = None
     license_status: str = ""
     licensed: bool | None = None
@@ -214,9 +215,9 @@ class WorkerTelemetry(Part):
     """The newest measurements of a worker. Each may be missing; `collected_at` tells their age."""
 
     collected_at: Moment
-    cpu_utilization: Fraction | None = None
-    memory_utilization: Fraction | None = None
-    storage_utilization: Fraction | None = None
+    cpu_utilization: Percent | None = None
+    memory_utilization: Percent | None = None
+    storage_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
     active_labs_count: Count | None = None
@@ -239,9 +240,8 @@ COARSE: Final[Mapping[WorkerPhase, str]] = {
     WorkerPhase.STOPPED: "STOPPED",
     WorkerPhase.TERMINATING_EC2: "STOPPING",
     WorkerPhase.TERMINATED: "TERMINATED",
-    WorkerPhase.FAILED: "PENDING",
 }
-"""The six-valued status that older clients know, derived from the phase."""
+"""The six-valued status that older clients know, by phase; FAILED says nothing about the instance (see `coarse`)."""
 
 SERVES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] = {
     LicenseFlavour.PERSONAL: frozenset({LicenseFlavour.PERSONAL}),
@@ -252,6 +252,12 @@ SERVES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] = {
 
 HOSTING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
 """Phases in which a worker may be given a session."""
+
+
+def coarse(status: LabWorkerStatus) -> str:
+    """Give the six-valued status; a failed worker is what its instance is."""
+    of_instance = {"running": "RUNNING", "stopping": "STOPPING", "stopped": "STOPPED"}
+    return COARSE.get(status.phase) or of_instance.get(status.ec2.state, "PENDING")
 
 
 def worker_ref(worker: LabWorker) -> str:

@@ -14,6 +14,8 @@ TERMINATE_ALERT: Final = timedelta(minutes=5)
 
 _P = WorkerPhase
 _BY = WORKER_CONTROLLER
+_INSTANCE = ("ec2.instance_id",)
+_LICENSED = ("cml.licensed",)
 _UP = (_P.EC2_READY, _P.STARTING, _P.READY_UNLICENSED, _P.LICENSING, _P.READY, _P.ACTIVE, _P.DRAINING)
 
 
@@ -31,22 +33,28 @@ WORKER: Final = Machine(
     final=frozenset({_P.TERMINATED}),
     steps=(
         Step(_P.PENDING, _P.PROVISIONING_EC2, _BY, "the launch is about to be asked for", ("ec2.client_token",)),
-        Step(_P.PENDING, _P.EC2_READY, _BY, "a running instance was adopted", ("ec2.instance_id",)),
-        Step(_P.PENDING, _P.STOPPED, _BY, "a stopped instance was adopted", ("ec2.instance_id",)),
+        Step(_P.PENDING, _P.EC2_READY, _BY, "a running instance was adopted", _INSTANCE),
+        Step(_P.PENDING, _P.STOPPED, _BY, "a stopped instance was adopted", _INSTANCE),
         Step(_P.PENDING, _P.FAILED, _BY, "the spec cannot be launched", ("last_error",)),
-        Step(_P.PENDING, _P.TERMINATED, _BY, "deleted before anything was launched"),
-        Step(_P.PROVISIONING_EC2, _P.EC2_READY, _BY, "the instance runs", ("ec2.instance_id",)),
+        Step(_P.PENDING, _P.TERMINATED, _BY, "deleted before anything was launched", bars=_INSTANCE),
+        Step(_P.PROVISIONING_EC2, _P.EC2_READY, _BY, "the instance runs", _INSTANCE),
         Step(_P.PROVISIONING_EC2, _P.FAILED, _BY, "the launch failed or took too long", ("last_error",)),
         Step(_P.PROVISIONING_EC2, _P.TERMINATING_EC2, _BY, "deleted during launch"),
         Step(_P.EC2_READY, _P.STARTING, _BY, "CML's address is known", ("ec2.instance_id", "cml.api_url")),
         Step(_P.EC2_READY, _P.FAILED, _BY, "no address of CML became known", ("last_error",)),
-        Step(_P.EC2_READY, _P.TERMINATING_EC2, _BY, "deleted before CML was up"),
+        Step(_P.EC2_READY, _P.TERMINATING_EC2, _BY, "deleted before CML was up", bars=_LICENSED),
         Step(_P.STARTING, _P.READY_UNLICENSED, _BY, "checks pass and CML says ready", ("cml.version", "capacity")),
         Step(_P.STARTING, _P.FAILED, _BY, "CML did not come up", ("last_error",)),
-        Step(_P.STARTING, _P.TERMINATING_EC2, _BY, "deleted while CML booted, no licence registered"),
+        Step(
+            _P.STARTING,
+            _P.TERMINATING_EC2,
+            _BY,
+            "deleted while CML booted, no licence registered",
+            bars=_LICENSED,
+        ),
         Step(_P.READY_UNLICENSED, _P.LICENSING, _BY, "a licence is configured and a seat is free"),
-        Step(_P.READY_UNLICENSED, _P.READY, _BY, "already licensed, or needs no licence", ("cml.licensed",)),
-        Step(_P.LICENSING, _P.READY, _BY, "the licence is in compliance", ("cml.licensed",)),
+        Step(_P.READY_UNLICENSED, _P.READY, _BY, "already licensed, or needs no licence"),
+        Step(_P.LICENSING, _P.READY, _BY, "the licence is in compliance", _LICENSED),
         Step(_P.LICENSING, _P.READY_UNLICENSED, _BY, "registration did not succeed yet", ("last_error",)),
         Step(_P.LICENSING, _P.UNLICENSING, _BY, "deleted during registration"),
         Step(_P.LICENSING, _P.FAILED, _BY, "the licence was refused for good", ("last_error",)),
@@ -72,18 +80,38 @@ WORKER: Final = Machine(
             Step(_P.DRAINING, phase, CONTROL_PLANE, "the drain was cancelled")
             for phase in (_P.READY_UNLICENSED, _P.READY, _P.ACTIVE)
         ),
-        Step(_P.DRAINING, _P.UNLICENSING, _BY, "empty, or its deadline passed; a licence is registered"),
-        Step(_P.DRAINING, _P.STOPPING, _BY, "empty, or its deadline passed; no licence is registered"),
-        Step(_P.UNLICENSING, _P.STOPPING, _BY, "the licence is seen deregistered"),
+        Step(
+            _P.DRAINING,
+            _P.UNLICENSING,
+            _BY,
+            "empty, or its deadline passed; a licence is registered",
+            _LICENSED,
+        ),
+        Step(
+            _P.DRAINING,
+            _P.STOPPING,
+            _BY,
+            "empty, or its deadline passed; no licence is registered",
+            bars=_LICENSED,
+        ),
+        Step(_P.UNLICENSING, _P.STOPPING, _BY, "the licence is seen deregistered", bars=_LICENSED),
         Step(_P.STOPPING, _P.STOPPED, _BY, "seen stopped, wanted stopped"),
-        Step(_P.STOPPING, _P.TERMINATING_EC2, _BY, "labs and licence are gone, wanted gone"),
+        Step(_P.STOPPING, _P.TERMINATING_EC2, _BY, "labs and licence are gone, wanted gone", bars=_LICENSED),
         Step(_P.STOPPED, _P.STARTING, _BY, "resumed: a booking, a person, or a licence to give back"),
-        Step(_P.STOPPED, _P.TERMINATING_EC2, _BY, "deleted while stopped, no licence registered"),
+        Step(_P.STOPPED, _P.TERMINATING_EC2, _BY, "deleted while stopped, no licence registered", bars=_LICENSED),
         Step(_P.TERMINATING_EC2, _P.TERMINATED, _BY, "seen gone", ("ec2.gone_at",)),
-        Step(_P.FAILED, _P.PENDING, _BY, "tried again with a new launch"),
-        Step(_P.FAILED, _P.STARTING, _BY, "tried again with the same instance", ("ec2.instance_id",)),
-        Step(_P.FAILED, _P.TERMINATING_EC2, _BY, "given up or deleted, an instance exists", ("ec2.instance_id",)),
-        Step(_P.FAILED, _P.TERMINATED, _BY, "given up or deleted, no instance exists"),
+        Step(_P.FAILED, _P.PENDING, _BY, "tried again with a new launch", bars=_INSTANCE),
+        Step(_P.FAILED, _P.STARTING, _BY, "tried again with the same instance", _INSTANCE),
+        Step(_P.FAILED, _P.UNLICENSING, _BY, "given up or deleted, a licence is registered", _LICENSED),
+        Step(
+            _P.FAILED,
+            _P.TERMINATING_EC2,
+            _BY,
+            "given up or deleted, an instance exists",
+            _INSTANCE,
+            bars=_LICENSED,
+        ),
+        Step(_P.FAILED, _P.TERMINATED, _BY, "given up or deleted, no instance exists", bars=_INSTANCE),
         *map(_stopped, (*_UP, _P.UNLICENSING)),
         *map(_gone, (*_UP, _P.UNLICENSING, _P.STOPPING, _P.STOPPED)),
     ),

@@ -181,7 +181,7 @@ class Store(Protocol):
 
     @property
     def epoch(self) -> str:
-        """Name this history of revisions; a restore begins another."""
+        """Name this history of revisions; a restore begins another, which an open store learns when it next watches."""
         ...
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:

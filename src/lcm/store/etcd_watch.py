@@ -127,8 +127,8 @@ class EtcdWatch:
                 raise Later(RESTORED)
         elif response.created:
             self._joined = response.header.revision
-            self._failures = self._refusals = 0
             await self._check_epoch()
+            self._failures = self._refusals = 0
         elif response.events:
             await self._deliver(response.events, last=not response.fragment)
         else:

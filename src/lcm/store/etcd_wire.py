@@ -181,7 +181,7 @@ class Wire:
     async def send(self, method: Method, request: Message) -> Message:
         """Send a request once. Unreachable leaves open whether it was carried out."""
         peer = self._peer
-        if self._closed or not self._sound or not peer.connected:
+        if not self._sound or not peer.connected:
             peer = await self._connected(self._now() + self._seconds)
         try:
             return await self._call(method(peer), request, self._seconds)
@@ -200,13 +200,14 @@ class Wire:
                 await call.write(request)
             while (response := await call.read()) is not _EOF:
                 yield response
-        except asyncio.InvalidStateError:
-            pass  # it ended between two messages; its status says why
-        except grpc.aio.AioRpcError as error:
-            await self._cut(peer, metadata, fault(error.code(), error.details() or ""))
+            error = fault(await call.code(), "the watch stream ended")
+        except asyncio.InvalidStateError:  # it ended between two requests
+            error = fault(await call.code(), await call.details() or "")
+        except grpc.aio.AioRpcError as status:
+            error = fault(status.code(), status.details() or "")
         finally:
             call.cancel()
-        await self._cut(peer, metadata, Unreachable("etcd ended the watch stream"))
+        await self._cut(peer, metadata, error)
 
     async def sign_in(self, stale: tuple[tuple[str, str], ...] = ()) -> None:
         """Get a token in place of a stale one, unless somebody else just did."""
@@ -223,7 +224,7 @@ class Wire:
                 self._metadata = (("token", answer.token),)
 
     async def close(self) -> None:
-        self._closed, self._lost = True, CLOSED
+        self._closed, self._sound, self._lost = True, False, CLOSED
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
@@ -252,15 +253,13 @@ class Wire:
             raise
 
     async def _connected(self, until: float) -> Peer:
-        if self._closed:
-            raise Unreachable(CLOSED)
-        if self._sound and self._peer.connected:
-            return self._peer
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect())
-        await asyncio.wait({self._connecting}, timeout=max(0.0, until - self._now()))
-        if not self._sound:
-            raise Unreachable(f"no etcd endpoint answers: {self._lost}")
+        self._sound = self._sound and self._peer.connected
+        while not self._sound:
+            if self._closed or self._now() >= until:
+                raise Unreachable(f"no etcd endpoint answers: {self._lost}")
+            if self._connecting is None or self._connecting.done():
+                self._connecting = asyncio.create_task(self._connect())
+            await asyncio.wait({self._connecting}, timeout=until - self._now())
         return self._peer
 
     async def _connect(self) -> None:

@@ -9,13 +9,14 @@ import grpc
 from aetcd import rpc as _rpc
 
 rpc: Any = _rpc
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
 
 async def commits_per_second(
     endpoint: str, keys: Sequence[bytes], events_key: bytes, *, value: bytes, events: bytes, rounds: int
 ) -> float:
     """Let every key be written by a writer of its own, each write on the revision it wrote before."""
-    async with grpc.aio.insecure_channel(endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    async with grpc.aio.insecure_channel(endpoint, options=_OPTIONS) as channel:
         kv = rpc.KVStub(channel)
 
         async def write(key: bytes) -> None:
