@@ -34,7 +34,7 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 	@$(BIN)/python tests/bench/run.py $(ONLY)
 
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
-	LCM_CHAOS=10 $(BIN)/python -m pytest -q -s tests/crash --timeout 1200
+	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash --timeout 1200
 
 docs: .venv/run.stamp ## Write docs/states.md from the tables
 	$(BIN)/python -m lcm.model.states > docs/states.md

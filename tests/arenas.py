@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from lcm.store.base import Store
+from lcm.store.base import LEASES_PREFIX, Store, everything
 from lcm.store.etcd import EtcdStore
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
@@ -45,6 +45,11 @@ class OpenedArena:
         return store
 
     async def close(self) -> None:
+        # A lease that ran out during a later test would spend a revision of the server they share.
+        for entry in (await everything(self._opened[0], LEASES_PREFIX)).entries if self._opened else ():
+            lease = await self._opened[0].lease(entry.key.removeprefix(LEASES_PREFIX))
+            if lease is not None:
+                await self._opened[0].release(lease)
         for store in self._opened:
             await store.close()
 

@@ -1,6 +1,7 @@
 """What holds for the whole suite: CI skips nothing, and every step of a built controller is taken by some test."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,21 @@ from lcm.model.kinds import MACHINES
 FOLDER = Path(".cache/steps")
 _write = steps.record(FOLDER, os.environ.get("PYTEST_XDIST_WORKER", "main"))
 _skipped: list[str] = []
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say something that stands at the end of the run, whichever process ran the test."""
+    return lambda line: record_property("told", line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    told = sorted(str(line) for report in passed for name, line in report.user_properties if name == "told")
+    if told:
+        terminalreporter.section("counted")
+        for line in told:
+            terminalreporter.write_line(line)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -16,7 +16,7 @@ from lcm.store.etcd import EtcdStore
 from lcm.store.etcd_keys import seal, unseal
 from lcm.store.etcd_load import Loading
 from lcm.store.etcd_wire import EtcdTls, Peer, fault, rpc
-from servers import EtcdServer, Proxy
+from servers import LOOPBACK, EtcdServer, Proxy, free_port
 
 _serial = itertools.count()
 
@@ -135,6 +135,18 @@ async def test_another_endpoint_takes_over(far: EtcdStore, proxies: list[Proxy])
     entry = await far.get("a")
     assert entry is not None
     assert entry.value == b"3"
+
+
+async def test_an_endpoint_that_is_no_etcd_is_passed_over(etcd: EtcdServer, root: str) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    port = free_port()
+    async with await asyncio.start_server(answer, LOOPBACK, port):
+        store = await EtcdStore.open([f"{LOOPBACK}:{port}", etcd.endpoint], root=root)
+        await store.commit(Put("a", b"1"))
+        await store.close()
 
 
 async def test_a_silent_endpoint_is_given_up_for_another(far: EtcdStore, proxies: list[Proxy]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -11,13 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
+import chaos
 from lcm.model.errors import Unreachable
 from lcm.store.base import ABSENT, Changed, Happened, Put, everything
 from lcm.store.etcd import EtcdStore
 from servers import EtcdCluster, EtcdServer, Proxy, etcd_version
 
 WRITERS = 8
-KILLS = 6
+KILLS = 6 * chaos.TIMES
 CUTS_PER_LIFE = 4
 LAST = "log/z"
 
@@ -102,16 +102,13 @@ async def under_load(stores: Sequence[EtcdStore], havoc: Callable[[], Awaitable[
     )
 
 
-def check(account: Account, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        sys.stdout.write(f"\netcd under load: {what}; {account}\n")
+def check(account: Account, what: str, tell: Callable[[str], None]) -> None:
+    tell(f"etcd under load: {what}; {account}")
     assert (account.lost_writes, account.lost_events, account.doubled) == (0, 0, 0)
     assert account.acknowledged > 100
 
 
-async def test_a_server_is_killed_and_its_connections_are_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_server_is_killed_and_its_connections_are_cut(tmp_path: Path, tell: Callable[[str], None]) -> None:
     cuts = 0
 
     async def havoc() -> None:
@@ -129,11 +126,11 @@ async def test_a_server_is_killed_and_its_connections_are_cut(
         proxies = [await stack.enter_async_context(Proxy(server.endpoint)) for _ in range(2)]
         stores = [await opened(stack, [proxy.endpoint for proxy in order]) for order in (proxies, proxies[::-1])]
         account = await under_load(stores, havoc)
-    check(account, f"{KILLS} kills, {cuts} connections cut", capsys)
+    check(account, f"{KILLS} kills, {cuts} connections cut", tell)
     assert cuts >= 20
 
 
-async def test_the_members_of_a_cluster_are_killed_by_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_members_of_a_cluster_are_killed_by_turns(tmp_path: Path, tell: Callable[[str], None]) -> None:
     async def havoc() -> None:
         for member in cluster.members:
             await asyncio.sleep(0.3)
@@ -146,7 +143,7 @@ async def test_the_members_of_a_cluster_are_killed_by_turns(tmp_path: Path, caps
         cluster = stack.enter_context(EtcdCluster(tmp_path))
         stores = [await opened(stack, [member.endpoint for member in cluster.members]) for _ in range(2)]
         account = await under_load(stores, havoc)
-    check(account, f"{len(cluster.members)} members killed by turns", capsys)
+    check(account, f"{len(cluster.members)} members killed by turns", tell)
 
 
 async def opened(stack: AsyncExitStack, endpoints: list[str]) -> EtcdStore:

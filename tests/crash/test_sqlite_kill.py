@@ -4,18 +4,17 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import pytest
-
+import chaos
 from lcm.store.base import Changed, Happened, Put, everything
 from lcm.store.sqlite import SqliteStore
 from lcm.system import SystemClock
 
 WRITER = Path(__file__).with_name("sqlite_writer.py")
 LINES = 2
-KILLS_PER_LINE = 25
+KILLS_PER_LINE = 25 * chaos.TIMES
 MIN_SECONDS, MAX_SECONDS = 0.02, 0.25
 LAST = "w/z"
 
@@ -66,12 +65,10 @@ async def kill_in_line(path: Path, line: int) -> Told:
     return acknowledged
 
 
-async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path, clock=SystemClock())
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(90 * chaos.TIMES):
         watching = asyncio.create_task(keys_told(store.watch("w/", after=1)))
         reading = asyncio.create_task(events_told(store.events(after=1)))
         lines = await asyncio.gather(*(kill_in_line(path, line) for line in range(LINES)))
@@ -86,11 +83,10 @@ async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(
     lost = set(acknowledged) - set(there)
     missed = set(there) - set(told)
     doubled = [pair for pair, count in Counter(told).items() if count > 1]
-    with capsys.disabled():
-        print(
-            f"\nsqlite: kills={LINES * KILLS_PER_LINE} acknowledged={len(acknowledged)} lost={len(lost)}"
-            f" watch events={len(told)} lost={len(missed)} doubled={len(doubled)}"
-        )
+    tell(
+        f"sqlite under load: {LINES * KILLS_PER_LINE} kills; {len(acknowledged)} commits acknowledged, "
+        f"{len(told)} events; {len(lost)} writes lost, {len(missed)} events lost, {len(doubled)} doubled"
+    )
     assert (lost, missed, doubled) == (set(), set(), [])
     assert len(acknowledged) > LINES * KILLS_PER_LINE, "the writers hardly wrote: nothing was tested"
     assert sorted(told, key=lambda pair: pair[1]) == told

@@ -52,6 +52,8 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", int(LONGEST_PAUSE_SECONDS * 1000)),
 )
 
+_SIGN_IN_WANTED: Final = {StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED}
+
 log = structlog.get_logger(__name__)
 
 
@@ -280,7 +282,7 @@ class Wire:
             status = await peer.status(rpc.StatusRequest(), timeout=PROBE_SECONDS)
         except grpc.aio.AioRpcError as error:
             self._lost = f"{peer.endpoint}: {error.details()}"
-            return not isinstance(fault(error.code(), error.details() or ""), Unreachable)
+            return error.code() in _SIGN_IN_WANTED
         self._lost = f"{peer.endpoint} has no leader"
         return bool(status.leader)
 

@@ -1,0 +1,166 @@
+"""A small HTTP server that answers as a test tells it to: late, wrong, half, endlessly, or not at all."""
+
+import asyncio
+import json
+import ssl
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from servers import LOOPBACK
+
+TOKEN = {"username": "admin", "id": "1", "token": "secret-token-1", "admin": True, "error": None}
+
+
+@dataclass(frozen=True)
+class Say:
+    """One answer. `cut` ends the connection after that many bytes of the body; `hang` never begins it."""
+
+    status: int = 200
+    body: bytes = b""
+    media_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    hang: bool = False
+    endless: bool = False
+    after: float = 0.0
+
+
+def says(value: object, status: int = 200, **more: Any) -> Say:
+    """Answer with a JSON value."""
+    return Say(status, json.dumps(value).encode(), **more)
+
+
+def refusal(status: int, description: str, **more: Any) -> Say:
+    """Refuse in CML's words."""
+    return says({"code": status, "description": description}, status, **more)
+
+
+PAGE = Say(200, b"<html><body>It works!</body></html>", "text/html; charset=utf-8")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that arrived."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class AnswerServer:
+    """Answers each path as it was told; the last answer told stays, and signing in works unless told otherwise."""
+
+    def __init__(self, certificate: "SelfSigned | None" = None) -> None:
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self._answers: dict[str, deque[Say]] = defaultdict(deque)
+        self._certificate = certificate
+        self._server: asyncio.Server | None = None
+        self._talks: set[asyncio.Task[None]] = set()
+        self.tell("auth_extended", says(TOKEN))
+
+    def tell(self, path: str, *answers: Say) -> None:
+        self._answers[f"/api/v0/{path}"] = deque(answers)
+
+    def count(self, path: str) -> int:
+        return sum(one.path == f"/api/v0/{path}" for one in self.asked)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._certificate else 'http'}://{LOOPBACK}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        context = self._certificate.server() if self._certificate else None
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, 0, ssl=context)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        talk = asyncio.create_task(self._talk(reader, writer))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = await _request(reader)
+                self.asked.append(request)
+                waiting = self._answers[request.path]
+                say = waiting.popleft() if len(waiting) > 1 else waiting[0] if waiting else refusal(404, "nothing told")
+                if not await _answer(writer, say):
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.transport.abort()
+
+
+async def _request(reader: asyncio.StreamReader) -> Asked:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    method, target, _ = head[0].split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    path, _, query = target.partition("?")
+    return Asked(method, path, query, headers, body)
+
+
+async def _answer(writer: asyncio.StreamWriter, say: Say) -> bool:
+    if say.hang:
+        await asyncio.sleep(3600)
+    await asyncio.sleep(say.after)
+    headers = {"Content-Type": say.media_type, "Content-Length": str(len(say.body)), **say.headers}
+    if say.endless:
+        headers["Content-Length"] = "1000000000"
+    lines = [f"HTTP/1.1 {say.status} Something", *(f"{name}: {value}" for name, value in headers.items())]
+    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + say.body[: say.cut])
+    await writer.drain()
+    while say.endless:
+        writer.write(b" " * 65536)
+        await writer.drain()
+    return say.cut is None
+
+
+class SelfSigned:
+    """A certificate that a machine signed for itself, with its key."""
+
+    def __init__(self, folder: Path, name: str = "cml-controller") -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now, day = datetime.now(UTC), timedelta(days=1)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day)
+        certificate = builder.not_valid_after(now + day).sign(key, hashes.SHA256())
+        self.pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self._file = folder / f"{certificate.serial_number}.pem"
+        self._file.write_text(self.pem + private.decode())
+
+    def server(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._file)
+        return context
