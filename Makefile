@@ -1,12 +1,12 @@
 # `make up` runs the product, `make test` proves it. Both set up everything they need.
 PYTHON ?= python3
 BIN := .venv/bin
-TOOLS := $(CURDIR)/.cache/tools
-export PATH := $(TOOLS)/usr/bin:$(PATH)
+TOOLS := .cache/tools
+export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fmt bench chaos docs lock clean
+.PHONY: help up test check fmt bench chaos topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
@@ -36,6 +36,9 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
 	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash --timeout 1200
 
+topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
+	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"
+
 docs: .venv/run.stamp ## Write docs/states.md from the tables
 	$(BIN)/python -m lcm.model.states > docs/states.md
 
@@ -53,6 +56,6 @@ clean: ## Remove what the other commands made, except the data
 	@tools/venv $(PYTHON) requirements/dev.txt
 	@touch $@ .venv/run.stamp
 
-$(TOOLS)/etcd.stamp:
+$(TOOLS)/etcd.stamp: | .venv/dev.stamp
 	@tools/etcd $(TOOLS)
 	@touch $@

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
-TEXTS = ("text", "1.0.0", "env:NAME", "s3://labs/basics.yaml", "sha256:" + 64 * "a", "ada@example.org")
+TEXTS = ("text", "1.0.0", "env:NAME", "s3://labs/basics.yaml", "sha256:" + 64 * "a", "ada@example.org", "us-east-1")
 SIMPLE: dict[type[inspect.Type], object] = {
     inspect.BoolType: True,
     inspect.IntType: 12,

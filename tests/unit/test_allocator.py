@@ -119,9 +119,9 @@ async def test_an_allocation_can_be_kept_as_text_and_is_listed(allocator: Resour
     assert (allocation["cpu"], allocation["memory"]) == ("2", "4096Mi")
 
 
-@pytest.mark.parametrize("data", [{"allocation_id": "unknown"}, {}, {"allocation_id": ""}])
+@pytest.mark.parametrize("data", [{"allocation_id": "unknown"}, {}, {"allocation_id": ""}, None])
 async def test_releasing_an_unknown_allocation_is_safe_and_says_so(
-    allocator: ResourceAllocator, data: dict[str, str]
+    allocator: ResourceAllocator, data: dict[str, str] | None
 ) -> None:
     with capture_logs() as logs:
         await allocator.release_resources(data)
@@ -172,7 +172,9 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, val
         ResourceAllocator()
 
 
-@pytest.mark.parametrize(("cpu", "memory"), [(0.0, 1), (-1.0, 1), (float("nan"), 1), (float("inf"), 1), (1.0, 0)])
+@pytest.mark.parametrize(
+    ("cpu", "memory"), [(0.0, 1), (-1.0, 1), (0.0001, 1), (float("nan"), 1), (float("inf"), 1), (1.0, 0)]
+)
 def test_an_impossible_total_is_refused(cpu: float, memory: int) -> None:
     with pytest.raises(ValueError, match="not possible"):
         ResourceAllocator(cpu, memory)
@@ -197,3 +199,23 @@ def test_a_store_that_was_not_read_does_not_look_empty() -> None:
 )
 def test_the_surface_is_the_documented_one(verb: str, *, is_async: bool) -> None:
     assert inspect.iscoroutinefunction(getattr(ResourceAllocator, verb)) == is_async
+
+
+async def test_what_is_shown_is_true_when_allocating_and_releasing_overlap(allocator: ResourceAllocator) -> None:
+    first = await allocator.allocate_resources({"cpu": "1", "memory": "1Gi"})
+    await asyncio.gather(
+        allocator.release_resources(first), allocator.allocate_resources({"cpu": "2", "memory": "1Gi"})
+    )
+    assert allocator.get_resource_usage()["allocated_cpu"] == 2
+
+
+async def test_an_id_that_exists_already_is_not_tried_for_ever() -> None:
+    ids = iter(["same", "same", "other"])
+    allocator = ResourceAllocator(8.0, 16, ids=lambda: next(ids))
+    await allocator.allocate_resources({"cpu": "1", "memory": "1Gi"})
+    assert (await allocator.allocate_resources({"cpu": "1", "memory": "1Gi"}))["allocation_id"] == "other"
+
+
+def test_totals_that_are_given_need_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOTAL_CPU_CORES", "many")
+    assert ResourceAllocator(4.0, 8).get_resource_usage()["total_cpu"] == 4.0

@@ -7,7 +7,7 @@ import pytest
 
 from lcm.model.errors import Conflict
 from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.store.base import Fence, Lease, Put, everything
+from lcm.store.base import Delete, Fence, Lease, Put, everything
 from lcm.store.memory import MemoryStore
 
 TTL = timedelta(seconds=15)
@@ -211,3 +211,26 @@ def test_a_program_that_differs_from_run_to_run_is_refused(lengths: list[int]) -
 
     with pytest.raises(AssertionError, match="not deterministic"):
         crash_everywhere("moody", lambda: None, body, lambda _: None, report=str)
+
+
+async def recover_badly(store: MemoryStore) -> None:
+    """Finish in two commits after a crash, and forget in the first that there was one."""
+    if await store.get("marker"):
+        await store.commit(Delete("marker"))
+        await store.commit(Put("done", b""))
+    elif not await store.get("started"):
+        await store.commit(Put("marker", b""), Put("started", b""))
+        await store.commit(Put("done", b""), Delete("marker"))
+
+
+async def done(store: MemoryStore) -> None:
+    assert await store.get("done")
+
+
+def test_a_recovery_that_cannot_be_interrupted_is_found_by_crashing_twice() -> None:
+    told: list[str] = []
+    crash_everywhere("recovery", MemoryStore, recover_badly, done, report=told.append)
+    with pytest.raises(AssertionError, match=r"await \d+, .*, then await \d+, .*recover_badly"):
+        crash_everywhere("recovery", MemoryStore, recover_badly, done, twice=True, report=told.append)
+    assert "0 failures" in told[0]
+    assert "0 failures" not in told[1]

@@ -26,7 +26,7 @@ from lcm.model.machine import (
 from lcm.model.reservation import RESERVATION
 from lcm.model.reservation import ReservationPhase as R
 from lcm.model.resource import PhaseChange, Status
-from lcm.model.session import ON_WORKER, SESSION
+from lcm.model.session import ON_WORKER, SESSION, LabletSessionStatus
 from lcm.model.session import SessionPhase as S
 from lcm.model.worker import HOSTING, CmlFacts, Ec2Facts, LabWorkerStatus
 from lcm.model.worker import WorkerPhase as W
@@ -91,7 +91,7 @@ def test_a_machine_is_sound(machine: Machine[Any]) -> None:
     assert not limited & resting
     assert all(one.after > timedelta() for one in machine.limits if isinstance(one.after, timedelta))
     for step in machine.steps:
-        paths = [path for need in (*step.needs, *step.bars) for path in need.split("|")]
+        paths = [path for need in (*step.needs, *step.bars, *dict(step.equals)) for path in need.split("|")]
         assert all(leads_somewhere(status, path) for path in paths), step
     for limit in machine.limits:
         assert isinstance(limit.after, timedelta) or leads_somewhere(status, limit.after), limit
@@ -297,17 +297,21 @@ def test_a_running_lab_is_not_started_again() -> None:
         SESSION.take(S.RUNNING, S.INSTANTIATING, by=LABLET_CONTROLLER, status=given.session().status)
 
 
+@pytest.mark.parametrize("licensed", [True, None])
 @pytest.mark.parametrize("source", [W.STOPPED, W.FAILED, W.STOPPING, W.STARTING, W.EC2_READY])
-def test_lesson_11_a_worker_with_a_registered_licence_cannot_be_terminated(source: W) -> None:
-    status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"), cml=CmlFacts(licensed=True))
-    with pytest.raises(IllegalStep, match=r"still holds cml\.licensed"):
+def test_lesson_11_a_worker_is_terminated_only_when_its_licence_is_known_to_be_gone(
+    source: W, *, licensed: bool | None
+) -> None:
+    status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"), cml=CmlFacts(licensed=licensed))
+    with pytest.raises(IllegalStep, match=r"cml\.licensed is not False"):
         WORKER.take(source, W.TERMINATING_EC2, by=WORKER_CONTROLLER, status=status)
 
 
-def test_a_worker_with_an_instance_is_not_forgotten() -> None:
-    status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"))
+@pytest.mark.parametrize("facts", [Ec2Facts(instance_id="i-1"), Ec2Facts(client_token="uid-1")])
+def test_a_worker_that_has_or_may_have_an_instance_is_not_forgotten(facts: Ec2Facts) -> None:
+    status = LabWorkerStatus(ec2=facts)
     for source, target in ((W.PENDING, W.TERMINATED), (W.FAILED, W.TERMINATED), (W.FAILED, W.PENDING)):
-        with pytest.raises(IllegalStep, match=r"still holds ec2\.instance_id"):
+        with pytest.raises(IllegalStep, match=r"still holds ec2\."):
             WORKER.take(source, target, by=WORKER_CONTROLLER, status=status)
 
 
@@ -332,3 +336,16 @@ def test_what_has_no_limit_or_an_unknown_one_has_no_deadline() -> None:
     assert WORKER.deadline(W.READY, LabWorkerStatus()) is None
     assert WORKER.deadline(W.STARTING, LabWorkerStatus()) is None
     assert WORKER.deadline(W.DRAINING, LabWorkerStatus()) is None
+
+
+def test_a_session_ends_as_its_outcome_says() -> None:
+    status = LabletSessionStatus(outcome=S.FAILED)
+    with pytest.raises(IllegalStep, match="outcome is not COMPLETED"):
+        SESSION.take(S.STOPPING, S.COMPLETED, by=LABLET_CONTROLLER, status=status)
+
+
+@pytest.mark.parametrize(("source", "by"), [(S.SCHEDULED, SCHEDULER), (S.STOPPING, LABLET_CONTROLLER)])
+def test_a_session_that_is_placed_anew_has_let_go_of_its_worker(source: S, by: str) -> None:
+    status = LabletSessionStatus(worker_id="w1", allocated_ports={"R1_serial": 5000})
+    with pytest.raises(IllegalStep, match="still holds worker_id, allocated_ports"):
+        SESSION.take(source, S.PENDING, by=by, status=status)

@@ -15,13 +15,13 @@ from lcm.model.validate import read
 RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_worker_can_launch": [
         (document("LabWorker", aws={}), ["spec.aws"]),
-        (document("LabWorker", aws=AWS | {"region": ""}), ["spec.aws.region"]),
         (document("LabWorker", aws=AWS | {"nested_virtualization": True}), ["spec.aws.nested_virtualization"]),
         (document("LabWorker", aws=AWS | {"root_volume": {"size_gb": 10}}), ["spec.aws.root_volume.iops"]),
     ],
     "_worker_can_serve": [
         (document("LabWorker", lab_types=[]), ["spec.lab_types"]),
         (document("LabWorker", idle={"warn_minutes": 30}), ["spec.idle.warn_minutes"]),
+        (document("LabWorker", host_kind="container"), ["spec.lab_types"]),
     ],
     "_template_can_launch": [(document("WorkerTemplate", worker={}), ["spec.worker.aws"])],
     "_template_can_serve": [
@@ -33,7 +33,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     ],
     "_template_price": [
         (document("WorkerTemplate", price_per_hour_usd=price), ["spec.price_per_hour_usd"])
-        for price in ("-0.01", "NaN", "sNaN", "Infinity")
+        for price in ("-0.01", "NaN", "sNaN", "Infinity", "1e999999")
     ],
     "_pool_bounds": [(document("LabWorkerPool", min_workers=11), ["spec.min_workers"])],
     "_pool_thresholds": [
@@ -86,6 +86,11 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("LabletSession", timeslot_end=None), ["spec.timeslot_end"]),
         (document("LabletSession", timeslot_start=None, timeslot_end=None), ["spec.duration_minutes"]),
         (document("LabletSession", timeslot_end=SLOT["timeslot_start"]), ["spec.timeslot_end"]),
+        (document("LabletSession", timeslot_end="2028-11-02T09:00:00Z"), ["spec.timeslot_end"]),
+        (
+            document("LabletSession", timeslot_start="9999-11-02T09:00:00Z", timeslot_end="9999-11-02T11:00:00Z"),
+            ["spec.timeslot_start"],
+        ),
         (
             document("LabletSession", duration_minutes=60, give_up_at=SLOT["timeslot_end"]),
             ["spec.duration_minutes", "spec.give_up_at"],
@@ -108,12 +113,28 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_reservation_series": [
         (document("Reservation", recurrence=SERIES | {"time_zone": "Mars/Base"}), ["spec.recurrence.time_zone"]),
         (document("Reservation", recurrence=SERIES | {"until": "2026-11-01"}), ["spec.recurrence.until"]),
+        (document("Reservation", recurrence=SERIES | {"every": "day"}, count=30), ["spec.recurrence"]),
+        (document("Reservation", recurrence=SERIES | {"until": "9999-12-31"}), ["spec.recurrence"]),
+        (
+            document("Reservation", recurrence=SERIES | {"every": "day"}, timeslot_end="2026-11-04T09:00:00Z"),
+            ["spec.timeslot_end"],
+        ),
+        (
+            document(
+                "Reservation",
+                recurrence=SERIES | {"until": "2026-11-02", "time_zone": "Asia/Tokyo"},
+                timeslot_start="2026-11-02T20:00:00Z",
+                timeslot_end="2026-11-02T21:00:00Z",
+            ),
+            ["spec.recurrence.until"],
+        ),
+    ],
+    "_reservation_weekdays": [
         (
             document("Reservation", recurrence=SERIES | {"every": "day", "weekdays": ["mon"]}),
             ["spec.recurrence.weekdays"],
         ),
-        (document("Reservation", recurrence=SERIES | {"every": "day"}, count=30), ["spec.recurrence"]),
-        (document("Reservation", recurrence=SERIES | {"until": "9999-12-31"}), ["spec.recurrence"]),
+        (document("Reservation", recurrence=SERIES | {"weekdays": ["mon", "mon"]}), ["spec.recurrence.weekdays"]),
     ],
     "_settings_name": [(document("SystemSettings") | {"metadata": {"name": "mine"}}, ["metadata.name"])],
     "_settings_discovery": [(document("SystemSettings", discovery={"regions": []}), ["spec.discovery.regions"])],

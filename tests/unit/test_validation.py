@@ -276,3 +276,20 @@ def test_nothing_but_invalid_comes_of_junk_at_any_place() -> None:
     junk = itertools.cycle([7, [7], {7: 7}, "a\n", math.nan])
     for number, place in PLACES:
         refuses_or_reads(placed(FULL[number], place, next(junk)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        (document("LabletSession", duration_minutes=10**15), "spec.duration_minutes"),
+        (document("LabWorkerPool", max_workers=10**40), "spec.max_workers"),
+        (document("LabWorker", max_concurrent_labs=21), "spec.max_concurrent_labs"),
+        (document("LabWorker", aws={"ami_id": "ami-1", "region": " "}), "spec.aws.region"),
+        (
+            document("LabWorker") | {"metadata": {"name": "w1", "labels": {str(n): "" for n in range(65)}}},
+            "metadata.labels",
+        ),
+    ],
+)
+def test_no_number_text_or_map_is_without_bounds(wrong: dict[str, Any], path: str) -> None:
+    assert [fault.path for fault in faults(wrong)] == [path]

@@ -353,3 +353,25 @@ if __name__ == "__main__":
     lines = run(lambda: story(sys.argv[1]))
     fenced = sum("is over" in line for line in lines)
     sys.stdout.write(f"{len(lines)} {fenced} {hashlib.sha256(repr(lines).encode()).hexdigest()}")
+
+
+def test_a_group_is_cancelled_in_the_same_order_every_time() -> None:
+    def order() -> list[int]:
+        ended: list[int] = []
+
+        async def wait(number: int) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(number)
+
+        async def main() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+                    for number in range(20):
+                        group.create_task(wait(number))
+
+        run(main)
+        return ended
+
+    assert order() == order() == order()

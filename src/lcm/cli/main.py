@@ -10,14 +10,16 @@ import typer
 from rich.console import Console
 
 from lcm import config, log
+from lcm.cli.cml_sim import cml_sim
 from lcm.compose import Running, embedded
 from lcm.config import Settings
 from lcm.model.errors import LcmError
 from lcm.store.base import everything
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Lablet Cloud Manager")
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
+app.command("cml-sim")(cml_sim)
+_out = Console(highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 @app.callback()
@@ -68,7 +70,7 @@ async def _greet(running: Running) -> None:
     )
     _out.print(
         f"  allocator  {usage['available_cpu']:g} of {usage['total_cpu']:g} CPU and {usage['available_memory_mb']:g} of"
-        f" {usage['total_memory_mb']:g} MB free in {usage['active_allocations']:g} allocations"
+        f" {usage['total_memory_mb']:g} MB free, {usage['active_allocations']:g} allocations"
     )
     _out.print("Running. This version has the store and the allocator and serves no API. Ctrl-C stops it.")
 

@@ -5,6 +5,7 @@ one guard key, so that two that would over-commit together cannot both succeed; 
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final, Self
@@ -22,6 +23,7 @@ from lcm.store.memory import MemoryStore
 from lcm.system import SystemClock, new_id
 
 _MB_PER_GB: Final = 1024
+_LEAST_CPU: Final = 0.001
 _log: Final = structlog.get_logger()
 
 
@@ -42,12 +44,7 @@ class ResourceAllocator:
         ids: Callable[[], str] = new_id,
         name: str = "default",
     ) -> None:
-        settings = config.load()
-        cores = settings.total_cpu_cores if total_cpu is None else total_cpu
-        gigabytes = settings.total_memory_gb if total_memory_gb is None else total_memory_gb
-        if not (0 < cores < float("inf") and 0 < gigabytes < float("inf")):
-            raise ValueError(f"a total of {cores} CPU and {gigabytes} GB is not possible; use more than nothing")
-        self._total = Quantity(round(cores * 1000), int(gigabytes * _MB_PER_GB))
+        self._total = _total(total_cpu, total_memory_gb)
         self._store: Store = store or MemoryStore()
         self._clock = clock or SystemClock()
         self._ids = ids
@@ -80,17 +77,18 @@ class ResourceAllocator:
             wanted = parse_limits(resource_limits)
         except Invalid as error:
             raise ValueError(str(error)) from error
-        allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
         async with self._turn:
-            while not await self._try(allocation):
+            while (allocation := await self._try(wanted)) is None:
                 pass
         _log.info("resources allocated", allocation_id=allocation.allocation_id, **wanted.limits())
         return allocation.data()
 
-    async def release_resources(self, allocation_data: Mapping[str, str]) -> None:
+    async def release_resources(self, allocation_data: Mapping[str, str] | None) -> None:
         """Give an allocation back. One that is not there, or no longer, is logged and harms nobody."""
-        allocation_id = str(allocation_data.get("allocation_id", ""))
-        if not await self._remove(allocation_id):
+        allocation_id = str((allocation_data or {}).get("allocation_id", ""))
+        async with self._turn:
+            released = await self._remove(allocation_id)
+        if not released:
             _log.warning("nothing to release: unknown or already released", allocation_id=allocation_id)
 
     def get_resource_usage(self) -> dict[str, float]:
@@ -103,30 +101,27 @@ class ResourceAllocator:
 
     async def cleanup_expired_allocations(self, max_age_hours: float = 24) -> int:
         """Release what is older than that and say how many were."""
-        found = await self._read()
-        old = expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
-        return sum([await self._remove(one.allocation_id) for one in old])
+        async with self._turn:
+            found = await self._read()
+            old = expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
+            return sum([await self._remove(one.allocation_id) for one in old])
 
-    async def _try(self, allocation: Allocation) -> bool:
-        """Commit if it fits; False means that somebody else was faster and it must be decided anew."""
+    async def _try(self, wanted: Quantity) -> Allocation | None:
+        """Commit if it fits; None means that somebody else was faster and it must be decided anew."""
         guard = await self._store.get(self._guard)
         found = await self._read()
-        if not self._fits(allocation.quantity, found):
-            rest = (self._total - allocated(found.values())).limits()
-            wanted = allocation.quantity.limits()
-            raise ValueError(
-                f"insufficient resources: {wanted['cpu']} CPU and {wanted['memory']} wanted,"
-                f" {rest['cpu']} CPU and {rest['memory']} available; release some or ask for less"
-            )
+        if not self._fits(wanted, found):
+            raise ValueError(_insufficient(wanted, self._total - allocated(found.values())))
+        allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
         try:
             await self._store.commit(
                 Put(self._guard, b"", at=guard.revision if guard else ABSENT),
                 Put(self._key(allocation.allocation_id), self._codec.encode(allocation), at=ABSENT),
             )
         except Conflict:
-            return False
+            return None
         self._seen = {**found, allocation.allocation_id: allocation}
-        return True
+        return allocation
 
     async def _remove(self, allocation_id: str) -> bool:
         found = await self._read()
@@ -158,3 +153,21 @@ class ResourceAllocator:
 
     def _key(self, allocation_id: str) -> str:
         return self._prefix + allocation_id
+
+
+def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
+    if cpu is None or memory_gb is None:
+        settings = config.load()
+        cpu = settings.total_cpu_cores if cpu is None else cpu
+        memory_gb = settings.total_memory_gb if memory_gb is None else memory_gb
+    if not (_LEAST_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
+        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use more than nothing")
+    return Quantity(round(cpu * 1000), math.ceil(memory_gb * _MB_PER_GB))
+
+
+def _insufficient(wanted: Quantity, rest: Quantity) -> str:
+    want, left = wanted.limits(), rest.limits()
+    return (
+        f"insufficient resources: {want['cpu']} CPU and {want['memory']} wanted,"
+        f" {left['cpu']} CPU and {left['memory']} available; release some or ask for less"
+    )

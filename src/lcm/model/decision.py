@@ -6,8 +6,6 @@ import msgspec
 
 from lcm.model.resource import Part
 
-EXAMPLES_KEPT = 10
-
 
 class Rejection(Part):
     """How many workers one filter turned away, with a few of them and the reason each got."""

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from lcm.model.capacity import Amount
-from lcm.model.resource import API_VERSION, END, Count, Metadata, Part, Positive, Status, Text
+from lcm.model.resource import API_VERSION, END, Count, Metadata, Minutes, Part, Status, Text
 from lcm.model.worker import LabType, LicenseFlavour
 
 CmlVersion = Annotated[
@@ -107,7 +107,7 @@ class LabletDefinitionSpec(Part):
     port_template: PortTemplate | None = None
     license_affinity: LicenseFlavour | None = None
     ami_requirements: AmiRequirements = AmiRequirements()
-    max_duration_minutes: Positive = 480
+    max_duration_minutes: Minutes = 480
     state: DefinitionState = DefinitionState.DRAFT
 
 

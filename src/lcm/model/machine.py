@@ -27,7 +27,8 @@ POOL_CONTROLLER: Final = "pool-controller"
 class Step(Generic[P]):
     """One allowed change of phase.
 
-    `needs` names status fields that must hold something (`a|b` wants either), `bars` those that must hold nothing.
+    `needs` names status fields that must hold something (`a|b` wants either), `bars` those that must hold nothing, and
+    `equals` those that must hold exactly this: where "unknown" is possible, neither of the other two will do.
     """
 
     source: P
@@ -36,6 +37,7 @@ class Step(Generic[P]):
     why: str
     needs: tuple[str, ...] = ()
     bars: tuple[str, ...] = ()
+    equals: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ class Machine(Generic[P]):
         barred = [bar for bar in mine[0].bars if _known(status, bar)]
         if barred:
             raise self._illegal(source, target, by, f"status still holds {', '.join(barred)}", status.history)
+        other = [f"{path} is not {value}" for path, value in mine[0].equals if _value(status, path) != value]
+        if other:
+            raise self._illegal(source, target, by, ", ".join(other), status.history)
         return mine[0]
 
     def deadline(self, phase: P, status: Status) -> tuple[datetime, Limit[P]] | None:
@@ -135,7 +140,10 @@ def describe(machine: Machine[P]) -> str:
 
 
 def _conditions(step: Step[P]) -> str:
-    return ", ".join([*(need.replace("|", " or ") for need in step.needs), *(f"no {bar}" for bar in step.bars)])
+    needs = [need.replace("|", " or ") for need in step.needs]
+    return ", ".join(
+        [*needs, *(f"no {bar}" for bar in step.bars), *(f"{path} = {value}" for path, value in step.equals)]
+    )
 
 
 def _span(after: timedelta | str) -> str:

@@ -109,7 +109,7 @@ class LabWorkerPoolSpec(Part):
     lab_track: str
     template: Name
     min_workers: Count = 1
-    max_workers: Positive = 10
+    max_workers: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     policy: ScalingPolicy = ScalingPolicy.SCHEDULED
     thresholds: CapacityThresholds = CapacityThresholds()
     allowed_hours: AllowedHours | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from lcm.model.capacity import Claim
 from lcm.model.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
-from lcm.model.resource import API_VERSION, Count, Metadata, Moment, Name, Part, Positive, Status, Text
+from lcm.model.resource import API_VERSION, Count, Metadata, Moment, Name, Part, Region, Status, Text
 from lcm.model.session import Email, Seat
 
 OCCURRENCES_LIMIT: Final = 400
@@ -45,7 +45,7 @@ class Recurrence(Part):
     every: Literal["day", "week"]
     until: date
     time_zone: str
-    interval: Positive = 1
+    interval: Annotated[int, msgspec.Meta(ge=1, le=52)] = 1
     weekdays: tuple[Weekday, ...] = ()
 
 
@@ -60,7 +60,7 @@ class ReservationSpec(Part):
     owner: str = ""
     student_emails: tuple[Email, ...] = ()
     lab_track: str = ""
-    region_required: str | None = None
+    region_required: Region | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 

@@ -24,15 +24,18 @@ Name = Annotated[
         examples=["ccna-worker-1"],
     ),
 ]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+Minutes = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 60, description="whole minutes, at most a year")]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True, examples=["2026-11-02T09:00:00Z"])]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
-Labels = Mapping[
-    Annotated[str, msgspec.Meta(min_length=1, max_length=128)], Annotated[str, msgspec.Meta(max_length=256)]
+Labels = Annotated[
+    Mapping[Annotated[str, msgspec.Meta(min_length=1, max_length=128)], Annotated[str, msgspec.Meta(max_length=256)]],
+    msgspec.Meta(max_length=64, description="at most 64 pairs of short texts"),
 ]
+Region = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}" + END, examples=["us-east-1"])]
 SecretRef = Annotated[
     str,
     msgspec.Meta(

@@ -5,7 +5,7 @@ A rule names the fields it is about, so that it is not applied to a document in 
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
@@ -20,11 +20,14 @@ from lcm.model.quantity import parse_limits
 from lcm.model.reservation import OCCURRENCES_LIMIT, Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker, LabWorkerSpec
+from lcm.model.worker import LabType, LabWorker, LabWorkerSpec
 
 _IOPS_PER_GB: Final = {"io1": 50, "io2": 500, "gp3": 500}
 _HOURS_A_DAY: Final = 24
 SETTINGS_NAME: Final = "system"
+MOST_DOLLARS: Final = 1_000_000_000
+YEARS: Final = (2020, 2100)
+LONGEST_SLOT: Final = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,6 @@ def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     aws, volume = spec.aws, spec.aws.root_volume
     if not aws.ami_id and not aws.ami_name_pattern:
         yield Fault(f"{path}.aws", "no image", "set ami_id or ami_name_pattern")
-    if not aws.region:
-        yield Fault(f"{path}.aws.region", "empty", "name a region such as us-east-1")
     if aws.nested_virtualization and aws.instance_type.endswith(".metal"):
         remedy = "a metal machine needs none: set it to false, or choose a c8i, m8i or r8i type"
         yield Fault(f"{path}.aws.nested_virtualization", f"{aws.instance_type} cannot nest", remedy)
@@ -67,6 +68,8 @@ def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
 def _worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     if not spec.lab_types:
         yield Fault(f"{path}.lab_types", "empty", "name at least one lab type")
+    if spec.host_kind == "container" and set(spec.lab_types) - {LabType.CONTAINER}:
+        yield Fault(f"{path}.lab_types", "a container host runs containers only", "use CONTAINER, or host_kind: cml")
     if spec.idle.warn_minutes >= spec.idle.threshold_minutes:
         remedy = f"use less than threshold_minutes ({spec.idle.threshold_minutes})"
         yield Fault(f"{path}.idle.warn_minutes", "the warning would come before idleness", remedy)
@@ -77,7 +80,7 @@ def _worker_can_launch(worker: LabWorker) -> Iterator[Fault]:
     yield from _worker_spec(worker.spec, "spec")
 
 
-@_rule(LabWorker, "spec.lab_types", "spec.idle")
+@_rule(LabWorker, "spec.lab_types", "spec.host_kind", "spec.idle")
 def _worker_can_serve(worker: LabWorker) -> Iterator[Fault]:
     yield from _worker_use(worker.spec, "spec")
 
@@ -87,7 +90,7 @@ def _template_can_launch(template: WorkerTemplate) -> Iterator[Fault]:
     yield from _worker_spec(template.spec.worker, "spec.worker")
 
 
-@_rule(WorkerTemplate, "spec.worker.lab_types", "spec.worker.idle")
+@_rule(WorkerTemplate, "spec.worker.lab_types", "spec.worker.host_kind", "spec.worker.idle")
 def _template_can_serve(template: WorkerTemplate) -> Iterator[Fault]:
     yield from _worker_use(template.spec.worker, "spec.worker")
 
@@ -169,8 +172,7 @@ def _session_time(session: LabletSession) -> Iterator[Fault]:
         missing = "timeslot_start" if start is None else "timeslot_end"
         yield Fault(f"spec.{missing}", "half a slot", "give both timeslot_start and timeslot_end, or neither for ASAP")
         return
-    if start >= end:
-        yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
+    yield from _slot(start, end)
     if spec.duration_minutes is not None and end - start != timedelta(minutes=spec.duration_minutes):
         yield Fault("spec.duration_minutes", "differs from the slot", "leave it out: the slot says how long")
     if spec.give_up_at is not None:
@@ -189,8 +191,7 @@ def _session_limits(session: LabletSession) -> Iterator[Fault]:
 
 @_rule(Reservation, "spec.timeslot_start", "spec.timeslot_end")
 def _reservation_time(reservation: Reservation) -> Iterator[Fault]:
-    if reservation.spec.timeslot_start >= reservation.spec.timeslot_end:
-        yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
+    yield from _slot(reservation.spec.timeslot_start, reservation.spec.timeslot_end)
 
 
 @_rule(Reservation, "spec.student_emails", "spec.count")
@@ -200,21 +201,34 @@ def _reservation_people(reservation: Reservation) -> Iterator[Fault]:
         yield Fault("spec.student_emails", f"{people} for {count} sessions", "one each, or none")
 
 
-@_rule(Reservation, "spec.recurrence", "spec.timeslot_start", "spec.count")
+@_rule(Reservation, "spec.recurrence", "spec.timeslot_start", "spec.timeslot_end", "spec.count")
 def _reservation_series(reservation: Reservation) -> Iterator[Fault]:
     spec, series = reservation.spec, reservation.spec.recurrence
     if series is None:
         return
-    yield from _time_zone(series.time_zone, "spec.recurrence.time_zone")
-    days = (series.until - spec.timeslot_start.date()).days
+    if bad := list(_time_zone(series.time_zone, "spec.recurrence.time_zone")):
+        yield from bad
+        return
+    days = (series.until - spec.timeslot_start.astimezone(ZoneInfo(series.time_zone)).date()).days
     if days < 0:
         yield Fault("spec.recurrence.until", "before the first slot", "use a later day")
-    if series.every == "day" and series.weekdays:
-        yield Fault("spec.recurrence.weekdays", "every day has no weekdays", "use every: week, or leave weekdays out")
-    rounds = days // (series.interval * (1 if series.every == "day" else 7)) + 1
-    most = rounds * max(1, len(series.weekdays)) * spec.count
+    step_days = series.interval * (1 if series.every == "day" else 7)
+    most = (days // step_days + 1) * max(1, len(series.weekdays)) * spec.count
     if most > OCCURRENCES_LIMIT:
         yield Fault("spec.recurrence", f"up to {most} sessions", f"book at most {OCCURRENCES_LIMIT} at once")
+    if spec.timeslot_end - spec.timeslot_start > timedelta(days=1 if series.weekdays else step_days):
+        yield Fault("spec.timeslot_end", "the next slot would begin before this one ends", "use shorter slots")
+
+
+@_rule(Reservation, "spec.recurrence")
+def _reservation_weekdays(reservation: Reservation) -> Iterator[Fault]:
+    series = reservation.spec.recurrence
+    if series is None:
+        return
+    if series.every == "day" and series.weekdays:
+        yield Fault("spec.recurrence.weekdays", "every day has no weekdays", "use every: week, or leave weekdays out")
+    if len(set(series.weekdays)) < len(series.weekdays):
+        yield Fault("spec.recurrence.weekdays", "a day is named twice", "name each day once")
 
 
 @_rule(SystemSettings, "metadata.name")
@@ -230,8 +244,17 @@ def _settings_discovery(settings: SystemSettings) -> Iterator[Fault]:
 
 
 def _dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:
-    if amount is not None and not (amount.is_finite() and amount >= 0):
-        yield Fault(path, f"{amount} is no amount of money", "use a number of dollars, zero or more")
+    if amount is not None and not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
+        yield Fault(path, f"{amount} is no amount of money", f"use a number of dollars from 0 to {MOST_DOLLARS:,}")
+
+
+def _slot(start: datetime, end: datetime) -> Iterator[Fault]:
+    if not (YEARS[0] <= start.year and end.year <= YEARS[1]):
+        yield Fault("spec.timeslot_start", "too far away", f"use a moment between the years {YEARS[0]} and {YEARS[1]}")
+    if start >= end:
+        yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
+    elif end - start > LONGEST_SLOT:
+        yield Fault("spec.timeslot_end", f"{(end - start).days} days long", f"use at most {LONGEST_SLOT.days} days")
 
 
 def _time_zone(name: str, path: str) -> Iterator[Fault]:

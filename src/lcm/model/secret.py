@@ -1,7 +1,7 @@
 """Passwords, tokens and licence tokens as a type that prints `***`. Whoever needs the text says `reveal`."""
 
 import hmac
-from typing import Final
+from typing import Final, NoReturn
 
 _HIDDEN: Final = "***"
 
@@ -34,5 +34,11 @@ class Secret:
     def __hash__(self) -> int:
         return hash((Secret, self._text))
 
-    def __reduce__(self) -> str:
-        raise TypeError("a secret is not copied into files; store where it is, not what it is")
+    def __copy__(self) -> "Secret":
+        return self
+
+    def __deepcopy__(self, _: object) -> "Secret":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not written into files: store where it is, not what it is")

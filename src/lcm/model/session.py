@@ -12,7 +12,20 @@ from lcm.model.decision import SchedulingDecision
 from lcm.model.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, Limit, Machine, Step
 from lcm.model.money import Usd
 from lcm.model.observation import ResourceObservation
-from lcm.model.resource import API_VERSION, END, Count, Metadata, Moment, Name, Part, Positive, Status, Text
+from lcm.model.resource import (
+    API_VERSION,
+    END,
+    Count,
+    Metadata,
+    Minutes,
+    Moment,
+    Name,
+    Part,
+    Positive,
+    Region,
+    Status,
+    Text,
+)
 from lcm.model.worker import LabType
 
 INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
@@ -55,11 +68,11 @@ class LabletSessionSpec(Part):
     lab_track: str = ""
     timeslot_start: Moment | None = None
     timeslot_end: Moment | None = None
-    duration_minutes: Positive | None = None
+    duration_minutes: Minutes | None = None
     give_up_at: Moment | None = None
     reservation_id: str | None = None
-    region_required: str | None = None
-    region_preferred: str | None = None
+    region_required: Region | None = None
+    region_preferred: Region | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
     resource_limits: Mapping[str, str] | None = None
 
@@ -143,6 +156,7 @@ class LabletSession(Part):
 
 
 _P = SessionPhase
+_PLACED = ("worker_id", "allocated_ports", "cml_lab_id")
 
 SESSION: Final = Machine(
     name="LabletSession",
@@ -153,7 +167,7 @@ SESSION: Final = Machine(
         Step(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
         Step(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
         Step(_P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)),
-        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost; it is placed anew"),
+        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost; it is placed anew", bars=_PLACED),
         Step(
             _P.SCHEDULED,
             _P.INSTANTIATING,
@@ -171,10 +185,18 @@ SESSION: Final = Machine(
         Step(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
         Step(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
         *(
-            Step(_P.STOPPING, end, LABLET_CONTROLLER, "the lab is seen gone from its worker", ("outcome",))
+            Step(
+                _P.STOPPING, end, LABLET_CONTROLLER, "the lab is seen gone from its worker", equals=(("outcome", end),)
+            )
             for end in (_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED)
         ),
-        Step(_P.STOPPING, _P.PENDING, LABLET_CONTROLLER, "the lab is seen gone; retried elsewhere while time remains"),
+        Step(
+            _P.STOPPING,
+            _P.PENDING,
+            LABLET_CONTROLLER,
+            "the lab is seen gone; retried elsewhere while time remains",
+            bars=_PLACED,
+        ),
     ),
     limits=(
         Limit(_P.PENDING, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),

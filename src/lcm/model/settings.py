@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from lcm.model.resource import API_VERSION, Metadata, Part, Status
+from lcm.model.resource import API_VERSION, Metadata, Part, Region, Status
 
 
 class DiscoverySettings(Part):
     """Where and how often strangers are looked for."""
 
     enabled: bool = True
-    regions: tuple[str, ...] = ("us-east-1",)
+    regions: tuple[Region, ...] = ("us-east-1",)
     ami_name_pattern: str = "CML-*"
     scan_interval_seconds: Annotated[int, msgspec.Meta(ge=10)] = 300
 

@@ -39,7 +39,10 @@ _UNUSABLE: Final = object()
 
 
 def read(document: object) -> Resource:
-    """Turn a document into its kind, or raise Invalid with every fault found."""
+    """Turn a document into its kind, or raise Invalid with every fault found.
+
+    Status and bookkeeping are read as they stand; that a user's are ignored is admission's business.
+    """
     if not isinstance(document, Mapping):
         raise Invalid(Fault("document", "not an object", "begin with `kind: …` and `metadata: …`"))
     known = _kind(document)

@@ -16,10 +16,12 @@ from lcm.model.resource import (
     Count,
     Labels,
     Metadata,
+    Minutes,
     Moment,
     Part,
     Percent,
     Positive,
+    Region,
     SecretRef,
     Status,
     Text,
@@ -91,7 +93,7 @@ class RootVolume(Part):
 class AwsSpec(Part):
     """Where and how the instance is launched."""
 
-    region: str = "us-east-1"
+    region: Region = "us-east-1"
     instance_type: str = "m5zn.metal"
     instance_type_alternatives: tuple[str, ...] = ()
     ami_id: str | None = None
@@ -123,9 +125,9 @@ class IdlePolicy(Part):
     """When a worker that does nothing is paused."""
 
     enabled: bool = True
-    threshold_minutes: Positive = 30
+    threshold_minutes: Minutes = 30
     warn_minutes: Count = 5
-    snooze_minutes: Positive = 60
+    snooze_minutes: Minutes = 60
 
 
 class LabWorkerSpec(Part):
@@ -137,14 +139,17 @@ class LabWorkerSpec(Part):
     lab_types: tuple[LabType, ...] = (LabType.CML,)
     lab_track: str = ""
     wanted_state: Literal["running", "stopped"] = "running"
-    max_concurrent_labs: Positive = MAX_CONCURRENT_LABS
+    max_concurrent_labs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENT_LABS)] = MAX_CONCURRENT_LABS
     idle: IdlePolicy = IdlePolicy()
-    drain_deadline_minutes: Positive = 240
+    drain_deadline_minutes: Minutes = 240
     auto_remediate: bool = True
 
 
 class Ec2Facts(Part):
-    """What EC2 said about the instance, and what we asked it for."""
+    """What EC2 said about the instance, and what we asked it for.
+
+    `client_token` stays from before the launch is asked for until it is known what became of it.
+    """
 
     client_token: str = ""
     launch_attempt: Count = 0
@@ -161,7 +166,10 @@ class Ec2Facts(Part):
 
 
 class CmlFacts(Part):
-    """What CML said about itself. `certificate` is the one it is pinned to, in PEM."""
+    """What CML said about itself. `certificate` is the one it is pinned to, in PEM.
+
+    `licensed` is False for a machine of our own launch and unknown for an adopted one, until CML says.
+    """
 
     version: str = ""
     api_url: str = ""

@@ -15,7 +15,9 @@ TERMINATE_ALERT: Final = timedelta(minutes=5)
 _P = WorkerPhase
 _BY = WORKER_CONTROLLER
 _INSTANCE = ("ec2.instance_id",)
+_LAUNCHED = ("ec2.client_token", "ec2.instance_id")
 _LICENSED = ("cml.licensed",)
+_UNLICENSED = (("cml.licensed", False),)
 _UP = (_P.EC2_READY, _P.STARTING, _P.READY_UNLICENSED, _P.LICENSING, _P.READY, _P.ACTIVE, _P.DRAINING)
 
 
@@ -36,13 +38,13 @@ WORKER: Final = Machine(
         Step(_P.PENDING, _P.EC2_READY, _BY, "a running instance was adopted", _INSTANCE),
         Step(_P.PENDING, _P.STOPPED, _BY, "a stopped instance was adopted", _INSTANCE),
         Step(_P.PENDING, _P.FAILED, _BY, "the spec cannot be launched", ("last_error",)),
-        Step(_P.PENDING, _P.TERMINATED, _BY, "deleted before anything was launched", bars=_INSTANCE),
+        Step(_P.PENDING, _P.TERMINATED, _BY, "deleted before anything was launched", bars=_LAUNCHED),
         Step(_P.PROVISIONING_EC2, _P.EC2_READY, _BY, "the instance runs", _INSTANCE),
         Step(_P.PROVISIONING_EC2, _P.FAILED, _BY, "the launch failed or took too long", ("last_error",)),
         Step(_P.PROVISIONING_EC2, _P.TERMINATING_EC2, _BY, "deleted during launch"),
         Step(_P.EC2_READY, _P.STARTING, _BY, "CML's address is known", ("ec2.instance_id", "cml.api_url")),
         Step(_P.EC2_READY, _P.FAILED, _BY, "no address of CML became known", ("last_error",)),
-        Step(_P.EC2_READY, _P.TERMINATING_EC2, _BY, "deleted before CML was up", bars=_LICENSED),
+        Step(_P.EC2_READY, _P.TERMINATING_EC2, _BY, "deleted before CML was up", equals=_UNLICENSED),
         Step(_P.STARTING, _P.READY_UNLICENSED, _BY, "checks pass and CML says ready", ("cml.version", "capacity")),
         Step(_P.STARTING, _P.FAILED, _BY, "CML did not come up", ("last_error",)),
         Step(
@@ -50,7 +52,7 @@ WORKER: Final = Machine(
             _P.TERMINATING_EC2,
             _BY,
             "deleted while CML booted, no licence registered",
-            bars=_LICENSED,
+            equals=_UNLICENSED,
         ),
         Step(_P.READY_UNLICENSED, _P.LICENSING, _BY, "a licence is configured and a seat is free"),
         Step(_P.READY_UNLICENSED, _P.READY, _BY, "already licensed, or needs no licence"),
@@ -92,15 +94,15 @@ WORKER: Final = Machine(
             _P.STOPPING,
             _BY,
             "empty, or its deadline passed; no licence is registered",
-            bars=_LICENSED,
+            equals=_UNLICENSED,
         ),
-        Step(_P.UNLICENSING, _P.STOPPING, _BY, "the licence is seen deregistered", bars=_LICENSED),
+        Step(_P.UNLICENSING, _P.STOPPING, _BY, "the licence is seen deregistered", equals=_UNLICENSED),
         Step(_P.STOPPING, _P.STOPPED, _BY, "seen stopped, wanted stopped"),
-        Step(_P.STOPPING, _P.TERMINATING_EC2, _BY, "labs and licence are gone, wanted gone", bars=_LICENSED),
+        Step(_P.STOPPING, _P.TERMINATING_EC2, _BY, "labs and licence are gone, wanted gone", equals=_UNLICENSED),
         Step(_P.STOPPED, _P.STARTING, _BY, "resumed: a booking, a person, or a licence to give back"),
-        Step(_P.STOPPED, _P.TERMINATING_EC2, _BY, "deleted while stopped, no licence registered", bars=_LICENSED),
+        Step(_P.STOPPED, _P.TERMINATING_EC2, _BY, "deleted while stopped, no licence registered", equals=_UNLICENSED),
         Step(_P.TERMINATING_EC2, _P.TERMINATED, _BY, "seen gone", ("ec2.gone_at",)),
-        Step(_P.FAILED, _P.PENDING, _BY, "tried again with a new launch", bars=_INSTANCE),
+        Step(_P.FAILED, _P.PENDING, _BY, "tried again with a new launch", bars=_LAUNCHED),
         Step(_P.FAILED, _P.STARTING, _BY, "tried again with the same instance", _INSTANCE),
         Step(_P.FAILED, _P.UNLICENSING, _BY, "given up or deleted, a licence is registered", _LICENSED),
         Step(
@@ -109,9 +111,9 @@ WORKER: Final = Machine(
             _BY,
             "given up or deleted, an instance exists",
             _INSTANCE,
-            bars=_LICENSED,
+            equals=_UNLICENSED,
         ),
-        Step(_P.FAILED, _P.TERMINATED, _BY, "given up or deleted, no instance exists", bars=_INSTANCE),
+        Step(_P.FAILED, _P.TERMINATED, _BY, "given up or deleted, no instance exists", bars=_LAUNCHED),
         *map(_stopped, (*_UP, _P.UNLICENSING)),
         *map(_gone, (*_UP, _P.UNLICENSING, _P.STOPPING, _P.STOPPED)),
     ),

@@ -5,7 +5,9 @@ Called by tests. Every run has a world and a virtual loop of its own; the world 
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,8 +20,11 @@ from lcm.sim.loop import run
 T = TypeVar("T")
 W = TypeVar("W")
 
-Story = Callable[[Host, int, int], Coroutine[Any, Any, None]]
-"""What happens to a host at the k-th of its n awaits, and afterwards; raises when the outcome is wrong."""
+Story = Callable[["Stops", list[Host]], Coroutine[Any, Any, None]]
+"""Stops host after host and lets the last one live, noting them; raises when the outcome is wrong."""
+
+Stops = Sequence[tuple[int, int]]
+"""At which await of how many each host is stopped, in the order in which they live."""
 
 HORIZON: Final = timedelta(days=1)
 """How long a run may take; who polls in vain is cut off soon."""
@@ -35,15 +40,17 @@ def crash_everywhere(
     check: Callable[[W], object | Awaitable[object]],
     *,
     restart_after: timedelta = timedelta(0),
+    twice: bool = False,
     horizon: timedelta = HORIZON,
     report: Callable[[str], object] = print,
 ) -> int:
     """Kill the host that runs `body` at its k-th await, for every k, run `body` anew on the same world, and `check`.
 
-    Give `restart_after` the time that a lease of the dead needs to expire. Returns the number of awaits.
+    Give `restart_after` the time that a lease of the dead needs to expire. `twice` kills the restarted host as well, at
+    each of its own awaits: what only recovers can be wrong too. Returns the number of awaits.
     """
     play = _Play(world, body, check, horizon)
-    return _everywhere(f"crash {name}", play, partial(play.crash, restart_after), report)
+    return _everywhere(f"crash {name}", play, partial(play.crash, restart_after), report, twice=twice)
 
 
 def pause_everywhere(
@@ -89,20 +96,26 @@ class _Play(Generic[W]):
         await self._live(host, world)
         await _value(self.check(world))
 
-    async def crash(self, restart_after: timedelta, host: Host, k: int, n: int) -> None:
+    async def crash(self, restart_after: timedelta, stops: Stops, hosts: list[Host]) -> None:
         world = await _value(self.world())
-        host.kill_at(k)
-        task = self._start(host, world)
-        await host.until_dead()
-        await _same_as_before(host, task, k, n)
-        await asyncio.sleep(restart_after.total_seconds())
-        await self._live(Host("restarted"), world)
+        for k, n in stops:
+            hosts.append(Host(f"killed at {k}"))
+            hosts[-1].kill_at(k)
+            task = self._start(hosts[-1], world)
+            await hosts[-1].until_dead()
+            await _same_as_before(hosts[-1], task, k, n)
+            await asyncio.sleep(restart_after.total_seconds())
+        hosts.append(Host("restarted"))
+        await self._live(hosts[-1], world)
         await _value(self.check(world))
 
     async def pause(
-        self, pause_for: timedelta, excused: tuple[type[Exception], ...], host: Host, k: int, n: int
+        self, pause_for: timedelta, excused: tuple[type[Exception], ...], stops: Stops, hosts: list[Host]
     ) -> None:
         world = await _value(self.world())
+        [(k, n)] = stops
+        host = Host("first")
+        hosts.append(host)
         host.pause_at(k, for_=pause_for)
         task = self._start(host, world)
         await host.until_stopped()
@@ -129,19 +142,31 @@ class _Play(Generic[W]):
         return host.spawn(main())
 
 
-def _everywhere(name: str, play: _Play[W], story: Story, report: Callable[[str], object]) -> int:
+def _everywhere(
+    name: str, play: _Play[W], story: Story, report: Callable[[str], object], *, twice: bool = False
+) -> int:
     n = _count(name, play)
-    failures: dict[str, BaseException] = {}
-    for k in range(1, n + 1):
-        host = Host("first")
-        error = play.outcome(partial(story, host, k, n))
+    pending: deque[Stops] = deque(((k, n),) for k in range(1, n + 1))
+    runs, failures = 1, dict[str, BaseException]()
+    while pending:
+        stops, hosts = pending.popleft(), list[Host]()
+        error = play.outcome(partial(story, stops, hosts))
+        runs += 1
         if error is not None:
-            failures[f"await {k}, {host.place or 'not reached'}: {error!r}"] = error
-    report(f"{name}: {n} awaits, {n + 1} runs, {len(failures)} failures")
+            failures[f"{_places(stops, hosts)}: {error!r}"] = error
+        elif twice and len(stops) == 1:
+            again = hosts[-1].awaits
+            pending.extend((*stops, (j, again)) for j in range(1, again + 1))
+    report(f"{name}: {n} awaits, {runs} runs, {len(failures)} failures")
     if failures:
         first, listed = next(iter(failures.values())), "\n  ".join(failures)
-        raise AssertionError(f"{name}: {len(failures)} of {n + 1} runs failed\n  {listed}") from first
+        raise AssertionError(f"{name}: {len(failures)} of {runs} runs failed\n  {listed}") from first
     return n
+
+
+def _places(stops: Stops, hosts: Sequence[Host]) -> str:
+    stopped = itertools.zip_longest(stops, (host.place for host in hosts[: len(stops)]))
+    return ", then ".join(f"await {k}, {place or 'not reached'}" for (k, _), place in stopped)
 
 
 def _count(name: str, play: _Play[W]) -> int:

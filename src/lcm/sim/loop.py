@@ -6,13 +6,14 @@ ends the run with an error that tells which task waits where.
 
 import asyncio
 import heapq
+import itertools
 import selectors
 from asyncio import Handle, TimerHandle
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 from lcm.sim.host import HOST, Host, bury, place
@@ -86,6 +87,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
         self._hosts: dict[Host, None] = {}
+        self._numbers = itertools.count()
         self._time = _Time(horizon.total_seconds(), rounds, self._pending)
         super().__init__(self._time)
         # Next to a large time the usual 1 ns is lost in rounding, and a timer that is due would never be found due.
@@ -103,7 +105,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
         **kwargs: Any,  # noqa: ANN401  whatever newer Pythons add
     ) -> asyncio.Task[T]:
-        task = super().create_task(coro, name=name, context=context, **kwargs)
+        task = _Numbered(next(self._numbers), coro, loop=self, name=name, context=context, **kwargs)
         host = _host_in(context)
         if host is not None:
             self._hosts[host] = None
@@ -225,6 +227,23 @@ class _Time(selectors.SelectSelector):
         if self.errors:
             message, error = self.errors[0]
             raise Unnoticed(f"{message}: {error!r}") from error
+
+
+class _Numbered(asyncio.Task[T]):
+    """A task whose place in a set does not depend on its address: asyncio cancels a group in its set's order."""
+
+    _number: int
+
+    def __new__(cls, number: int, *_args: object, **_kwargs: object) -> Self:
+        task = super().__new__(cls)
+        task._number = number  # before __init__, which puts the task into a set
+        return task
+
+    def __init__(self, _number: int, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], **rest: Any) -> None:  # noqa: ANN401
+        super().__init__(coro, **rest)
+
+    def __hash__(self) -> int:
+        return self._number
 
 
 class _HostHandle(Handle):

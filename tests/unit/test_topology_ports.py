@@ -1,0 +1,206 @@
+"""Port tags: what they say, what their ports are called, and what cannot be told apart."""
+
+import pytest
+
+from lcm.model.definition import PortUse
+from lcm.model.errors import Invalid
+from lcm.model.observation import drift
+from lcm.model.topology import parse
+from lcm.model.topology_ports import PortTag, ports_on, read_tag, used_ports
+from topology_text import lab, node
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("serial:5041", PortTag(text="serial:5041", kind="serial", outside=5041)),
+        ("serial:5041:0", PortTag(text="serial:5041:0", kind="serial", outside=5041, line=0)),
+        ("serial:5041:12", PortTag(text="serial:5041:12", kind="serial", outside=5041, line=12)),
+        ("vnc:4901", PortTag(text="vnc:4901", kind="vnc", outside=4901)),
+        ("pat:4201:22", PortTag(text="pat:4201:22", kind="pat", outside=4201, protocol="tcp", inside=22)),
+        ("pat:tcp:4201:22", PortTag(text="pat:tcp:4201:22", kind="pat", outside=4201, protocol="tcp", inside=22)),
+        ("pat:udp:1:65535", PortTag(text="pat:udp:1:65535", kind="pat", outside=1, protocol="udp", inside=65535)),
+        ("serial:${PORT_A.b-1}", PortTag(text="serial:${PORT_A.b-1}", kind="serial", outside=None)),
+        ("vnc:${PORT_V}", PortTag(text="vnc:${PORT_V}", kind="vnc", outside=None)),
+        (
+            "pat:udp:${PORT_P}:53",
+            PortTag(text="pat:udp:${PORT_P}:53", kind="pat", outside=None, protocol="udp", inside=53),
+        ),
+    ],
+)
+def test_every_form_of_a_port_tag_is_read(text: str, want: PortTag) -> None:
+    assert read_tag(text) == want
+
+
+BROKEN = [
+    "serial:",
+    "serial:0",
+    "serial:05041",
+    "serial:65536",
+    "serial:123456",
+    "serial:-1",
+    "serial:5041:",
+    "serial:5041:-1",
+    "serial:5041:100",
+    "serial:5041:1:2",
+    "serial:x",
+    "serial:5041 ",
+    " serial:5041",
+    "serial: 5041",
+    "serial :5041",
+    "SERIAL:5041",
+    "Vnc:5044",
+    "vnc:5044:0",
+    "vnc:",
+    "pat:5000",
+    "pat:5000:",
+    "pat:5000:0",
+    "pat:5000:65536",
+    "pat:sctp:5000:22",
+    "pat:TCP:5000:22",
+    "pat:tcp:udp:5000:22",
+    "pat:tcp:5000",
+    "pat:5000:${PORT_X}",
+    "pat::5000:22",
+    "serial:${PORT_}",
+    "serial:${PORT_a b}",
+    "serial:${port_x}",
+    "serial:${PORT_A}${PORT_B}",
+    "serial:5041\\n",
+    "serial:\u0665\u0660\u0664\u0661",
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_looks_like_a_port_tag_and_is_none_fails_loudly_with_its_line(text: str) -> None:
+    assert read_tag(text) is None
+    with pytest.raises(Invalid) as raised:
+        parse(lab(node("core", f'"{text}"')))
+    (fault,) = raised.value.faults
+    assert fault.path == "line 12: nodes[0].tags[1]"
+    assert "cannot be rewritten" in fault.problem
+
+
+def test_a_broken_port_tag_in_a_smart_annotation_fails_as_loudly() -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(annotations="[{tag: core}, {tag: 'serial:x'}]"))
+    assert [fault.path for fault in raised.value.faults] == ["line 2: smart_annotations[1].tag"]
+
+
+@pytest.mark.parametrize(
+    "text", ["serial", "serials:5041", "my serial:5041", "vnc-5044", "path:1:2", "core", "${PORTS}"]
+)
+def test_other_tags_are_free(text: str) -> None:
+    assert read_tag(text) is None
+    assert parse(lab(node(f"'{text}'"))).port_template == {}
+
+
+@pytest.mark.parametrize("text", ["x-${PORT_}", "x-${PORT_A B}", "${PORT_A}-${PORT_", "${PORT_ü}"])
+def test_a_placeholder_in_a_tag_that_cannot_be_replaced_fails_loudly(text: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(node(f"'{text}'")))
+    assert [fault.path for fault in raised.value.faults] == ["line 11: nodes[0].tags[0]"]
+
+
+def test_ports_are_named_after_the_node_and_what_they_lead_to() -> None:
+    tags = ("serial:5001", "serial:5002:1", "vnc:5003", "pat:5004:22", "pat:tcp:5005:443", "pat:udp:5006:161")
+    assert parse(lab(node(*tags, label="PC"))).port_template == {
+        "PC_serial": PortUse(kind="serial", node="PC"),
+        "PC_serial_1": PortUse(kind="serial", node="PC", line=1),
+        "PC_vnc": PortUse(kind="vnc", node="PC"),
+        "PC_pat_tcp_22": PortUse(kind="pat", node="PC", protocol="tcp", inside=22),
+        "PC_pat_tcp_443": PortUse(kind="pat", node="PC", protocol="tcp", inside=443),
+        "PC_pat_udp_161": PortUse(kind="pat", node="PC", protocol="udp", inside=161),
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("R1", "R1_serial"),
+        ("'R 1'", "R_1_serial"),
+        ("a.b-c_d", "a.b-c_d_serial"),
+        ("Büro", "B_ro_serial"),
+        ("路", "__serial"),
+    ],
+)
+def test_labels_are_cleaned_for_names(label: str, name: str) -> None:
+    assert list(parse(lab(node("serial:5041", label=label))).port_template) == [name]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "path"),
+    [
+        ([node("serial:5041", "serial:5042")], "line 12: nodes[0].tags[1]"),
+        ([node("serial:5041", "serial:5041")], "line 12: nodes[0].tags[1]"),
+        ([node("pat:5041:22", "pat:tcp:5042:22")], "line 12: nodes[0].tags[1]"),
+        ([node("vnc:5041", label="R 1"), node("vnc:5042", label="R_1", number=1)], "line 18: nodes[1].tags[0]"),
+        (
+            [node("serial:5041", label="R1_serial"), node("serial:5042", label="R1_serial", number=1)],
+            "line 18: nodes[1].tags[0]",
+        ),
+        ([node("serial:5041"), node("vnc:${PORT_R1_serial}", number=1)], "line 18: nodes[1].tags[0]"),
+        ([node("vnc:${PORT_R2_vnc}"), node("vnc:5042", label="R2", number=1)], "line 18: nodes[1].tags[0]"),
+        ([node("serial:5041", more="configuration: ${PORT_R1_serial}")], "line 12"),
+    ],
+)
+def test_two_ports_of_one_name_are_refused_with_the_second_ones_line(nodes: list[str], path: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(*nodes))
+    (fault,) = (one for one in raised.value.faults if one.path == path)
+    assert "is already" in fault.problem
+
+
+def test_a_name_too_long_for_a_port_is_refused() -> None:
+    with pytest.raises(Invalid, match="too long"):
+        parse(lab(node("serial:5041", label="x" * 122)))
+
+
+def test_the_same_placeholder_is_the_same_port_everywhere() -> None:
+    data = lab(
+        node("serial:${PORT_A}", "web-${PORT_B}", more="configuration: ${PORT_A} ${PORT_C}"),
+        node("vnc:${PORT_D}", label="R2", number=1),
+        node("vnc:${PORT_D}", label="R3", number=2),
+        annotations="[{tag: 'serial:${PORT_A}'}]",
+    )
+    assert parse(data).port_template == {
+        "A": PortUse(kind="serial", node="R1"),
+        "B": PortUse(kind="placeholder"),
+        "C": PortUse(kind="placeholder"),
+        "D": PortUse(kind="placeholder"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([node("core")], "serial:5041 is on no node"),
+        ([node("serial:5041"), node("serial:5041", label="R2", number=1)], "several"),
+    ],
+)
+def test_a_smart_annotation_whose_port_is_not_known_is_refused(nodes: list[str], problem: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(*nodes, annotations="[{tag: serial:5041}]"))
+    (fault,) = raised.value.faults
+    assert fault.path == "line 2: smart_annotations[0].tag"
+    assert problem in fault.problem
+
+
+def test_two_nodes_may_have_been_written_with_one_port() -> None:
+    data = lab(node("serial:5041"), node("serial:5041", label="R2", number=1))
+    assert parse(data).ports == {"R1_serial": 5041, "R2_serial": 5041}
+
+
+def test_lesson_14_pat_tags_are_seen() -> None:
+    tags = ["core", "pat:5112:22", "pat:udp:5113:161", "serial:5111", "vnc:5115", "pat:broken", "serial:${PORT_X}"]
+    assert used_ports(tags) == {5111, 5112, 5113, 5115}
+
+
+def test_observed_ports_bear_the_names_of_the_template() -> None:
+    template = parse(lab(node("serial:${PORT_CONSOLE}", "pat:5042:22"))).port_template
+    observed = ports_on([("R1", ["serial:2000", "pat:tcp:2001:22"]), ("R2", ["vnc:2002", "core"])], template)
+    assert observed == {"CONSOLE": 2000, "R1_pat_tcp_22": 2001, "R2_vnc": 2002}
+    assert drift({"CONSOLE": 2000, "R1_pat_tcp_22": 2009}, observed) == {
+        "R1_pat_tcp_22": (2009, 2001),
+        "R2_vnc": (None, 2002),
+    }
