@@ -90,11 +90,15 @@ class AnswerServer:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, 0, ssl=context)
         return self
 
+    def hang_up(self) -> None:
+        """Close all connections, as a server does that has waited long enough."""
+        for talk in self._talks:
+            talk.cancel()
+
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for talk in self._talks:
-            talk.cancel()
+        self.hang_up()
         await asyncio.gather(*self._talks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +144,7 @@ async def _answer(writer: asyncio.StreamWriter, say: Say) -> bool:
     while say.endless:
         writer.write(b" " * 65536)
         await writer.drain()
-    return say.cut is None
+    return say.cut is None and say.headers.get("Connection") != "close"
 
 
 class SelfSigned:

@@ -4,9 +4,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from aiobotocore.session import AioSession
 
 from arenas import Arena, MemoryArena, etcd_arena, sqlite_arena
+from depots import Depot, DirectoryDepot, MemoryDepot, S3Depot, aws_session
+from labworlds import CmlSim
 from lcm.store.base import Store
+from moto_server import MotoServer
 from servers import EtcdServer
 
 
@@ -34,3 +38,34 @@ async def arena(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 async def store(arena: Arena) -> Store:
     return await arena.open()
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
+    with MotoServer(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> AioSession:
+    """Share what is slow to read: the vendor's descriptions of its services."""
+    return aws_session(tmp_path_factory.mktemp("aws"))
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
+async def depot(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Depot]:
+    opened: Depot
+    if request.param == "memory":
+        opened = MemoryDepot()
+    elif request.param == "directory":
+        opened = await DirectoryDepot.open(tmp_path)
+    else:
+        opened = await S3Depot.open(request.getfixturevalue("moto").url, request.getfixturevalue("aws"))
+    yield opened
+    await opened.artifacts.close()
+
+
+@pytest.fixture(scope="session")
+def cml_sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CmlSim]:
+    with CmlSim(tmp_path_factory.mktemp("cml-sim")) as sim:
+        yield sim

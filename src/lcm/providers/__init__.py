@@ -1,0 +1,1 @@
+"""The outside world behind protocols: `compute`, `labhost`, `artifacts`, and the vendors that stand behind each."""

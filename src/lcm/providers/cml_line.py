@@ -1,0 +1,113 @@
+"""The line to one controller: a request out, an answer back or an error that says why none came. Used by `cml_wire`."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from lcm.model.errors import Fault, Invalid
+from lcm.providers import cml_tls
+from lcm.providers.cml_errors import unanswered
+from lcm.providers.labhost import CmlAnswerError
+
+# Workers are polled every minute: an idle connection is cheaper to keep than to make anew.
+_KEPT_OPEN: Final = httpx.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=90)
+_HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": "lcm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how large things may get. The first four are the official client's time-outs."""
+
+    connect_seconds: float = 10
+    read_seconds: float = 300
+    write_seconds: float = 60
+    pool_seconds: float = 10
+    question_seconds: float = 60
+    """A whole call that only looks."""
+    effect_seconds: float = 330
+    """A whole call that changes something, or that downloads a lab."""
+    poll_seconds: float = 2
+    """Between two looks at something under way."""
+    licence_seconds: float = 150
+    """Until a licence is registered, or given back."""
+    removal_seconds: float = 600
+    """Until a lab is stopped, wiped and deleted."""
+    refusal_seconds: float = 60
+    """During which refused credentials are not tried again."""
+    body_bytes: int = 64 * 1024 * 1024
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back, whole."""
+
+    status: int
+    media_type: str
+    retry_after: str | None
+    body: bytes
+
+
+class Line:
+    """One connection pool to one controller."""
+
+    def __init__(
+        self, url: str, *, pin: str | None, limits: Limits, transport: httpx.AsyncBaseTransport | None
+    ) -> None:
+        self._limit_bytes = limits.body_bytes
+        self._client = httpx.AsyncClient(
+            base_url=_checked(url, pin),
+            transport=transport or _network(pin),
+            timeout=httpx.Timeout(
+                connect=limits.connect_seconds,
+                read=limits.read_seconds,
+                write=limits.write_seconds,
+                pool=limits.pool_seconds,
+            ),
+            headers=_HEADERS,
+            trust_env=False,  # a proxy for the internet does not lead to workers
+        )
+        self.request = self._client.build_request
+
+    async def exchange(self, request: httpx.Request) -> Answer:
+        """Send a request and read the whole answer, whatever its status."""
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                body = await self._body(response)
+            finally:
+                await response.aclose()
+        except httpx.RequestError as error:
+            raise unanswered(str(request.url), error) from error
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return Answer(response.status_code, media_type, response.headers.get("retry-after"), body)
+
+    async def close(self) -> None:
+        """Let go of connections. May be repeated."""
+        await self._client.aclose()
+
+    async def _body(self, response: httpx.Response) -> bytes:
+        parts, size = [], 0
+        async for part in response.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > self._limit_bytes:
+                raise CmlAnswerError(
+                    "CmlAnswerTooLarge", f"{response.url} answered with more than {self._limit_bytes} bytes"
+                )
+        return b"".join(parts)
+
+
+def _checked(url: str, pin: str | None) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
+        raise Invalid(Fault("url", f"{url!r} is not a controller's address", "write https://host[:port]"))
+    if pin and parts.scheme == "http":
+        raise Invalid(Fault("pin", "plain http shows no certificate", "use https, or do not pin one"))
+    return f"{url.rstrip('/')}/api/v0/"
+
+
+def _network(pin: str | None) -> httpx.AsyncHTTPTransport:
+    trusted = cml_tls.pinned(pin) if pin else cml_tls.system()
+    return httpx.AsyncHTTPTransport(verify=trusted, limits=_KEPT_OPEN, trust_env=False)

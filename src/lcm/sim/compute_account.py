@@ -1,0 +1,213 @@
+"""The simulated account: its machines, images and limits, and what can be done to them at once and without faults.
+
+`compute` puts a network in front of it. People act here directly, as at the cloud's console, and so do scenarios.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from lcm.model.clock import Clock
+from lcm.model.errors import Gone, Later
+from lcm.providers.compute import ENDING, Image, InstanceState, MachineMetrics, NoCapacity, QuotaExceeded
+from lcm.sim.chance import Chance
+from lcm.sim.compute_machines import METAL, RUNNING, VIRTUAL, CheckName, Machine, Pace
+
+OURS: Final = "self"
+SPREAD: Final = 0.2
+"""By how much of itself a duration may be shorter or longer."""
+
+_PRIVATE: Final = IPv4Address("10.0.0.10")
+_PUBLIC: Final = IPv4Address("100.64.0.10")
+_AFTER: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True)
+class Nature:
+    """How this cloud behaves. `speed` divides every duration."""
+
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    zones: str = "abc"
+    listed_within: timedelta = timedelta(seconds=4)
+    shown_for: timedelta = timedelta(hours=1)
+    mean_life: timedelta | None = None
+    speed: float = 1.0
+
+
+class Order(NamedTuple):
+    """What somebody asks for when launching."""
+
+    region: str
+    instance_type: str
+    image_id: str
+    tags: Mapping[str, str] = {}
+    disk_gb: int = 30
+    subnet_id: str | None = None
+    public_ip: bool = True
+
+
+class Shortage(NamedTuple):
+    """A type, or a zone, of which there is nothing until a moment."""
+
+    region: str
+    what: str
+    until: datetime
+
+
+class Account:
+    """Everything one account has."""
+
+    def __init__(self, clock: Clock, chance: Chance, nature: Nature) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._nature = nature
+        self._shortages: list[Shortage] = []
+        self._limits: dict[str, int] = {}
+        self._images: defaultdict[str, list[tuple[Image, str]]] = defaultdict(list)
+        self._addresses = 0
+        self.machines: dict[str, Machine] = {}
+
+    def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
+        """Publish an image."""
+        image = Image(image_id=f"ami-{self._chance.getrandbits(68):017x}", name=name, created_at=created_at)
+        self._images[region].append((image, owner))
+        return image
+
+    def images(self, region: str, name_pattern: str = "*") -> list[Image]:
+        """List our images whose name matches; `*` and `?` stand for anything."""
+        pattern = re.escape(name_pattern).replace(r"\*", ".*").replace(r"\?", ".")
+        return [image for image, owner in self._images[region] if owner == OURS and re.fullmatch(pattern, image.name)]
+
+    def image(self, region: str, image_id: str) -> Image | None:
+        """Find an image of anybody."""
+        return next((image for image, _ in self._images[region] if image.image_id == image_id), None)
+
+    def run(self, order: Order) -> Machine:
+        """Launch a machine."""
+        now, zone = self._clock.now(), self._zone(order)
+        self._refuse_without_room(order.region, zone, order.instance_type)
+        self._refuse_over_limit(order.region)
+        machine = Machine(
+            instance_id=f"i-{self._chance.getrandbits(68):017x}",
+            region=order.region,
+            zone=zone,
+            instance_type=order.instance_type,
+            image_id=order.image_id,
+            disk_gb=order.disk_gb,
+            private_ip=str(_PRIVATE + len(self.machines)),
+            visible_at=now + self._nature.listed_within * self._chance.random() / self._nature.speed,
+            pace=self._pace(order.instance_type),
+            shown_for=self._nature.shown_for / self._nature.speed,
+            tags=dict(order.tags),
+            public=order.public_ip,
+        )
+        machine.boot(now, self._address(machine))
+        if self._nature.mean_life is not None:
+            life = self._nature.mean_life * self._chance.expovariate(1.0) / self._nature.speed
+            machine.dies_at = now + max(life, timedelta(seconds=1))
+        self.machines[machine.instance_id] = machine
+        return machine
+
+    def machine(self, region: str, instance_id: str) -> Machine:
+        """Find a machine, also one that the cloud does not list yet, or no more. Raises Gone."""
+        machine = self.machines.get(instance_id)
+        if machine is None or machine.region != region:
+            raise Gone(f"{instance_id} does not exist in {region}")
+        return machine
+
+    def start(self, region: str, instance_id: str) -> None:
+        machine, state = self._living(region, instance_id)
+        if state is InstanceState.STOPPING:
+            raise Later(f"{instance_id} is still stopping", after=_AFTER)
+        if state is InstanceState.STOPPED:
+            self._refuse_without_room(region, machine.zone, machine.instance_type)
+            machine.boot(self._clock.now(), self._address(machine))
+
+    def stop(self, region: str, instance_id: str) -> None:
+        machine, state = self._living(region, instance_id)
+        if state is InstanceState.PENDING:
+            raise Later(f"{instance_id} does not run yet", after=_AFTER)
+        if state is RUNNING:
+            machine.stop(self._clock.now())
+
+    def reboot(self, region: str, instance_id: str) -> None:
+        machine, state = self._living(region, instance_id)
+        if state is not RUNNING:
+            raise Later(f"{instance_id} is {state}", after=_AFTER)
+        machine.rebooted_at = self._clock.now()
+
+    def terminate(self, region: str, instance_id: str) -> None:
+        machine = self.machine(region, instance_id)
+        if machine.state(self._clock.now()) not in ENDING:
+            machine.terminate(self._clock.now())
+
+    def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
+        self._living(region, instance_id)[0].tags.update(tags)
+
+    def untag(self, region: str, instance_id: str, *keys: str) -> None:
+        machine, _ = self._living(region, instance_id)
+        for key in keys:
+            machine.tags.pop(key, None)
+
+    def die(self, region: str, instance_id: str, at: datetime | None = None) -> None:
+        """Let a machine end by itself, now or at a moment to come."""
+        self.machine(region, instance_id).dies_at = at or self._clock.now()
+
+    def impair(self, region: str, instance_id: str, check: CheckName = "instance") -> None:
+        """Let a status check fail until a reboot (the instance's) or a new start mends it."""
+        self.machine(region, instance_id).impaired[check] = self._clock.now()
+
+    def measure(self, region: str, instance_id: str, load: MachineMetrics) -> None:
+        """Say what is measured on a machine while it runs."""
+        self.machine(region, instance_id).load = load
+
+    def shortage(self, region: str, what: str, until: datetime) -> None:
+        """Have no machine of a type, or in a zone, until a moment."""
+        self._shortages.append(Shortage(region, what, until))
+
+    def limit(self, region: str, machines: int) -> None:
+        """Allow so many machines at a time."""
+        self._limits[region] = machines
+
+    def _living(self, region: str, instance_id: str) -> tuple[Machine, InstanceState]:
+        machine = self.machine(region, instance_id)
+        state = machine.state(self._clock.now())
+        if state in ENDING:
+            raise Gone(f"{instance_id} in {region} is {state}")
+        return machine, state
+
+    def _refuse_without_room(self, region: str, zone: str, instance_type: str) -> None:
+        now = self._clock.now()
+        self._shortages = [one for one in self._shortages if one.until > now]
+        if any(one.region == region and one.what in {zone, instance_type} for one in self._shortages):
+            raise NoCapacity(f"there is no {instance_type} free in {zone} now")
+
+    def _refuse_over_limit(self, region: str) -> None:
+        now = self._clock.now()
+        here = (one for one in self.machines.values() if one.region == region)
+        living = sum(one.state(now) not in ENDING for one in here)
+        if living >= self._limits.get(region, living + 1):
+            quota = "Running On-Demand instances"
+            raise QuotaExceeded(f"no more than {living} machines in {region}; raise the quota «{quota}»", quota=quota)
+
+    def _zone(self, order: Order) -> str:
+        known = self._nature.subnets.get(order.subnet_id or "")
+        letters = self._nature.zones
+        return known or order.region + letters[crc32((order.subnet_id or "").encode()) % len(letters)]
+
+    def _pace(self, instance_type: str) -> Pace:
+        pace = self._nature.paces.get(instance_type) or (METAL if ".metal" in instance_type else VIRTUAL)
+        spread = (self._chance.uniform(1 - SPREAD, 1 + SPREAD) / self._nature.speed for _ in pace)
+        return Pace(*(span * factor for span, factor in zip(pace, spread, strict=True)))
+
+    def _address(self, machine: Machine) -> str | None:
+        if not machine.public:
+            return None
+        self._addresses += 1
+        return str(_PUBLIC + self._addresses)

@@ -1,0 +1,161 @@
+"""Clouds for tests: one account with the same images everywhere, made up by us or by moto, and what others do in it."""
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+from aiobotocore.session import AioSession
+
+from lcm.model.worker import AwsSpec, RootVolume
+from lcm.providers.compute import Compute, Launch, MachineMetrics
+from lcm.providers.ec2 import Ec2
+from lcm.providers.ec2_clients import AwsClients, Keys
+from lcm.providers.ec2_launch import tags_of
+from lcm.sim.chance import Chance
+from lcm.sim.compute import SimCloud
+from lcm.sim.compute_account import Nature, Order
+from lcm.system import SystemClock
+from moto_server import ACCOUNT, IMAGES
+from stores import HandClock
+
+HERE, THERE = "us-east-1", "eu-west-1"
+KEYS = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+SESSION = AioSession()
+"""Shared, for it reads megabytes of descriptions of AWS once."""
+
+_serial = itertools.count()
+
+
+def unique(word: str) -> str:
+    """Make a name that no other test uses, in this process or another."""
+    return f"{word}-{os.getpid()}-{next(_serial)}"
+
+
+def launch(uid: str, *, attempt: int = 1, region: str = HERE, **aws: Any) -> Launch:
+    """Ask for a small worker; moto cannot make io1 volumes."""
+    spec = AwsSpec(region=region, ami_name_pattern="CML-2.*", root_volume=RootVolume(kind="gp3", iops=3000))
+    return Launch(
+        worker_uid=uid,
+        worker_name=f"worker-{uid}",
+        token=f"{uid}-{attempt}",
+        aws=msgspec.structs.replace(spec, **aws),
+        instance_type="m5zn.metal",
+    )
+
+
+class CloudWorld(Protocol):
+    """An account, our door to it, and the verbs of others."""
+
+    compute: Compute
+    owner: str
+
+    def now(self) -> datetime: ...
+
+    def another(self) -> Compute:
+        """Open another door to the same account, as another process of ours would."""
+        ...
+
+    def settle(self) -> None:
+        """Let everything that goes on come to its end."""
+        ...
+
+    async def add_image(self, name: str) -> str: ...
+
+    async def launch_by_hand(self, image_id: str, tags: Mapping[str, str]) -> str: ...
+
+    async def measure(self, instance_id: str, load: MachineMetrics) -> None:
+        """Have a load measured on a machine from now on."""
+        ...
+
+
+class SimWorld:
+    """An account that we make up, on a clock that tests set."""
+
+    def __init__(self) -> None:
+        self.owner = unique("owner")
+        self.clock = HandClock()
+        self.cloud = SimCloud(self.clock, Chance(7), owner=self.owner, nature=Nature(listed_within=timedelta(0)))
+        self.compute: Compute = self.cloud
+        for region, image in itertools.product((HERE, THERE), IMAGES):
+            created_at = datetime.fromisoformat(str(image["creation_date"]))
+            owner = "self" if image["owner_id"] == ACCOUNT else "somebody"
+            self.cloud.account.add_image(region, str(image["name"]), created_at, owner=owner)
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def another(self) -> Compute:
+        return self.compute
+
+    def settle(self) -> None:
+        self.clock.step(minutes=30)
+
+    async def add_image(self, name: str) -> str:
+        return self.cloud.account.add_image(HERE, name, self.now()).image_id
+
+    async def launch_by_hand(self, image_id: str, tags: Mapping[str, str]) -> str:
+        return self.cloud.account.run(Order(HERE, "t3.micro", image_id, tags)).instance_id
+
+    async def measure(self, instance_id: str, load: MachineMetrics) -> None:
+        self.cloud.account.measure(HERE, instance_id, load)
+
+
+class MotoWorld:
+    """An account on a moto server, which does everything at once."""
+
+    def __init__(self, clients: AwsClients) -> None:
+        self.owner = unique("owner")
+        self._clients = clients
+        self.compute: Compute = self.another()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def another(self) -> Compute:
+        return Ec2(self._clients, SystemClock(), owner=self.owner, page=5)
+
+    def settle(self) -> None:
+        pass
+
+    async def add_image(self, name: str) -> str:
+        client = await self._clients.ec2(HERE)
+        return (await client.register_image(Name=name, RootDeviceName="/dev/xvda"))["ImageId"]
+
+    async def launch_by_hand(self, image_id: str, tags: Mapping[str, str]) -> str:
+        client = await self._clients.ec2(HERE)
+        answer = await client.run_instances(ImageId=image_id, MinCount=1, MaxCount=1)
+        instance_id = answer["Instances"][0]["InstanceId"]
+        if tags:
+            await client.create_tags(Resources=[instance_id], Tags=tags_of(tags))
+        return instance_id
+
+    async def measure(self, instance_id: str, load: MachineMetrics) -> None:
+        client = await self._clients.cloudwatch(HERE)
+        of_ec2 = {
+            "CPUUtilization": load.cpu_percent,
+            "NetworkIn": load.network_in_bytes,
+            "NetworkOut": load.network_out_bytes,
+        }
+        of_agent = {
+            "mem_used_percent": load.memory_percent,
+            "disk_used_percent": load.disk_percent,
+        }
+        for namespace, values, extra in (
+            ("AWS/EC2", of_ec2, ()),
+            ("CWAgent", of_agent, (("ImageId", "ami-1"),)),
+        ):
+            data = _data(instance_id, values, extra)
+            if data:
+                await client.put_metric_data(Namespace=namespace, MetricData=data)
+
+
+def _data(instance_id: str, values: Mapping[str, float | None], extra: Sequence[tuple[str, str]]) -> list[Any]:
+    dimensions = [{"Name": name, "Value": value} for name, value in (("InstanceId", instance_id), *extra)]
+    return [
+        {"MetricName": name, "Dimensions": dimensions, "Value": value}
+        for name, value in values.items()
+        if value is not None
+    ]
