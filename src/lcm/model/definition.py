@@ -46,9 +46,9 @@ class Topology(Part):
     uri: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^(s3|file|artifact)://.+" + END,
+            pattern=r"^((s3|file)://.+|artifact://sha256:[0-9a-f]{64})" + END,
             max_length=1024,
-            description="s3://bucket/key, file:///path or artifact://digest, at most 1024 characters",
+            description="s3://bucket/key, file:///path or artifact://sha256:…, at most 1024 characters",
         ),
     ]
     digest: Annotated[
