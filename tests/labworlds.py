@@ -19,10 +19,10 @@ from lcm.providers.cml_line import Limits
 from lcm.providers.cml_tls import fetch_certificate
 from lcm.providers.labhost import LabHost, NotReady
 from lcm.sim.chance import Chance
-from lcm.sim.cml import Cml
-from lcm.sim.cml_direct import DirectHost
-from lcm.sim.cml_http import CmlApp
-from lcm.sim.cml_memory import MemoryTransport
+from lcm.sim.cml.direct import DirectHost
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.http import CmlApp
+from lcm.sim.cml.memory import MemoryTransport
 from lcm.sim.loop import VirtualClock, run
 from servers import LOOPBACK, READY_SECONDS, free_port
 

@@ -34,9 +34,9 @@ VENDORS = {
     "types_aiobotocore_ec2": {"providers/ec2"},
     "types_aiobotocore_s3": {"providers/s3"},
     "types_aiobotocore_cloudwatch": {"providers/ec2", "providers/cloudwatch"},
-    "httpx": {"providers/cml", "sim/cml_memory.py"},
-    "uvicorn": {"sim/cml_server.py"},
-    "cryptography": {"sim/cml_server.py"},
+    "httpx": {"providers/cml", "sim/cml/memory.py"},
+    "uvicorn": {"sim/cml/server.py"},
+    "cryptography": {"sim/cml/server.py"},
     "yaml": {"model/topology_yaml.py", "sim/cml"},
 }
 """Each vendor's library stays behind the files named for it."""

@@ -9,7 +9,7 @@ from lcm.providers.labhost import (
     CmlLabCreationError,
     LabState,
 )
-from lcm.sim.cml_documents import PoolCreate
+from lcm.sim.cml.documents import PoolCreate
 
 
 @everywhere

@@ -16,8 +16,8 @@ from lcm.providers.cml_line import Limits
 from lcm.providers.labhost import (
     CmlAnswerError,
 )
-from lcm.sim.cml_documents import NoticeCreate, PoolCreate
-from lcm.sim.cml_faults import Fault
+from lcm.sim.cml.documents import NoticeCreate, PoolCreate
+from lcm.sim.cml.faults import Fault
 from lcm.sim.loop import START as MIDNIGHT
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from lcm.providers.labhost import (
     LabState,
     NotReady,
 )
-from lcm.sim.cml_documents import NoticeCreate
+from lcm.sim.cml.documents import NoticeCreate
 from lcm.sim.loop import START as MIDNIGHT
 
 

@@ -9,7 +9,7 @@ from lcm.model.errors import Gone
 from lcm.providers.labhost import (
     Elements,
 )
-from lcm.sim.cml_documents import ConfigurationFile
+from lcm.sim.cml.documents import ConfigurationFile
 
 
 @everywhere

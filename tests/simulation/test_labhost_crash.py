@@ -9,7 +9,7 @@ from labsteps import LAB
 from labworlds import client, direct, machine
 from lcm.model.secret import Secret
 from lcm.providers.labhost import LabHost, LabState
-from lcm.sim.cml import Cml
+from lcm.sim.cml.engine import Cml
 from lcm.sim.crash import crash_everywhere
 
 TITLE = "exam-1"

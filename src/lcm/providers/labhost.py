@@ -1,6 +1,6 @@
 """A worker's hypervisor, as controllers see it: the `LabHost` protocol.
 
-`cml` speaks to a CML controller, `sim.cml_direct` to the simulator's engine without a network; one conformance suite
+`cml` speaks to a CML controller, `sim.cml.direct` to the simulator's engine without a network; one conformance suite
 holds both. One object serves one worker. Effects are idempotent; a lab is found again by its title, which is the
 session's name, because importing twice would make two labs.
 """

@@ -1,0 +1,163 @@
+"""What a simulated CML can run: the node definitions that CML ships, as the engine needs and as CML writes them."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lcm.model.node_definitions import SHIPPED, ShippedNode
+
+Json = dict[str, Any]
+
+_SLOWEST_BOOT_SECONDS: Final = 600.0
+_LONGEST_BOOT_TIMEOUT: Final = 2
+"""A definition's time-out is this many times what booting usually takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A node definition with what CML's own table does not tell."""
+
+    shipped: ShippedNode
+    boot_seconds: float
+    main_file: str
+
+    @property
+    def id(self) -> str:
+        return self.shipped.definition_id
+
+    @property
+    def nature(self) -> str:
+        return self.shipped.nature
+
+    @property
+    def licensed(self) -> bool:
+        """Whether a running node counts against the licence; switches and connectors of the host do not."""
+        return self.shipped.driver != "none"
+
+    @property
+    def image(self) -> str | None:
+        """The image that it runs unless its file names another."""
+        return next(iter(self.shipped.image_definitions), None)
+
+    def interface_label(self, slot: int) -> str:
+        """Name the interface in a slot."""
+        known = self.shipped.interfaces
+        return known[slot] if slot < len(known) else f"eth{slot}"
+
+
+def kind_of(shipped: ShippedNode) -> Kind:
+    """Add what the engine needs to a node definition."""
+    boot = min(shipped.boot_timeout_seconds / _LONGEST_BOOT_TIMEOUT, _SLOWEST_BOOT_SECONDS)
+    cisco = shipped.nature in {"router", "switch", "firewall"} and shipped.driver != "none"
+    return Kind(shipped, boot, "ios_config.txt" if cisco else "node.cfg")
+
+
+def unknown(definition_id: str) -> Kind:
+    """Make something ordinary of a definition that nobody installed."""
+    return kind_of(
+        ShippedNode(
+            definition_id=definition_id,
+            nature="server",
+            driver="kvm",
+            cpus=1,
+            ram_mb=1_024,
+            boot_disk_gb=16,
+            boot_timeout_seconds=180,
+            serial_ports=2,
+            interfaces=(),
+            default_interfaces=1,
+            has_vnc=True,
+        )
+    )
+
+
+KINDS: Final = {ref: kind_of(shipped) for ref, shipped in SHIPPED.items()}
+
+
+def definition(kind: Kind) -> Json:
+    """Write a node definition as CML does."""
+    size = _size(kind)
+    files = [{"name": kind.main_file, "content": "", "editable": True}]
+    return {
+        "id": kind.id,
+        "boot": {"timeout": kind.shipped.boot_timeout_seconds, "completed": [], "uses_regex": False},
+        "sim": {
+            "linux_native": {"libvirt_domain_driver": kind.shipped.driver, "driver": "server", **size},
+            "parameters": {},
+            "usage_estimations": {"cpus": size["cpus"] * 20, "ram": size["ram"], "disk": size["boot_disk_size"] * 100},
+        },
+        "general": _general(kind),
+        "configuration": {
+            "generator": {"driver": None},
+            "provisioning": {"files": files, "media_type": "iso", "volume_name": "disk0"},
+        },
+        "device": {"interfaces": _interfaces(kind)},
+        "ui": _ui(kind),
+        "inherited": {"image": {"ram": True, "cpus": True}, "node": {"ram": True, "cpus": True}},
+        "schema_version": "0.0.1",
+    }
+
+
+def simplified(kind: Kind) -> Json:
+    """Write the short form: what a node of this kind gets when its file says nothing."""
+    more = {"console": kind.shipped.serial_ports > 0, "simulate": True, "custom_mac": kind.licensed}
+    return {
+        "id": kind.id,
+        "general": _general(kind),
+        "device": {"interfaces": _interfaces(kind)},
+        "ui": _ui(kind),
+        "sim": _size(kind) | more | {"vnc": kind.shipped.has_vnc},
+        "image_definitions": list(kind.shipped.image_definitions),
+    }
+
+
+def image(kind: Kind) -> Json:
+    """Write the definition of a kind's image."""
+    return {
+        "id": kind.image,
+        "node_definition_id": kind.id,
+        "label": kind.id,
+        "description": "",
+        "disk_image": f"{kind.image}.qcow2",
+        "read_only": True,
+        "schema_version": "0.0.1",
+        "ram": None,
+        "cpus": None,
+    }
+
+
+def _size(kind: Kind) -> Json:
+    return {
+        "ram": kind.shipped.ram_mb,
+        "cpus": int(kind.shipped.cpus),
+        "cpu_limit": 100,
+        "boot_disk_size": int(kind.shipped.boot_disk_gb),
+        "data_volume": int(kind.shipped.data_volume_gb),
+    }
+
+
+def _general(kind: Kind) -> Json:
+    return {"nature": kind.nature, "description": kind.id, "read_only": True}
+
+
+def _interfaces(kind: Kind) -> Json:
+    return {
+        "serial_ports": kind.shipped.serial_ports,
+        "default_console": 0,
+        "physical": list(kind.shipped.interfaces),
+        "has_loopback_zero": kind.shipped.has_loopback,
+        "default_count": kind.shipped.default_interfaces,
+        "min_count": 0,
+        "loopback": ["Loopback0"] if kind.shipped.has_loopback else [],
+        "management": [],
+    }
+
+
+def _ui(kind: Kind) -> Json:
+    return {
+        "label_prefix": f"{kind.id}-",
+        "icon": kind.nature if kind.nature in {"router", "switch", "server", "firewall"} else "host",
+        "label": kind.id,
+        "visible": True,
+        "group": "Cisco" if kind.main_file == "ios_config.txt" else "Others",
+        "description": kind.id,
+    }

@@ -1,0 +1,116 @@
+"""A simulated CML: one machine with labs, users, a licence, and a clock that may run fast.
+
+`direct` and `http` are its two faces: the first for simulations without a network, the second for any CML
+client. Nothing here waits or ticks: every state follows from stored moments and the clock.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lcm.model.clock import Clock
+from lcm.sim.chance import Chance, Ids
+from lcm.sim.cml.faults import Faults
+from lcm.sim.cml.importing import build, read
+from lcm.sim.cml.labs import Core, Labs
+from lcm.sim.cml.licence import LicenceServer, Licensing
+from lcm.sim.cml.life import ACTIVE
+from lcm.sim.cml.notices import Notices
+from lcm.sim.cml.pace import Pace
+from lcm.sim.cml.parts import Lab, Node
+from lcm.sim.cml.patty import Mapped, mapping
+from lcm.sim.cml.pools import Pool, Pools, usage
+from lcm.sim.cml.refusals import Down, Full
+from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.telemetry import Telemetry
+from lcm.sim.cml.users import User, Users
+
+
+class Cml:
+    """One simulated machine with CML on it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        chance: Chance,
+        *,
+        speed: float = 1.0,
+        machine: Machine | None = None,
+        username: str = "admin",
+        password: str = "admin",  # noqa: S107  a simulator's
+        licence_server: LicenceServer | None = None,
+        on: bool = True,
+    ) -> None:
+        self.machine = machine or Machine()
+        self.pace = Pace(clock, speed)
+        self.telemetry = Telemetry(self.pace)
+        self._core = Core(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry)
+        self.labs = Labs(self._core, self._check_room)
+        self.users = Users(self._core, username, password)
+        self.pools = Pools(self._core.ids)
+        self.notices = Notices(self._core)
+        self.licence_server = licence_server or LicenceServer()
+        self.licence = Licensing(self._core, self.licence_server, self._core.ids())
+        self.faults = Faults()
+        self.ailments: list[str] = []
+        """What its health check complains about."""
+        self._on_since: float | None = -self.machine.boot_seconds if on else None
+
+    def new_id(self) -> str:
+        """Make an id."""
+        return self._core.ids()
+
+    @property
+    def up(self) -> bool:
+        return self._on_since is not None and self.pace.age() - self._on_since >= self.machine.boot_seconds
+
+    def check_up(self) -> None:
+        """Raise Down unless CML is ready."""
+        if not self.up:
+            silent_until = self.machine.silent_seconds + (self._on_since or 0.0)
+            raise Down(listening=self._on_since is not None and self.pace.age() >= silent_until)
+
+    def power_on(self) -> None:
+        """Switch the machine on; CML is ready a while later."""
+        if self._on_since is None:
+            self._on_since = self.pace.age()
+
+    def power_off(self) -> None:
+        """Switch the machine off: labs stay, their nodes stop, nobody is signed in."""
+        self._on_since = None
+        self.labs.power_off()
+        self.users.expire_tokens()
+
+    def restart(self) -> None:
+        """Switch the machine off and on."""
+        self.power_off()
+        self.power_on()
+
+    def import_lab(self, text: str | bytes, owner: User, title: str | None = None) -> tuple[Lab, list[str]]:
+        """Make a lab of a topology file; return it with warnings."""
+        return build(self.labs, self._core, read(text), owner.id, title)
+
+    def active_nodes(self) -> list[Node]:
+        """List the nodes that run or are about to."""
+        age = self.pace.age()
+        return [node for node in self.labs.nodes() if node.life.state(age) in ACTIVE]
+
+    def pool_usage(self, pool: Pool) -> dict[str, Any]:
+        """Add up what the users of a pool use now."""
+        return usage(node for node in self.active_nodes() if self.labs.get(node.lab_id).owner_id in pool.users)
+
+    def patty(self, protocol: str = "tcp") -> dict[int, Mapped]:
+        """Return the ports that are open for nodes now."""
+        ports = mapping(self.labs, self.pace.age()) if self.up else {}
+        return {port: found for (kind, port), found in ports.items() if kind == protocol}
+
+    def _check_room(self, nodes: Sequence[Node]) -> None:
+        active = [node for node in self.active_nodes() if node not in nodes]
+        wanted = sum(node.kind.licensed for node in [*active, *nodes])
+        limit = self.licence.node_limit
+        if wanted > limit and any(node.kind.licensed for node in nodes):
+            raise Full(f"Cannot start lab. Node license limit exceeded: {wanted} of {limit}.")
+        for pool in self.pools.all.values():
+            mine = [node for node in nodes if self.labs.get(node.lab_id).owner_id in pool.users]
+            if mine:
+                held = [node for node in active if self.labs.get(node.lab_id).owner_id in pool.users]
+                self.pools.check(pool, held, mine)

@@ -1,0 +1,181 @@
+"""What the simulator's engine holds, as controllers see it through `LabHost`. Used by `direct`."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from lcm.providers.labhost import (
+    Health,
+    InterfaceFacts,
+    LabState,
+    LabSummary,
+    Licence,
+    LinkUse,
+    NodeDefinition,
+    NodeFacts,
+    NodeUse,
+    PoolUse,
+    SimulationStats,
+    Stats,
+)
+from lcm.sim.cml.definitions import Kind
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.life import State
+from lcm.sim.cml.parts import Interface, Lab, Node
+from lcm.sim.cml.pools import Pool
+from lcm.sim.cml.stats import health, node_addresses, simulation_stats, system_stats
+from lcm.sim.cml.wiring import interface_state
+
+_MB: Final = 1024 * 1024
+_KB_PER_MB: Final = 1024
+_PERCENT: Final = 100
+
+
+def lab_facts(cml: Cml, lab: Lab) -> LabSummary:
+    """Describe a lab."""
+    owner = cml.users.everybody.get(lab.owner_id)
+    return LabSummary(
+        lab_id=lab.id,
+        title=lab.title,
+        state=LabState(lab.state(cml.pace.age())),
+        node_count=len(lab.nodes),
+        owner=owner.username if owner else "",
+        created_at=_seconds(lab.created),
+        modified_at=_seconds(lab.modified),
+    )
+
+
+def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
+    """Describe a node: what its file says until it starts, then what it really got."""
+    started = node.life.state(age) is not State.DEFINED
+    spec = node.spec
+    disks = [node.boot_disk_gb, node.data_volume_gb] if started else [spec.boot_disk_size, spec.data_volume]
+    known = [disk for disk in disks if disk is not None]
+    return NodeFacts(
+        node_id=node.id,
+        label=spec.label,
+        node_definition=spec.node_definition,
+        state=node.life.state(age),
+        tags=tuple(spec.tags),
+        cpus=node.cpus if started else spec.cpus,
+        cpu_limit=node.cpu_limit if started else spec.cpu_limit,
+        ram_mb=node.ram_mb if started else spec.ram,
+        disk_gb=float(sum(known)) if known else None,
+        interfaces=tuple(interfaces),
+    )
+
+
+def interface_facts(node: Node, age: float) -> Iterator[InterfaceFacts]:
+    """Describe a node's interfaces and the addresses seen on them."""
+    seen = {one["id"]: one["ip4"] for one in node_addresses(node, age)["interfaces"].values()}
+    for one in node.interfaces:
+        yield _interface(node, one, age, seen.get(one.id, ()))
+
+
+def stats_facts(cml: Cml) -> Stats:
+    """Describe what the machine has and uses."""
+    report = system_stats(cml.machine, cml.labs.nodes(), cml.pace.age())
+    all_, (compute,) = report["all"], report["computes"].values()
+    domains = compute["stats"]["dominfo"]
+    return Stats(
+        cpu_count=all_["cpu"]["count"],
+        cpu_percent=all_["cpu"]["percent"],
+        memory_total_mb=int(all_["memory"]["total"] / _MB),
+        memory_used_mb=int(all_["memory"]["used"] / _MB),
+        disk_total_mb=int(all_["disk"]["total"] / _MB),
+        disk_used_mb=int(all_["disk"]["used"] / _MB),
+        running_nodes=domains["running_nodes"],
+        total_nodes=domains["total_nodes"],
+        allocated_cpus=domains["allocated_cpus"],
+        allocated_memory_mb=domains["allocated_memory"] // _KB_PER_MB,
+    )
+
+
+def health_facts(cml: Cml) -> Health:
+    """Describe how CML feels."""
+    report = health(cml.machine, cml.ailments)
+    parts = {"controller": report["controller"]} | {one["hostname"]: one for one in report["computes"].values()}
+    reasons = [
+        f"{name}: {check}"
+        for name, part in parts.items()
+        for check, good in part.items()
+        if good is False and check != "valid"
+    ]
+    return Health(healthy=report["valid"], licensed=cml.licence.in_compliance, reasons=tuple(reasons))
+
+
+def use_facts(cml: Cml, lab: Lab) -> SimulationStats:
+    """Describe what a lab's nodes and links use."""
+    report = simulation_stats(lab, cml.pace)
+    links = report["links"].items()
+    return SimulationStats(
+        nodes={ref: _use(one) for ref, one in report["nodes"].items()},
+        links={ref: LinkUse(read_bytes=one["readbytes"], written_bytes=one["writebytes"]) for ref, one in links},
+    )
+
+
+def licence_facts(cml: Cml) -> Licence:
+    """Describe the licence."""
+    licence = cml.licence
+    return Licence(
+        registration=licence.registration(),
+        authorization=licence.authorization(),
+        product=licence.product,
+        node_limit=licence.node_limit,
+        expansion_nodes=licence.expansion,
+        failure=licence.failure(hidden=True),
+    )
+
+
+def pool_facts(pool: Pool, used: dict[str, Any]) -> PoolUse:
+    """Describe a resource pool."""
+    return PoolUse(
+        pool_id=pool.id,
+        label=pool.label,
+        licenses=used["licenses"],
+        licenses_limit=pool.licenses,
+        cpus=used["cpus"] / _PERCENT,
+        cpus_limit=pool.cpus,
+        ram_mb=used["ram"],
+        ram_limit_mb=pool.ram,
+    )
+
+
+def definition_facts(kind: Kind) -> NodeDefinition:
+    """Describe what can be run."""
+    shipped = kind.shipped
+    return NodeDefinition(
+        definition_id=kind.id,
+        cpus=shipped.cpus,
+        ram_mb=shipped.ram_mb,
+        boot_disk_gb=shipped.boot_disk_gb,
+        data_volume_gb=shipped.data_volume_gb,
+        nature=kind.nature,
+        image_definitions=shipped.image_definitions,
+    )
+
+
+def _interface(node: Node, one: Interface, age: float, ip4: Iterable[str]) -> InterfaceFacts:
+    return InterfaceFacts(
+        interface_id=one.id,
+        label=one.label,
+        slot=one.slot,
+        state=interface_state(node.life.state(age), one),
+        mac_address=one.operational_mac or one.mac_address,
+        ip4=tuple(ip4),
+    )
+
+
+def _use(one: dict[str, Any]) -> NodeUse:
+    return NodeUse(
+        cpu_usage=one.get("cpu_usage"),
+        ram_usage=one.get("ram_usage"),
+        disk_usage=one.get("disk_usage"),
+        cpus=one.get("cpus"),
+        ram_mb=one.get("ram"),
+        seconds_in_state=one["times"],
+    )
+
+
+def _seconds(moment: datetime) -> datetime:
+    return moment.replace(microsecond=0)

@@ -1,0 +1,67 @@
+"""How fast a simulated machine lives. Every part of the CML simulator reads its time here.
+
+An *age* counts simulated seconds. It runs `speed` times as fast as the clock and never backwards, whatever is done to
+the speed or to the clock, so that a node that has booted stays booted.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from lcm.model.clock import Clock
+
+FASTEST: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """From this moment on, at which the machine had this age, it lives this fast."""
+
+    moment: datetime
+    age: float
+    speed: float
+
+
+class Pace:
+    """Turns the clock into a machine's age, and ages back into moments."""
+
+    def __init__(self, clock: Clock, speed: float = 1.0) -> None:
+        self._clock = clock
+        self._latest = 0.0
+        self._turns = [_Turn(clock.now(), 0.0, _positive(speed))]
+
+    @property
+    def speed(self) -> float:
+        return self._turns[-1].speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._turns.append(_Turn(self._clock.now(), self.age(), _positive(speed)))
+
+    def now(self) -> datetime:
+        """Return the clock's moment."""
+        return self._clock.now()
+
+    def age(self) -> float:
+        """Return the machine's age now."""
+        turn = self._turns[-1]
+        age = turn.age + (self._clock.now() - turn.moment).total_seconds() * turn.speed
+        self._latest = max(self._latest, age)
+        return self._latest
+
+    def moment(self, age: float) -> datetime:
+        """Return when the machine had, or at the present speed will have, this age."""
+        at = bisect_right(self._turns, age, key=lambda turn: turn.age) - 1
+        turn = self._turns[max(at, 0)]
+        return turn.moment + timedelta(seconds=(age - turn.age) / turn.speed)
+
+    def seconds_since(self, age: float) -> float:
+        """Return how many seconds of the clock have passed since an age."""
+        return max(0.0, (self._clock.now() - self.moment(age)).total_seconds())
+
+
+def _positive(speed: float) -> float:
+    if not 0 < speed <= FASTEST:
+        raise ValueError(f"a speed is above 0 and at most {FASTEST}")
+    return speed

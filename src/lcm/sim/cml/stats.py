@@ -1,0 +1,209 @@
+"""Figures of a simulated CML: what the machine has, what running nodes use of it, and the addresses they got.
+
+Loads are made up from a node's id and age, so the same moment always shows the same figures.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lcm.sim.cml.life import ACTIVE, RUNNING, State
+from lcm.sim.cml.pace import Pace
+from lcm.sim.cml.parts import Lab, Link, Node
+from lcm.sim.cml.wiring import link_state
+
+Json = dict[str, Any]
+
+COMPUTE_ID: Final = "00000000-0000-4000-b000-000000000000"
+_CORE_CHECKS: Final = ("core_connected", "nodes_loaded", "images_loaded")
+_COMPUTE_CHECKS: Final = (
+    "kvm_vmx_enabled",
+    "enough_cpus",
+    "lld_connected",
+    "lld_synced",
+    "libvirt",
+    "fabric",
+    "device_mux",
+    "refplat_images_available",
+    "docker_shim",
+)
+_MB: Final = 1024 * 1024
+_OWN_MEMORY_MB: Final = 2_600
+_OWN_DISK_GB: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The hardware, and the CML installed on it; an m5zn.metal unless told otherwise."""
+
+    cpu_count: int = 48
+    memory_mb: int = 196_608
+    disk_gb: int = 500
+    version: str = "2.9.1+build.7"
+    hostname: str = "cml-controller"
+    silent_seconds: float = 45.0
+    """How long after power-on nothing listens."""
+    boot_seconds: float = 240.0
+    """How long after power-on CML is ready; in between its proxy answers 502."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one running node uses."""
+
+    cpu_percent: float
+    ram_percent: float
+    disk_mb: int
+    read_bytes: int
+    written_bytes: int
+
+
+def load(node: Node, age: float) -> Load:
+    """Make up what a node uses: busy while it boots, then little, in slow waves."""
+    luck = int(node.id[:8], 16) / 0xFFFFFFFF
+    started = node.life.entered(State.STARTED) or age
+    ran = max(0.0, age - started)
+    wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * luck)
+    booted = node.life.state(age) is State.BOOTED
+    cpu = (2 + 8 * luck) * wave if booted else 70 + 25 * luck
+    ram = (35 + 40 * luck) if booted else 20 + 10 * luck
+    return Load(
+        cpu_percent=round(min(cpu, 100.0), 2),
+        ram_percent=round(ram, 2),
+        disk_mb=round(200 + 400 * luck + min(ran, 36_000) / 60),
+        read_bytes=int(50_000_000 * (1 + luck) + ran * 900),
+        written_bytes=int(400_000 * (1 + luck) + ran * 2_300),
+    )
+
+
+def system_stats(machine: Machine, nodes: Iterable[Node], age: float) -> Json:
+    """Write what the machine has and uses."""
+    all_nodes = list(nodes)
+    running = [node for node in all_nodes if node.life.state(age) in RUNNING]
+    loads = [(node, load(node, age)) for node in running]
+    busy = 0.4 + sum(node.cpus * one.cpu_percent / 100 for node, one in loads)
+    memory_mb = _OWN_MEMORY_MB + sum(node.ram_mb * one.ram_percent / 100 for node, one in loads)
+    disk_mb = _OWN_DISK_GB * 1024 + sum(one.disk_mb for _, one in loads)
+    percent = round(min(100.0, 100 * busy / machine.cpu_count), 2)
+    cpu = {"count": machine.cpu_count, "percent": percent}
+    memory = _space(memory_mb, machine.memory_mb)
+    disk = _space(disk_mb, machine.disk_gb * 1024)
+    allocated = sum(node.cpus for node in running)
+    detail = {
+        "cpu": cpu
+        | {
+            "model": "Simulated CPU",
+            "predicted": round(100 * allocated / machine.cpu_count),
+            "load": [round(busy, 2)] * 3,
+        },
+        "memory": memory,
+        "disk": disk,
+        "dominfo": counts(all_nodes, age)
+        | {"allocated_cpus": allocated, "allocated_memory": sum(node.ram_mb for node in running) * 1024},
+    }
+    host = {"hostname": machine.hostname, "is_controller": True, "stats": detail}
+    return {
+        "computes": {COMPUTE_ID: host},
+        "all": {"cpu": cpu, "memory": memory, "disk": disk},
+        "controller": {"disk": disk},
+    }
+
+
+def health(machine: Machine, ailments: Iterable[str]) -> Json:
+    """Write which parts are well; an ailment is the name of a check that fails."""
+    ill = set(ailments)
+    core, compute = ({name: name not in ill for name in checks} for checks in (_CORE_CHECKS, _COMPUTE_CHECKS))
+    core_valid, compute_valid = all(core.values()), all(compute.values())
+    about = {"admission_state": "READY", "is_controller": True, "hostname": machine.hostname}
+    return {
+        "valid": core_valid and compute_valid,
+        "computes": {COMPUTE_ID: compute | {"valid": compute_valid} | about},
+        "controller": core | {"valid": core_valid},
+    }
+
+
+def counts(nodes: Iterable[Node], age: float) -> Json:
+    """Count nodes that have disks here, and those that run."""
+    states = [node.life.state(age) for node in nodes]
+    return {
+        "total_nodes": sum(state is not State.DEFINED for state in states),
+        "total_orphans": 0,
+        "running_nodes": sum(state in RUNNING for state in states),
+        "running_orphans": 0,
+    }
+
+
+def simulation_stats(lab: Lab, pace: Pace) -> Json:
+    """Write a lab's running figures by node and link id; what does not run is left out."""
+    age = pace.age()
+    nodes = {node.id: _node(node, pace, age) for node in lab.nodes.values() if node.life.state(age) in ACTIVE}
+    links = {link.id: _link(lab, link, age) for link in lab.links.values() if _up(lab, link, age)}
+    return {"nodes": nodes, "links": links}
+
+
+def layer3_addresses(lab: Lab, age: float) -> Json:
+    """Write the addresses seen on the nodes of a lab that have booted."""
+    found = {node.id: node_addresses(node, age) for node in lab.nodes.values() if node.kind.licensed}
+    return {ref: one for ref, one in found.items() if one["interfaces"]}
+
+
+def node_addresses(node: Node, age: float) -> Json:
+    """Write the addresses seen on one node."""
+    seen = node.life.state(age) is State.BOOTED
+    return {
+        "name": node.spec.label,
+        "interfaces": {
+            one.operational_mac: {"id": one.id, "label": one.label, "ip4": [one.ip4], "ip6": []}
+            for one in node.interfaces
+            if seen and one.ip4 and not one.down
+        },
+    }
+
+
+def _node(node: Node, pace: Pace, age: float) -> Json:
+    times = _times(node, pace, age)
+    if node.life.state(age) not in RUNNING:
+        return {"times": times}
+    now = load(node, age)
+    return {
+        "cpu_usage": now.cpu_percent,
+        "ram_usage": now.ram_percent,
+        "disk_usage": now.disk_mb,
+        "block0_rd_bytes": now.read_bytes,
+        "block0_wr_bytes": now.written_bytes,
+        "cpu_limit": node.cpu_limit,
+        "cpus": node.cpus,
+        "ram": node.ram_mb,
+        "times": times,
+    }
+
+
+def _times(node: Node, pace: Pace, age: float) -> Json:
+    """Write how long it queued, and how long ago it started and booted, in seconds of the clock."""
+    queued, started, booted = (node.life.entered(one) for one in (State.QUEUED, State.STARTED, State.BOOTED))
+    if queued is None:
+        return {"QUEUED": 0, "STARTED": 0, "BOOTED": 0}
+    has_started = started is not None and queued <= started <= age
+    has_booted = has_started and booted is not None and queued <= booted <= age
+    waited = pace.seconds_since(queued) - (pace.seconds_since(started) if has_started and started is not None else 0)
+    return {
+        "QUEUED": round(waited),
+        "STARTED": round(pace.seconds_since(started)) if has_started and started is not None else 0,
+        "BOOTED": round(pace.seconds_since(booted)) if has_booted and booted is not None else 0,
+    }
+
+
+def _link(lab: Lab, link: Link, age: float) -> Json:
+    ends = (lab.nodes[end.node_id].life.entered(State.STARTED) or age for end in (link.a, link.b))
+    up = int(max(0.0, age - max(ends)))
+    return {"readbytes": up * 180, "readpackets": up * 2, "writebytes": up * 210, "writepackets": up * 2, "drops": 0}
+
+
+def _up(lab: Lab, link: Link, age: float) -> bool:
+    return link_state(lab, link, age) is State.STARTED
+
+
+def _space(used_mb: float, total_mb: int) -> Json:
+    total, used = float(total_mb * _MB), float(round(min(used_mb, total_mb) * _MB))
+    return {"used": used, "free": total - used, "total": total}

@@ -1,0 +1,61 @@
+"""What happens on a simulated CML, as its telemetry tells it; controllers read people's activity from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from lcm.sim.cml.pace import Pace
+
+_KEPT: Final = 1_000
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, perhaps still to come."""
+
+    age: float
+    category: str
+    lab_id: str | None
+    node_id: str | None
+    data: Json
+
+
+class Telemetry:
+    """The newest events by age."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._events: list[Event] = []
+        self.opt_in: bool | None = True
+
+    def record(
+        self,
+        category: str,
+        *,
+        after: float = 0.0,
+        lab_id: str | None = None,
+        node_id: str | None = None,
+        **data: str | int,
+    ) -> None:
+        """Note what happens now, or will happen after some simulated seconds unless it is forgotten before."""
+        self._events.append(Event(self._pace.age() + after, category, lab_id, node_id, data))
+        if len(self._events) > 2 * _KEPT:
+            self._events = sorted(self._events, key=_age)[-_KEPT:]
+
+    def forget_plans(self, node_ids: set[str]) -> None:
+        """Drop what was still to happen to these nodes."""
+        age = self._pace.age()
+        self._events = [event for event in self._events if event.age <= age or event.node_id not in node_ids]
+
+    def past(self, lab_id: str | None = None) -> Sequence[tuple[datetime, Event]]:
+        """List what has happened, oldest first; everywhere, or in one lab."""
+        age = self._pace.age()
+        seen = [one for one in self._events if one.age <= age and lab_id in {None, one.lab_id}]
+        return [(self._pace.moment(event.age), event) for event in sorted(seen, key=_age)]
+
+
+def _age(event: Event) -> float:
+    return event.age

@@ -1,0 +1,225 @@
+"""Users, groups and sign-in tokens of a simulated CML."""
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from lcm.sim.cml.documents import Association, Credentials, GroupCreate, GroupUpdate, UserCreate, UserUpdate
+from lcm.sim.cml.labs import Core
+from lcm.sim.cml.parts import Lab
+from lcm.sim.cml.refusals import Refusal, bad, forbidden, missing
+
+ADMIN_ID: Final = "00000000-0000-4000-a000-000000000000"
+SESSION_SECONDS: Final = 86_400
+EVERYTHING: Final = ("lab_admin", "lab_edit", "lab_exec", "lab_view")
+_SHORTEST_PASSWORD: Final = 5
+
+
+@dataclass(slots=True, eq=False)
+class User:
+    """Somebody who may sign in."""
+
+    id: str
+    username: str
+    password: str
+    created: datetime
+    modified: datetime
+    admin: bool = False
+    fullname: str = ""
+    description: str = ""
+    email: str = ""
+    groups: list[str] = field(default_factory=list)
+    resource_pool: str | None = None
+    opt_in: bool | None = None
+    tour_version: str = ""
+    pubkey: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Users who share labs."""
+
+    id: str
+    name: str
+    created: datetime
+    modified: datetime
+    description: str = ""
+    members: list[str] = field(default_factory=list)
+    associations: list[Association] = field(default_factory=list)
+
+
+class Users:
+    """Everybody, and the tokens by which they are known."""
+
+    def __init__(self, core: Core, username: str, password: str) -> None:
+        now = core.pace.now()
+        admin = User(ADMIN_ID, username, password, now, now, admin=True)
+        self._core = core
+        self._secret = core.chance.randbytes(32)
+        self._tokens: dict[str, tuple[str, datetime]] = {}
+        self.everybody: dict[str, User] = {admin.id: admin}
+        self.groups: dict[str, Group] = {}
+        self.session_seconds = SESSION_SECONDS
+
+    @property
+    def administrator(self) -> User:
+        return self.everybody[ADMIN_ID]
+
+    def check(self, credentials: Credentials) -> User:
+        """Find the user by name and password, or refuse."""
+        for user in self.everybody.values():
+            if (user.username, user.password) == (credentials.username, credentials.password):
+                return user
+        raise forbidden("Authentication failed!")
+
+    def sign_in(self, credentials: Credentials) -> tuple[User, str]:
+        """Make a token for a user."""
+        user, now = self.check(credentials), self._core.pace.now()
+        self._tokens = {token: (owner, end) for token, (owner, end) in self._tokens.items() if end > now}
+        end = now + timedelta(seconds=self.session_seconds)
+        token = self._token(user, now, end)
+        self._tokens[token] = user.id, end
+        return user, token
+
+    def known_by(self, token: str) -> User:
+        """Find the user of a token that is still good, or refuse."""
+        user_id, end = self._tokens.get(token, ("", None))
+        if end is None or end <= self._core.pace.now():
+            raise Refusal(401, "Unauthorized")
+        return self.everybody[user_id]
+
+    def sign_out(self, user: User, token: str | None = None) -> None:
+        """Make one token of a user worthless, or all of them."""
+        self._tokens = {
+            one: kept for one, kept in self._tokens.items() if kept[0] != user.id or token not in {None, one}
+        }
+
+    def expire_tokens(self) -> None:
+        """Make every token worthless."""
+        self._tokens.clear()
+
+    def get(self, ref: str) -> User:
+        """Find a user or refuse."""
+        if ref not in self.everybody:
+            raise missing("User", ref)
+        return self.everybody[ref]
+
+    def group(self, ref: str) -> Group:
+        """Find a group or refuse."""
+        if ref not in self.groups:
+            raise missing("Group", ref)
+        return self.groups[ref]
+
+    def add(self, wanted: UserCreate) -> User:
+        """Make a user."""
+        if any(user.username == wanted.username for user in self.everybody.values()):
+            raise Refusal(422, "User already exists")
+        _check_password(wanted.password)
+        now = self._core.pace.now()
+        user = User(self._core.ids(), wanted.username, wanted.password, now, now)
+        for name in ("fullname", "description", "email", "admin", "resource_pool", "opt_in", "tour_version", "pubkey"):
+            setattr(user, name, getattr(wanted, name))
+        self.everybody[user.id] = user
+        self._join(user, wanted.groups)
+        return user
+
+    def change(self, user: User, wanted: UserUpdate, by: User) -> User:
+        """Change a user. A new password or other rights sign the user out everywhere."""
+        given = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+        password = given.pop("password", None)
+        if password is not None:
+            if not by.admin and password.old_password != user.password:
+                raise forbidden("Wrong old password.")
+            _check_password(password.new_password)
+            user.password = password.new_password
+        self._join(user, given.pop("groups", user.groups))
+        given.pop("associations", None)
+        if password is not None or given.get("admin", user.admin) != user.admin:
+            self.sign_out(user)
+        for name, value in given.items():
+            setattr(user, name, value)
+        user.modified = self._core.pace.now()
+        return user
+
+    def remove(self, user: User) -> None:
+        """Remove a user, who is signed out."""
+        if user.id == ADMIN_ID:
+            raise bad("This user cannot be deleted.")
+        self.sign_out(user)
+        self._join(user, [])
+        del self.everybody[user.id]
+
+    def add_group(self, wanted: GroupCreate) -> Group:
+        """Make a group."""
+        if any(group.name == wanted.name for group in self.groups.values()):
+            raise Refusal(422, "Group already exists")
+        now = self._core.pace.now()
+        group = Group(self._core.ids(), wanted.name, now, now, wanted.description)
+        self.groups[group.id] = group
+        return self.change_group(group, GroupUpdate(members=wanted.members, associations=wanted.associations))
+
+    def change_group(self, group: Group, wanted: GroupUpdate) -> Group:
+        """Change a group."""
+        for name in ("name", "description", "associations"):
+            if (value := getattr(wanted, name)) is not UNSET:
+                setattr(group, name, value)
+        if wanted.members is not UNSET:
+            for user in self.everybody.values():
+                others = [ref for ref in user.groups if ref != group.id]
+                self._join(user, [*others, group.id] if user.id in wanted.members else others)
+        group.modified = self._core.pace.now()
+        return group
+
+    def remove_group(self, group: Group) -> None:
+        """Remove a group."""
+        self.change_group(group, GroupUpdate(members=[]))
+        del self.groups[group.id]
+
+    def permissions(self, user: User, lab: Lab) -> tuple[str, ...]:
+        """Say what a user may do with a lab; nothing means that it is not even seen."""
+        if user.admin or lab.owner_id == user.id:
+            return EVERYTHING
+        mine = [one for one in lab.associations.users if one.id == user.id]
+        mine += [one for one in lab.associations.groups if one.id in user.groups]
+        held = {right for one in mine for right in one.permissions}
+        held |= {
+            right
+            for ref in user.groups
+            for one in self.groups[ref].associations
+            if one.id == lab.id
+            for right in one.permissions
+        }
+        return tuple(right for right in EVERYTHING if right in held)
+
+    def _join(self, user: User, refs: list[str]) -> None:
+        for group in self.groups.values():
+            group.members = [ref for ref in group.members if ref != user.id]
+        user.groups = [self.group(ref).id for ref in refs]
+        for ref in user.groups:
+            self.groups[ref].members.append(user.id)
+
+    def _token(self, user: User, start: datetime, end: datetime) -> str:
+        claims = {
+            "iss": "com.cisco.virl",
+            "iat": int(start.timestamp()),
+            "exp": int(end.timestamp()),
+            "sub": user.id,
+            "jti": self._core.ids(),
+        }
+        signed = b".".join(_b64(msgspec.json.encode(one)) for one in ({"alg": "HS256", "typ": "JWT"}, claims))
+        return (signed + b"." + _b64(hmac.digest(self._secret, signed, hashlib.sha256))).decode()
+
+
+def _check_password(password: str) -> None:
+    if len(password) < _SHORTEST_PASSWORD:
+        raise forbidden("Password validation failure! The password is too short.")
+
+
+def _b64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
