@@ -9,7 +9,7 @@ ONLY ?=
 .PHONY: help up test check fmt bench chaos topologies docs lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it)
 	@$(BIN)/lcm up
