@@ -23,7 +23,7 @@ def show(title: str, allocator: ResourceAllocator) -> None:
 
 async def first_day(path: Path) -> dict[str, str]:
     """Allocate until it is full, then give one back."""
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     allocator = await ResourceAllocator.open(4.0, 8, store=store, clock=SystemClock())
     show("empty", allocator)
     small = await allocator.allocate_resources({"cpu": "0.5", "memory": "512Mi"})
@@ -41,7 +41,7 @@ async def first_day(path: Path) -> dict[str, str]:
 
 async def second_day(path: Path, large: dict[str, str]) -> None:
     """Find what was allocated the day before, and release it twice."""
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     allocator = await ResourceAllocator.open(4.0, 8, store=store, clock=SystemClock())
     show("after a restart", allocator)
     await allocator.release_resources(large)

@@ -10,7 +10,6 @@ from lcm.store.etcd import EtcdStore
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 _serial = itertools.count()
 
@@ -56,7 +55,7 @@ class OpenedArena:
 
 def sqlite_arena(folder: Path) -> OpenedArena:
     path = folder / f"store-{next(_serial)}.db"
-    return OpenedArena(lambda backlog: SqliteStore.open(path, clock=SystemClock(), backlog=backlog))
+    return OpenedArena(lambda backlog: SqliteStore.open(path, backlog=backlog))
 
 
 def etcd_arena(endpoint: str) -> OpenedArena:

@@ -221,6 +221,8 @@ class Proxy:
         task = asyncio.create_task(self._link(reader, writer))
         self._links.add(task)
         task.add_done_callback(self._links.discard)
+        # Not in the task: one that is cancelled before it ever runs has no end to clean up in.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -228,10 +230,7 @@ class Proxy:
             inner, outer = await asyncio.open_connection(*self._target)
         except OSError:
             return
-        else:
-            await self._join((reader, outer), (inner, writer))
-        finally:
-            writer.transport.abort()
+        await self._join((reader, outer), (inner, writer))
 
     async def _join(self, asking: Pipe, answering: Pipe) -> None:
         pipes = [

@@ -1,4 +1,4 @@
-"""SQLite stores for tests: opened and closed, on a clock that a test sets, and watched with a time limit."""
+"""SQLite stores for tests: opened and closed, on time that a test sets, and watched with a time limit."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lcm.model.clock import Clock
+from lcm.model.clock import Stopwatch
 from lcm.store.base import Changed, Put, Watch
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 
 class HandClock:
@@ -25,9 +24,22 @@ class HandClock:
         self.moment += timedelta(**span)
 
 
+class HandStopwatch:
+    """A stopwatch that a test sets."""
+
+    def __init__(self) -> None:
+        self.elapsed = 1_000_000.0
+
+    def seconds(self) -> float:
+        return self.elapsed
+
+    def step(self, seconds: float) -> None:
+        self.elapsed += seconds
+
+
 @contextlib.asynccontextmanager
-async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore.open(path, clock=clock or SystemClock())
+async def opened(path: Path, stopwatch: Stopwatch | None = None) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, stopwatch=stopwatch)
     try:
         yield store
     finally:

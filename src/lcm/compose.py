@@ -26,7 +26,7 @@ async def embedded(settings: Settings) -> AsyncIterator[Running]:
     """Run everything in one process, on a file."""
     clock = SystemClock()
     file = settings.data_dir / "lcm.db"
-    store = await SqliteStore.open(file, clock=clock)
+    store = await SqliteStore.open(file)
     try:
         allocator = await ResourceAllocator.open(
             settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=clock

@@ -1,6 +1,7 @@
 """The real machine's time and chance. `compose` hands these to whatever needs them."""
 
 import secrets
+import time
 import uuid
 from datetime import UTC, datetime
 
@@ -11,6 +12,16 @@ class SystemClock:
     def now(self) -> datetime:
         """Return the present moment in UTC."""
         return datetime.now(UTC)
+
+
+class SystemStopwatch:
+    """The machine's seconds since it booted, sleep included where the system counts it."""
+
+    def seconds(self) -> float:
+        """Return the seconds that have passed."""
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
 
 
 def new_epoch() -> str:

@@ -6,11 +6,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.baseline.etcd import commits_per_second
+from bench.baseline.etcd import Load, commits_per_second
 from bench.figures import Figure, ratio
 from lcm.store.base import EVENTS_KEY, Put, pack_events
 from lcm.store.etcd import EtcdStore
-from lcm.store.etcd_keys import seal
+from lcm.store.etcd_keys import LOADING_KEY, seal
 from servers import EtcdServer
 
 WRITERS = 64
@@ -34,10 +34,8 @@ async def bench_commits() -> list[Figure]:
         async def bare() -> float:
             root = next(roots)
             names = [(root + key).encode() for key in keys]
-            events_key = (root + EVENTS_KEY).encode()
-            return await commits_per_second(
-                server.endpoint, names, events_key, value=sealed, events=events, rounds=ROUNDS
-            )
+            load = Load((root + LOADING_KEY).encode(), sealed, (root + EVENTS_KEY).encode(), events)
+            return await commits_per_second(server.endpoint, names, load, rounds=ROUNDS)
 
         await bare()
         measured = await ratio(ours, bare, pairs=PAIRS, floor=FLOOR_COMMITS_PER_SECOND)

@@ -12,7 +12,6 @@ from bench.baseline.sqlite import commits_per_second
 from bench.figures import Figure, ratio
 from lcm.store.base import Changed, Put
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 WRITERS = 64
 ROUNDS = 100
@@ -41,7 +40,7 @@ async def bench_commits() -> list[Figure]:
 
 async def bench_watch_in_process() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        store = await SqliteStore.open(Path(folder, "store.db"), clock=SystemClock())
+        store = await SqliteStore.open(Path(folder, "store.db"))
         puts, deliveries = await _put_and_watch(store)
         await store.close()
     put = statistics.median(puts)
@@ -53,7 +52,7 @@ async def bench_watch_between_processes() -> list[Figure]:
     script = Path(__file__).with_name("outside_writer.py")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "store.db")
-        store = await SqliteStore.open(path, clock=SystemClock())
+        store = await SqliteStore.open(path)
         writer = await asyncio.create_subprocess_exec(sys.executable, script, path, str(FOREIGN_PUTS))
         async with asyncio.timeout(60), store.watch("k/", after=1) as watch:
             delays = [_age(await anext(watch)) for _ in range(FOREIGN_PUTS)]
@@ -69,7 +68,7 @@ def _age(changed: Changed) -> float:
 
 
 async def _commits_per_second(path: Path, keys: list[str]) -> float:
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
 
     async def write(key: str) -> None:
         revision = 0

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from lcm.store.base import Put
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 
 async def write(path: Path, count: int) -> None:
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     for n in range(count):
         # No multiple of the watcher's polling, lest all commits meet it at the same phase.
         await asyncio.sleep(0.0073)

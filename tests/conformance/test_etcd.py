@@ -3,19 +3,21 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from grpc import StatusCode
 
 from certificates import Authority
-from lcm.model.errors import Invalid, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
-from lcm.store.base import Change, Changed, Delete, Put, everything
+from lcm.model.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
+from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, Changed, Delete, Put, everything
 from lcm.store.etcd import EtcdStore
 from lcm.store.etcd_keys import seal, unseal
 from lcm.store.etcd_load import Loading
-from lcm.store.etcd_wire import EtcdTls, Peer, fault, rpc
+from lcm.store.etcd_wire import EtcdTls, Message, Method, Peer, Wire, fault, rpc
 from servers import LOOPBACK, EtcdServer, Proxy, free_port
 
 _serial = itertools.count()
@@ -50,6 +52,34 @@ async def far(proxies: list[Proxy], root: str) -> AsyncIterator[EtcdStore]:
 async def puts(*some: Put) -> AsyncIterator[Put]:
     for put in some:
         yield put
+
+
+class Tapped:
+    """The wire of a store, which tells how many keys were asked for, and breaks for ever after so many requests."""
+
+    def __init__(self, store: EtcdStore, breaks_after: int = 1_000) -> None:
+        self.asked: list[int] = []
+        self._left = breaks_after
+        self._wire = store._wire
+        store._wire = cast("Wire", self)
+
+    async def ask(self, method: Method, request: Message) -> Message:
+        self._spend()
+        for step in getattr(request, "success", ()):
+            self.asked.append(step.request_range.limit)
+        return await self._wire.ask(method, request)
+
+    async def send(self, method: Method, request: Message) -> Message:
+        self._spend()
+        return await self._wire.send(method, request)
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Unreachable("the wire is broken")
 
 
 async def next_of(watch: AsyncIterator[Changed], seconds: float = 10) -> list[tuple[str, bytes | None]]:
@@ -100,8 +130,18 @@ async def test_a_scan_of_more_than_a_message_may_hold_comes_whole(store: EtcdSto
 async def test_a_page_of_large_values_is_asked_for_in_smaller_steps(store: EtcdStore) -> None:
     for n in range(40):
         await store.commit(Put(f"k/{n:02}", b"x" * 900_000))
+    tapped = Tapped(store)
     page = await store.scan("k/", limit=40)
     assert [entry.key for entry in page.entries] == [f"k/{n:02}" for n in range(40)]
+    assert tapped.asked == [32, 4, 4]
+
+
+async def test_a_page_of_small_values_is_asked_for_in_larger_steps(store: EtcdStore) -> None:
+    for start in range(0, 1200, 100):
+        await store.commit(*(Put(f"k/{n:04}", b"x" * 100) for n in range(start, start + 100)))
+    tapped = Tapped(store)
+    assert len((await store.scan("k/", limit=2_000)).entries) == 1200
+    assert tapped.asked == [32, 500, 500, 500]
 
 
 async def test_a_history_too_large_for_one_message_keeps_its_commits_whole(store: EtcdStore) -> None:
@@ -267,7 +307,6 @@ async def test_an_interrupted_restore_must_be_repeated(store: EtcdStore, etcd: E
     await store.commit(Put("a", b"old"))
     first = Loading(store._wire, store._keys)
     await first.begin()
-    assert await store.acquire("leader", "me", ttl_seconds=5) is None
     with pytest.raises(Stuck, match="repeat"):
         await EtcdStore.open([etcd.endpoint], root=root)
     again = await EtcdStore.open([etcd.endpoint], root=root, interrupted_load=True)
@@ -285,6 +324,72 @@ async def test_an_interrupted_restore_must_be_repeated(store: EtcdStore, etcd: E
     assert reopened.epoch == "second"
     assert [entry.key for entry in (await everything(reopened, "")).entries] == [put.key for put in many]
     await reopened.close()
+
+
+STEPS_OF_A_LOAD = 6
+
+
+@pytest.mark.parametrize("steps", range(STEPS_OF_A_LOAD + 1))
+async def test_a_restore_cut_off_after_any_step_is_never_taken_for_ordinary_deletes(
+    etcd: EtcdServer, root: str, steps: int
+) -> None:
+    dying = await EtcdStore.open([etcd.endpoint], root=root)
+    start = await dying.commit(Put("k/1", b"old"), Put("k/2", b"old"))
+    last = await dying.commit(Put("k/3", b"old"))
+    Tapped(dying, breaks_after=steps)
+    if steps < STEPS_OF_A_LOAD:
+        with pytest.raises(Unreachable):
+            await dying.load(puts(Put("k/2", b"new")), epoch="second")
+    else:
+        await dying.load(puts(Put("k/2", b"new")), epoch="second")
+    await dying.close()
+    if 0 < steps < STEPS_OF_A_LOAD:
+        with pytest.raises(Stuck, match="repeat"):
+            await EtcdStore.open([etcd.endpoint], root=root)
+        again = await EtcdStore.open([etcd.endpoint], root=root, interrupted_load=True)
+        await again.load(puts(Put("k/2", b"newer")), epoch="third")
+        await again.close()
+    store = await EtcdStore.open([etcd.endpoint], root=root)
+    async with store.watch("k/", after=start) as watch:
+        if steps == 0:
+            assert await next_of(watch) == [("k/3", b"old")]
+        else:
+            assert [entry.key for entry in (await everything(store, "")).entries] == ["k/2"]
+            with pytest.raises(Relist):
+                await next_of(watch)
+    assert (await store.scan("")).revision >= last
+    await store.close()
+
+
+async def test_nobody_reads_or_writes_a_state_that_is_half_restored(store: EtcdStore) -> None:
+    revision = await store.commit(Put("a", b"old"), Put("b", b"old"))
+    lease = await store.acquire("leader", "me", ttl_seconds=60)
+    assert lease is not None
+    await store.release(lease)
+    full = [Put(f"k/{n}", b"late", at=ABSENT) for n in range(MAX_OPERATIONS)]
+    loading = Loading(store._wire, store._keys)
+    await loading.begin()
+    for half_restored in (False, True):
+        if half_restored:
+            await loading.replace([Put("b", b"new")])
+        for verb in (
+            lambda: store.get("a"),
+            lambda: store.scan(""),
+            lambda: store.lease("leader"),
+            lambda: store.acquire("leader", "me", ttl_seconds=60),
+            lambda: store.renew(lease),
+            lambda: store.commit(Put("late", b"")),
+            lambda: store.commit(Put("a", b"late", at=revision), fence=lease.fence()),
+            lambda: store.commit(events=[b"late"]),
+            lambda: store.commit(*full),
+        ):
+            with pytest.raises(Later, match="a restore is under way"):
+                await verb()
+    await loading.finish("second")
+    assert [(entry.key, entry.value) for entry in (await everything(store, "")).entries] == [("b", b"new")]
+    with pytest.raises(Conflict):
+        await store.commit(Put("a", b"late", at=revision))
+    await store.commit(*full)
 
 
 async def test_a_bad_backup_leaves_the_old_state(store: EtcdStore) -> None:
@@ -317,6 +422,17 @@ async def test_a_foreign_value_is_named_not_guessed(store: EtcdStore) -> None:
     async with store.watch("", after=start) as watch:
         with pytest.raises(Stuck, match="alien"):
             await next_of(watch)
+
+
+async def test_a_proxy_lets_go_of_a_connection_it_is_told_to_cut_at_once(etcd: EtcdServer) -> None:
+    async with Proxy(etcd.endpoint) as proxy, asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(*proxy.endpoint.split(":"))
+        while not await proxy.cut():
+            await asyncio.sleep(0)
+        assert proxy.connections == 0
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_there_must_be_an_endpoint() -> None:

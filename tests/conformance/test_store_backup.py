@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import given
 from arenas import Arena
-from lcm.model.errors import Invalid, Refused, Relist
+from lcm.model.errors import Invalid, Refused, Relist, TooLarge
 from lcm.store.backup import Closing, Header, Record, backup, restore
 from lcm.store.base import MAX_BYTES, Delete, Put, Store, everything
 from lcm.store.memory import MemoryStore
@@ -34,6 +34,12 @@ async def furnish(store: Store) -> None:
     await store.commit(Put("workers/default/w1", b"newer", {"track": "ccnp"}), events=[b"changed"])
     await store.commit(Put("gone", b"1"))
     await store.commit(Delete("gone"))
+
+
+async def given_slowly(*entries: Put) -> AsyncIterator[Put]:
+    for entry in entries:
+        await asyncio.sleep(0)
+        yield entry
 
 
 def contents_of(path: Path) -> bytes:
@@ -209,6 +215,47 @@ async def test_a_big_state_is_brought_back(store: Store, path: Path) -> None:
     assert await contents(store) == before
 
 
+async def test_whatever_can_be_committed_can_be_brought_back(store: Store, path: Path) -> None:
+    await store.commit(Put("k" * 512, b"", {"x": "\U0001f680" * 249_800}))
+    await store.commit(Put("many", b"", {f"{n:05x}": "" for n in range(66_000)}))
+    await store.commit(Put("value", b"x" * (MAX_BYTES - 5)))
+    before = await contents(store)
+    await backup(store, path, now=NOW)
+    await restore(store, path, epoch=new_epoch())
+    assert await contents(store) == before
+
+
+@pytest.mark.parametrize("bad", [Put("b", b"x" * MAX_BYTES), Put("!leases/x", b""), Put("b", b"", {"x": "\ud800"})])
+async def test_what_is_over_the_limits_is_not_loaded(store: Store, bad: Put) -> None:
+    await store.commit(Put("a", b"old"))
+    before, epoch = await everything(store, ""), store.epoch
+    with pytest.raises(Refused):
+        await store.load(given_slowly(Put("a", b"new"), bad), epoch=new_epoch())
+    assert (await everything(store, ""), store.epoch) == (before, epoch)
+
+
+async def test_the_last_entry_of_a_key_is_loaded_without_its_demands(store: Store) -> None:
+    await store.load(given_slowly(Put("a", b"1", at=7), Put("b", b"1", at=0), Put("a", b"2", {"x": "y"})), epoch="new")
+    assert await contents(store) == {"a": (b"2", {"x": "y"}), "b": (b"1", {})}
+    page = await everything(store, "")
+    assert all(entry.revision == entry.created <= page.revision for entry in page.entries)
+
+
+async def test_a_lease_taken_while_a_backup_is_read_stops_the_restore(arena: Arena) -> None:
+    here, there = await arena.open(), await arena.open()
+    await here.commit(Put("a", b"old"))
+    taking = there.acquire("scheduler", "somebody", ttl_seconds=30)
+
+    async def entries() -> AsyncIterator[Put]:
+        yield Put("a", b"new")
+        assert await taking is not None
+
+    with pytest.raises(Refused, match="scheduler"):
+        await here.load(entries(), epoch=new_epoch())
+    assert await contents(here) == {"a": (b"old", {})}
+    assert await there.lease("scheduler") is not None
+
+
 async def test_a_backup_is_taken_at_one_revision(store: Store, path: Path) -> None:
     puts = [Put(f"a/{number:04}", b"0") for number in range(1_200)]
     for start in range(0, len(puts), 120):
@@ -321,6 +368,15 @@ async def test_a_backup_that_cannot_be_written_is_refused_and_leaves_the_old_one
         await backup(store, tmp_path / "folder", now=NOW)
     assert set(modes(tmp_path)) == {"folder", "lcm.backup"}
     await restore(store, path, epoch=new_epoch())
+
+
+async def test_what_no_restore_would_read_is_not_written(path: Path) -> None:
+    store = await in_memory(path)
+    before = contents_of(path)
+    store._write([Put("big", b"x" * MAX_BYTES)])
+    with pytest.raises(TooLarge):
+        await backup(store, path, now=NOW)
+    assert (contents_of(path), list(modes(path.parent))) == (before, ["lcm.backup"])
 
 
 async def test_a_backup_says_where_it_comes_from(path: Path) -> None:

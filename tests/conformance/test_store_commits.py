@@ -6,7 +6,7 @@ import pytest
 
 from arenas import Arena
 from lcm.model.errors import Conflict, Invalid, Relist, TooLarge
-from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Delete, Put, Store, everything
+from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Cursor, Delete, Put, Store, everything
 
 
 async def keys(store: Store, prefix: str = "") -> list[str]:
@@ -101,6 +101,20 @@ async def test_as_many_operations_as_allowed_and_not_one_more(store: Store) -> N
     assert len(await keys(store)) == MAX_OPERATIONS
 
 
+async def test_a_full_commit_is_refused_as_a_whole(store: Store) -> None:
+    puts = [Put(f"k/{n:03}", b"", at=ABSENT) for n in range(MAX_OPERATIONS)]
+    start = await store.commit(Put(f"k/{MAX_OPERATIONS - 1:03}", b"first"))
+    with pytest.raises(Conflict) as raised:
+        await store.commit(*puts)
+    assert (raised.value.key, raised.value.wanted, raised.value.found) == (puts[-1].key, ABSENT, start)
+    assert await keys(store) == [puts[-1].key]
+    revision = await store.commit(*puts[:-1], Put(puts[-1].key, b"second", at=start))
+    assert revision == start + 1
+    async with store.watch("k/", after=start) as watch, asyncio.timeout(5):
+        [*changes] = (await anext(watch)).changes
+    assert [change.key for change in changes] == [put.key for put in puts]
+
+
 async def test_as_many_bytes_as_allowed_and_not_one_more(store: Store) -> None:
     await store.commit(Put("big", b"x" * (MAX_BYTES - 3)))
     with pytest.raises(TooLarge):
@@ -110,6 +124,38 @@ async def test_as_many_bytes_as_allowed_and_not_one_more(store: Store) -> None:
     entry = await store.get("big")
     assert entry is not None
     assert len(entry.value) == MAX_BYTES - 3
+
+
+@pytest.mark.parametrize("label", ["\U0001f680" * (MAX_BYTES // 4), "\x00" * MAX_BYTES, "é" * (MAX_BYTES // 2)])
+async def test_labels_count_by_the_bytes_they_take(store: Store, label: str) -> None:
+    await store.commit(Put("a", b"", {"x": label[: len(label) - 20]}))
+    with pytest.raises(TooLarge):
+        await store.commit(Put("a", b"", {"x": label}))
+    entry = await store.get("a")
+    assert entry is not None
+    assert entry.labels["x"] == label[: len(label) - 20]
+
+
+async def test_many_small_labels_and_empty_events_are_not_free(store: Store) -> None:
+    with pytest.raises(TooLarge):
+        await store.commit(Put("a", b"", {f"{n:x}": "" for n in range(100_000)}))
+    with pytest.raises(TooLarge):
+        await store.commit(events=[b""] * 250_000)
+    await store.commit(Put("a", b"", {f"{n:x}": "" for n in range(60_000)}), events=[b""] * 1_000)
+
+
+async def test_labels_that_are_no_text_are_refused(store: Store) -> None:
+    for labels in ({"x": "\ud800"}, {"\udfff": "x"}):
+        with pytest.raises(Invalid, match="surrogates"):
+            await store.commit(Put("a", b"", labels))
+
+
+@pytest.mark.parametrize("value", ["text", None, bytearray(b"x"), [1]])
+async def test_values_and_events_are_bytes(store: Store, value: bytes) -> None:
+    with pytest.raises(Invalid, match="bytes"):
+        await store.commit(Put("a", value))
+    with pytest.raises(Invalid, match="bytes"):
+        await store.commit(events=[value])
 
 
 @pytest.mark.parametrize("key", ["", "!leases/x", "/slash", "a b", "a\n", "ü", "a" * 513, " "])
@@ -158,6 +204,20 @@ async def test_a_page_that_ends_exactly_at_the_limit_is_the_last(store: Store) -
     await store.commit(*(Put(f"k/{n}", b"") for n in range(4)))
     assert (await store.scan("k/", limit=4)).next is None
     assert (await store.scan("none/", limit=4)).entries == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, -500])
+async def test_a_page_must_have_room(store: Store, limit: int) -> None:
+    with pytest.raises(Invalid):
+        await store.scan("", limit=limit)
+
+
+async def test_a_cursor_from_another_history_says_relist(store: Store) -> None:
+    revision = await store.commit(Put("a", b""), Put("b", b""))
+    with pytest.raises(Relist):
+        await store.scan("", cursor=Cursor(revision + 1, "a"))
+    page = await store.scan("", cursor=Cursor(revision, "a"))
+    assert [entry.key for entry in page.entries] == ["b"]
 
 
 async def test_labels_select_and_pages_are_still_full(store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from arenas import Arena
 from lcm.model.errors import Conflict, Deposed, Invalid, TooLarge
-from lcm.store.base import ABSENT, LEASES_PREFIX, MAX_OPERATIONS, Fence, Lease, Put, Store
+from lcm.store.base import ABSENT, LEASES_PREFIX, MAX_LEASE_SECONDS, MAX_OPERATIONS, Fence, Lease, Put, Store
 
 TTL = 2
 EXPIRY_SECONDS = 8
@@ -149,10 +149,30 @@ async def test_the_fence_counts_as_an_operation(store: Store) -> None:
     await store.commit(*puts[1:], fence=lease.fence())
 
 
-@pytest.mark.parametrize("ttl_seconds", [1, 0, -5])
-async def test_a_lease_shorter_than_every_engine_can_keep_is_refused(store: Store, ttl_seconds: int) -> None:
+async def test_a_full_commit_is_fenced(store: Store) -> None:
+    lease = await taken(store, "a")
+    await store.release(lease)
+    puts = [Put(f"k/{n}", b"", at=ABSENT) for n in range(MAX_OPERATIONS - 1)]
+    with pytest.raises(Deposed):
+        await store.commit(*puts, fence=lease.fence())
+    assert (await store.scan("k/")).entries == []
+
+
+@pytest.mark.parametrize("ttl_seconds", [1, 0, -5, MAX_LEASE_SECONDS + 1, 10**12, 2**70, float("nan")])
+async def test_a_lease_shorter_or_longer_than_every_engine_can_keep_is_refused(store: Store, ttl_seconds: int) -> None:
     with pytest.raises(Invalid):
         await store.acquire("leader", "a", ttl_seconds=ttl_seconds)
+    assert (await store.scan(LEASES_PREFIX)).entries == []
+
+
+async def test_the_longest_lease_is_granted(store: Store) -> None:
+    assert (await taken(store, "a", ttl_seconds=MAX_LEASE_SECONDS)).ttl_seconds == MAX_LEASE_SECONDS
+
+
+@pytest.mark.parametrize("holder", ["x" * 513, "é" * 257, "\ud800"])
+async def test_a_holder_that_some_engine_could_not_hold_is_refused(store: Store, holder: str) -> None:
+    with pytest.raises(Invalid):
+        await store.acquire("leader", holder, ttl_seconds=5)
 
 
 async def test_a_lease_needs_a_name(store: Store) -> None:

@@ -180,6 +180,18 @@ async def test_closing_ends_the_watch(store: Store) -> None:
         await anext(watch)
 
 
+async def test_a_watch_of_a_closed_store_is_over(arena: Arena) -> None:
+    await arena.open()
+    store = await arena.open()
+    revision = await store.commit(Put("a", b"1"), events=[b"1"])
+    before = store.watch("a", after=revision - 1)
+    await store.close()
+    for reader in (before, store.watch("a", after=revision - 1), store.events(after=revision - 1)):
+        for _ in range(2):
+            with pytest.raises(Relist, match="closed"):
+                await take(reader, 1)
+
+
 async def test_a_cancelled_read_loses_nothing(store: Store) -> None:
     start = (await store.scan("")).revision
     async with store.watch("a", after=start) as watch:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from lcm.store.base import ABSENT, Put
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 WRITERS = 8
 PADDING = b"x" * 500
 
 
 async def write(path: Path, name: str) -> None:
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     async with asyncio.TaskGroup() as group:
         for number in range(WRITERS):
             group.create_task(write_on(store, f"{name}/{number}"))

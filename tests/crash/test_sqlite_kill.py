@@ -10,7 +10,6 @@ from pathlib import Path
 import chaos
 from lcm.store.base import Changed, Happened, Put, everything
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 
 WRITER = Path(__file__).with_name("sqlite_writer.py")
 LINES = 2
@@ -67,7 +66,7 @@ async def kill_in_line(path: Path, line: int) -> Told:
 
 async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     async with asyncio.timeout(90 * chaos.TIMES):
         watching = asyncio.create_task(keys_told(store.watch("w/", after=1)))
         reading = asyncio.create_task(events_told(store.events(after=1)))
@@ -76,7 +75,7 @@ async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path
         told, events = await watching, await reading
     await store.close()
 
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     there = [(entry.key, entry.revision) for entry in (await everything(store, "w/")).entries]
     await store.close()
     acknowledged = [pair for line in lines for pair in line]

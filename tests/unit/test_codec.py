@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import filled
 import given
+from lcm.model.allocation import Allocation
 from lcm.model.errors import Stuck
 from lcm.model.kinds import KINDS
 from lcm.model.pool import LabWorkerPool
@@ -252,6 +253,17 @@ def test_an_older_document_is_upgraded_step_by_step(raw: bytes) -> None:
     assert opened(again)["new"] == 1
     assert "track" not in opened(again)["spec"]
     assert THIRD.decode(again, LabWorkerPool) == upgraded
+
+
+@pytest.mark.parametrize("kind", [Allocation, WorkerTelemetry, LabWorkerPool])
+def test_every_struct_can_be_upgraded_whether_or_not_its_document_names_its_kind(kind: type[msgspec.Struct]) -> None:
+    def upgrade(document: dict[str, Any]) -> dict[str, Any]:
+        return document | {"upgraded": True}
+
+    raw = stored(filled.document(kind))
+    newer = Codec(2, upgrades={1: {kind.__name__: upgrade}})
+    value = newer.decode(raw, kind)
+    assert opened(newer.encode(value, onto=raw))["upgraded"]
 
 
 def test_a_new_document_carries_the_versions_of_its_writer() -> None:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from lcm.model.errors import Conflict, Relist, Unreachable
+from lcm.model.errors import Conflict, Invalid, Relist, Unreachable
 from lcm.store import sqlite_log, sqlite_rows
 from lcm.store.base import ABSENT, Cursor, Delete, Page, Put, everything
 from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
 from stores import following, opened
 
 
@@ -49,11 +49,16 @@ async def test_a_wrong_argument_fails_its_own_caller_only(store: SqliteStore) ->
         store.commit(Put("a", b"", {"x": "\ud800"})),
         store.commit(Put("b", b"")),
         store.scan("\ud800"),
-        store.scan("k", limit=0),
+        store.scan("k", limit=1),
+        store.scan("", labels=cast("dict[str, str]", ["x"])),
         store.get("b"),
         return_exceptions=True,
     )
-    assert [type(answer) for answer in answers[:4]] == [UnicodeEncodeError, int, UnicodeEncodeError, Page]
+    assert [type(answer) for answer in answers[:4]] == [Invalid, int, UnicodeEncodeError, Page]
+    assert isinstance(answers[4], AttributeError | Page)
+    with pytest.raises(AttributeError):
+        await store.scan("", labels=cast("dict[str, str]", ["x"]))
+    assert await store.get("b") is not None
     assert await store.commit(Put("c", b"")) == 3
 
 
@@ -68,7 +73,7 @@ async def test_a_caller_that_gives_up_harms_nobody(store: SqliteStore) -> None:
 
 
 async def test_closing_finishes_what_was_asked_and_refuses_the_rest(path: Path) -> None:
-    store = await SqliteStore.open(path, clock=SystemClock())
+    store = await SqliteStore.open(path)
     watch = store.watch("", after=1)
     tasks = [asyncio.create_task(store.commit(Put(f"k/{n}", b""))) for n in range(300)]
     await asyncio.sleep(0)
@@ -142,3 +147,13 @@ async def test_a_bug_in_a_thread_leaves_nobody_waiting(store: SqliteStore) -> No
         await following(watch, 1)
     with pytest.raises(Unreachable):
         await store.commit(Put("a", b""))
+
+
+async def test_a_watch_of_history_that_is_gone_is_forgotten(store: SqliteStore) -> None:
+    await store.commit(Put("a", b"1"))
+    await store.compact(await store.commit(Put("a", b"2")))
+    watch = store.watch("a", after=1)
+    for _ in range(2):
+        with pytest.raises(Relist, match="compacted"):
+            await following(watch, 1)
+    assert not store._hub

@@ -6,7 +6,8 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from lcm.model.errors import Later, LcmError, Stuck, Unreachable
 from lcm.store.base import Delete, Put, everything
 from lcm.store.sqlite import SqliteStore
 from lcm.store.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate
-from lcm.system import SystemClock
 from stores import following, opened
 
 PAGE = 4096
@@ -95,7 +95,7 @@ async def test_a_file_that_is_not_a_sound_store_is_refused_and_left_alone(
     spoil(filled)
     before = content(filled)
     with pytest.raises(Stuck, match=str(filled)) as raised:
-        await SqliteStore.open(filled, clock=SystemClock())
+        await SqliteStore.open(filled)
     assert raised.value.reason == reason
     assert content(filled) == before
 
@@ -111,7 +111,7 @@ async def test_a_damaged_file_keeps_what_a_killed_writer_left_beside_it(path: Pa
     holed(copy)
     before = content(copy), content(copied_log)
     with pytest.raises(Stuck, match="damaged"):
-        await SqliteStore.open(copy, clock=SystemClock())
+        await SqliteStore.open(copy)
     assert (content(copy), content(copied_log)) == before
     assert before[1]
 
@@ -120,7 +120,36 @@ async def test_a_damaged_file_keeps_what_a_killed_writer_left_beside_it(path: Pa
 async def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path, spot: str) -> None:
     (tmp_path / "filled.db").touch()
     with pytest.raises(Stuck, match="permissions"):
-        await SqliteStore.open(tmp_path / spot, clock=SystemClock())
+        await SqliteStore.open(tmp_path / spot)
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Give up the rights to write everything everywhere, if the tests have them."""
+    mighty = os.geteuid() == 0
+    if mighty:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if mighty:
+            os.seteuid(0)
+
+
+def read_only_copy(path: Path, folder: Path) -> Path:
+    copy = Path(shutil.copy(path, folder))
+    copy.chmod(0o444)
+    folder.chmod(0o777)
+    return copy
+
+
+async def test_a_file_that_may_not_be_written_is_refused_before_the_first_commit(filled: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = read_only_copy(filled, Path(folder))
+        with as_nobody(), pytest.raises(Stuck, match="permissions") as raised:
+            await SqliteStore.open(path)
+        assert raised.value.reason == "store_unusable"
+        assert content(path) == content(filled)
 
 
 async def test_a_new_file_and_its_folder_are_made_for_the_owner_only(tmp_path: Path) -> None:

@@ -10,3 +10,11 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the present moment."""
         ...
+
+
+class Stopwatch(Protocol):
+    """Seconds since some fixed moment, the same for every process of the machine, never stepping."""
+
+    def seconds(self) -> float:
+        """Return the seconds that have passed; a reboot may begin anew."""
+        ...

@@ -1,13 +1,14 @@
 """Backup and restore of any engine through a file.
 
 The file is a line that names the format, a header, one record per key and a closing record with count and digest.
-Restoring reads it twice: once to prove it whole, once to load it. Called by the command line.
+Restoring reads it twice: once to prove it whole, once to load it. Made for the command
+line's backup and restore.
 """
 
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,11 +17,12 @@ from typing import BinaryIO, Final
 import msgspec
 
 from lcm.model.errors import Fault, Invalid
-from lcm.store.base import MAX_BYTES, Put, Store, everything
+from lcm.store.base import MAX_BYTES, Entry, Put, Store, check_commit, everything
 
 _MAGIC: Final = b"LCM-BACKUP 1\n"
 _LENGTH_BYTES: Final = 4
-_LONGEST_FRAME: Final = 2 * MAX_BYTES
+_LONGEST_FRAME: Final = MAX_BYTES + 1_000
+"""What one commit may hold, and the names and lengths around it."""
 _PAGE: Final = 500
 _FOREIGN: Final = "it is no backup of this software"
 _DAMAGED: Final = "it is cut short or altered"
@@ -57,8 +59,7 @@ async def backup(store: Store, path: Path, *, now: datetime) -> Header:
     """Write the whole state at one revision to a file that only its owner can read; it replaces what was there."""
     page = await everything(store, "")
     header = Header(store.epoch, page.revision, now)
-    records = (Record(entry.key, entry.value, dict(entry.labels)) for entry in page.entries)
-    await asyncio.to_thread(_write, path, header, records)
+    await asyncio.to_thread(_write, path, header, page.entries)
     return header
 
 
@@ -70,7 +71,14 @@ async def restore(store: Store, path: Path, *, epoch: str) -> Header:
     return header
 
 
-def _write(path: Path, header: Header, records: Iterator[Record]) -> None:
+def _record(entry: Entry) -> Record:
+    """Make an entry's record; what a restore would refuse to read is refused here."""
+    check_commit([Put(entry.key, entry.value, entry.labels)], (), None)
+    return Record(entry.key, entry.value, dict(entry.labels))
+
+
+def _write(path: Path, header: Header, entries: Sequence[Entry]) -> None:
+    records = [_record(entry) for entry in entries]
     partial = path.with_name(path.name + ".partial")
     try:
         partial.unlink(missing_ok=True)  # what a crash left behind may be readable by others
@@ -85,7 +93,7 @@ def _write(path: Path, header: Header, records: Iterator[Record]) -> None:
         raise Invalid(Fault(str(path), problem, "choose a folder that exists, with room and rights")) from error
 
 
-def _fill(file: BinaryIO, header: Header, records: Iterator[Record]) -> None:
+def _fill(file: BinaryIO, header: Header, records: Sequence[Record]) -> None:
     file.write(_MAGIC)
     digest, count = hashlib.sha256(_put_frame(file, header)), 0
     for record in records:

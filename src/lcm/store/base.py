@@ -4,7 +4,8 @@ Keys are paths such as `workers/default/w1`; values are bytes (see `codec`). A *
 the events they cause, all or none, and gives one revision, greater than all before. Time goes one way: a reader scans
 at a revision and watches from it. Names that begin with `!` belong to the engines.
 
-Called by `control` only; everything above it sees the plane.
+Called by `control`, which alone reads and writes it, and by `compose` and `cli`, which open a store and back it up. All
+else sees the plane.
 """
 
 import re
@@ -18,7 +19,9 @@ from lcm.model.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge
 MAX_OPERATIONS: Final = 128
 MAX_BYTES: Final = 1_000_000
 MAX_KEY_BYTES: Final = 512
+MAX_HOLDER_BYTES: Final = 512
 MIN_LEASE_SECONDS: Final = 2
+MAX_LEASE_SECONDS: Final = 86_400
 ABSENT: Final = 0
 
 EVENTS_KEY: Final = "!events"
@@ -27,6 +30,8 @@ FIRST_KEY: Final = '"'
 """The character after `!`: an empty prefix covers every key but the engines' own."""
 
 _KEY = re.compile(r"[A-Za-z0-9][\x21-\x7e]*")
+_LENGTH_BYTES: Final = 5
+"""What an envelope spends, at most, on the length of a text or an event."""
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -177,7 +182,10 @@ class EventReader:
 
 
 class Store(Protocol):
-    """Versioned keys, watch, leases. Every method but `close` may raise Unreachable."""
+    """Versioned keys, watch, leases.
+
+    Every method but `close` may raise Unreachable, and Later while a restore of the store is under way.
+    """
 
     @property
     def epoch(self) -> str:
@@ -203,7 +211,8 @@ class Store(Protocol):
     ) -> Page:
         """Read a page of the keys with this prefix that carry all these labels, in key order.
 
-        All pages reached through cursors are true at the first page's revision; Relist if that was compacted.
+        All pages reached through cursors are true at the first page's revision; Relist if that was compacted or never
+        happened. A limit below 1 is Invalid.
         """
         ...
 
@@ -211,7 +220,7 @@ class Store(Protocol):
         """Follow every commit with a revision above `after` that touches the prefix: no gap, no duplicate.
 
         Survives cut connections. Ends with Relist when `after` was compacted, or when the reader, having once caught
-        up, falls behind by more commits than the engine's backlog.
+        up, falls behind by more commits than the engine's backlog, or when the store is closed or was closed before.
         """
         ...
 
@@ -222,7 +231,8 @@ class Store(Protocol):
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         """Take the lease if nobody holds it; None means held, also by this very holder, who may be its own ghost.
 
-        Visible as a change of `!leases/NAME`, as are release and expiry. At least MIN_LEASE_SECONDS, else Invalid.
+        Visible as a change of `!leases/NAME`, as are release and expiry. At least MIN_LEASE_SECONDS and at most
+        MAX_LEASE_SECONDS, a holder of at most MAX_HOLDER_BYTES, else Invalid.
         """
         ...
 
@@ -245,8 +255,9 @@ class Store(Protocol):
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         """Replace everything by these entries under a new epoch; earlier revisions count as compacted.
 
-        Refused while a lease is held: stop every process first. Interrupted, it leaves either the old state or a store
-        that refuses to open until `load` is repeated.
+        Refused while a lease is held: stop every process first. Each entry must be within the limits of a commit; the
+        last of those with one key counts, and their preconditions mean nothing. Interrupted, it leaves either the old
+        state or a store that refuses to open until `load` is repeated.
         """
         ...
 
@@ -275,20 +286,27 @@ async def everything(store: Store, prefix: str, *, labels: Mapping[str, str] | N
     return Page(entries, page.revision, None)
 
 
+async def collected(entries: AsyncIterable[Put]) -> list[Put]:
+    """Read what is to be loaded, and hold it against the limits, before anything is cleared."""
+    fresh: dict[str, Put] = {}
+    async for entry in entries:
+        check_commit([entry], (), None)
+        fresh[entry.key] = Put(entry.key, entry.value, entry.labels)
+    return list(fresh.values())
+
+
 def check_commit(ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> None:
     """Hold a commit against the contract's limits; raises TooLarge or Invalid."""
     count = len(ops) + bool(events) + (fence is not None)
     if count > MAX_OPERATIONS:
         message = f"{count} operations in one commit; the limit is {MAX_OPERATIONS}"
         raise TooLarge(message)
-    size = sum(map(len, events))
+    size = sum(_size(event) + _LENGTH_BYTES for event in events)
     for op in ops:
         check_key(op.key)
         size += len(op.key)
         if isinstance(op, Put):
-            size += len(op.value)
-            for name, value in op.labels.items():
-                size += len(name) + len(value)
+            size += _size(op.value) + (_labels_size(op.labels) if op.labels else 0)
     if size > MAX_BYTES:
         message = f"{size} bytes in one commit; the limit is {MAX_BYTES}"
         raise TooLarge(message)
@@ -303,11 +321,20 @@ def check_key(key: str) -> None:
         raise Invalid(Fault("key", f"{key[:80]!r} is no key", remedy))
 
 
-def check_lease(name: str, ttl_seconds: int) -> None:
+def check_scan(limit: int) -> None:
+    """Refuse a page that could hold nothing."""
+    if limit < 1:
+        raise Invalid(Fault("limit", f"{limit} is too small", "use at least 1"))
+
+
+def check_lease(name: str, holder: str, ttl_seconds: int) -> None:
     """Refuse a lease that some engine could not hold."""
     check_key(name)
-    if ttl_seconds < MIN_LEASE_SECONDS:
-        raise Invalid(Fault("ttl_seconds", f"{ttl_seconds} is too short", f"use at least {MIN_LEASE_SECONDS}"))
+    if _text_size("holder", holder) > MAX_HOLDER_BYTES:
+        raise Invalid(Fault("holder", f"{holder[:80]!r} is too long", f"use at most {MAX_HOLDER_BYTES} bytes"))
+    if not MIN_LEASE_SECONDS <= ttl_seconds <= MAX_LEASE_SECONDS:
+        remedy = f"use {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS} seconds"
+        raise Invalid(Fault("ttl_seconds", f"no lease can last {ttl_seconds}", remedy))
 
 
 def key_range(prefix: str) -> tuple[str, str]:
@@ -327,6 +354,11 @@ def compacted(revision: int) -> Relist:
     return Relist(f"revision {revision} was compacted; list again and watch from there")
 
 
+def not_yet(revision: int) -> Relist:
+    """Say that a revision was asked for that this history does not have."""
+    return Relist(f"revision {revision} has not happened; list again and watch from there")
+
+
 def deposed(fence: Fence) -> Deposed:
     """Say that a term is over."""
     return Deposed(f"term {fence.term} of lease {fence.lease} is over")
@@ -335,3 +367,22 @@ def deposed(fence: Fence) -> Deposed:
 def held_leases(names: Iterable[str]) -> Refused:
     """Say that processes still run on a store that should be replaced."""
     return Refused(f"leases are held ({', '.join(sorted(names))}): stop every process that uses this store first")
+
+
+def _size(value: bytes) -> int:
+    if not isinstance(value, bytes):
+        raise Invalid(Fault("commit", f"a value is {type(value).__name__}", "values and events are bytes"))
+    return len(value)
+
+
+def _labels_size(labels: Mapping[str, str]) -> int:
+    return sum(_text_size("labels", text) + _LENGTH_BYTES for pair in labels.items() for text in pair)
+
+
+def _text_size(where: str, text: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise Invalid(Fault(where, f"{text[:80]!r} is no text", "leave out lone surrogates")) from error

@@ -35,6 +35,7 @@ class Codec:
     def __init__(
         self, schema: int = 1, *, reads: int = 1, upgrades: Mapping[int, Mapping[str, Upgrade]] | None = None
     ) -> None:
+        """Write `schema`, which readers of `reads` understand. `upgrades` lead from a schema to the next, by struct."""
         self._schema = schema
         self._head = f"{schema}/{reads}".encode()
         self._upgrades = upgrades or {}
@@ -44,7 +45,7 @@ class Codec:
         body = msgspec.json.encode(value)
         if onto is None or self._plain(onto, type(value)):
             return self._head + b"\n" + body
-        head, old = self._open(onto)
+        head, old = self._open(onto, type(value))
         merged = _merge(msgspec.json.decode(body), old, _info(type(value)))
         newer = _versions(head)[0] > self._schema
         return (head if newer else self._head) + b"\n" + msgspec.json.encode(merged)
@@ -57,7 +58,7 @@ class Codec:
                 return _decoder(kind).decode(body)
             except _UNREADABLE:
                 pass  # perhaps only fields of a newer minor version: read what is known
-        _, document = self._open(raw)
+        _, document = self._open(raw, kind)
         try:
             return msgspec.convert(_prune(document, _info(kind)), kind)
         except msgspec.ValidationError as error:
@@ -74,7 +75,7 @@ class Codec:
             return False
         return True
 
-    def _open(self, raw: bytes) -> tuple[bytes, dict[str, Json]]:
+    def _open(self, raw: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Json]]:
         head, _, body = raw.partition(b"\n")
         try:
             schema, reads = _versions(head)
@@ -85,7 +86,7 @@ class Codec:
             message = f"a stored document needs schema {reads}, this version reads up to {self._schema}; upgrade it"
             raise Stuck("NewerSchema", message)
         for step in range(schema, self._schema):
-            upgrade = self._upgrades.get(step, {}).get(str(document.get("kind")))
+            upgrade = self._upgrades.get(step, {}).get(kind.__name__)
             document = upgrade(document) if upgrade else document
         return head, document
 

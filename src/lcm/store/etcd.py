@@ -24,17 +24,30 @@ from lcm.store.base import (
     check_commit,
     check_key,
     check_lease,
+    check_scan,
+    collected,
     compacted,
     deposed,
     matches,
+    not_yet,
 )
-from lcm.store.etcd_keys import EPOCH_KEY, LOADING_KEY, Keys, lease_of, lease_value
-from lcm.store.etcd_load import Loading, collect
-from lcm.store.etcd_txn import demand, put, refusal, transaction
+from lcm.store.etcd_keys import EPOCH_KEY, Keys, lease_of, lease_value
+from lcm.store.etcd_load import Loading
+from lcm.store.etcd_txn import (
+    demand,
+    explanations,
+    folded,
+    is_full,
+    put,
+    read,
+    reading,
+    refusal,
+    restoring,
+    transaction,
+)
 from lcm.store.etcd_watch import RESTORED, EtcdWatch
 from lcm.store.etcd_wire import (
     CALL_SECONDS,
-    COMPACT,
     GRANT,
     KEEP_ALIVE,
     RANGE,
@@ -43,14 +56,19 @@ from lcm.store.etcd_wire import (
     EtcdTls,
     FutureRevision,
     Message,
+    Unmet,
     Wire,
+    compact,
     rpc,
 )
 from lcm.store.hub import BACKLOG, CLOSED
 from lcm.system import new_epoch
 
-_STEP: Final = 500
-"""Keys asked for at once; fewer when they are too large together."""
+_FIRST_STEP: Final = 32
+_LONGEST_STEP: Final = 500
+_ANSWER_BYTES: Final = 4_000_000
+"""A scan asks for few keys first, and then for as many as make about one answer of this size."""
+_TRIES: Final = 5
 
 
 class EtcdStore:
@@ -62,6 +80,7 @@ class EtcdStore:
         self._backlog = backlog
         self._epoch = ""
         self._watches: set[EtcdWatch] = set()
+        self._closed = False
 
     @classmethod
     async def open(
@@ -95,9 +114,12 @@ class EtcdStore:
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
-        answer = await self._wire.send(TXN, transaction(self._keys, ops, events, fence))
+        txn = transaction(self._keys, ops, events, fence)
+        if is_full(txn):
+            return await self._commit_full(txn, ops, fence)
+        answer = await self._wire.send(TXN, txn)
         if not answer.succeeded:
-            raise refusal(ops, fence, answer.responses)
+            raise refusal(ops, fence, answer.responses) or AssertionError("etcd refused what was met")
         revision: int = answer.header.revision
         return revision
 
@@ -109,14 +131,15 @@ class EtcdStore:
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
+        check_scan(limit)
         low, high = self._keys.span(prefix)
-        revision, step = 0, min(limit + 1, _STEP)
+        revision, step = 0, min(limit + 1, _FIRST_STEP)
         if cursor is not None:
             low, revision = self._keys.raw(cursor.key) + b"\0", cursor.revision
         found: list[Entry] = []
         while True:
-            answer, step = await self._range(low, high, revision, step)
-            revision = revision or answer.header.revision
+            answer, present, step = await self._page(low, high, revision, step)
+            revision = revision or present
             for kv in answer.kvs:
                 entry = self._keys.entry(kv)
                 if not matches(entry.labels, labels):
@@ -127,6 +150,7 @@ class EtcdStore:
             if not answer.more:
                 return Page(found, revision, None)
             low = answer.kvs[-1].key + b"\0"
+            step = min(limit + 1, _LONGEST_STEP, max(1, len(answer.kvs) * _ANSWER_BYTES // answer.ByteSize()))
 
     def watch(self, prefix: str, *, after: int) -> EtcdWatch:
         watch = EtcdWatch(
@@ -139,13 +163,15 @@ class EtcdStore:
             on_end=self._watches.discard,
         )
         self._watches.add(watch)
+        if self._closed:
+            watch.fail(Relist(CLOSED))
         return watch
 
     def events(self, *, after: int) -> EventReader:
         return EventReader(self.watch(EVENTS_KEY, after=after))
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
-        check_lease(name, ttl_seconds)
+        check_lease(name, holder, ttl_seconds)
         # Whoever campaigns asks often; a read is cheaper for the cluster than a grant and its revocation.
         if await self.lease(name) is not None:
             return None
@@ -153,12 +179,15 @@ class EtcdStore:
         key = self._keys.raw(LEASES_PREFIX + name)
         txn = rpc.TxnRequest()
         demand(txn, key, ABSENT)
-        demand(txn, self._keys.raw(LOADING_KEY), ABSENT)
+        demand(txn, self._keys.loading, ABSENT)
+        read(txn, self._keys.loading)
         put(txn, key, lease_value(name, holder, ttl_seconds), lease=grant.ID)
         answer = await self._wire.send(TXN, txn)
         if answer.succeeded:
             return Lease(name, holder, answer.header.revision, ttl_seconds)
         await self._revoke(grant.ID)
+        if answer.responses[0].response_range.kvs:
+            raise restoring()
         return None
 
     async def renew(self, lease: Lease) -> None:
@@ -180,13 +209,13 @@ class EtcdStore:
 
     async def compact(self, revision: int) -> None:
         try:
-            await self._compact(revision)
+            await compact(self._wire, revision)
         except FutureRevision:
-            present, _ = await self._range(*self._keys.span(EPOCH_KEY), 0, 1)
-            await self._compact(present.header.revision)
+            present = await self._wire.ask(RANGE, rpc.RangeRequest(key=self._keys.raw(EPOCH_KEY)))
+            await compact(self._wire, present.header.revision)
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
-        fresh = await collect(entries)
+        fresh = await collected(entries)
         loading = Loading(self._wire, self._keys)
         await loading.begin()
         for watch in tuple(self._watches):
@@ -194,10 +223,10 @@ class EtcdStore:
         await loading.replace(fresh)
         revision = await loading.finish(epoch)
         self._epoch = epoch
-        await self._compact(revision)
         return revision
 
     async def close(self) -> None:
+        self._closed = True
         for watch in tuple(self._watches):
             await watch.end(Relist(CLOSED))
         await self._wire.close()
@@ -216,38 +245,55 @@ class EtcdStore:
     async def _history(self) -> int:
         epoch, loading = await self._read_epoch()
         if loading:
-            raise Later("a restore is under way")
+            raise restoring()
         self._epoch = epoch.value.decode()
-        revision: int = epoch.mod_revision
+        revision: int = epoch.mod_revision if epoch.version > 1 else 0
         return revision
 
     async def _read_epoch(self) -> tuple[Message, bool]:
-        answer, _ = await self._range(*self._keys.span(EPOCH_KEY), 0, 2)
+        low, high = self._keys.span(EPOCH_KEY)
+        answer = await self._wire.ask(RANGE, rpc.RangeRequest(key=low, range_end=high))
         if not answer.kvs:
             raise Stuck("store-emptied", "somebody emptied the store behind our back: restore it, or start anew")
         return answer.kvs[0], len(answer.kvs) > 1
 
     async def _newest(self, key: str) -> Message | None:
-        answer = await self._wire.ask(RANGE, rpc.RangeRequest(key=self._keys.raw(key)))
+        answer, _ = await self._read(rpc.RangeRequest(key=self._keys.raw(key)))
         return answer.kvs[0] if answer.kvs else None
 
-    async def _range(self, low: bytes, high: bytes, revision: int, step: int) -> tuple[Message, int]:
+    async def _page(self, low: bytes, high: bytes, revision: int, step: int) -> tuple[Message, int, int]:
         while True:
             request = rpc.RangeRequest(key=low, range_end=high, revision=revision, limit=step)
             try:
-                return await self._wire.ask(RANGE, request), step
+                return *await self._read(request), step
             except TooLarge:
                 if step == 1:
                     raise
                 step //= 2
-            except (Relist, FutureRevision) as error:
+            except Relist as error:
                 raise compacted(revision) from error
+            except FutureRevision as error:
+                raise not_yet(revision) from error
+
+    async def _read(self, request: Message) -> tuple[Message, int]:
+        """Read a range; return the answer and the present revision."""
+        answer = await self._wire.ask(TXN, reading(self._keys, request))
+        if not answer.succeeded:
+            raise restoring()
+        return answer.responses[0].response_range, answer.header.revision
+
+    async def _commit_full(self, txn: Message, ops: Sequence[Op], fence: Fence | None) -> int:
+        for _ in range(_TRIES):
+            try:
+                revision: int = (await self._wire.send(TXN, folded(self._keys, txn))).header.revision
+            except Unmet:
+                states = [await self._wire.ask(TXN, part) for part in explanations(txn)]
+                if why := refusal(ops, fence, [one for state in states for one in state.responses]):
+                    raise why from None
+            else:
+                return revision
+        raise Later("others changed what was demanded, to and fro, while we looked")
 
     async def _revoke(self, lease_id: int) -> None:
         with suppress(Gone):
             await self._wire.ask(REVOKE, rpc.LeaseRevokeRequest(ID=lease_id))
-
-    async def _compact(self, revision: int) -> None:
-        # Relist: it was compacted already.
-        with suppress(Relist):
-            await self._wire.ask(COMPACT, rpc.CompactionRequest(revision=revision))

@@ -24,6 +24,7 @@ class Keys:
     def __init__(self, root: str) -> None:
         self._root = root
         self._skip = len(root)
+        self.loading = self.raw(LOADING_KEY)
 
     def raw(self, key: str) -> bytes:
         return (self._root + key).encode()

@@ -1,12 +1,30 @@
-"""Commits as etcd transactions: what is demanded, what is done, what is read to say why not. Called by the engine."""
+"""Commits and reads as etcd transactions: what is demanded, what is done, what is read to say why not.
+
+Called by the engine. Every one of them demands that no restore is under way.
+"""
 
 from collections.abc import Sequence
+from typing import Final
 
-from lcm.model.errors import Conflict, LcmError
-from lcm.store.base import ABSENT, EVENTS_KEY, LEASES_PREFIX, Delete, Fence, Op, Put, deposed, pack_events
+from lcm.model.errors import Conflict, Later, LcmError
+from lcm.store.base import (
+    ABSENT,
+    EVENTS_KEY,
+    LEASES_PREFIX,
+    MAX_OPERATIONS,
+    Delete,
+    Fence,
+    Op,
+    Put,
+    deposed,
+    pack_events,
+)
 from lcm.store.etcd_keys import Keys, seal
 from lcm.store.etcd_wire import Message, rpc
 
+_HALF: Final = MAX_OPERATIONS // 2
+_NEVER_KEY: Final = "!never/"
+"""Begins the names of keys that nobody ever writes."""
 _MOD = rpc.Compare.MOD
 _CREATE = rpc.Compare.CREATE
 
@@ -14,15 +32,17 @@ _CREATE = rpc.Compare.CREATE
 def transaction(keys: Keys, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> Message:
     """Write a commit as one transaction; where a precondition fails, it reads the states that were demanded."""
     txn = rpc.TxnRequest()
+    demand(txn, keys.loading, ABSENT)
+    read(txn, keys.loading)
     if fence is not None:
         lease = keys.raw(LEASES_PREFIX + fence.lease)
         demand_created(txn, lease, fence.term)
-        _read(txn, lease)
+        read(txn, lease)
     for op in ops:
         key = keys.raw(op.key)
         if op.at is not None:
             demand(txn, key, op.at)
-            _read(txn, key)
+            read(txn, key)
         if isinstance(op, Put):
             put(txn, key, seal(op))
         elif isinstance(op, Delete):
@@ -32,9 +52,51 @@ def transaction(keys: Keys, ops: Sequence[Op], events: Sequence[bytes], fence: F
     return txn
 
 
-def refusal(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]) -> LcmError:
-    """Say which demand of a transaction was not met; the fence comes first."""
+def reading(keys: Keys, request: Message) -> Message:
+    """Write a read as a transaction, so that nobody takes a half restored state for the truth."""
+    txn = rpc.TxnRequest()
+    demand(txn, keys.loading, ABSENT)
+    txn.success.add().request_range.CopyFrom(request)
+    return txn
+
+
+def is_full(txn: Message) -> bool:
+    """Tell whether a commit, together with our own demand, holds more of them than etcd takes in one list."""
+    return len(txn.compare) > MAX_OPERATIONS
+
+
+def folded(keys: Keys, txn: Message) -> Message:
+    """Spread a full transaction over nested ones.
+
+    etcd decides on all of them before it does anything. One whose demands fail asks for what cannot be done, which
+    makes etcd refuse the whole: Unmet.
+    """
+    whole = rpc.TxnRequest()
+    for number, demands in enumerate((txn.compare[:_HALF], txn.compare[_HALF:])):
+        part = whole.success.add().request_txn
+        part.compare.extend(demands)
+        never = part.failure.add().request_put
+        never.key, never.ignore_value = keys.raw(f"{_NEVER_KEY}{number}"), True
+    for steps in (txn.success[:_HALF], txn.success[_HALF:]):
+        whole.success.add().request_txn.success.extend(steps)
+    return whole
+
+
+def explanations(txn: Message) -> tuple[Message, Message]:
+    """Read, in two transactions, what a full one demanded."""
+    return rpc.TxnRequest(success=txn.failure[:_HALF]), rpc.TxnRequest(success=txn.failure[_HALF:])
+
+
+def restoring() -> Later:
+    """Say that the state is not whole."""
+    return Later("a restore is under way")
+
+
+def refusal(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]) -> LcmError | None:
+    """Say which demand of a transaction was not met; a restore comes first, then the fence. None: all were."""
     states = [response.response_range.kvs for response in responses]
+    if states.pop(0):
+        return restoring()
     if fence is not None:
         held = states.pop(0)
         if not held or held[0].create_revision != fence.term:
@@ -43,7 +105,7 @@ def refusal(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]
         found = state[0].mod_revision if state else ABSENT
         if op.at is not None and found != op.at:
             return Conflict(op.key, wanted=op.at, found=found)
-    raise AssertionError("etcd refused a transaction whose demands were met")
+    return None
 
 
 def demand(txn: Message, key: bytes, revision: int) -> None:
@@ -73,6 +135,7 @@ def delete(txn: Message, key: bytes, end: bytes = b"") -> None:
     request.key, request.range_end = key, end
 
 
-def _read(txn: Message, key: bytes) -> None:
+def read(txn: Message, key: bytes) -> None:
+    """Add the reading of a key's revisions to what a transaction does if its demands are not met."""
     request = txn.failure.add().request_range
     request.key, request.keys_only = key, True

@@ -38,7 +38,7 @@ class EtcdWatch:
         history: Callable[[], Awaitable[int]],
         on_end: Callable[["EtcdWatch"], None],
     ) -> None:
-        """Watch a prefix. `history` reads the revision at which the present epoch began; Later while there is none."""
+        """Watch a prefix. `history` reads the revision of the last restore, 0 before any; Later while one goes on."""
         self._wire = wire
         self._keys = keys
         self._low, self._high = keys.span(prefix)
@@ -75,11 +75,17 @@ class EtcdWatch:
         await self.end(Relist(CLOSED))
 
     async def end(self, error: LcmError) -> None:
-        """Stop the pump; the reader gets this error, or the one that came before."""
-        self._fail(error)
+        """Fail, and stop the pump."""
+        self.fail(error)
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})
+
+    def fail(self, error: BaseException) -> None:
+        """Let the reader get this error, or the one that came before."""
+        self._error = self._error or error
+        self._news.set()
+        self._on_end(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,7 +101,7 @@ class EtcdWatch:
                 self._failures += 1
                 await asyncio.sleep(pause(self._failures))
             except LcmError as error:
-                self._fail(error)
+                self.fail(error)
 
     async def _follow(self) -> None:
         self._commit.clear()
@@ -145,7 +151,7 @@ class EtcdWatch:
     async def _check_epoch(self) -> None:
         """Make sure that what was read is not the clearing of the store by a restore."""
         epoch = await self._history()
-        if self._epoch not in {None, epoch}:
+        if self._epoch not in {None, epoch} or self._after < epoch:
             raise Relist(RESTORED)
         self._epoch = epoch
 
@@ -185,9 +191,4 @@ class EtcdWatch:
 
     def _stopped(self, pump: "asyncio.Task[None]") -> None:
         if not pump.cancelled() and (error := pump.exception()) is not None:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = self._error or error
-        self._news.set()
-        self._on_end(self)
+            self.fail(error)

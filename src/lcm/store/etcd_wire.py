@@ -7,6 +7,7 @@ other while its time lasts (`ask`); any other is sent once, over a connection kn
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final
 
@@ -70,6 +71,10 @@ class FutureRevision(LcmError):
     """The revision asked for has not happened yet."""
 
 
+class Unmet(LcmError):
+    """A demand of a folded transaction was not met. Nothing was done."""
+
+
 class StaleToken(Stuck):
     """The token is not accepted (any more): sign in and repeat; nothing was done."""
 
@@ -96,6 +101,7 @@ _FAULTS: Final[Sequence[tuple[StatusCode, str, Callable[[str], LcmError]]]] = (
     (StatusCode.INVALID_ARGUMENT, "authentication failed", _stuck("etcd-sign-in")),
     (StatusCode.INVALID_ARGUMENT, "user name is empty", _stuck("etcd-sign-in")),
     (StatusCode.INVALID_ARGUMENT, "too large", TooLarge),
+    (StatusCode.INVALID_ARGUMENT, "key not found", Unmet),
     (StatusCode.INVALID_ARGUMENT, "", _stuck("etcd-refuses")),
     (StatusCode.PERMISSION_DENIED, "", _stuck("etcd-permission")),
     (StatusCode.FAILED_PRECONDITION, "not enabled", NoSignIn),
@@ -303,6 +309,12 @@ class Wire:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def compact(wire: Wire, revision: int) -> None:
+    """Have history before a revision forgotten; that it was already is no error."""
+    with suppress(Relist):
+        await wire.ask(COMPACT, rpc.CompactionRequest(revision=revision))
 
 
 def _channel(address: str, tls: EtcdTls | None) -> grpc.aio.Channel:

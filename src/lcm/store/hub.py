@@ -27,6 +27,7 @@ class Hub:
         self._history = history
         self._backlog = backlog
         self._watches: dict[QueueWatch, None] = {}  # a set would tell them in an order that differs from run to run
+        self._closed = False
         self.tail = tail
 
     def __bool__(self) -> bool:
@@ -35,6 +36,8 @@ class Hub:
     def watch(self, prefix: str, after: int) -> "QueueWatch":
         watch = QueueWatch(self, self._history, prefix, after, self._backlog)
         self._watches[watch] = None
+        if self._closed:
+            watch.end(Relist(CLOSED))
         return watch
 
     def publish(self, revision: int, changes: Sequence[Change]) -> None:
@@ -46,6 +49,11 @@ class Hub:
     def end(self, error: LcmError) -> None:
         for watch in tuple(self._watches):
             watch.end(error)
+
+    def close(self) -> None:
+        """End every watch, those that are still to come too."""
+        self._closed = True
+        self.end(Relist(CLOSED))
 
     def forget(self, watch: "QueueWatch") -> None:
         self._watches.pop(watch, None)
@@ -98,8 +106,7 @@ class QueueWatch:
             if self._page:
                 return self._page.popleft()
             if self._read < self._joined:
-                page, self._read = await self._history(self._prefix, self._read, self._joined)
-                self._page.extend(page)
+                await self._read_page()
             elif self._missed:
                 self._joined, self._missed = self._hub.tail, False
             else:
@@ -117,6 +124,13 @@ class QueueWatch:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def _read_page(self) -> None:
+        try:
+            page, self._read = await self._history(self._prefix, self._read, self._joined)
+            self._page.extend(page)
+        except Relist as error:
+            self.end(error)
 
     async def _sleep(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()

@@ -30,14 +30,17 @@ from lcm.store.base import (
     check_commit,
     check_key,
     check_lease,
+    check_scan,
+    collected,
     compacted,
     deposed,
     held_leases,
     key_range,
     matches,
+    not_yet,
     pack_events,
 )
-from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
+from lcm.store.hub import BACKLOG, Hub, QueueWatch
 
 _PAGE = 1_000
 _NOBODY = contextvars.Context()
@@ -85,10 +88,13 @@ class MemoryStore:
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
+        check_scan(limit)
         await asyncio.sleep(0)
         revision = cursor.revision if cursor else self._revision
         if revision < self._compacted:
             raise compacted(revision)
+        if revision > self._revision:
+            raise not_yet(revision)
         low, high = key_range(prefix)
         start = bisect_right(self._keys, cursor.key) if cursor else bisect_left(self._keys, low)
         found: list[Entry] = []
@@ -108,7 +114,7 @@ class MemoryStore:
         return EventReader(self.watch(EVENTS_KEY, after=after))
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
-        check_lease(name, ttl_seconds)
+        check_lease(name, holder, ttl_seconds)
         await asyncio.sleep(0)
         if name in self._leases:
             return None
@@ -149,9 +155,9 @@ class MemoryStore:
                 self._states[key] = kept
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
+        fresh = await collected(entries)
         if self._leases:
             raise held_leases(self._leases)
-        fresh = [put async for put in entries]
         self._keys.clear()
         self._states.clear()
         self._log.clear()
@@ -164,7 +170,7 @@ class MemoryStore:
         return self._revision
 
     async def close(self) -> None:
-        self._hub.end(Relist(CLOSED))
+        self._hub.close()
         for held in self._leases.values():
             held.timer.cancel()
 

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from lcm.model.clock import Clock
-from lcm.model.errors import Relist
+from lcm.model.clock import Stopwatch
 from lcm.store.base import (
     EVENTS_KEY,
     Changed,
@@ -27,34 +26,43 @@ from lcm.store.base import (
     check_commit,
     check_key,
     check_lease,
+    check_scan,
+    collected,
     key_range,
 )
-from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
+from lcm.store.hub import BACKLOG, Hub, QueueWatch
 from lcm.store.sqlite_file import open_file, translate
 from lcm.store.sqlite_lane import Lane
 from lcm.store.sqlite_log import Cut, Log, News
 from lcm.store.sqlite_rows import read_history, read_lease, read_newest, read_page
 from lcm.store.sqlite_work import Reading, Writing
+from lcm.system import SystemStopwatch
 
 
 class SqliteStore:
     """A store in a file. Make it with `open`."""
 
-    def __init__(self, path: Path, log: Log, reading: sqlite3.Connection, *, clock: Clock, backlog: int) -> None:
+    def __init__(
+        self, path: Path, log: Log, reading: sqlite3.Connection, *, stopwatch: Stopwatch, backlog: int
+    ) -> None:
         self._epoch = log.epoch
         self._log = log
         self._connection = reading
-        self._clock = clock
+        self._stopwatch = stopwatch
         self._hub = Hub(self._history, tail=log.revision, backlog=backlog)
         self._reader = Lane("sqlite-reader", Reading(reading, path), self._tell)
         self._writer = Lane("sqlite-writer", Writing(log, path, lambda: bool(self._hub)), self._tell)
-        self._writer.ended.add_done_callback(lambda _: self._hub.end(Relist(CLOSED)))
+        self._writer.ended.add_done_callback(lambda _: self._hub.close())
 
     @classmethod
-    async def open(cls, path: Path, *, clock: Clock, backlog: int = BACKLOG) -> Self:
-        """Open the file, or make it. Raises Stuck, and leaves the file as it is, if it is damaged, foreign or newer."""
-        log, reading = await asyncio.to_thread(_open, path, clock)
-        return cls(path, log, reading, clock=clock, backlog=backlog)
+    async def open(cls, path: Path, *, stopwatch: Stopwatch | None = None, backlog: int = BACKLOG) -> Self:
+        """Open the file, or make it. Raises Stuck, and leaves the file as it is, if it is damaged, foreign or newer.
+
+        Leases end by the stopwatch, which every process that shares the file must have in common.
+        """
+        stopwatch = stopwatch or SystemStopwatch()
+        log, reading = await asyncio.to_thread(_open, path, stopwatch)
+        return cls(path, log, reading, stopwatch=stopwatch, backlog=backlog)
 
     @property
     def epoch(self) -> str:
@@ -71,12 +79,11 @@ class SqliteStore:
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
+        check_scan(limit)
         return await self._reader.ask(partial(read_page, self._connection, prefix, labels, limit, cursor))
 
     def watch(self, prefix: str, *, after: int) -> QueueWatch:
         watch = self._hub.watch(prefix, after)
-        if self._writer.ended.done():
-            watch.end(Relist(CLOSED))
         self._writer.nudge()
         return watch
 
@@ -84,7 +91,7 @@ class SqliteStore:
         return EventReader(self.watch(EVENTS_KEY, after=after))
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
-        check_lease(name, ttl_seconds)
+        check_lease(name, holder, ttl_seconds)
         return await self._writer.ask(partial(self._log.acquire, name, holder, ttl_seconds))
 
     async def renew(self, lease: Lease) -> None:
@@ -94,8 +101,7 @@ class SqliteStore:
         await self._writer.ask(partial(self._log.release, lease.fence()))
 
     async def lease(self, name: str) -> Lease | None:
-        now = self._clock.now().timestamp()
-        return await self._reader.ask(partial(read_lease, self._connection, name, now))
+        return await self._reader.ask(partial(read_lease, self._connection, name, self._stopwatch))
 
     async def compact(self, revision: int) -> None:
         revision = await self._writer.ask(partial(self._log.compact, revision))
@@ -104,11 +110,11 @@ class SqliteStore:
             start = await self._writer.ask(partial(self._log.sweep, start, revision))
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
-        puts = [put async for put in entries]
+        puts = await collected(entries)
         return await self._writer.ask(partial(self._log.load, puts, epoch))
 
     async def close(self) -> None:
-        self._hub.end(Relist(CLOSED))
+        self._hub.close()
         await self._writer.close()
         await self._reader.close()
 
@@ -125,10 +131,10 @@ class SqliteStore:
                 self._hub.publish(item.revision, item.changes)
 
 
-def _open(path: Path, clock: Clock) -> tuple[Log, sqlite3.Connection]:
+def _open(path: Path, stopwatch: Stopwatch) -> tuple[Log, sqlite3.Connection]:
     writing, reading = open_file(path)
     try:
-        return Log(writing, clock), reading
+        return Log(writing, stopwatch), reading
     except sqlite3.Error as error:
         writing.close()
         reading.close()

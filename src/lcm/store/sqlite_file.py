@@ -148,6 +148,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
     if _value(connection, "user_version") < SCHEMA_VERSION:
         connection.executescript(_SCHEMA)
+    # SQLite opens a file that it may not write all the same, even lets a writer begin, and says so at the first change.
+    insist(connection, "BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("ROLLBACK")
 
 
 def _value(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type

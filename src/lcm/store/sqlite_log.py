@@ -1,7 +1,7 @@
 """Writing the SQLite engine's table: the commits of one group inside one transaction, and what watchers must be told.
 
-Called by `sqlite_lane.Writer` on its thread. Each verb checks everything before it writes anything, so that one that
-fails leaves the others of its group unharmed.
+Called by `sqlite` and `sqlite_work` on the writing thread. Each verb checks everything before it writes anything, so
+that one that fails leaves the others of its group unharmed.
 """
 
 import sqlite3
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lcm.model.clock import Clock
+from lcm.model.clock import Stopwatch
 from lcm.model.errors import Conflict, LcmError, Relist
 from lcm.store.base import (
     ABSENT,
@@ -75,10 +75,10 @@ News = Changed | Cut
 class Log:
     """A connection that writes, and the news of all commits up to `revision`, ours and those of other processes."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, stopwatch: Stopwatch) -> None:
         self.patience_seconds: float = BUSY_SECONDS
         self._connection = connection
-        self._clock = clock
+        self._stopwatch = stopwatch
         with snapshot(connection):
             meta = read_meta(connection)
             self._version = self._data_version()
@@ -125,18 +125,18 @@ class Log:
         return self._write(ops)
 
     def acquire(self, name: str, holder: str, ttl_seconds: int) -> Lease | None:
-        if read_lease(self._connection, name, self._now()):
+        if read_lease(self._connection, name, self._stopwatch):
             return None
         self._end_lease(name)
         lease = Lease(name, holder, self.revision + 1, ttl_seconds)
         self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
-        row = (name, holder, lease.term, ttl_seconds, self._now() + ttl_seconds)
+        row = (name, holder, lease.term, ttl_seconds, self._stopwatch.seconds() + ttl_seconds)
         self._connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
         return lease
 
     def renew(self, fence: Fence) -> None:
         lease = self._held(fence)
-        expires_at = self._now() + lease.ttl_seconds
+        expires_at = self._stopwatch.seconds() + lease.ttl_seconds
         self._connection.execute("UPDATE leases SET expires_at = ? WHERE name = ?", (expires_at, lease.name))
 
     def release(self, fence: Fence) -> None:
@@ -145,11 +145,11 @@ class Log:
             self._end_lease(fence.lease)
 
     def reap(self) -> None:
-        for lease in read_leases(self._connection, self._now(), held=False):
+        for lease in read_leases(self._connection, self._stopwatch, held=False):
             self._end_lease(lease.name)
 
     def has_expired(self) -> bool:
-        return bool(read_leases(self._connection, self._now(), held=False))
+        return bool(read_leases(self._connection, self._stopwatch, held=False))
 
     def compact(self, revision: int) -> int:
         """Forget history, but leave removing it to `sweep`; return the revision below which to sweep."""
@@ -168,7 +168,7 @@ class Log:
         return int(stretch) + 1
 
     def load(self, puts: Sequence[Put], epoch: str) -> int:
-        if held := read_leases(self._connection, self._now(), held=True):
+        if held := read_leases(self._connection, self._stopwatch, held=True):
             raise held_leases(lease.name for lease in held)
         first = self.revision + 1
         rows = [
@@ -234,7 +234,7 @@ class Log:
         return self.revision
 
     def _held(self, fence: Fence) -> Lease:
-        lease = read_lease(self._connection, fence.lease, self._now())
+        lease = read_lease(self._connection, fence.lease, self._stopwatch)
         if lease is None or lease.term != fence.term:
             raise deposed(fence)
         return lease
@@ -245,9 +245,6 @@ class Log:
 
     def _data_version(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-
-    def _now(self) -> float:
-        return self._clock.now().timestamp()
 
 
 def _restored(revision: int, epoch: str) -> Cut:

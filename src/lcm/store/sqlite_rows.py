@@ -13,12 +13,11 @@ from typing import Final
 
 import msgspec
 
-from lcm.store.base import Change, Changed, Cursor, Entry, Lease, Page, compacted, key_range, matches
+from lcm.model.clock import Stopwatch
+from lcm.store.base import Change, Changed, Cursor, Entry, Lease, Page, compacted, key_range, matches, not_yet
 
 PLACES: Final = 256
 FIRST_REVISION: Final = 1
-CLOCK_SLACK_SECONDS: Final = 1
-"""How far the clock may step back before a lease counts as one from the future, which nobody can still hold."""
 
 _LEAST_ROWS: Final = 200
 _HISTORY_REVISIONS: Final = 1_000
@@ -84,6 +83,8 @@ def read_page(
         revision = cursor.revision if cursor else meta.revision
         if revision < meta.compacted:
             raise compacted(revision)
+        if revision > meta.revision:
+            raise not_yet(revision)
         if cursor:
             low = _after(cursor.key)
         found: list[Entry] = []
@@ -123,15 +124,15 @@ def read_commits(
     return page, until
 
 
-def read_lease(connection: sqlite3.Connection, name: str, now: float) -> Lease | None:
+def read_lease(connection: sqlite3.Connection, name: str, stopwatch: Stopwatch) -> Lease | None:
     """Read a lease if it is held."""
-    held = [lease for lease, alive in _leases(connection, _LEASES + " WHERE name = ?", (name,), now) if alive]
+    held = [lease for lease, alive in _leases(connection, _LEASES + " WHERE name = ?", (name,), stopwatch) if alive]
     return held[0] if held else None
 
 
-def read_leases(connection: sqlite3.Connection, now: float, *, held: bool) -> list[Lease]:
+def read_leases(connection: sqlite3.Connection, stopwatch: Stopwatch, *, held: bool) -> list[Lease]:
     """Read the leases that are held, or those that have run out but were not ended yet."""
-    return [lease for lease, alive in _leases(connection, _LEASES, (), now) if alive is held]
+    return [lease for lease, alive in _leases(connection, _LEASES, (), stopwatch) if alive is held]
 
 
 def encode_labels(labels: Mapping[str, str]) -> str | None:
@@ -140,10 +141,13 @@ def encode_labels(labels: Mapping[str, str]) -> str | None:
 
 
 def _leases(
-    connection: sqlite3.Connection, query: str, values: tuple[str, ...], now: float
+    connection: sqlite3.Connection, query: str, values: tuple[str, ...], stopwatch: Stopwatch
 ) -> Iterator[tuple[Lease, bool]]:
-    for name, holder, term, ttl_seconds, expires_at in connection.execute(query, values):
-        alive = now < expires_at <= now + ttl_seconds + CLOCK_SLACK_SECONDS
+    rows = connection.execute(query, values).fetchall()
+    now = stopwatch.seconds()  # after the rows: a lease just taken elsewhere must not seem to have too much time left
+    for name, holder, term, ttl_seconds, expires_at in rows:
+        # With more than its whole time left it was taken before a reboot, since when the stopwatch began anew.
+        alive = now < expires_at <= now + ttl_seconds
         yield Lease(name, holder, term, ttl_seconds), alive
 
 

@@ -13,7 +13,7 @@ from lcm.store.sqlite_log import Cut, Log
 WATCHED_SECONDS: Final = 0.015
 UNWATCHED_SECONDS: Final = 0.25
 
-_OF_ONE: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError)
+_OF_ONE: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
 """What a wrong argument can raise: it fails its own caller. Anything else is a bug and ends the thread."""
 
 
