@@ -44,13 +44,20 @@ class OpenedArena:
         return store
 
     async def close(self) -> None:
-        # A lease that ran out during a later test would spend a revision of the server they share.
-        for entry in (await everything(self._opened[0], LEASES_PREFIX)).entries if self._opened else ():
-            lease = await self._opened[0].lease(entry.key.removeprefix(LEASES_PREFIX))
-            if lease is not None:
-                await self._opened[0].release(lease)
         for store in self._opened:
             await store.close()
+
+
+class SharedArena(OpenedArena):
+    """Several arenas share one server, on which a lease that ran out during a later test would spend a revision."""
+
+    async def close(self) -> None:
+        store = await self.open()
+        for entry in (await everything(store, LEASES_PREFIX)).entries:
+            lease = await store.lease(entry.key.removeprefix(LEASES_PREFIX))
+            if lease is not None:
+                await store.release(lease)
+        await super().close()
 
 
 def sqlite_arena(folder: Path) -> OpenedArena:
@@ -60,4 +67,4 @@ def sqlite_arena(folder: Path) -> OpenedArena:
 
 def etcd_arena(endpoint: str) -> OpenedArena:
     root = f"/test-{next(_serial)}/"
-    return OpenedArena(lambda backlog: EtcdStore.open([endpoint], root=root, backlog=backlog))
+    return SharedArena(lambda backlog: EtcdStore.open([endpoint], root=root, backlog=backlog))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from arenas import Arena
-from lcm.model.errors import Conflict, Invalid, Relist, TooLarge
+from lcm.model.errors import Conflict, Invalid, Relist, TooLarge, Unreachable
 from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Cursor, Delete, Put, Store, everything
 
 
@@ -292,3 +292,19 @@ async def test_of_writers_that_claim_one_key_exactly_one_wins(arena: Arena) -> N
     results = await asyncio.gather(*claims, return_exceptions=True)
     assert sum(isinstance(result, int) for result in results) == 1
     assert sum(isinstance(result, Conflict) for result in results) == 19
+
+
+@pytest.mark.parametrize("prefix", ["ü", "\U0010ffff", "a b", "a\n"])
+async def test_a_prefix_with_which_no_key_can_begin_is_refused(store: Store, prefix: str) -> None:
+    with pytest.raises(Invalid):
+        await store.scan(prefix)
+    with pytest.raises(Invalid):
+        store.watch(prefix, after=0)
+
+
+async def test_a_closed_store_answers_nothing(store: Store) -> None:
+    await store.commit(Put("a", b"1"))
+    await store.close()
+    for call in (store.commit(Put("a", b"2")), store.get("a"), store.scan(""), store.lease("leader")):
+        with pytest.raises(Unreachable):
+            await call

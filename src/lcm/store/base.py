@@ -30,6 +30,7 @@ FIRST_KEY: Final = '"'
 """The character after `!`: an empty prefix covers every key but the engines' own."""
 
 _KEY = re.compile(r"[A-Za-z0-9][\x21-\x7e]*")
+_PREFIX = re.compile(r"[\x21-\x7e]+")
 _LENGTH_BYTES: Final = 5
 """What an envelope spends, at most, on the length of a text or an event."""
 
@@ -338,9 +339,11 @@ def check_lease(name: str, holder: str, ttl_seconds: int) -> None:
 
 
 def key_range(prefix: str) -> tuple[str, str]:
-    """Turn a prefix into a half-open range of keys."""
+    """Turn a prefix into a half-open range of keys; Invalid when no key could begin so."""
     if not prefix:
         return FIRST_KEY, "\x7f"
+    if not _PREFIX.fullmatch(prefix):
+        raise Invalid(Fault("prefix", f"no key begins with {prefix[:80]!r}", "use visible ASCII characters"))
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 

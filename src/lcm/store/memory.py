@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 
 import msgspec
 
-from lcm.model.errors import Conflict, Relist
+from lcm.model.errors import Conflict, Relist, Unreachable
 from lcm.store.base import (
     ABSENT,
     EVENTS_KEY,
@@ -40,7 +40,7 @@ from lcm.store.base import (
     not_yet,
     pack_events,
 )
-from lcm.store.hub import BACKLOG, Hub, QueueWatch
+from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
 
 _PAGE = 1_000
 _NOBODY = contextvars.Context()
@@ -62,6 +62,7 @@ class MemoryStore:
         self._states: dict[str, list[tuple[int, Entry | None]]] = {}
         self._log: list[Changed] = []
         self._leases: dict[str, _Held] = {}
+        self._closed = False
         self._hub = Hub(self._history, tail=self._revision, backlog=backlog)
 
     @property
@@ -70,7 +71,7 @@ class MemoryStore:
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
-        await asyncio.sleep(0)
+        await self._begin()
         self._check_fence(fence)
         for op in ops:
             if op.at is not None and (found := self._found(op.key)) != op.at:
@@ -82,14 +83,14 @@ class MemoryStore:
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        await asyncio.sleep(0)
+        await self._begin()
         return self._newest(key)
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
         check_scan(limit)
-        await asyncio.sleep(0)
+        await self._begin()
         revision = cursor.revision if cursor else self._revision
         if revision < self._compacted:
             raise compacted(revision)
@@ -115,7 +116,7 @@ class MemoryStore:
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         check_lease(name, holder, ttl_seconds)
-        await asyncio.sleep(0)
+        await self._begin()
         if name in self._leases:
             return None
         lease = Lease(name, holder, self._revision + 1, ttl_seconds)
@@ -125,7 +126,7 @@ class MemoryStore:
         return lease
 
     async def renew(self, lease: Lease) -> None:
-        await asyncio.sleep(0)
+        await self._begin()
         self._check_fence(lease.fence())
         held = self._leases[lease.name]
         held.timer.cancel()
@@ -133,17 +134,17 @@ class MemoryStore:
         await asyncio.sleep(0)
 
     async def release(self, lease: Lease) -> None:
-        await asyncio.sleep(0)
+        await self._begin()
         self._end_lease(lease)
         await asyncio.sleep(0)
 
     async def lease(self, name: str) -> Lease | None:
-        await asyncio.sleep(0)
+        await self._begin()
         held = self._leases.get(name)
         return held.lease if held else None
 
     async def compact(self, revision: int) -> None:
-        await asyncio.sleep(0)
+        await self._begin()
         self._compacted = max(self._compacted, min(revision, self._revision))
         self._log = self._log[bisect_right(self._log, self._compacted, key=_revision_of) :]
         for key, states in list(self._states.items()):
@@ -170,9 +171,15 @@ class MemoryStore:
         return self._revision
 
     async def close(self) -> None:
+        self._closed = True
         self._hub.close()
         for held in self._leases.values():
             held.timer.cancel()
+
+    async def _begin(self) -> None:
+        await asyncio.sleep(0)
+        if self._closed:
+            raise Unreachable(CLOSED)
 
     def _write(self, ops: Sequence[Op]) -> int:
         revision = self._revision + 1
