@@ -47,7 +47,7 @@ def test_two_commits_that_should_be_one_are_found_with_their_place(capsys: pytes
     headline, *failures = str(caught.value).splitlines()
     assert headline == "crash booking: 2 of 7 runs failed"
     places = [
-        re.search(r"await (\d), .*test_crash_harness\.py:(\d+) book_in_two_steps > .*memory\.py:\d+ commit: (.*)", f)
+        re.search(r"await (\d), .*test_crash_harness\.py:(\d+) book_in_two_steps > .*memory\.py:\d+ commit\b(.*)", f)
         for f in failures
     ]
     first = book_in_two_steps.__code__.co_firstlineno
