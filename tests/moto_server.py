@@ -7,18 +7,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Self
 
-from servers import LOOPBACK, READY_SECONDS, free_port
+from servers import LOOPBACK, READY_SECONDS, answers, free_port
 
 ACCOUNT = "123456789012"
 STRANGER = "999999999999"
 ROOT_DEVICE = "/dev/xvda"
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def image(image_id: str, name: str, created: str, *, owner: str = ACCOUNT) -> dict[str, object]:
@@ -96,14 +92,7 @@ class MotoServer:
 
     def _await_ready(self) -> bool:
         assert self._process is not None
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                return False
-            try:
-                with _direct.open(f"{self.url}/moto-api/", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.02)
+        if answers(self._process, f"{self.url}/moto-api/"):
+            return True
         self.stop()
         return False

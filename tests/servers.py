@@ -1,6 +1,7 @@
 """Real servers and broken networks for tests. Each server is a child process, ended by its own handle."""
 
 import asyncio
+import http
 import os
 import platform
 import random
@@ -39,6 +40,18 @@ def etcd_version() -> tuple[int, ...]:
     """Say which etcd is on the PATH."""
     text = subprocess.run([_etcd(), "--version"], capture_output=True, text=True, check=True).stdout
     return tuple(map(int, text.split()[2].split("-")[0].split(".")))
+
+
+def answers(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until a server answers; False when it has ended or takes too long."""
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with _direct.open(url, timeout=5) as answer:
+                return bool(answer.status == http.HTTPStatus.OK)
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.01)
+    return False
 
 
 class EtcdServer:
@@ -132,15 +145,8 @@ class EtcdServer:
 
     def _await_ready(self) -> bool:
         assert self._process is not None
-        deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                return False
-            try:
-                with _direct.open(f"http://{LOOPBACK}:{self._metrics}/health", timeout=2) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.01)
+        if answers(self._process, f"http://{LOOPBACK}:{self._metrics}/health"):
+            return True
         self.kill()
         return False
 
