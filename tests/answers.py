@@ -150,13 +150,13 @@ async def _answer(writer: asyncio.StreamWriter, say: Say) -> bool:
 class SelfSigned:
     """A certificate that a machine signed for itself, with its key."""
 
-    def __init__(self, folder: Path, name: str = "cml-controller") -> None:
+    def __init__(self, folder: Path, name: str = "cml-controller", *, days: tuple[int, int] = (-1, 1)) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now, day = datetime.now(UTC), timedelta(days=1)
+        first, last = (datetime.now(UTC) + timedelta(days=day) for day in days)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day)
-        certificate = builder.not_valid_after(now + day).sign(key, hashes.SHA256())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(first)
+        certificate = builder.not_valid_after(last).sign(key, hashes.SHA256())
         self.pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -20,6 +20,7 @@ from servers import LOOPBACK
 
 ID = "i-0aaaaaaaaaaaaaaa1"
 IMAGE = "ami-00000000000000a1"
+TRICKLE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back over the wire. Without bytes there never is an answer."""
+    """What goes back over the wire. Without bytes there never is an answer; one that trickles never ends."""
 
     raw: bytes | None
+    trickles: bool = False
 
     def to(self, _request: Request) -> "Answer":
         return self
@@ -73,18 +75,30 @@ class Refusal:
         return http(f"<Response>{text}<RequestID>r-1</RequestID></Response>".encode(), status=self.status)
 
 
+@dataclass(frozen=True)
+class Endless:
+    """A list whose every page names another one."""
+
+    def to(self, request: Request) -> Answer:
+        return instances(instance(), token=str(int(request.fields.get("NextToken", "0")) + 1))
+
+
+Script = Answer | Refusal | Endless
+
+
 def plain(value: object, *, status: int = 200) -> Answer:
     """Answer as CloudWatch does."""
     body = json.dumps(value, default=datetime.timestamp).encode()
     return http(body, status=status, kind="application/x-amz-json-1.0", headers="x-amzn-requestid: r-1\r\n")
 
 
-def instance(state: str = "running", instance_id: str = ID) -> str:
+def instance(state: str = "running", instance_id: str = ID, *, more: str = "") -> str:
     return (
         f"<item><instanceId>{instance_id}</instanceId><imageId>{IMAGE}</imageId><instanceType>m5zn.metal</instanceType>"
         f"<instanceState><code>0</code><name>{state}</name></instanceState>"
         "<launchTime>2026-03-01T10:00:00.000Z</launchTime>"
-        "<placement><availabilityZone>us-east-1a</availabilityZone></placement></item>"
+        "<placement><availabilityZone>us-east-1a</availabilityZone></placement>"
+        f"{more}</item>"
     )
 
 
@@ -142,8 +156,8 @@ class AwsAnswers:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self._scripts: defaultdict[str, list[Answer | Refusal]] = defaultdict(list)
-        self._spoilt: dict[int, Answer | Refusal] = {}
+        self._scripts: defaultdict[str, list[Script]] = defaultdict(list)
+        self._spoilt: dict[int, Script] = {}
         self._server: asyncio.Server | None = None
         self._silent: set[asyncio.StreamWriter] = set()
 
@@ -158,11 +172,11 @@ class AwsAnswers:
         self._scripts.clear()
         self._spoilt.clear()
 
-    def say(self, action: str, *answers: Answer | Refusal) -> None:
+    def say(self, action: str, *answers: Script) -> None:
         """Answer an action with these in turn, and with the last one ever after."""
         self._scripts[action] = list(answers)
 
-    def spoil(self, number: int, answer: Answer | Refusal) -> None:
+    def spoil(self, number: int, answer: Script) -> None:
         """Answer the n-th request, whatever it is, with this."""
         self._spoilt[number] = answer
 
@@ -192,9 +206,13 @@ class AwsAnswers:
                 return
             writer.write(answer.raw)
             await writer.drain()
+            while answer.trickles:
+                await asyncio.sleep(TRICKLE_SECONDS)
+                writer.write(b" ")
+                await writer.drain()
             writer.close()
 
-    def _answer(self, request: Request) -> Answer | Refusal:
+    def _answer(self, request: Request) -> Script:
         self.requests.append(request)
         if len(self.requests) in self._spoilt:
             return self._spoilt[len(self.requests)]
@@ -206,11 +224,23 @@ class AwsAnswers:
 
 @contextlib.asynccontextmanager
 async def ec2_at(
-    url: str, *, clock: Clock | None = None, attempts: int = 1, patience: float = 5.0
+    url: str,
+    *,
+    clock: Clock | None = None,
+    attempts: int = 1,
+    patience: float = 5.0,
+    limit: float = 60.0,
+    most_pages: int = 100,
 ) -> AsyncIterator[Ec2]:
     """Open EC2 at an address; the library tries once, unless told otherwise."""
     clients = AwsClients(
-        session=SESSION, keys=KEYS, endpoint_url=url, read_timeout=timedelta(seconds=patience), attempts=attempts
+        session=SESSION,
+        keys=KEYS,
+        endpoint_url=url,
+        read_timeout=timedelta(seconds=patience),
+        attempts=attempts,
+        limit=timedelta(seconds=limit),
+        most_pages=most_pages,
     )
     ec2 = Ec2(clients, clock or SystemClock())
     try:

@@ -143,8 +143,8 @@ _FORMS = {
 
 
 @st.composite
-def made_up(draw: st.DrawFn) -> Made:
-    """Make up a lab whose ports all have names of their own."""
+def made_up(draw: st.DrawFn, *, shared: bool = False) -> Made:
+    """Make up a lab whose ports all have names of their own; `shared` lets one placeholder stand in several tags."""
     layout = draw(_LAYOUTS)
     labels = draw(st.lists(_LABELS, max_size=4, unique_by=_clean))
     values: dict[str, str] = {}
@@ -156,6 +156,8 @@ def made_up(draw: st.DrawFn) -> Made:
             number = len(values)
             held = draw(st.booleans())
             name = f"HELD{number}" if held else _clean(label) + ending
+            if held and shared:
+                name = draw(st.sampled_from([name, *(one for one in values if one.startswith("HELD"))]))
             values[name] = f"${{PORT_{name}}}" if held else str(5000 + number)
             quote = draw(st.sampled_from(["'", '"'] if held and layout.flow else ["", "'", '"']))
             tags[label].append(Tag(head, name, tail, quote))

@@ -53,6 +53,12 @@ async def state(compute: Compute, instance_id: str, region: str = HERE) -> Insta
     return found.state
 
 
+async def reason(compute: Compute, instance_id: str) -> str:
+    found = await compute.find(HERE, instance_id)
+    assert found is not None
+    return found.reason
+
+
 async def test_a_launched_machine_is_what_was_asked_for(cloud: CloudWorld) -> None:
     uid = unique("uid")
     asked_for = launch(uid, tags={"team": "ccna"})
@@ -145,6 +151,13 @@ async def test_a_launch_from_an_image_that_does_not_exist_wants_a_person(
     assert await cloud.compute.list_owned(HERE) == []
 
 
+async def test_a_vpc_without_a_subnet_wants_a_person_and_not_the_default_network(cloud: CloudWorld) -> None:
+    with pytest.raises(Stuck) as caught:
+        await cloud.compute.ensure(launch(unique("uid"), vpc_id="vpc-0123456789abcdef0"))
+    assert caught.value.reason == "SubnetMissing"
+    assert await cloud.compute.list_owned(HERE) == []
+
+
 async def test_an_image_may_be_named_by_its_id(cloud: CloudWorld) -> None:
     image_id = await cloud.add_image(unique("mine"))
     assert (await cloud.compute.ensure(launch(unique("uid"), ami_id=image_id))).image_id == image_id
@@ -201,6 +214,20 @@ async def test_stopping_and_starting_may_be_repeated(cloud: CloudWorld) -> None:
     cloud.settle()
     await cloud.compute.start(HERE, made)
     assert await state(cloud.compute, made) is InstanceState.RUNNING
+
+
+async def test_why_a_machine_does_not_run_is_told_until_it_runs_again(cloud: CloudWorld) -> None:
+    made = await running(cloud)
+    assert await reason(cloud.compute, made) == ""
+    await cloud.compute.stop(HERE, made)
+    cloud.settle()
+    assert "User initiated" in await reason(cloud.compute, made)
+    await cloud.compute.start(HERE, made)
+    cloud.settle()
+    assert await reason(cloud.compute, made) == ""
+    await cloud.compute.remove(HERE, made)
+    cloud.settle()
+    assert "User initiated" in await reason(cloud.compute, made)
 
 
 async def test_only_a_running_machine_reboots(cloud: CloudWorld) -> None:

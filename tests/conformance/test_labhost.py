@@ -1,5 +1,7 @@
 """What every LabHost does with labs: find, import, start, stop and remove them, whatever state they are in."""
 
+import asyncio
+
 import pytest
 
 from labsteps import BOOTED_AFTER, LAB, NOWHERE, ROUTER, node, started, state, stranger, topology_of, until_converged
@@ -71,6 +73,17 @@ async def test_of_several_labs_of_one_title_the_oldest_is_found(world: World) ->
         assert found.lab_id == expected
         await world.host.remove(found.lab_id)
     assert await world.host.find("twin") is None
+
+
+@everywhere
+async def test_whoever_finds_and_removes_until_nothing_is_found_leaves_no_twin_behind(world: World) -> None:
+    await asyncio.gather(*(world.host.ensure("raced", LAB) for _ in range(3)))
+    for _ in range(4):
+        found = await world.host.find("raced")
+        if found is None:
+            break
+        await world.host.remove(found.lab_id)
+    assert [one for one in await world.host.labs() if one.title == "raced"] == []
 
 
 @in_process

@@ -17,7 +17,7 @@ from lcm.providers.labhost import (
     CmlAnswerError,
 )
 from lcm.sim.cml.documents import NoticeCreate, PoolCreate
-from lcm.sim.cml.faults import Fault
+from lcm.sim.cml.faults import HttpFault
 from lcm.sim.loop import START as MIDNIGHT
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ async def compare(world: World, lab_id: str) -> None:
 async def test_a_call_without_an_answer_ends(world: World) -> None:
     host = client(world.cml, limits=Limits(question_seconds=5))
     await host.sign_in()
-    world.cml.faults.add(Fault(match="GET /api/v0/labs", hang=True))
+    world.cml.faults.add(HttpFault(match="GET /api/v0/labs", hang=True))
     before = world.cml.pace.now()
     with pytest.raises(Unreachable):
         await host.labs()
@@ -81,7 +81,7 @@ BAD_ANSWERS: list[dict[str, Any]] = [
 async def test_whatever_happens_to_an_import_there_is_one_lab_in_the_end(world: World) -> None:
     for number, fault in enumerate(BAD_ANSWERS):
         for match in ("POST /api/v0/import", "GET /api/v0/labs*"):
-            world.cml.faults.add(Fault(match=match, times=2, **fault))
+            world.cml.faults.add(HttpFault(match=match, times=2, **fault))
             title = f"lab-{number}-{match[0]}"
             assert await insist(partial(world.host.ensure, title, LAB)) is not None
             assert [one.title for one in await insist(world.host.labs)].count(title) == 1
@@ -92,7 +92,7 @@ async def test_whatever_happens_to_a_removal_no_lab_is_left(world: World) -> Non
     for fault in BAD_ANSWERS:
         lab = await insist(partial(started, world, "doomed", topology_of(2)))
         for match in ("*/state", "*/stop", "*/wipe", "DELETE *"):
-            world.cml.faults.add(Fault(match=match, **fault))
+            world.cml.faults.add(HttpFault(match=match, **fault))
         await insist(partial(world.host.remove, lab.lab_id))
         world.cml.faults.clear()
         assert await world.host.labs() == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from answers import PAGE, AnswerServer, Say, refusal, says
-from canned import TOKEN, host_of, served
+from canned import DOMINFO, GOOD, LAB, NODE, STATS, TOKEN, host_of, served
 from lcm.model.errors import LcmError, Throttled, Unreachable
 from lcm.providers.cml import CmlHost
 from lcm.providers.labhost import (
@@ -17,10 +17,12 @@ from lcm.providers.labhost import (
 
 BODY_BYTES = 300_000
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+VAST = {"stats": {"dominfo": DOMINFO | {"allocated_memory": 1.7e308}}}
 
 Verb = Callable[[CmlHost], Awaitable[object]]
-Bad = dict[str, tuple[Say, type[LcmError]]]
+Bad = dict[str, tuple[Say, type[LcmError] | tuple[type[LcmError], ...]]]
 SIGN_IN = "auth_extended"
+DEEP = b"[" * 100_000 + b"]" * 100_000
 READS: list[tuple[str, Verb]] = [
     ("system_information", lambda host: host.system()),
     ("system_health", lambda host: host.health()),
@@ -76,6 +78,8 @@ OUTAGES: Bad = {
     "a redirect": (Say(302, b"", headers={"Location": "/login"}), Unreachable),
     "too many requests": (Say(429, b"slow down", "text/plain", {"Retry-After": "7"}), Throttled),
     "an endless answer": (Say(200, endless=True), CmlAnswerError),
+    "a refusal that is not UTF-8": (Say(404, b'{"code": 404, "description": "Lab not found: \xff"}'), Unreachable),
+    "a refusal nested too deeply": (Say(404, b'{"code": 404, "description": "", "more": ' + DEEP + b"}"), Unreachable),
 }
 ODD: Bad = {
     "a number": (says(17), CmlAnswerError),
@@ -83,6 +87,10 @@ ODD: Bad = {
     "a list of numbers": (says([1, 2]), CmlAnswerError),
     "broken JSON": (Say(200, b"}{"), Unreachable),
     "nothing": (Say(200, b""), Unreachable),
+    "text that is not UTF-8": (Say(200, b'["\xff"]'), (CmlAnswerError, Unreachable)),
+    "a name that is not UTF-8": (Say(200, b'{"\xff": 1}'), (CmlAnswerError, Unreachable)),
+    "lists nested too deeply": (Say(200, DEEP), (CmlAnswerError, Unreachable)),
+    "a field nested too deeply": (Say(200, b'{"more": ' + DEEP + b"}"), (CmlAnswerError, Unreachable)),
 }
 
 
@@ -119,7 +127,71 @@ async def test_no_bad_answer_looks_like_an_answer(server: AnswerServer, path: st
 async def test_an_answer_of_the_wrong_form_says_what_was_expected(server: AnswerServer, path: str, verb: Verb) -> None:
     async for name, error in fails(server, path, verb, ODD):
         assert path in str(error), name
-        assert "xpected" in str(error) or isinstance(error, Unreachable), name
+        assert "xpected" in str(error) or "missing" in str(error) or isinstance(error, Unreachable), name
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "verb"),
+    [
+        ("system_information", b'{"version": "\xff", "ready": true}', lambda host: host.system()),
+        ("system_information", b'{"version": "", "ready": true, "z": ' + DEEP + b"}", lambda host: host.system()),
+        ("labs", b'["\xff"]', lambda host: host.labs()),
+        ("labs/L1/download", b'"lab: \xff"', lambda host: host.topology("L1")),
+        (SIGN_IN, b'{"token": "\xff", "admin": true}', lambda host: host.sign_in()),
+    ],
+)
+async def test_what_is_no_json_is_no_answer_of_cml(server: AnswerServer, path: str, body: bytes, verb: Verb) -> None:
+    server.tell(path, Say(200, body))
+    async with host_of(server.url) as host:
+        with pytest.raises(Unreachable, match="not JSON"):
+            await verb(host)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "verb"),
+    [
+        ("system_stats", STATS | {"computes": dict.fromkeys("CD", VAST)}, lambda host: host.stats()),
+        ("nodes", [NODE | {"operational": {"boot_disk_size": 10**400}}], lambda host: host.all_nodes()),
+        (
+            "simplified_node_definitions",
+            [{"id": "x", "general": {"nature": ""}, "sim": {"data_volume": 10**400}}],
+            lambda host: host.node_definitions(),
+        ),
+    ],
+)
+async def test_a_number_beyond_all_measure_is_not_believed(
+    server: AnswerServer, path: str, value: object, verb: Verb
+) -> None:
+    server.tell(path, says(value))
+    async with host_of(server.url) as host:
+        with pytest.raises(CmlAnswerError):
+            await verb(host)
+
+
+async def test_a_moment_beyond_the_calendar_is_its_first_or_last(server: AnswerServer) -> None:
+    early, late = "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"
+    server.tell("labs/L1", says(LAB | {"created": early, "modified": late}))
+    async with host_of(server.url) as host:
+        lab = await host.look("L1")
+    assert lab is not None
+    assert lab.created_at == datetime.min.replace(tzinfo=UTC)
+    assert lab.modified_at == datetime.max.replace(tzinfo=UTC)
+
+
+async def test_an_id_that_leads_elsewhere_is_not_followed(server: AnswerServer) -> None:
+    cases: list[tuple[str, object, Verb]] = [
+        ("labs", ["L1", "../users"], lambda host: host.labs()),
+        ("import", {"id": ".."}, lambda host: host.ensure("exam-2", "lab: {}")),
+        ("labs/L1/nodes", [NODE | {"id": ".."}], lambda host: host.nodes("L1")),
+        ("labs/L1/nodes", [NODE | {"lab_id": "L1/.."}], lambda host: host.nodes("L1")),
+    ]
+    async with host_of(server.url) as host:
+        for path, value, verb in cases:
+            server.tell(path, says(value))
+            with pytest.raises(CmlAnswerError):
+                await verb(host)
+            server.tell(path, says(GOOD[path]))
+    assert not [one.path for one in server.asked if "users" in one.path or ".." in one.path]
 
 
 async def test_a_call_without_an_answer_ends() -> None:

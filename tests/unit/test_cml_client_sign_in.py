@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
@@ -131,6 +132,29 @@ async def test_an_odd_token_is_an_error_that_does_not_show_it(server: AnswerServ
     with pytest.raises(CmlAnswerError) as raised:
         await host.sign_in()
     assert "hidden-token" not in str(raised.value)
+
+
+@pytest.mark.parametrize("token", ["hidden\ntoken", "hidden token", "hidden-tök", "hidden\x7f", "hidden\n", ""])
+async def test_a_token_that_no_header_can_carry_is_not_sent(
+    server: AnswerServer, host: CmlHost, caplog: pytest.LogCaptureFixture, token: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.tell("auth_extended", says(TOKEN | {"token": token}))
+    with pytest.raises(CmlAnswerError) as raised:
+        await host.all_nodes()
+    assert "hidden" not in f"{raised.value!r} {caplog.text}"
+    assert server.count("nodes") == 0
+
+
+async def test_a_refusal_told_many_times_does_not_grow(server: AnswerServer, host: CmlHost) -> None:
+    server.tell("auth_extended", refusal(403, "no"))
+    lengths = []
+    for _ in range(5):
+        with pytest.raises(CmlAuthenticationError) as raised:
+            await host.all_nodes()
+        lengths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert server.count("auth_extended") == 1
+    assert len(set(lengths[1:])) == 1
 
 
 async def test_no_secret_shows_in_logs_or_representations(

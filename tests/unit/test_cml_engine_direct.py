@@ -3,18 +3,25 @@
 import asyncio
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from lcm.model.errors import Gone, NoRoom, Throttled, Unreachable
 from lcm.model.secret import Secret
-from lcm.providers.labhost import CmlAuthenticationError, CmlLabCreationError, LabHost
+from lcm.providers.labhost import (
+    CmlApiError,
+    CmlAuthenticationError,
+    CmlLabCreationError,
+    CmlLicensingError,
+    LabHost,
+)
 from lcm.sim.chance import Chance
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.documents import UserCreate
 from lcm.sim.cml.engine import Cml
 from lcm.sim.crash import crash_everywhere
 from lcm.sim.loop import VirtualClock, run
-from machines import Bench, node, text
+from machines import LONG, Bench, link, node, text
 
 
 def host_of(bench: Bench) -> DirectHost:
@@ -35,7 +42,7 @@ async def test_a_verb_fails_as_often_as_asked_before_its_effect() -> None:
 async def test_a_verb_may_fail_after_its_effect_as_when_an_answer_is_lost() -> None:
     bench = Bench()
     host = host_of(bench)
-    host.fail_next("ensure", Unreachable("the answer was lost"), after=True)
+    host.fail_next("ensure", Unreachable("the answer was lost"), after_effect=True)
     with pytest.raises(Unreachable):
         await host.ensure("lab", text())
     assert len(bench.cml.labs) == 1
@@ -55,6 +62,8 @@ async def test_failures_wait_for_their_own_verb_and_come_in_order() -> None:
     await host.stats()
     with pytest.raises(AssertionError, match="no verb"):
         host.fail_next("strat", Gone("typo"))
+    with pytest.raises(AssertionError, match="no verb"):
+        host.fail_next("fail_next", Gone("no verb either"))
 
 
 async def test_a_wrong_password_and_an_ordinary_user_are_refused() -> None:
@@ -77,6 +86,57 @@ async def test_refusals_have_the_meaning_of_the_verb() -> None:
         await host.start(lab.lab_id)
     with pytest.raises(Gone):
         await host.start("nowhere")
+
+
+async def test_tags_and_tokens_that_the_rest_face_refuses_are_refused_here() -> None:
+    bench = Bench()
+    host = host_of(bench)
+    lab = await host.ensure("lab", text())
+    (only,) = await host.nodes(lab.lab_id)
+    await host.set_tags(lab.lab_id, only.node_id, ["x" * 64])
+    with pytest.raises(CmlApiError):
+        await host.set_tags(lab.lab_id, only.node_id, ["x" * 65])
+    for token in ("", "x" * 257, "clé", "two words"):
+        with pytest.raises(CmlLicensingError) as refused:
+            await host.register(product="CML_Enterprise", token=Secret(token))
+        assert refused.value.reason == "CmlLicenceRefused"
+        assert not token or token not in str(refused.value)
+    assert (await host.licence()).registration == "NOT_REGISTERED"
+
+
+async def test_what_it_tells_is_plain_as_if_it_had_come_over_a_wire() -> None:
+    bench = Bench()
+    host = host_of(bench)
+    wires = text(node("R1"), node("R2"), links=[link("R1/i0", "R2/i0")])
+    lab = await host.ensure("lab", wires)
+    for _ in range(2):
+        told = [
+            *(await host.nodes(lab.lab_id)),
+            *(await host.all_nodes())[lab.lab_id],
+            *(await host.pools()),
+            *(await host.node_definitions()),
+            await host.elements(lab.lab_id),
+            await host.simulation_stats(lab.lab_id),
+            await host.stats(),
+            await host.licence(),
+            lab,
+        ]
+        for value in told:
+            assert repr(value) == repr(msgspec.convert(msgspec.to_builtins(value), type(value)))
+        await host.start(lab.lab_id)
+        bench.wait(LONG)
+
+
+async def test_a_lab_may_disappear() -> None:
+    bench = Bench()
+    host = host_of(bench)
+    lab = await host.ensure("lab", text())
+    await host.start(lab.lab_id)
+    bench.cml.labs.lose(bench.cml.labs.get(lab.lab_id))
+    assert await host.look(lab.lab_id) is None
+    with pytest.raises(Gone):
+        await host.converged(lab.lab_id)
+    await host.remove(lab.lab_id)
 
 
 async def test_every_verb_lets_others_run_before_and_after() -> None:

@@ -54,6 +54,11 @@ def test_it_says_where_it_is_and_stops_cleanly(number: signal.Signals) -> None:
     assert "user boss" in told
 
 
+def test_any_name_and_address_is_shown_as_it_is() -> None:
+    with running("--port=0", "--http", "--host=::1", "--username=[/x]") as (told, _):
+        assert re.search(r"http://\[::1\]:\d+ user \[/x\]", told)
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as holder:
         port = holder.getsockname()[1]
@@ -81,8 +86,9 @@ def test_a_certificate_names_its_host(host: str) -> None:
 
 
 def test_no_port_is_left_behind_when_an_address_is_not_ours() -> None:
-    with pytest.raises(Refused, match="cannot listen on 192"):
-        listen("192.0.2.1", 0)
+    for host, shown in (("192.0.2.1", "192.0.2.1:0"), ("2001:db8::1", "[2001:db8::1]:0")):
+        with pytest.raises(Refused, match=re.escape(f"cannot listen on {shown}")):
+            listen(host, 0)
 
 
 async def test_many_machines_are_served_behind_one_port_with_one_certificate() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Fault
+from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.http import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
 from lcm.sim.cml.http_route import LARGE, Route, Routes
 from lcm.sim.cml.memory import MemoryTransport
@@ -453,6 +453,8 @@ async def test_the_admin_face_needs_no_sign_in_and_sets_everything() -> None:
     await rest("POST", f"{path}/state", 400, json={"state": "ASLEEP"})
     await rest("POST", f"{SIM}/never-boot", 204, json={"label": "R1"})
     assert await rest("GET", f"{SIM}/patty") == []
+    await rest("DELETE", f"{SIM}/labs/{lab.id}", 204)
+    assert (await rest("GET", SIM))["labs"] == 0
     for on in (False, True):
         await rest("POST", f"{SIM}/power", 204, json={"on": on})
     await rest("POST", f"{SIM}/restart", 204)
@@ -464,7 +466,7 @@ async def test_the_admin_face_needs_no_sign_in_and_sets_everything() -> None:
 
 
 async def test_a_fault_hits_so_many_matching_requests(rest: Rest) -> None:
-    rest.cml.faults.add(Fault(match="GET /api/v0/labs", status=502, times=2))
+    rest.cml.faults.add(HttpFault(match="GET /api/v0/labs", status=502, times=2))
     await rest("GET", "users")
     for _ in range(2):
         assert await rest("GET", "labs", 502)
@@ -472,14 +474,14 @@ async def test_a_fault_hits_so_many_matching_requests(rest: Rest) -> None:
 
 
 async def test_a_fault_may_answer_nonsense_after_the_deed(rest: Rest) -> None:
-    rest.cml.faults.add(Fault(match="POST /api/v0/labs", body='["what?"]'))
+    rest.cml.faults.add(HttpFault(match="POST /api/v0/labs", body='["what?"]'))
     assert await rest("POST", "labs") == ["what?"]
     assert len(await rest("GET", "labs")) == 1
 
 
 @pytest.mark.parametrize("path", ["labs", "import"])
 async def test_an_answer_may_break_off_after_the_deed(rest: Rest, path: str) -> None:
-    rest.cml.faults.add(Fault(match="POST *", cut=True))
+    rest.cml.faults.add(HttpFault(match="POST *", cut=True))
     with pytest.raises(httpx.RemoteProtocolError):
         await rest("POST", path, content=text())
     assert len(await rest("GET", "labs")) == (1 if path == "import" else 0)
@@ -487,7 +489,7 @@ async def test_an_answer_may_break_off_after_the_deed(rest: Rest, path: str) -> 
 
 async def test_an_answer_without_a_body_may_break_off_too(rest: Rest) -> None:
     lab = rest.imported()
-    rest.cml.faults.add(Fault(match="PUT *", cut=True))
+    rest.cml.faults.add(HttpFault(match="PUT *", cut=True))
     with pytest.raises(httpx.RemoteProtocolError):
         await rest("PUT", f"labs/{lab.id}/start")
     assert rest.states(lab) == ["QUEUED"]
@@ -499,16 +501,49 @@ def test_delays_and_silence_pass_in_virtual_time() -> None:
         cml = Cml(clock, Chance(1))
         transport = MemoryTransport(CmlApp(cml))
         async with httpx.AsyncClient(transport=transport, base_url=API, timeout=100) as client:
-            cml.faults.add(Fault(delay_seconds=30))
+            cml.faults.add(HttpFault(delay_seconds=30))
             begin = clock.now()
             (await client.get("system_information")).raise_for_status()
             delayed = clock.now() - begin
-            cml.faults.add(Fault(hang=True))
+            cml.faults.add(HttpFault(hang=True))
             with pytest.raises(httpx.ReadTimeout):
                 await client.get("system_information")
             return delayed, clock.now() - begin - delayed
 
     assert run(main) == (timedelta(seconds=30), timedelta(seconds=100))
+
+
+async def test_an_upload_that_breaks_off_is_no_upload(rest: Rest) -> None:
+    whole = text(node("R1"), node("R2")).encode()
+    came = [{"type": "http.request", "body": whole, "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[object] = []
+
+    async def receive() -> Any:
+        return came.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    fleet = CmlFleet()
+    fleet.add("w1", rest.cml)
+    token = rest.client.headers["Authorization"].encode()
+    scope = {"type": "http", "method": "POST", "query_string": b"", "headers": [(b"authorization", token)]}
+    for app, path in ((CmlApp(rest.cml), "/api/v0/import"), (fleet, "/w/w1/api/v0/import"), (fleet, "/w/w2/import")):
+        left = list(came)
+        await app({**scope, "path": path}, receive, send)
+        assert came == []
+        came.extend(left)
+    assert sent == []
+    assert len(rest.cml.labs) == 0
+
+
+async def test_a_fault_waits_for_a_request_that_arrives(rest: Rest) -> None:
+    rest.cml.faults.add(HttpFault(status=503))
+    rest.cml.restart()
+    with pytest.raises(httpx.ConnectError):
+        await rest("GET", "system_information")
+    rest.wait(LONG)
+    await rest("GET", "system_information", 503)
 
 
 async def test_a_machine_that_boots_refuses_first_and_answers_502_then() -> None:

@@ -154,10 +154,25 @@ async def test_a_file_that_is_longer_than_it_says_is_cut_off() -> None:
 async def test_a_source_may_not_show_the_store_itself(tmp_path: Path) -> None:
     root, link = tmp_path / "root", tmp_path / "link"
     link.symlink_to(tmp_path)
-    for folder in (tmp_path, root, root / "tmp", root / "sha256", Path("/"), link, link / "root"):
+    below = [root / name for name in ("tmp", "sha256", "sha256/3a", "incoming", "tmp/a")]
+    for folder in (tmp_path, root, *below, Path("/"), link, link / "root", link / "root" / "sha256" / "3a"):
         for way in (root, link / "root"):
             with pytest.raises(Invalid, match="everybody"):
                 await DirectoryArtifacts.open(way, clock=SystemClock(), sources=[FileSource([folder])])
+
+
+async def test_a_source_may_be_beside_the_store_whatever_its_name(tmp_path: Path) -> None:
+    sources = [FileSource([tmp_path / name]) for name in ("root-labs", "roo", "labs/root")]
+    await DirectoryArtifacts.open(tmp_path / "root", clock=SystemClock(), sources=sources)
+    assert not any(source.meets("s3://bucket/root") for source in sources)
+
+
+async def test_a_name_that_no_disk_can_hold_is_no_outage(tmp_path: Path, labs: Path) -> None:
+    for part in ("x" * 256, "ü" * 128, f"sub/{'x' * 256}/a"):
+        with pytest.raises(Invalid, match="too long"):
+            await FileSource([labs]).read(f"file://{labs}/{part}", limit_bytes=100)
+    with pytest.raises(Invalid, match="too long"):
+        await DirectoryArtifacts.open(tmp_path / ("x" * 256), clock=SystemClock())
 
 
 async def test_only_its_owner_may_look_into_the_store(tmp_path: Path, store: DirectoryArtifacts) -> None:

@@ -66,7 +66,7 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
     "tag": ("ec2:DescribeInstances", "ec2:CreateTags"),
     "console": ("ec2:GetConsoleOutput",),
     "checks": ("ec2:DescribeInstanceStatus",),
-    "metrics": ("cloudwatch:ListMetrics", "cloudwatch:GetMetricData"),
+    "metrics": ("cloudwatch:ListMetrics", "cloudwatch:ListMetrics", "cloudwatch:GetMetricData"),
 }
 EVERYWHERE = [(verb, n) for verb, requests in REQUESTS.items() for n in range(1, len(requests) + 1)]
 
@@ -142,6 +142,31 @@ async def test_30_who_never_answers_is_unreachable() -> None:
     assert not [one for one in zip(EVERYWHERE, ended, strict=True) if not isinstance(one[1], Unreachable)]
 
 
+async def in_drops(where: Where) -> tuple[object, int]:
+    drops = Answer(say.http(b"<DescribeInstancesResponse>", length=100_000).raw, trickles=True)
+    async with AwsAnswers() as aws, ec2_at(aws.url, patience=1.0, limit=2.0) as ec2:
+        return await outcome(aws, ec2, where, drops), len(aws.requests)
+
+
+async def test_30_an_answer_that_comes_in_drops_for_ever_is_unreachable() -> None:
+    places = ("find", 1), ("list_owned", 2), ("metrics", 1)
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(*map(in_drops, places))
+    for (verb, number), (error, requests) in zip(places, ended, strict=True):
+        assert isinstance(error, Unreachable), (verb, error)
+        assert "TimeoutError" in str(error), verb
+        assert requests == number, verb
+
+
+async def test_30_a_list_without_end_is_unreachable() -> None:
+    async with AwsAnswers() as aws, ec2_at(aws.url, most_pages=20) as ec2:
+        aws.say("DescribeInstances", say.Endless())
+        async with asyncio.timeout(20):
+            with pytest.raises(Unreachable, match="more than 20 pages"):
+                await ec2.list_owned(HERE)
+        assert len(aws.requests) == 21
+
+
 async def test_30_an_answer_to_another_question_is_unreachable_where_anything_is_read_from_it(door: Door) -> None:
     silent = {("reboot", 2), ("tag", 2), ("console", 1)}
     ended = await outcomes(door, BAD["an answer to another question"])
@@ -172,9 +197,15 @@ async def test_who_asks_too_often_is_told_when_to_come_back(door: Door, code: st
         assert ended.after >= timedelta(seconds=1)
 
 
-@pytest.mark.parametrize("code", ["InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"])
-async def test_what_vanishes_between_two_requests_is_gone_or_removed(door: Door, code: str) -> None:
-    said = say.Refusal(code, f"The instance ID '{ID}' does not exist")
+async def test_30_an_id_that_aws_cannot_read_is_not_gone(door: Door) -> None:
+    said = say.Refusal("InvalidInstanceID.Malformed", f"Invalid id: {ID!r}")
+    for where, ended in (await outcomes(door, said)).items():
+        assert isinstance(ended, Stuck), (where, ended)
+        assert ended.reason == "RequestInvalid", where
+
+
+async def test_what_vanishes_between_two_requests_is_gone_or_removed(door: Door) -> None:
+    said = say.Refusal("InvalidInstanceID.NotFound", f"The instance ID '{ID}' does not exist")
     ended = await outcomes(door, said)
     changes = {where: one for where, one in ended.items() if where[0] in {"start", "stop", "reboot", "tag", "console"}}
     assert {type(one) for one in changes.values()} == {Gone}

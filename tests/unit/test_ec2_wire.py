@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 import ec2_answers as say
 from clouds import HERE, THERE
 from ec2_answers import ID, AwsAnswers, ec2_at
-from lcm.model.errors import Gone, Later, Stuck, Unreachable
+from lcm.model.errors import Later, Stuck, Unreachable
 from lcm.model.worker import AwsSpec, RootVolume
 from lcm.providers.compute import Check, Checks, InstanceState, Launch, MachineMetrics, Unauthorized
 from lcm.providers.ec2 import Ec2
@@ -27,6 +28,7 @@ WHOLE = Launch(
     aws=AwsSpec(
         region=THERE,
         ami_id="ami-00000000000000a1",
+        vpc_id="vpc-1",
         subnet_ids=("subnet-1", "subnet-2"),
         security_group_ids=("sg-1", "sg-2"),
         root_volume=RootVolume(kind="io1", size_gb=250, iops=5000, encrypted=True),
@@ -242,7 +244,7 @@ async def test_5_every_request_is_signed_for_the_region_it_names(aws: AwsAnswers
     for region in (HERE, THERE, HERE):
         await ec2.stop(region, ID)
         await ec2.metrics(region, [ID], since=NOW, until=NOW + timedelta(minutes=5))
-    assert [request.region for request in aws.requests] == [HERE] * 4 + [THERE] * 4 + [HERE] * 4
+    assert [request.region for request in aws.requests] == [HERE] * 5 + [THERE] * 5 + [HERE] * 5
 
 
 async def test_7_a_terminate_that_ends_nothing_is_no_success(aws: AwsAnswers, ec2: Ec2) -> None:
@@ -368,6 +370,8 @@ async def test_the_agents_metrics_are_asked_for_under_the_dimensions_it_chose(aw
         ),
     )
     await measured(ec2, ID)
+    wanted = [(asked["Namespace"], asked["MetricName"]) for asked in aws.asked("ListMetrics")]
+    assert wanted == [("CWAgent", "mem_used_percent")] * 2 + [("CWAgent", "disk_used_percent")]
     (asked,) = aws.asked("GetMetricData")
     of_agent = [
         (
@@ -406,9 +410,37 @@ async def test_a_machine_of_another_name_is_not_ours(aws: AwsAnswers, ec2: Ec2) 
     aws.say("StopInstances", say.changed("StopInstances", "stopping", "i-0other"))
     with pytest.raises(Unreachable, match="i-0other"):
         await ec2.stop(HERE, ID)
-    aws.say("DescribeInstances", say.Refusal("InvalidInstanceID.Malformed"))
-    with pytest.raises(Gone):
-        await ec2.stop(HERE, "worker-1")
+
+
+TOLD = "<stateReason><code>c</code><message>Server.InternalError: on launch</message></stateReason>"
+CHANGED = "<reason>User initiated (2026-03-01 11:00:00 GMT)</reason>"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (TOLD + CHANGED, "Server.InternalError: on launch"),
+        (CHANGED, "User initiated (2026-03-01 11:00:00 GMT)"),
+        ("<reason/>", ""),
+        ("", ""),
+    ],
+)
+async def test_why_a_machine_ended_is_told_in_the_clouds_words(
+    aws: AwsAnswers, ec2: Ec2, more: str, reason: str
+) -> None:
+    aws.say("DescribeInstances", say.instances(say.instance("terminated", more=more)))
+    found = await ec2.find(HERE, ID)
+    assert found is not None
+    assert found.reason == reason
+
+
+async def test_a_vpc_without_a_subnet_launches_nothing_in_another(aws: AwsAnswers, ec2: Ec2) -> None:
+    aws.say("DescribeInstances", NOBODY)
+    homeless = msgspec.structs.replace(WHOLE.aws, subnet_ids=())
+    with pytest.raises(Stuck, match="vpc-1") as caught:
+        await ec2.ensure(msgspec.structs.replace(WHOLE, aws=homeless, subnet_id=None))
+    assert caught.value.reason == "SubnetMissing"
+    assert aws.asked("RunInstances") == []
 
 
 async def test_our_machines_are_listed_by_the_owners_tag(aws: AwsAnswers, ec2: Ec2) -> None:

@@ -16,6 +16,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_worker_can_launch": [
         (document("LabWorker", aws={}), ["spec.aws"]),
         (document("LabWorker", aws=AWS | {"nested_virtualization": True}), ["spec.aws.nested_virtualization"]),
+        (document("LabWorker", aws=AWS | {"vpc_id": "vpc-1"}), ["spec.aws.subnet_ids"]),
         (document("LabWorker", aws=AWS | {"root_volume": {"size_gb": 10}}), ["spec.aws.root_volume.iops"]),
     ],
     "_worker_can_serve": [

@@ -478,8 +478,8 @@ async def test_a_bad_bucket_prefix_or_source_is_refused(wire: S3Wire) -> None:
     for allowed in ("", "/", "Labs", "labs//x"):
         with pytest.raises(Invalid):
             S3Source(wire, [allowed])
-    own: Sequence[str] = ("bucket", "bucket/lcm/", "bucket/lcm/tmp/", "bucket/lcm/sha256")
+    own: Sequence[str] = ("bucket", "bucket/lcm/", "bucket/lcm/tmp/", "bucket/lcm/sha256", "bucket/lcm/tmp/uid-1/")
     for allowed in own:
         with pytest.raises(Invalid, match="everybody"):
             S3Artifacts(wire, "bucket", prefix="lcm/", sources=[S3Source(wire, [allowed])])
-    S3Artifacts(wire, "bucket", prefix="lcm/", sources=[S3Source(wire, ["bucket/labs/"])])
+    S3Artifacts(wire, "bucket", prefix="lcm/", sources=[S3Source(wire, ["bucket/labs/", "bucket/lcm/tmp-labs/"])])

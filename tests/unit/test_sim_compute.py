@@ -251,6 +251,22 @@ async def test_a_machine_may_die_now_or_at_a_moment_to_come(scene: Scene) -> Non
         await scene.cloud.start(HERE, second)
 
 
+async def test_a_machine_tells_why_it_ended_or_stopped(scene: Scene) -> None:
+    dead, stopped = await scene.running("dead"), await scene.running("stopped")
+    stillborn = await scene.launched("stillborn")
+    for died in (dead, stillborn):
+        scene.account.die(HERE, died, scene.clock.now() + timedelta(seconds=1))
+        assert (await scene.look(died)).reason == ""
+    scene.account.stop(HERE, stopped)
+    scene.clock.step(minutes=15)
+    reasons = [(await scene.look(one)).reason for one in (dead, stillborn, stopped)]
+    assert reasons == [
+        "Server.InternalError: Internal error",
+        "Server.InternalError: Internal error on launch",
+        "Client.UserInitiatedShutdown: User initiated shutdown",
+    ]
+
+
 async def test_a_death_after_the_end_changes_nothing(scene: Scene) -> None:
     made = await scene.running()
     scene.account.die(HERE, made, scene.clock.now() + timedelta(minutes=50))
@@ -346,6 +362,14 @@ async def test_4_a_lost_launch_has_happened_and_repeating_it_gives_the_same_mach
     assert (await scene.cloud.ensure(launch("uid"))).instance_id == made
 
 
+def test_a_verb_that_does_not_exist_cannot_fail(scene: Scene) -> None:
+    for wrong in ("terminate", "account", "fail_next"):
+        with pytest.raises(AssertionError, match="no verb"):
+            scene.cloud.fail_next(wrong, Unreachable("typo"))
+        with pytest.raises(AssertionError, match="no verb"):
+            scene.cloud.lose_answer_next(wrong)
+
+
 async def test_7_a_failed_terminate_ends_nothing(scene: Scene) -> None:
     made = await scene.running()
     scene.cloud.fail_next("remove", Unreachable("no network"))
@@ -356,7 +380,7 @@ async def test_7_a_failed_terminate_ends_nothing(scene: Scene) -> None:
 
 async def test_what_runs_on_a_machine_is_found_while_it_runs() -> None:
     clock = HandClock()
-    cloud = SimCloud(clock, Chance(7), attach=lambda instance: [instance.instance_id])
+    cloud = SimCloud(clock, Chance(7), attach=lambda instance, _: [instance.instance_id])
     made = cloud.account.run(Order(HERE, "m5zn.metal", "ami-1")).instance_id
     assert cloud.attached(made) is None
     clock.step(minutes=2)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lcm.model.definition import PortUse
+from lcm.model.definition import PortEnd, PortUse
 from lcm.model.errors import Invalid
 from lcm.model.observation import drift
 from lcm.model.topology import parse
-from lcm.model.topology_ports import PortTag, ports_on, read_tag, used_ports
+from lcm.model.topology_ports import PortTag, observable, ports_on, read_tag, used_ports
 from topology_text import lab, node
 
 
@@ -102,6 +102,26 @@ def test_a_placeholder_in_a_tag_that_cannot_be_replaced_fails_loudly(text: str) 
     assert [fault.path for fault in raised.value.faults] == ["line 11: nodes[0].tags[0]"]
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("configuration: x ${PORT_ü}", 11),
+        ("configuration: '${PORT_A}\n\n  ${PORT_A B}'", 13),
+        ("configuration: | # ${PORT_}\n  a ${PORT_A}\n  b ${PORT_}\n  c", 13),
+        ("configuration: >\n\n  a ${PORT_A}\n  b ${PORT_" + "x" * 129 + "}", 14),
+        ("configuration:\n- name: a\n  content: |-\n    ${PORT_X:-80}", 14),
+        ('configuration: "a\\\n  \\x24{PORT_}"', 11),
+        ("parameters:\n  '${PORT_': 1", 12),
+    ],
+)
+def test_a_placeholder_in_words_that_cannot_be_replaced_fails_with_its_line(words: str, line: int) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(node(more=words)))
+    (fault,) = raised.value.faults
+    assert fault.path == f"line {line}"
+    assert "a placeholder that cannot be rewritten" in fault.problem
+
+
 def test_ports_are_named_after_the_node_and_what_they_lead_to() -> None:
     tags = ("serial:5001", "serial:5002:1", "vnc:5003", "pat:5004:22", "pat:tcp:5005:443", "pat:udp:5006:161")
     assert parse(lab(node(*tags, label="PC"))).port_template == {
@@ -167,8 +187,34 @@ def test_the_same_placeholder_is_the_same_port_everywhere() -> None:
         "A": PortUse(kind="serial", node="R1"),
         "B": PortUse(kind="placeholder"),
         "C": PortUse(kind="placeholder"),
-        "D": PortUse(kind="placeholder"),
+        "D": PortUse(kind="vnc", node="R2", also=(PortEnd(kind="vnc", node="R3"),)),
     }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "path"),
+    [
+        ([node("serial:${PORT_A}", "serial:${PORT_B}")], "line 12: nodes[0].tags[1]"),
+        ([node("serial:5041", "serial:${PORT_B}")], "line 12: nodes[0].tags[1]"),
+        ([node("pat:${PORT_A}:22", "pat:tcp:5042:22")], "line 12: nodes[0].tags[1]"),
+        ([node("vnc:${PORT_A}"), node("vnc:${PORT_B}", number=1)], "line 18: nodes[1].tags[0]"),
+    ],
+)
+def test_two_ports_that_lead_to_the_same_are_refused(nodes: list[str], path: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(lab(*nodes))
+    (fault,) = raised.value.faults
+    assert fault.path == path
+    assert "leads to the same as" in fault.problem
+
+
+def test_more_ports_than_a_worker_has_are_refused() -> None:
+    words = "configuration: " + " ".join(f"${{PORT_{number}}}" for number in range(6_000))
+    assert len(parse(lab(node(more=words))).port_template) == 6_000
+    with pytest.raises(Invalid) as raised:
+        parse(lab(node("serial:5041", "serial:5042:1", more=words)))
+    (fault,) = raised.value.faults
+    assert (fault.path, fault.problem) == ("line 13", "more than 6000 ports; a worker has no more")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +242,31 @@ def test_lesson_14_pat_tags_are_seen() -> None:
     assert used_ports(tags) == {5111, 5112, 5113, 5115}
 
 
+@pytest.mark.parametrize(
+    ("tag", "ports"),
+    [
+        ("serial:5041 ", {5041}),
+        ("SERIAL:5041", {5041}),
+        ("vnc:5042:1", {5042}),
+        ("pat:5043", {5043}),
+        ("pat:tcp::5044:22", {5044}),
+        ("serial:05045", {5045}),
+        ("pat:5046:22/tcp", {5046}),
+        ("serial:5047:100", {5047}),
+        ("pat:5048:5049:5050", {5048, 5049, 5050}),
+        ("serial:5051-5053", {5051, 5053}),
+        ("serial:\u0665\u0660\u0664\u0661", {5041}),
+        ("serial : 2000,7999,1999,8000", {2000, 7999}),
+        ("serial:" + "9" * 10_000, set()),
+        ("pat:5000:6000", {5000}),
+        ("my serial:5041", set()),
+        ("room-5041", set()),
+    ],
+)
+def test_a_tag_that_cannot_be_read_takes_every_port_it_may_mean(tag: str, ports: set[int]) -> None:
+    assert used_ports([tag]) == ports
+
+
 def test_observed_ports_bear_the_names_of_the_template() -> None:
     template = parse(lab(node("serial:${PORT_CONSOLE}", "pat:5042:22"))).port_template
     observed = ports_on([("R1", ["serial:2000", "pat:tcp:2001:22"]), ("R2", ["vnc:2002", "core"])], template)
@@ -204,3 +275,23 @@ def test_observed_ports_bear_the_names_of_the_template() -> None:
         "R1_pat_tcp_22": (2009, 2001),
         "R2_vnc": (None, 2002),
     }
+
+
+def test_a_placeholder_in_several_tags_is_observed_under_its_own_name() -> None:
+    template = parse(lab(node("pat:tcp:${PORT_dns}:53", "pat:udp:${PORT_dns}:53", label="dns"))).port_template
+    tags = ["pat:tcp:2053:53", "pat:udp:2053:53"]
+    assert ports_on([("dns", tags)], template) == {"dns": 2053}
+    assert ports_on([("dns", ["pat:tcp:2053:53", "pat:udp:2054:53"])], template) == {"dns": 2053, "dns_2054": 2054}
+
+
+def test_a_port_that_was_added_to_a_node_does_not_hide_behind_the_first() -> None:
+    template = parse(lab(node("serial:5041"))).port_template
+    for tags in (["serial:6000", "serial:2000"], ["serial:2000", "serial:6000"]):
+        observed = ports_on([("R1", tags)], template)
+        assert sorted(observed.values()) == [2000, 6000]
+        assert drift({"R1_serial": 2000}, observed)
+
+
+def test_a_port_that_no_tag_holds_cannot_be_observed() -> None:
+    template = parse(lab(node("vnc:${PORT_A}", "web-${PORT_B}", more="configuration: ${PORT_C}"))).port_template
+    assert observable({"A": 1, "B": 2, "C": 3, "unknown": 4}, template) == {"A": 1, "unknown": 4}

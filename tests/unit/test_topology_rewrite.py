@@ -6,8 +6,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from lcm.model.definition import PortTemplate
 from lcm.model.errors import Invalid
 from lcm.model.topology import parse, rewrite
+from lcm.model.topology_ports import observable, ports_on
 from properties import for_all
 from topology_text import FILES, Made, lab, made_up, node
 
@@ -60,6 +62,26 @@ def test_every_topology_is_equal_except_for_its_ports(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_topology_is_observed_with_the_ports_it_was_given(path: Path) -> None:
+    data = path.read_bytes()
+    ports, template = numbered(data), parse(data).port_template
+    assert observed(rewrite(data, ports), template) == observable(ports, template)
+
+
+@for_all(made_up(shared=True))
+def test_every_lab_is_observed_with_the_ports_it_was_given(made: Made) -> None:
+    ports = made.ports(2000)
+    after = rewrite(made.original(), ports)
+    assert after == made.with_ports(ports)
+    assert observed(after, parse(made.original()).port_template) == ports
+
+
+def observed(data: bytes, template: PortTemplate) -> dict[str, int]:
+    nodes = yaml.load(data, Loader=yaml.CSafeLoader)["nodes"]
+    return ports_on(((one["label"], one.get("tags") or ()) for one in nodes), template)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_topology_goes_back_to_the_bytes_it_came_from(path: Path) -> None:
     data = path.read_bytes()
     own = parse(data).ports
@@ -91,6 +113,10 @@ def leaves(document: object, path: str = "") -> list[object]:
         ("pat:tcp:22:22", "pat:tcp:2000:22"),
         ("|-\n    serial:5041", "|-\n    serial:2000"),
         (">-\n    serial:5041\n", ">-\n    serial:2000\n"),
+        ("|- # serial:5041\n    serial:5041", "|- # serial:5041\n    serial:2000"),
+        ("|- # at ${PORT_X}\n    at ${PORT_X}", "|- # at ${PORT_X}\n    at 2000"),
+        ("> # ${PORT_X}\n\n    at ${PORT_X}\n     more\n", "> # ${PORT_X}\n\n    at 2000\n     more\n"),
+        ("|2+ # ${PORT_X}\r    ${PORT_X}\r\r", "|2+ # ${PORT_X}\r    2000\r\r"),
         ("serial:${PORT_X}", "serial:2000"),
         ("'pat:udp:${PORT_X}:53'", "'pat:udp:2000:53'"),
         ('"caf\\u00e9 ${PORT_X}"', '"caf\\u00e9 2000"'),
@@ -163,7 +189,6 @@ def test_a_port_that_cannot_be_written_is_refused_with_its_line(ports: dict[str,
         r'"serial:50\x341"',
         r'"seri\x61l:5041"',
         '"serial:\\\n    5041"',
-        "|- # serial:5041\n    serial:5041",
         r'"\x24{PORT_X}"',
         '"${PO\\\n    RT_X}"',
     ],

@@ -13,7 +13,7 @@ from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.http import CmlApp
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.server import Certificate, listen, self_signed, serve
+from lcm.sim.cml.server import Certificate, in_url, listen, self_signed, serve
 from lcm.system import SystemClock, new_epoch
 
 _out = Console(highlight=False)
@@ -41,10 +41,11 @@ def cml_sim(
     except LcmError as error:
         _err.print(str(error), markup=False, style="red")
         raise typer.Exit(1) from error
-    address = f"{'http' if http else 'https'}://{host}:{listening.getsockname()[1]}"
+    address = f"{'http' if http else 'https'}://{in_url(host)}:{listening.getsockname()[1]}"
     _out.print(
         f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it.",
         soft_wrap=True,
+        markup=False,
     )
     asyncio.run(_serve(CmlApp(cml), listening, certificate))
 

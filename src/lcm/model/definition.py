@@ -64,14 +64,28 @@ class ResourceRequirements(Part):
     storage_gb: _Size = 0.0
 
 
-class PortUse(Part):
-    """What a named port leads to."""
+class PortEnd(Part):
+    """One thing that a port leads to; a placeholder that is in no port tag leads nowhere."""
 
     kind: Literal["serial", "vnc", "pat", "placeholder"]
     node: str = ""
     line: Count | None = None
     protocol: Literal["tcp", "udp"] | None = None
     inside: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+
+
+class PortUse(PortEnd):
+    """What a named port leads to. A placeholder in several port tags leads to all of them: `also` are the others."""
+
+    also: tuple[PortEnd, ...] = ()
+
+    @property
+    def ends(self) -> tuple[PortEnd, ...]:
+        """All that it leads to."""
+        if self.kind == "placeholder":
+            return ()
+        first = PortEnd(kind=self.kind, node=self.node, line=self.line, protocol=self.protocol, inside=self.inside)
+        return (first, *self.also)
 
 
 PortName = Annotated[

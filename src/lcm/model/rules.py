@@ -56,6 +56,9 @@ def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     aws, volume = spec.aws, spec.aws.root_volume
     if not aws.ami_id and not aws.ami_name_pattern:
         yield Fault(f"{path}.aws", "no image", "set ami_id or ami_name_pattern")
+    if aws.vpc_id and not aws.subnet_ids:
+        remedy = "name at least one subnet of the VPC, or leave vpc_id out for the default one"
+        yield Fault(f"{path}.aws.subnet_ids", f"{aws.vpc_id} says nothing without a subnet", remedy)
     if aws.nested_virtualization and aws.instance_type.endswith(".metal"):
         remedy = "a metal machine needs none: set it to false, or choose a c8i, m8i or r8i type"
         yield Fault(f"{path}.aws.nested_virtualization", f"{aws.instance_type} cannot nest", remedy)

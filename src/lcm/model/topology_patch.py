@@ -15,9 +15,9 @@ def patch(document: Document, sites: Iterable[Site], ports: Mapping[str, int]) -
     pieces: list[str] = []
     done = 0
     for site in ordered:
-        scalar = site.scalar
-        pieces += (document.text[done : scalar.start], _written(document, site, ports))
-        done = scalar.end
+        start, end = document.span(site.scalar)
+        pieces += (document.text[done:start], _written(site, document.text[start:end], ports))
+        done = end
     pieces.append(document.text[done:])
     data = document.with_text("".join(pieces))
     _prove(document, read(data), {site.scalar.ordinal: site for site in ordered}, ports)
@@ -42,10 +42,9 @@ def _check(sites: Iterable[Site], ports: Mapping[str, int]) -> None:
         raise Invalid(*faults)
 
 
-def _written(document: Document, site: Site, ports: Mapping[str, int]) -> str:
+def _written(site: Site, source: str, ports: Mapping[str, int]) -> str:
     """Write a site as it was written before, with the new ports."""
     scalar, value = site.scalar, site.value(ports)
-    source = document.text[scalar.start : scalar.end]
     if source.count(scalar.value) == 1:
         written = source.replace(scalar.value, value)
     else:
@@ -56,7 +55,7 @@ def _written(document: Document, site: Site, ports: Mapping[str, int]) -> str:
 
 
 def _prove(before: Document, after: Document, sites: Mapping[int, Site], ports: Mapping[str, int]) -> None:
-    """Compare both files thing by thing: the sites hold their new values, and all else is what it was."""
+    """Compare both files thing by thing, and what is between them: but for the sites all is as it was."""
     for number, (old, new) in enumerate(zip_longest(before.happenings, after.happenings)):
         if isinstance(old, Scalar) and isinstance(new, Scalar):
             site = sites.get(number)
@@ -67,6 +66,20 @@ def _prove(before: Document, after: Document, sites: Mapping[int, Site], ports: 
                 raise Invalid(_fault(site, problem, "write it on one line, plain or in quotes, without escapes"))
         else:
             assert old == new, f"the structure changed at {old} or {new}"
+    assert _around(before, sites) == _around(after, sites), "a comment or a space changed"
+
+
+def _around(document: Document, sites: Iterable[int]) -> list[str]:
+    """Cut out what may change, and give the rest."""
+    pieces: list[str] = []
+    done = 0
+    for number in sites:
+        scalar = document.happenings[number]
+        assert isinstance(scalar, Scalar)
+        start, end = document.span(scalar)
+        pieces.append(document.text[done:start])
+        done = end
+    return [*pieces, document.text[done:]]
 
 
 def _fault(site: Site, problem: str, remedy: str) -> Fault:

@@ -74,6 +74,17 @@ class Document(msgspec.Struct, frozen=True):
         """Encode a changed text as this file was encoded."""
         return ((_BOM if self.has_bom else "") + text).encode()
 
+    def span(self, scalar: Scalar) -> tuple[int, int]:
+        """Say where a scalar may be changed: a block's first line holds `|` or `>` and perhaps a comment."""
+        if self.text[scalar.start] in "|>" and (found := _BREAK.search(self.text, scalar.start, scalar.end)):
+            return found.end(), scalar.end
+        return scalar.start, scalar.end
+
+    def line_of(self, pattern: re.Pattern[str], scalar: Scalar) -> int:
+        """Say on which line of a scalar a pattern stands; the scalar's own if it is written in another way."""
+        found = pattern.search(self.text, *self.span(scalar))
+        return scalar.line + _breaks(self.text, scalar.start, found.start()) if found else scalar.line
+
 
 def read(data: bytes) -> Document:
     """Read one document. Raises TooLarge, or Invalid with the line of the first thing that cannot be read."""
@@ -113,7 +124,11 @@ def _decoded(data: bytes) -> str:
 
 
 def _line(text: str, position: int) -> int:
-    return 1 + sum(1 for _ in _BREAK.finditer(text, 0, position))
+    return 1 + _breaks(text, 0, position)
+
+
+def _breaks(text: str, begin: int, end: int) -> int:
+    return sum(1 for _ in _BREAK.finditer(text, begin, end))
 
 
 def _refuse(line: int, problem: str, remedy: str) -> NoReturn:

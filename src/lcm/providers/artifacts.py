@@ -109,6 +109,10 @@ class Source(Protocol):
         """Tell whether an address, as it is written, is of this source. Raises Invalid for one that would escape."""
         ...
 
+    def meets(self, uri: str) -> bool:
+        """Tell whether it reads anything below this address, all of it or a part."""
+        ...
+
     async def read(self, uri: str, *, limit_bytes: int) -> Content:
         """Read a file whole. Raises Gone, TooLarge, Invalid."""
         ...
@@ -168,10 +172,10 @@ def check_size(what: str, size_bytes: int | None, limit_bytes: int) -> None:
 
 
 def check_sources(sources: Iterable[Source], own: Iterable[str]) -> None:
-    """Raise Invalid if a source would show what the store keeps for its owners, given samples of its addresses."""
+    """Raise Invalid if a source would show what the store keeps for its owners below these addresses."""
     sources = tuple(sources)
     for uri in own:
-        if any(source.allows(uri) for source in sources):
+        if any(source.meets(uri) for source in sources):
             raise invalid(uri, "a source would read the artifacts of everybody", "allow a folder or prefix beside it")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from lcm.model.errors import Unreachable
 from lcm.providers.compute import MachineMetrics, Unauthorized
 from lcm.providers.ec2_clients import AwsClients
-from lcm.providers.ec2_errors import all_pages, translated
+from lcm.providers.ec2_errors import translated
 
 if TYPE_CHECKING:
     from types_aiobotocore_cloudwatch.type_defs import (
@@ -61,12 +61,16 @@ class CloudWatch:
         return {one: _metrics(one, points) for one in instance_ids}
 
     async def _of_agent(self, region: str, instance_ids: frozenset[str]) -> list[Measure]:
-        client = await self._clients.cloudwatch(region)
-        pages = client.get_paginator("list_metrics").paginate(Namespace=_AGENT, RecentlyActive="PT3H")
-        found = await all_pages("cloudwatch:ListMetrics", pages)
-        with translated("cloudwatch:ListMetrics"):
-            known = [_measure(one) for page in found for one in page["Metrics"]]
+        # An agent may publish hundreds of metrics per machine: only the two that we read are listed.
+        known = [*await self._published(region, _MEMORY), *await self._published(region, _DISK)]
         return _simplest(one for one in known if one.instance_id in instance_ids)
+
+    async def _published(self, region: str, name: str) -> list[Measure]:
+        client = await self._clients.cloudwatch(region)
+        pages = client.get_paginator("list_metrics").paginate(Namespace=_AGENT, MetricName=name, RecentlyActive="PT3H")
+        found = await self._clients.all_pages("cloudwatch:ListMetrics", pages)
+        with translated("cloudwatch:ListMetrics"):
+            return [_measure(one) for page in found for one in page["Metrics"]]
 
     async def _points(
         self, region: str, measures: Sequence[Measure], since: datetime, until: datetime
@@ -78,7 +82,7 @@ class CloudWatch:
             StartTime=since,
             EndTime=until,
         )
-        found = await all_pages("cloudwatch:GetMetricData", pages)
+        found = await self._clients.all_pages("cloudwatch:GetMetricData", pages)
         with translated("cloudwatch:GetMetricData"):
             by_id = _merged(found)
             return {(one.instance_id, one.name): by_id[f"q{n}"] for n, one in enumerate(measures)}

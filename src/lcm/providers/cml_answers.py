@@ -7,9 +7,9 @@ description calls it optional.
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
@@ -28,9 +28,16 @@ from lcm.providers.labhost import (
 
 _MB: Final = 1024 * 1024
 _KB_PER_MB: Final = 1024
-_QUOTED: Final = re.compile(r"(['\"]).*?\1|\S+(?=['\"] is not valid)")
+_TELLING: Final = re.compile(r"(?<!\w)(['\"]).*?\1|\S+(?=['\"] is not valid)|[A-Za-z0-9+/%=-]{16,}")
+"""What may be a token in CML's words: something quoted, or longer than words of English are."""
 _EXPANSION: Final = "CML_NODE_COUNT"
 _NO_FAILURE: Final = "OK"
+_VAST: Final = 10**15
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+DiskGb = Annotated[int, Meta(ge=0, le=_VAST)]
+"""Bounded, because JSON has integers that no float can hold."""
 
 
 class _System(Struct):
@@ -74,7 +81,7 @@ class _Domains(Struct):
     running_nodes: int
     total_nodes: int
     allocated_cpus: float
-    allocated_memory: float
+    allocated_memory: Annotated[float, Meta(ge=0, le=_VAST)]
 
 
 class _ComputeStats(Struct):
@@ -170,7 +177,7 @@ class LicenceAnswer(Struct):
         return self.registration.status, self.registration.register_time.attempted
 
     def value(self) -> Licence:
-        """Return it as controllers see it; CML quotes a token that it refuses, so nothing quoted is shown."""
+        """Return it as controllers see it; CML quotes a token that it refuses, so nothing that may be one is shown."""
         failure = self.registration.register_time.failure or _NO_FAILURE
         licence = Licence(
             registration=self.registration.status,
@@ -182,7 +189,9 @@ class LicenceAnswer(Struct):
         limit = node_limit(
             licence.product, in_compliance=licence.in_compliance, expansion_nodes=licence.expansion_nodes
         )
-        return replace(licence, node_limit=limit, failure="" if failure == _NO_FAILURE else _QUOTED.sub("***", failure))
+        return replace(
+            licence, node_limit=limit, failure="" if failure == _NO_FAILURE else _TELLING.sub("***", failure)
+        )
 
 
 class _Share(Struct):
@@ -227,8 +236,8 @@ class _Defaults(Struct):
 
     cpus: float | None = None
     ram: int | None = None
-    boot_disk_size: int | None = None
-    data_volume: int | None = None
+    boot_disk_size: DiskGb | None = None
+    data_volume: DiskGb | None = None
 
 
 class _Definition(Struct):
@@ -250,8 +259,13 @@ class _Definition(Struct):
 
 
 def aware(moment: datetime) -> datetime:
-    """Read a moment of CML's; one without a zone is in UTC."""
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    """Read a moment of CML's; one without a zone is in UTC, one beyond the calendar is its first or last."""
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return _FIRST if moment.year == _FIRST.year else _LAST
 
 
 def _whole(hundredths: float | None) -> float | None:

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 
 from lcm.model.errors import Gone, Later, LcmError, NoRoom, Throttled, Unreachable
+from lcm.model.secret import Secret
 from lcm.providers.labhost import (
     CmlApiError,
     CmlAuthenticationError,
@@ -56,6 +57,8 @@ class _Said(msgspec.Struct):
     description: str
 
 
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder makes of broken JSON, of text in it that is not UTF-8, and of JSON nested too deeply."""
 _BUSY: Final = timedelta(seconds=5)
 _LONGEST_RETRY: Final = timedelta(hours=1)
 _LONGEST_TEXT: Final = 500
@@ -64,12 +67,13 @@ _MISSING: Final = re.compile(r"\b(Lab|Node|Interface|Link) not found\b")
 _said: Final = msgspec.json.Decoder(_Said)
 
 
-def words(body: bytes) -> str | None:
-    """Read CML's error body; None says that this is not one."""
+def words(body: bytes, hide: Secret | None = None) -> str | None:
+    """Read CML's error body, with a secret blotted out of it; None says that this is not one."""
     try:
-        return _said.decode(body).description[:_LONGEST_TEXT]
-    except msgspec.DecodeError:
+        said = _said.decode(body).description
+    except NOT_JSON:
         return None
+    return (hide.hide_in(said) if hide else said)[:_LONGEST_TEXT]
 
 
 def refused(failure: Failure) -> LcmError:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
-from lcm.providers.cml_answers import aware
+from lcm.providers.cml_answers import DiskGb, aware
 from lcm.providers.labhost import (
     Elements,
     InterfaceFacts,
@@ -21,9 +21,13 @@ from lcm.providers.labhost import (
 
 T = TypeVar("T")
 
+ID: Final = r"^[A-Za-z0-9_-]+\Z"
+"""What an id looks like. Ids become parts of paths, so one of any other form could lead elsewhere."""
+_Id = Annotated[str, Meta(pattern=ID)]
+
 
 class _Lab(Struct):
-    id: str
+    id: _Id
     lab_title: str
     state: LabState
     node_count: int
@@ -44,7 +48,7 @@ class _Lab(Struct):
 
 
 class _Imported(Struct):
-    id: str
+    id: _Id
     warnings: list[str] | None = None
 
 
@@ -61,15 +65,15 @@ class _Size(Struct):
     cpus: float | None = None
     cpu_limit: int | None = None
     ram: int | None = None
-    boot_disk_size: int | None = None
-    data_volume: int | None = None
+    boot_disk_size: DiskGb | None = None
+    data_volume: DiskGb | None = None
 
 
 class NodeAnswer(_Size, kw_only=True):
     """A node; what its file left unset stands in `operational` once it has started."""
 
-    id: str
-    lab_id: str
+    id: _Id
+    lab_id: _Id
     label: str
     node_definition: str
     state: str
@@ -183,7 +187,7 @@ def _sum(*values: float | None) -> float | None:
     return float(sum(known)) if known else None
 
 
-IDS: Final = Decoder(list[str])
+IDS: Final = Decoder(list[_Id])
 LAB: Final = Decoder(_Lab)
 STATE: Final = Decoder(LabState)
 CONVERGED: Final = Decoder(bool)

@@ -6,9 +6,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
-from urllib.parse import quote
 
-from lcm.model.errors import Gone, Later, LcmError, Refused
+from lcm.model.errors import Fault, Gone, Invalid, Later, LcmError, Refused
 from lcm.providers import cml_lab_answers as answers
 from lcm.providers.cml_errors import Asked
 from lcm.providers.cml_patience import together, until
@@ -18,14 +17,17 @@ from lcm.providers.labhost import CmlAnswerError, LabState, LabSummary, NodeFact
 _EVERYONES: Final = {"show_all": "true"}
 _BARE: Final = {"data": "true", "operational": "true", "exclude_configurations": "true"}
 _LAB_FILE: Final = re.compile(r"^lab:", re.MULTILINE)
+_ID: Final = re.compile(answers.ID)
 _EVER: Final = datetime.max.replace(tzinfo=UTC)
 _DELETED: Final = None
 
 
 def path(lab_id: str, *rest: str) -> str:
-    """Write where a lab, or a part of it, is found; an id never leads elsewhere."""
-    assert lab_id, "an empty id would mean all labs"
-    return "/".join(["labs", quote(lab_id, safe=""), *(quote(part, safe="") for part in rest)])
+    """Write where a lab, or a part of it, is found; an id never leads elsewhere, and an empty one not to all labs."""
+    for part in (lab_id, *rest):
+        if not _ID.match(part):
+            raise Invalid(Fault("id", f"{part!r} is not an id of CML's", "use the id that CML gave"))
+    return "/".join(["labs", lab_id, *rest])
 
 
 async def listed(wire: Wire) -> Sequence[LabSummary]:

@@ -8,19 +8,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from lcm.model.errors import Later, LcmError
+from lcm.model.errors import Later, LcmError, Unreachable
 from lcm.model.secret import Secret
 from lcm.providers.cml_answers import LICENCE, LicenceAnswer
 from lcm.providers.cml_errors import Asked
 from lcm.providers.cml_patience import until
 from lcm.providers.cml_wire import Wire
-from lcm.providers.labhost import CmlLicensingError, Licence
+from lcm.providers.labhost import CmlLicensingError, Licence, NotReady
 
 _NOT_REGISTERED: Final = "NOT_REGISTERED"
 _HAND_IN: Final = frozenset({_NOT_REGISTERED, "FAILED", "RETRY_IN_PROGRESS"})
 """States of registration in which a token is handed in; in all others that is under way or done."""
 _SEATLESS: Final = frozenset({_NOT_REGISTERED, "FAILED"})
 _LOCALLY_ONLY: Final = 202
+_SEAT_UNKNOWN: Final = (
+    "CML forgot its licence, but its answer was lost, which would have said whether the licence server knows: look "
+    "there for this product instance, and remove it if it is still there, or its seat stays taken"
+)
 _STALE_LOOKS: Final = 5
 
 
@@ -52,11 +56,13 @@ async def deregister(wire: Wire) -> Licence:
         return before.value()
     try:
         status = await wire.tell("DELETE", "licensing/deregistration", asked=Asked.DEREGISTER)
-    except Later:
+    except Later as error:
         now = await read(wire)
-        if now.registration.status in _SEATLESS:
-            return now.value()
-        raise
+        if now.registration.status not in _SEATLESS:
+            raise
+        if isinstance(error, Unreachable | NotReady) and before.registration.status not in _SEATLESS:
+            raise CmlLicensingError("LicenceSeatUnknown", _SEAT_UNKNOWN) from error
+        return now.value()
     if status == _LOCALLY_ONLY:
         raise CmlLicensingError(
             "LicenceSeatNotReturned",

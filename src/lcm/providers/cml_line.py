@@ -1,8 +1,8 @@
 """The line to one controller: a request out, an answer back or an error that says why none came. Used by `cml_wire`."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -14,17 +14,20 @@ from lcm.providers.labhost import CmlAnswerError
 
 # Workers are polled every minute: an idle connection is cheaper to keep than to make anew.
 _KEPT_OPEN: Final = httpx.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=90)
+_PORTS: Final = range(1, 65536)
+_HIDING: Final = re.compile(r"[@?]")
+"""What comes with a password or a token in an address."""
+_ODD: Final = re.compile(r"[@?#\s]")
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": "lcm"}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how large things may get. The first four are the official client's time-outs."""
+    """How long and how large things may get. The first three are the official client's time-outs."""
 
     connect_seconds: float = 10
     read_seconds: float = 300
     write_seconds: float = 60
-    pool_seconds: float = 10
     question_seconds: float = 60
     """A whole call that only looks."""
     effect_seconds: float = 330
@@ -63,7 +66,7 @@ class Line:
                 connect=limits.connect_seconds,
                 read=limits.read_seconds,
                 write=limits.write_seconds,
-                pool=limits.pool_seconds,
+                pool=None,  # to wait for each other is no outage; the limit of the whole call ends it
             ),
             headers=_HEADERS,
             trust_env=False,  # a proxy for the internet does not lead to workers
@@ -100,12 +103,22 @@ class Line:
 
 
 def _checked(url: str, pin: str | None) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
-        raise Invalid(Fault("url", f"{url!r} is not a controller's address", "write https://host[:port]"))
-    if pin and parts.scheme == "http":
+    if not _is_address(url):
+        shown = "this" if _HIDING.search(url) else repr(url)
+        raise Invalid(Fault("url", f"{shown} is not a controller's address", "write https://host[:port]"))
+    if pin and httpx.URL(url).scheme == "http":
         raise Invalid(Fault("pin", "plain http shows no certificate", "use https, or do not pin one"))
     return f"{url.rstrip('/')}/api/v0/"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = httpx.URL(url)
+        parts.host.encode("idna")  # the resolver will do so, and let its error through
+    except (httpx.InvalidURL, ValueError):
+        return False
+    port = parts.port is None or parts.port in _PORTS
+    return parts.scheme in {"http", "https"} and bool(parts.host) and port and not _ODD.search(url)
 
 
 def _network(pin: str | None) -> httpx.AsyncHTTPTransport:

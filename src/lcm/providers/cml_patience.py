@@ -35,7 +35,10 @@ async def until(
 
 
 async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Do all of these, a few at a time, and return their results in order; the first failure ends the rest."""
+    """Do all of these, a few at a time, and return their results in order; the first failure ends the rest.
+
+    However it ends, nothing is still being done afterwards.
+    """
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def in_turn(job: Callable[[], Awaitable[T]]) -> T:
@@ -48,3 +51,4 @@ async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

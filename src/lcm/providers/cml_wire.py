@@ -7,14 +7,14 @@ that sends a byte now and then never trips a read time-out.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import httpx
 import msgspec
 
 from lcm.model.errors import LcmError, Stuck, Throttled, Unreachable
 from lcm.model.secret import Secret
-from lcm.providers.cml_errors import Asked, Failure, refused, words
+from lcm.providers.cml_errors import NOT_JSON, Asked, Failure, refused, words
 from lcm.providers.cml_line import Answer, Limits, Line
 from lcm.providers.labhost import CmlAnswerError, CmlAuthenticationError
 
@@ -26,7 +26,8 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class _Identity(msgspec.Struct):
-    token: str
+    token: Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]+\Z")]
+    """Checked here, because a header that cannot carry it would be shown in the error, and in logs."""
     admin: bool
 
 
@@ -151,7 +152,7 @@ class Wire:
                 return held.value
             now = asyncio.get_running_loop().time()
             if held.failure is not None and (held.failures != seen or now < held.not_before):
-                raise held.failure
+                raise held.failure.with_traceback(None)  # or it would grow with every caller
             try:
                 held.value, held.failure = await self._new_token(), None
             except LcmError as error:
@@ -192,9 +193,7 @@ def _checked(request: httpx.Request, got: Answer, asked: Asked, hide: Secret | N
         if got.media_type == "text/html":
             raise Unreachable(f"{request.url} answered with a web page: that is not CML")
         return got
-    said = words(got.body)
-    if said is not None and hide is not None:
-        said = hide.hide_in(said)
+    said = words(got.body, hide)
     raise refused(Failure(asked, f"{request.method} {request.url}", got.status, said, got.retry_after))
 
 
@@ -203,7 +202,7 @@ def _decoded(request: httpx.Request, got: Answer, answer: msgspec.json.Decoder[T
         return answer.decode(got.body)
     except msgspec.ValidationError as error:
         raise _odd(request, str(error)) from error
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise Unreachable(f"{request.url} answered {len(got.body)} bytes that are not JSON: {error}") from error
 
 

@@ -70,7 +70,7 @@ class Launch(Part):
 
 
 class Instance(Part):
-    """What the cloud said about a machine."""
+    """What the cloud said about a machine. `reason` says in its words why the machine is in its state, if it told."""
 
     instance_id: str
     region: str
@@ -82,6 +82,7 @@ class Instance(Part):
     private_ip: str | None = None
     public_ip: str | None = None
     tags: Mapping[str, str] = {}
+    reason: str = ""
 
 
 class Check(StrEnum):
@@ -200,6 +201,15 @@ def oldest_live(instances: Iterable[Instance]) -> Instance | None:
 def ownership(launch: Launch, owner: str) -> dict[str, str]:
     """Tell the tags of a launch; nobody's own tags replace those by which we know our machines."""
     return {**launch.aws.tags, "Name": launch.worker_name, OWNER_TAG: owner, WORKER_TAG: launch.worker_uid}
+
+
+def subnet_of(launch: Launch) -> str | None:
+    """Choose the subnet of a launch; without any the cloud takes its default network, which nobody meant by a VPC."""
+    subnet = launch.subnet_id or next(iter(launch.aws.subnet_ids), None)
+    if subnet is None and launch.aws.vpc_id:
+        text = f"{launch.worker_name} cannot be launched: it names {launch.aws.vpc_id} and no subnet of it"
+        raise Stuck("SubnetMissing", text)
+    return subnet
 
 
 def not_listed_yet(instance_id: str, *, launched_at: datetime | None, now: datetime) -> Later | None:

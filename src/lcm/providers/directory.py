@@ -137,8 +137,7 @@ class DirectoryArtifacts:
 
     def _prepare(self) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = (folder / part / "any" for folder in (self._root, self._root.resolve()) for part in (_SHA256, "tmp"))
-        check_sources(self._sources, [path.as_uri() for path in own])
+        check_sources(self._sources, [self._root.as_uri()])
         for folder in (self._objects, self._temporary, self._incoming):
             folder.mkdir(mode=0o700, exist_ok=True)
         _force(self._root)

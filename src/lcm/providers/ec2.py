@@ -24,7 +24,7 @@ from lcm.providers.compute import (
     oldest_live,
 )
 from lcm.providers.ec2_clients import AwsClients
-from lcm.providers.ec2_errors import REUSED, SPENT, UNSUPPORTED, all_pages, asked, translated
+from lcm.providers.ec2_errors import REUSED, SPENT, UNSUPPORTED, translated
 from lcm.providers.ec2_launch import run_instances, tags_of
 from lcm.providers.ec2_read import changed, checks, image, instances, launched
 
@@ -71,7 +71,9 @@ class Ec2:
     async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
         client = await self._clients.ec2(region)
         try:
-            answer = await asked("ec2:DescribeInstances", client.describe_instances(InstanceIds=[instance_id]))
+            answer = await self._clients.asked(
+                "ec2:DescribeInstances", client.describe_instances(InstanceIds=[instance_id])
+            )
         except Gone:
             later = not_listed_yet(instance_id, launched_at=launched_at, now=self._clock.now())
             if later is not None:
@@ -102,7 +104,7 @@ class Ec2:
         if found.state is InstanceState.STOPPED:
             client = await self._clients.ec2(region)
             starting = client.start_instances(InstanceIds=[instance_id])
-            answer = await asked("ec2:StartInstances", starting, machine=found.instance_type)
+            answer = await self._clients.asked("ec2:StartInstances", starting, machine=found.instance_type)
             with translated("ec2:StartInstances"):
                 changed(answer["StartingInstances"], instance_id)
 
@@ -112,7 +114,7 @@ class Ec2:
             raise Later(f"{instance_id} does not run yet", after=_AFTER)
         if found.state is InstanceState.RUNNING:
             client = await self._clients.ec2(region)
-            answer = await asked("ec2:StopInstances", client.stop_instances(InstanceIds=[instance_id]))
+            answer = await self._clients.asked("ec2:StopInstances", client.stop_instances(InstanceIds=[instance_id]))
             with translated("ec2:StopInstances"):
                 changed(answer["StoppingInstances"], instance_id)
 
@@ -121,7 +123,7 @@ class Ec2:
         if found.state is not InstanceState.RUNNING:
             raise Later(f"{instance_id} is {found.state}", after=_AFTER)
         client = await self._clients.ec2(region)
-        await asked("ec2:RebootInstances", client.reboot_instances(InstanceIds=[instance_id]))
+        await self._clients.asked("ec2:RebootInstances", client.reboot_instances(InstanceIds=[instance_id]))
 
     async def remove(self, region: str, instance_id: str) -> None:
         found = await self.find(region, instance_id)
@@ -130,7 +132,9 @@ class Ec2:
         # One that is not listed may only be too fresh for that: it is asked to end all the same.
         client = await self._clients.ec2(region)
         try:
-            answer = await asked("ec2:TerminateInstances", client.terminate_instances(InstanceIds=[instance_id]))
+            answer = await self._clients.asked(
+                "ec2:TerminateInstances", client.terminate_instances(InstanceIds=[instance_id])
+            )
         except Gone:
             return
         with translated("ec2:TerminateInstances"):
@@ -141,18 +145,20 @@ class Ec2:
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
         await self._living(region, instance_id)
         client = await self._clients.ec2(region)
-        await asked("ec2:CreateTags", client.create_tags(Resources=[instance_id], Tags=tags_of(tags)))
+        await self._clients.asked("ec2:CreateTags", client.create_tags(Resources=[instance_id], Tags=tags_of(tags)))
 
     async def console(self, region: str, instance_id: str) -> str:
         client = await self._clients.ec2(region)
         try:
             newest = client.get_console_output(InstanceId=instance_id, Latest=True)
-            answer = await asked("ec2:GetConsoleOutput", newest)
+            answer = await self._clients.asked("ec2:GetConsoleOutput", newest)
         except Stuck as refused:
             if refused.reason != UNSUPPORTED:
                 raise
             # Older machine types keep only what they wrote at their last boot.
-            answer = await asked("ec2:GetConsoleOutput", client.get_console_output(InstanceId=instance_id))
+            answer = await self._clients.asked(
+                "ec2:GetConsoleOutput", client.get_console_output(InstanceId=instance_id)
+            )
         return answer.get("Output", "")
 
     async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
@@ -178,7 +184,9 @@ class Ec2:
                 launch, image_id=chosen["ImageId"], root_device=chosen["RootDeviceName"], owner=self._owner
             )
         try:
-            answer = await asked("ec2:RunInstances", client.run_instances(**request), machine=launch.instance_type)
+            answer = await self._clients.asked(
+                "ec2:RunInstances", client.run_instances(**request), machine=launch.instance_type
+            )
         except Stuck as refused:
             if refused.reason not in {REUSED, SPENT}:
                 raise
@@ -227,7 +235,7 @@ class Ec2:
             IncludeDeprecated=deprecated,
             PaginationConfig={"PageSize": self._page},
         )
-        found = await all_pages("ec2:DescribeImages", pages)
+        found = await self._clients.all_pages("ec2:DescribeImages", pages)
         with translated("ec2:DescribeImages"):
             return [one for page in found for one in page["Images"]]
 
@@ -236,7 +244,7 @@ class Ec2:
         pages = client.get_paginator("describe_instances").paginate(
             Filters=_filters(wanted), PaginationConfig={"PageSize": self._page}
         )
-        found = await all_pages("ec2:DescribeInstances", pages)
+        found = await self._clients.all_pages("ec2:DescribeInstances", pages)
         with translated("ec2:DescribeInstances"):
             return instances(found, region)
 
@@ -252,7 +260,7 @@ class Ec2:
         while wanted:
             asking = client.describe_instance_status(InstanceIds=wanted, IncludeAllInstances=True)
             try:
-                answer = await asked("ec2:DescribeInstanceStatus", asking)
+                answer = await self._clients.asked("ec2:DescribeInstanceStatus", asking)
             except Gone as refused:
                 wanted = _known(wanted, refused)
                 continue

@@ -1,22 +1,32 @@
-"""AWS's clients, one per service and region, made when first needed. Used by `ec2` and `cloudwatch`."""
+"""AWS's clients, one per service and region, made when first needed. `ec2` and `cloudwatch` make every call through it.
+
+The library's own timeouts begin anew with every byte that comes: only `limit` ends a call.
+"""
 
 import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
-from lcm.providers.ec2_errors import translated
+from lcm.providers.ec2_errors import genuine, translated
 
 if TYPE_CHECKING:
     from types_aiobotocore_cloudwatch import CloudWatchClient
     from types_aiobotocore_ec2 import EC2Client
 
+T = TypeVar("T")
+
 ATTEMPTS: Final = 2
 """How often the library itself tries; whoever called us decides about the rest."""
+LIMIT: Final = timedelta(minutes=2)
+"""How long a call, or all pages of a list, may take: longer than the library's attempts in peace."""
+PAGES: Final = 1000
+"""How many pages a list may have. One that goes on after that does not end."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class AwsClients:
         connect_timeout: timedelta = timedelta(seconds=5),
         read_timeout: timedelta = timedelta(seconds=30),
         attempts: int = ATTEMPTS,
+        limit: timedelta = LIMIT,
+        most_pages: int = PAGES,
     ) -> None:
         self._session = session or AioSession()
         self._keys = keys
@@ -52,6 +64,8 @@ class AwsClients:
             retries={"mode": "standard", "total_max_attempts": attempts},
             warm_up_loader_caches=True,  # the library's files are megabytes, and are read in a thread
         )
+        self._limit_seconds = limit.total_seconds()
+        self._most_pages = most_pages
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = asyncio.Lock()
         self._open = AsyncExitStack()
@@ -61,6 +75,18 @@ class AwsClients:
 
     async def cloudwatch(self, region: str) -> "CloudWatchClient":
         return await self._client("cloudwatch", region)
+
+    async def asked(self, action: str, answer: Awaitable[T], *, machine: str = "") -> T:
+        """Wait for an answer of AWS, but not for ever."""
+        with translated(action, machine):
+            async with asyncio.timeout(self._limit_seconds):
+                return genuine(await answer)
+
+    async def all_pages(self, action: str, pages: AsyncIterable[T]) -> list[T]:
+        """Read every page of a list, or fail: half a list would look as if the rest were gone."""
+        with translated(action):
+            async with asyncio.timeout(self._limit_seconds):
+                return [genuine(page) async for page in _ending(pages, self._most_pages)]
 
     async def close(self) -> None:
         """Let go of connections. May be repeated."""
@@ -76,7 +102,8 @@ class AwsClients:
         async with self._lock:
             if (service, region) not in self._clients:
                 with translated(f"a client of {service} in {region}"):
-                    self._clients[service, region] = await self._make(service, region)
+                    async with asyncio.timeout(self._limit_seconds):
+                        self._clients[service, region] = await self._make(service, region)
             return self._clients[service, region]
 
     async def _make(self, service: Literal["ec2", "cloudwatch"], region: str) -> Any:  # noqa: ANN401  the callers know
@@ -93,3 +120,12 @@ class AwsClients:
                 aws_session_token=keys.session_token if keys else None,
             )
         )
+
+
+async def _ending(pages: AsyncIterable[T], most: int) -> AsyncIterator[T]:
+    number = 0
+    async for page in pages:
+        number += 1
+        if number > most:
+            raise LookupError(f"it has more than {most} pages")
+        yield page

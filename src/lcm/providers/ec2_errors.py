@@ -1,7 +1,7 @@
-"""What AWS's errors mean to us, in one table by code. `ec2` and `cloudwatch` make every call through `asked`."""
+"""What AWS's errors mean to us, in one table by code. `ec2_clients`, `ec2` and `cloudwatch` read answers within it."""
 
 import re
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -146,6 +146,7 @@ _CODES: Final[Mapping[str, Meaning]] = {
     "InsufficientVolumeCapacity": _no_capacity,
     "InsufficientReservedInstanceCapacity": _no_capacity,
     "UnfulfillableCapacity": _no_capacity,
+    "VolumeTypeNotAvailableInZone": _no_capacity,
     "Unsupported": _no_capacity,
     "VcpuLimitExceeded": _vcpu,
     "InstanceLimitExceeded": _vcpu,
@@ -159,6 +160,7 @@ _CODES: Final[Mapping[str, Meaning]] = {
     "Throttling": _throttled,
     "ThrottlingException": _throttled,
     "ThrottledException": _throttled,
+    "EC2ThrottledException": _throttled,
     "RequestThrottled": _throttled,
     "RequestThrottledException": _throttled,
     "TooManyRequests": _throttled,
@@ -178,6 +180,7 @@ _CODES: Final[Mapping[str, Meaning]] = {
     "InvalidSignatureException": _bad_credentials,
     "IncompleteSignature": _bad_credentials,
     "MissingAuthenticationToken": _bad_credentials,
+    "InvalidInstanceID.NotFound": _gone,
     "IncorrectInstanceState": _later,
     "IncorrectState": _later,
     "ConcurrentTagAccess": _later,
@@ -199,7 +202,6 @@ _FAMILIES: Final[tuple[tuple[Callable[[Said], bool], Meaning], ...]] = (
     (lambda said: said.status == 429, _throttled),  # noqa: PLR2004  the only status that has a code's meaning
     (lambda said: not said.code or said.code.isdigit(), _unreachable),
     (lambda said: said.status >= 500, _unreachable),  # noqa: PLR2004  likewise
-    (lambda said: said.code.startswith("InvalidInstanceID"), _gone),
     (lambda said: said.code.endswith("LimitExceeded"), lambda said: _quota(said.code)(said)),
     (lambda said: said.code.startswith(("Invalid", "Missing", "Unknown", "Malformed")), _stuck("RequestInvalid")),
 )
@@ -234,20 +236,8 @@ def translated(action: str, machine: str = "") -> Iterator[None]:
         raise Unreachable(f"{action}: not an answer of AWS: {type(error).__name__}: {clean(str(error))}") from None
 
 
-async def asked(action: str, answer: Awaitable[T], *, machine: str = "") -> T:
-    """Wait for an answer of AWS."""
-    with translated(action, machine):
-        return _genuine(await answer)
-
-
-async def all_pages(action: str, pages: AsyncIterable[T]) -> list[T]:
-    """Read every page of a list, or fail: half a list would look as if the rest were gone."""
-    with translated(action):
-        return [_genuine(page) async for page in pages]
-
-
-def _genuine(answer: T) -> T:
-    # The library takes any well-formed page with status 200, such as a proxy's, for an answer with nothing in it.
+def genuine(answer: T) -> T:
+    """Refuse what AWS did not write: the library takes any well-formed page, such as a proxy's, for an empty answer."""
     if not cast("Mapping[str, Any]", answer)["ResponseMetadata"].get("RequestId"):
         raise LookupError("it has no request id")
     return answer

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from lcm.providers.compute import Launch, ownership
+from lcm.providers.compute import Launch, ownership, subnet_of
 
 if TYPE_CHECKING:
     from types_aiobotocore_ec2.literals import InstanceTypeType
@@ -73,7 +73,7 @@ def _network(launch: Launch) -> "InstanceNetworkInterfaceSpecificationTypeDef":
         "AssociatePublicIpAddress": aws.public_ip,
         "DeleteOnTermination": True,
     }
-    subnet = launch.subnet_id or next(iter(aws.subnet_ids), None)
+    subnet = subnet_of(launch)
     if subnet:
         network["SubnetId"] = subnet
     if aws.security_group_ids:

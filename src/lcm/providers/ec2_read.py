@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from lcm.providers.compute import Check, Checks, Image, Instance, InstanceState
+from lcm.providers.ec2_errors import clean
 
 if TYPE_CHECKING:
     from types_aiobotocore_ec2.type_defs import (
@@ -51,6 +52,7 @@ def instance(said: "InstanceTypeDef", region: str) -> Instance:
         private_ip=said.get("PrivateIpAddress") or None,
         public_ip=said.get("PublicIpAddress") or None,
         tags=_tags(said.get("Tags", [])),
+        reason=_reason(said),
     )
 
 
@@ -78,3 +80,7 @@ def checks(said: "InstanceStatusTypeDef") -> Checks:
 
 def _tags(said: Sequence["TagTypeDef"]) -> dict[str, str]:
     return {tag["Key"]: tag.get("Value", "") for tag in said}
+
+
+def _reason(said: "InstanceTypeDef") -> str:
+    return clean(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", ""))

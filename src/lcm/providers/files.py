@@ -60,6 +60,12 @@ class FileSource:
     def allows(self, uri: str) -> bool:
         return uri.startswith(_SCHEME) and self._below(_path(uri), resolved=False) is not None
 
+    def meets(self, uri: str) -> bool:
+        if not uri.startswith(_SCHEME):
+            return False
+        folder = Path(os.path.realpath(_path(uri)))
+        return any(folder.is_relative_to(real) or real.is_relative_to(folder) for _, real in self._folders)
+
     async def read(self, uri: str, *, limit_bytes: int) -> Content:
         path = _path(uri)
         try:
@@ -118,6 +124,8 @@ def read_plain(fd: int, what: str, limit_bytes: int) -> Content:
 
 def translate(error: OSError, path: Path) -> LcmError:
     """Say in our words what the system said."""
+    if error.errno == errno.ENAMETOOLONG:
+        return invalid(str(path), "a name in the path is too long", "shorten it")
     kind, meaning = _MEANINGS.get(error.errno or 0, (Unreachable, "the disk does not answer"))
     message = f"{shown(str(path))}: {meaning} ({errno.errorcode.get(error.errno or 0, 'unknown')})"
     if issubclass(kind, Stuck):

@@ -1,8 +1,13 @@
 """A worker's hypervisor, as controllers see it: the `LabHost` protocol.
 
 `cml` speaks to a CML controller, `sim.cml.direct` to the simulator's engine without a network; one conformance suite
-holds both. One object serves one worker. Effects are idempotent; a lab is found again by its title, which is the
-session's name, because importing twice would make two labs.
+holds both. One object serves one worker. Effects are idempotent.
+
+A lab is found again by its title, because importing twice would make two labs. CML does not keep titles apart, and
+names of sessions are used again, in other namespaces and at other times. So the title that a controller gives carries
+the session's UID (36 of the 64 characters that CML allows): whatever has this title is ours, and nobody adopts, or
+removes, a stranger's lab. Two who import at the same moment can still make two labs of one title; so whoever removes
+a session's lab repeats `find` and `remove` until `find` returns None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -240,7 +245,8 @@ class LabHost(Protocol):
     """One hypervisor.
 
     Every verb may raise NotReady, Unreachable, Throttled, CmlAuthenticationError, CmlCertificateError or
-    CmlAnswerError. None and empty lists are answers. Every verb may be cancelled; then its effect is unknown.
+    CmlAnswerError; and Invalid for an id that CML cannot have given. None and empty lists are answers. Every verb may
+    be cancelled; then its effect is unknown.
     """
 
     async def sign_in(self) -> None:
@@ -277,8 +283,10 @@ class LabHost(Protocol):
     async def deregister(self) -> Licence:
         """Give the licence back and poll until it is. Not registered is success.
 
-        Raises Later while nodes run. Raises CmlLicensingError when CML could not tell the licence server: CML has
-        forgotten its licence all the same, so repeating is success, but the seat stays taken until a person frees it.
+        Raises Later while nodes run. Raises CmlLicensingError when CML could not tell the licence server
+        (LicenceSeatNotReturned), or when the answer was lost that would have said so (LicenceSeatUnknown). CML has
+        forgotten its licence all the same, so repeating is success; but the seat stays taken until a person frees it,
+        or may stay so.
         """
         ...
 
@@ -287,7 +295,7 @@ class LabHost(Protocol):
         ...
 
     async def find(self, title: str) -> LabSummary | None:
-        """Find a lab by its title; the oldest if somebody made several."""
+        """Find a lab by its title; the oldest if there are several. None means that there is none, or none left."""
         ...
 
     async def look(self, lab_id: str) -> LabSummary | None:
@@ -295,7 +303,11 @@ class LabHost(Protocol):
         ...
 
     async def ensure(self, title: str, topology: str) -> LabSummary:
-        """Import the lab unless one of this title is there. Raises CmlLabCreationError."""
+        """Import the lab unless one of this title is there, whoever made that. Raises CmlLabCreationError.
+
+        The title must be one that nobody else gives: it carries the session's UID. Of several callers at the same
+        moment, or after one was cancelled, each may have made a lab; all of them find the oldest from then on.
+        """
         ...
 
     async def start(self, lab_id: str) -> None:
@@ -311,7 +323,10 @@ class LabHost(Protocol):
         ...
 
     async def remove(self, lab_id: str) -> None:
-        """Stop, wipe and delete, waiting between. Gone already is success. Raises Later when it takes too long."""
+        """Stop, wipe and delete, waiting between. Gone already is success. Raises Later when it takes too long.
+
+        Other labs of its title stay: to be rid of all, repeat `find` and `remove` until `find` returns None.
+        """
         ...
 
     async def elements(self, lab_id: str) -> Elements:

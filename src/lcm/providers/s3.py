@@ -58,7 +58,7 @@ class S3Artifacts:
         self._bucket = bucket
         self._digests = f"{prefix}sha256/"
         self._names = f"{prefix}tmp/"
-        check_sources(sources, [f"{_SCHEME}{bucket}/{folder}any" for folder in (self._digests, self._names)])
+        check_sources(sources, [f"{_SCHEME}{bucket}/{folder}" for folder in (self._digests, self._names)])
         self._sources = sources
         self._max_bytes = max_bytes
 
@@ -151,6 +151,9 @@ class S3Source:
 
     def allows(self, uri: str) -> bool:
         return uri.startswith(_SCHEME) and str(_parse(uri)).startswith(self._allowed)
+
+    def meets(self, uri: str) -> bool:
+        return any(uri.startswith(one) or one.startswith(uri) for one in self._allowed)
 
     async def read(self, uri: str, *, limit_bytes: int) -> Content:
         content = await self._wire.read(_parse(uri), limit_bytes)

@@ -13,6 +13,7 @@ from lcm.model.errors import Gone
 from lcm.providers.artifacts import (
     MAX_BYTES,
     Address,
+    Artifacts,
     Content,
     Listed,
     Source,
@@ -23,6 +24,7 @@ from lcm.providers.artifacts import (
     parse,
     read,
 )
+from lcm.sim.faults import Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,6 @@ class _Kept:
     data: bytes
     digest: str
     at: datetime
-
-
-@dataclass(slots=True)
-class _Failure:
-    error: Exception
-    times: int
-    after_effect: bool
 
 
 class SimulatedArtifacts:
@@ -47,7 +42,8 @@ class SimulatedArtifacts:
         self._sources = sources
         self._max_bytes = max_bytes
         self._kept: dict[Address, _Kept] = {}
-        self._failures: dict[str, list[_Failure]] = {}
+        self._failures = Failures(Artifacts)
+        self.fail_next = self._failures.fail_next
 
     async def put(self, data: bytes) -> Stored:
         check_size("the artifact", len(data), self._max_bytes)
@@ -96,11 +92,6 @@ class SimulatedArtifacts:
         for source in self._sources:
             await source.close()
 
-    def fail_next(self, verb: str, error: Exception, *, times: int = 1, after_effect: bool = False) -> None:
-        """Let the next calls of a verb fail, before or after their effect."""
-        assert hasattr(self, verb), f"there is no verb {verb}"
-        self._failures.setdefault(verb, []).append(_Failure(error, times, after_effect))
-
     def damage(self, uri: str) -> None:
         """Exchange the bytes of an artifact for others, as a bad disk does."""
         kept = self._kept[parse(uri)]
@@ -121,18 +112,11 @@ class SimulatedArtifacts:
 
     async def _begin(self, verb: str) -> None:
         await asyncio.sleep(0)
-        self._fail(verb, after_effect=False)
+        self._failures.before(verb)
 
     async def _end(self, verb: str) -> None:
         await asyncio.sleep(0)
-        self._fail(verb, after_effect=True)
-
-    def _fail(self, verb: str, *, after_effect: bool) -> None:
-        waiting = self._failures.get(verb, ())
-        failure = next((one for one in waiting if one.times and one.after_effect is after_effect), None)
-        if failure:
-            failure.times -= 1
-            raise failure.error
+        self._failures.after(verb)
 
 
 class SimulatedSource:
@@ -143,6 +127,9 @@ class SimulatedSource:
 
     def allows(self, uri: str) -> bool:
         return uri.startswith(("file://", "s3://"))
+
+    def meets(self, uri: str) -> bool:
+        return self.allows(uri)
 
     async def read(self, uri: str, *, limit_bytes: int) -> Content:
         await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from lcm.model.clock import Clock
-from lcm.model.errors import Gone, Later, LcmError
+from lcm.model.errors import Gone, Later
 from lcm.providers.compute import (
     OWNER_TAG,
     WORKER_TAG,
@@ -25,20 +25,23 @@ from lcm.providers.compute import (
     not_listed_yet,
     oldest_live,
     ownership,
+    subnet_of,
 )
 from lcm.sim.chance import Chance
 from lcm.sim.compute_account import Account, Nature, Order
 from lcm.sim.compute_bill import Bill, Prices, bill
 from lcm.sim.compute_faults import Faults
 from lcm.sim.compute_machines import RUNNING, Machine
+from lcm.sim.power import Power
 
-Attach = Callable[[Instance], object]
+Attach = Callable[[Instance, Power], object]
 
 
 class SimCloud:
     """The machines of one made-up account, in any region.
 
     `attach` makes what runs on a machine, such as a simulated CML, when it is first looked for while the machine runs.
+    It is given the machine's power, for it may be kept and must know when the machine stops, starts and reboots.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class SimCloud:
     ) -> None:
         self.account = Account(clock, chance, nature or Nature())
         self.faults = Faults(calls_per_second=calls_per_second)
+        self.fail_next = self.faults.fail_next
+        self.lose_answer_next = self.faults.lose_answer_next
         self._clock = clock
         self._owner = owner
         self._prices = prices or Prices()
@@ -62,14 +67,6 @@ class SimCloud:
         self._attach = attach
         self._attached: dict[str, object] = {}
         self._tokens: dict[tuple[str, str], tuple[bytes, Machine]] = {}
-
-    def fail_next(self, verb: str, error: LcmError, times: int = 1) -> None:
-        """Raise an error from the next calls of a verb, before they have any effect."""
-        self.faults.fail_next(verb, error, times)
-
-    def lose_answer_next(self, verb: str, times: int = 1) -> None:
-        """Let the next calls of a verb have their effect, and their caller hear Unreachable."""
-        self.faults.lose_answer_next(verb, times)
 
     def bill(self, until: datetime) -> Bill:
         """Say what everything has cost until a moment."""
@@ -81,7 +78,7 @@ class SimCloud:
         if self._attach is None or machine is None or machine.state(self._clock.now()) is not RUNNING:
             return None
         if instance_id not in self._attached:
-            self._attached[instance_id] = self._attach(machine.instance(self._clock.now()))
+            self._attached[instance_id] = self._attach(machine.instance(self._clock.now()), machine.runs)
         return self._attached[instance_id]
 
     async def ensure(self, launch: Launch) -> Instance:
@@ -179,7 +176,7 @@ class SimCloud:
             image_id=image.image_id,
             tags=ownership(launch, self._owner),
             disk_gb=launch.aws.root_volume.size_gb,
-            subnet_id=launch.subnet_id or next(iter(launch.aws.subnet_ids), None),
+            subnet_id=subnet_of(launch),
             public_ip=launch.aws.public_ip,
         )
 

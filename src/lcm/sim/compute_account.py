@@ -71,6 +71,7 @@ class Account:
         self._limits: dict[str, int] = {}
         self._images: defaultdict[str, list[tuple[Image, str]]] = defaultdict(list)
         self._addresses = 0
+        self._never_up = 0
         self.machines: dict[str, Machine] = {}
 
     def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
@@ -106,7 +107,9 @@ class Account:
             shown_for=self._nature.shown_for / self._nature.speed,
             tags=dict(order.tags),
             public=order.public_ip,
+            comes_up=not self._never_up,
         )
+        self._never_up = max(0, self._never_up - 1)
         machine.boot(now, self._address(machine))
         if self._nature.mean_life is not None:
             life = self._nature.mean_life * self._chance.expovariate(1.0) / self._nature.speed
@@ -140,7 +143,7 @@ class Account:
         machine, state = self._living(region, instance_id)
         if state is not RUNNING:
             raise Later(f"{instance_id} is {state}", after=_AFTER)
-        machine.rebooted_at = self._clock.now()
+        machine.reboots.append(self._clock.now())
 
     def terminate(self, region: str, instance_id: str) -> None:
         machine = self.machine(region, instance_id)
@@ -162,6 +165,10 @@ class Account:
     def impair(self, region: str, instance_id: str, check: CheckName = "instance") -> None:
         """Let a status check fail until a reboot (the instance's) or a new start mends it."""
         self.machine(region, instance_id).impaired[check] = self._clock.now()
+
+    def never_boot(self, times: int = 1) -> None:
+        """Let nothing come up on the next machines: they run, their instance check fails, and nobody answers there."""
+        self._never_up = times
 
     def measure(self, region: str, instance_id: str, load: MachineMetrics) -> None:
         """Say what is measured on a machine while it runs."""

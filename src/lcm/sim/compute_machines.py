@@ -6,9 +6,11 @@ virtual time, in real time and sped up. Kept by `compute_account`.
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise, starmap, zip_longest
 from typing import Final, Literal, NamedTuple
 
 from lcm.providers.compute import Check, Checks, Instance, InstanceState, MachineMetrics
+from lcm.sim.power import Run
 
 PENDING, RUNNING = InstanceState.PENDING, InstanceState.RUNNING
 STOPPING, STOPPED = InstanceState.STOPPING, InstanceState.STOPPED
@@ -30,11 +32,18 @@ VIRTUAL: Final = Pace(timedelta(seconds=15), timedelta(minutes=3), timedelta(sec
 METAL: Final = Pace(timedelta(minutes=1), timedelta(minutes=9), timedelta(minutes=4), timedelta(minutes=6))
 
 
+BY_HAND: Final = "Client.UserInitiatedShutdown: User initiated shutdown"
+DIED: Final = "Server.InternalError: Internal error"
+NEVER_RAN: Final = "Server.InternalError: Internal error on launch"
+"""Why a machine is in its state, in EC2's words."""
+
+
 class Change(NamedTuple):
-    """A state, and from when."""
+    """A state, from when, and why."""
 
     at: datetime
     state: InstanceState
+    reason: str = ""
 
 
 class Span(NamedTuple):
@@ -71,7 +80,9 @@ class Machine:
     changes: list[Change] = field(default_factory=list)
     addresses: list[Address] = field(default_factory=list)
     dies_at: datetime | None = None
-    rebooted_at: datetime | None = None
+    reboots: list[datetime] = field(default_factory=list)
+    comes_up: bool = True
+    """Whether an operating system ever comes up on it; the cloud says that it runs either way."""
     impaired: dict[CheckName, datetime] = field(default_factory=dict)
     load: MachineMetrics = field(default_factory=MachineMetrics)
 
@@ -82,7 +93,9 @@ class Machine:
             return self.changes
         if self.changes[-1].state is TERMINATED and self.changes[-1].at <= dies_at:
             return self.changes
-        return [*(change for change in self.changes if change.at < dies_at), Change(dies_at, TERMINATED)]
+        lived = [change for change in self.changes if change.at < dies_at]
+        reason = DIED if any(change.state is RUNNING for change in lived) else NEVER_RAN
+        return [*lived, Change(dies_at, TERMINATED, reason)]
 
     def last(self, at: datetime) -> Change:
         """Tell the state at a moment, and since when it has been so."""
@@ -106,10 +119,11 @@ class Machine:
             self.addresses.append(Address(at, address))
 
     def stop(self, at: datetime) -> None:
-        self.move(at, Change(at, STOPPING), Change(at + self.pace.stop, STOPPED))
+        self.move(at, Change(at, STOPPING, BY_HAND), Change(at + self.pace.stop, STOPPED, BY_HAND))
 
     def terminate(self, at: datetime) -> None:
-        self.move(at, Change(at, SHUTTING_DOWN), Change(at + self.pace.terminate, TERMINATED))
+        ended_at = at + self.pace.terminate
+        self.move(at, Change(at, SHUTTING_DOWN, BY_HAND), Change(ended_at, TERMINATED, BY_HAND))
 
     def shown(self, at: datetime) -> bool:
         """Tell whether the cloud lists it: not at once, and not for ever after its end."""
@@ -119,7 +133,7 @@ class Machine:
 
     def instance(self, at: datetime) -> Instance:
         """Describe it as the cloud does; like EC2's, its launch is its last start."""
-        state = self.state(at)
+        _, state, reason = self.last(at)
         return Instance(
             instance_id=self.instance_id,
             region=self.region,
@@ -131,6 +145,7 @@ class Machine:
             private_ip=None if state is TERMINATED else self.private_ip,
             public_ip=self._public_ip(at) if state in {PENDING, RUNNING} else None,
             tags=dict(self.tags),
+            reason=reason,
         )
 
     def checks(self, at: datetime) -> Checks:
@@ -138,7 +153,7 @@ class Machine:
         change = self.last(at)
         if change.state is not RUNNING:
             return Checks(system=Check.UNKNOWN, instance=Check.UNKNOWN)
-        rebooted = max(change.at, self.rebooted_at or change.at)
+        rebooted = max([change.at, *self.reboots])
         return Checks(system=self._check("system", change.at, at), instance=self._check("instance", rebooted, at))
 
     def spans(self, until: datetime) -> list[Span]:
@@ -147,11 +162,27 @@ class Machine:
         ends = [change.at for change in changes[1:]] + [until][: len(changes)]
         return [Span(change.state, change.at, end) for change, end in zip(changes, ends, strict=True)]
 
+    def runs(self) -> list[Run]:
+        """Tell when it was and, as planned, will be on; a reboot ends one run and begins another."""
+        story = self.story() if self.comes_up else []
+        ends = [change.at for change in story[1:]]
+        return [
+            run
+            for change, end in zip_longest(story, ends)
+            if change.state is RUNNING
+            for run in starmap(Run, pairwise([change.at, *self._reboots(change.at, end), end]))
+        ]
+
+    def _reboots(self, since: datetime, until: datetime | None) -> list[datetime]:
+        return [at for at in self.reboots if since <= at and (until is None or at <= until)]
+
     def _check(self, name: CheckName, begun: datetime, at: datetime) -> Check:
         impaired_at = self.impaired.get(name)
         if impaired_at is not None and begun <= impaired_at <= at:
             return Check.IMPAIRED
-        return Check.OK if at >= begun + self.pace.checks else Check.INITIALIZING
+        if at < begun + self.pace.checks:
+            return Check.INITIALIZING
+        return Check.OK if self.comes_up or name == "system" else Check.IMPAIRED
 
     def _public_ip(self, at: datetime) -> str | None:
         return next((address.ip for address in reversed(self.addresses) if address.at <= at), None)

@@ -6,11 +6,12 @@ Every verb lets others run once before and once after its effect, so that a call
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
-from lcm.model.errors import Gone, Later, LcmError, NoRoom
+import msgspec
+
+from lcm.model.errors import Gone, Later, LcmError, NoRoom, Unreachable
 from lcm.model.secret import Secret
 from lcm.providers.cml_patience import until
 from lcm.providers.labhost import (
@@ -21,6 +22,7 @@ from lcm.providers.labhost import (
     CmlLicensingError,
     Elements,
     Health,
+    LabHost,
     LabSummary,
     Licence,
     Maintenance,
@@ -40,9 +42,12 @@ from lcm.sim.cml.exporting import download
 from lcm.sim.cml.licence import EXPANSION
 from lcm.sim.cml.life import State
 from lcm.sim.cml.parts import Lab
-from lcm.sim.cml.refusals import Down, Refusal
+from lcm.sim.cml.refusals import Down, Refusal, bad
 from lcm.sim.cml.users import User
 from lcm.sim.cml.views import element_states
+from lcm.sim.faults import Failures
+
+T = TypeVar("T")
 
 POLL_SECONDS: Final = 2.0
 REMOVAL_SECONDS: Final = 600.0
@@ -51,25 +56,14 @@ _ALWAYS: Final[Mapping[int, type[LcmError]]] = {404: Gone, 409: Later}
 """What these refusals mean, whatever was asked."""
 
 
-@dataclass(slots=True)
-class _Failure:
-    error: LcmError
-    times: int
-    after: bool
-
-
 class DirectHost:
     """One simulated machine as a `LabHost`."""
 
     def __init__(self, cml: Cml, username: str = "admin", password: Secret | None = None) -> None:
         self._cml = cml
         self._credentials = Credentials(username, (password or Secret("admin")).reveal())
-        self._failures: dict[str, list[_Failure]] = {}
-
-    def fail_next(self, verb: str, error: LcmError, times: int = 1, *, after: bool = False) -> None:
-        """Let a verb fail the next times: before its effect, or after it, as when an answer is lost."""
-        assert hasattr(self, verb), f"there is no verb {verb}"
-        self._failures.setdefault(verb, []).append(_Failure(error, times, after))
+        self._failures = Failures(LabHost)
+        self.fail_next = self._failures.fail_next
 
     async def sign_in(self) -> None:
         async with self._verb("sign_in"):
@@ -108,7 +102,7 @@ class DirectHost:
             if licence.product != product:
                 licence.set_product(product)
             if licence.registration() in {"NOT_REGISTERED", "FAILED", "RETRY_IN_PROGRESS"}:
-                licence.register(Registration(token.reveal(), reregister=True))
+                licence.register(_checked({"token": token.reveal(), "reregister": True}, Registration))
         registered = await self._licence_until(lambda now: now.registered or now.registration == "FAILED")
         if not registered.registered:
             raise CmlLicensingError("LicenceTokenRefused", f"CML could not register: {registered.failure}")
@@ -198,7 +192,8 @@ class DirectHost:
     async def set_tags(self, lab_id: str, node_id: str, tags: Sequence[str]) -> None:
         async with self._verb("set_tags"):
             lab = self._lab(lab_id)
-            self._cml.labs.change_node(lab, self._cml.labs.node(lab, node_id), NodeUpdate(tags=list(tags)))
+            wanted = _checked({"tags": list(tags)}, NodeUpdate)
+            self._cml.labs.change_node(lab, self._cml.labs.node(lab, node_id), wanted)
 
     async def pools(self) -> Sequence[PoolUse]:
         async with self._verb("pools"):
@@ -222,22 +217,16 @@ class DirectHost:
     ) -> AsyncIterator[User]:
         """Surround a verb's effect with what can go wrong; `refused` is what CML's "no" means for it."""
         await asyncio.sleep(0)
-        self._fail(verb, after=False)
+        self._failures.before(verb)
         try:
             self._cml.check_up()
             yield self._signed_in() if sign_in else self._cml.users.administrator
         except Down as error:
-            raise NotReady(str(error)) from error
+            raise (NotReady if error.there else Unreachable)(str(error)) from error
         except Refusal as error:
             raise _meaning(error, refused) from error
         await asyncio.sleep(0)
-        self._fail(verb, after=True)
-
-    def _fail(self, verb: str, *, after: bool) -> None:
-        for failure in self._failures.get(verb, ()):
-            if failure.after is after and failure.times:
-                failure.times -= 1
-                raise failure.error
+        self._failures.after(verb)
 
     def _signed_in(self) -> User:
         try:
@@ -274,6 +263,14 @@ class DirectHost:
             return True
         except CmlApiError:
             return False
+
+
+def _checked(document: object, shape: type[T]) -> T:
+    """Refuse what the REST face refuses."""
+    try:
+        return msgspec.convert(document, shape)
+    except msgspec.ValidationError as error:
+        raise bad(str(error)) from error
 
 
 def _meaning(refusal: Refusal, refused: type[LcmError]) -> LcmError:

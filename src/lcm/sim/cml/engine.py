@@ -1,7 +1,8 @@
 """A simulated CML: one machine with labs, users, a licence, and a clock that may run fast.
 
 `direct` and `http` are its two faces: the first for simulations without a network, the second for any CML
-client. Nothing here waits or ticks: every state follows from stored moments and the clock.
+client. Nothing here waits or ticks: every state follows from stored moments and the clock. A machine in a simulated
+cloud tells by `power` when it was on; one that stands alone has a switch of its own.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,11 @@ from lcm.sim.cml.pace import Pace
 from lcm.sim.cml.parts import Lab, Node
 from lcm.sim.cml.patty import Mapped, mapping
 from lcm.sim.cml.pools import Pool, Pools, usage
-from lcm.sim.cml.refusals import Down, Full
+from lcm.sim.cml.refusals import Down, Full, Refusal
 from lcm.sim.cml.stats import Machine
 from lcm.sim.cml.telemetry import Telemetry
 from lcm.sim.cml.users import User, Users
+from lcm.sim.power import Power
 
 
 class Cml:
@@ -39,12 +41,13 @@ class Cml:
         password: str = "admin",  # noqa: S107  a simulator's
         licence_server: LicenceServer | None = None,
         on: bool = True,
+        power: Power | None = None,
     ) -> None:
         self.machine = machine or Machine()
         self.pace = Pace(clock, speed)
         self.telemetry = Telemetry(self.pace)
         self._core = Core(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry)
-        self.labs = Labs(self._core, self._check_room)
+        self._labs = Labs(self._core, self._check_room)
         self.users = Users(self._core, username, password)
         self.pools = Pools(self._core.ids)
         self.notices = Notices(self._core)
@@ -53,32 +56,41 @@ class Cml:
         self.faults = Faults()
         self.ailments: list[str] = []
         """What its health check complains about."""
-        self._on_since: float | None = -self.machine.boot_seconds if on else None
+        self._power = power
+        self._ended_runs = 0
+        self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
 
     def new_id(self) -> str:
         """Make an id."""
         return self._core.ids()
 
     @property
+    def labs(self) -> Labs:
+        self._follow_power()
+        return self._labs
+
+    @property
     def up(self) -> bool:
+        self._follow_power()
         return self._on_since is not None and self.pace.age() - self._on_since >= self.machine.boot_seconds
 
     def check_up(self) -> None:
         """Raise Down unless CML is ready."""
         if not self.up:
             silent_until = self.machine.silent_seconds + (self._on_since or 0.0)
-            raise Down(listening=self._on_since is not None and self.pace.age() >= silent_until)
+            on = self._on_since is not None
+            raise Down(listening=on and self.pace.age() >= silent_until, there=on or self._power is None)
 
     def power_on(self) -> None:
         """Switch the machine on; CML is ready a while later."""
+        self._check_switch()
         if self._on_since is None:
             self._on_since = self.pace.age()
 
     def power_off(self) -> None:
         """Switch the machine off: labs stay, their nodes stop, nobody is signed in."""
-        self._on_since = None
-        self.labs.power_off()
-        self.users.expire_tokens()
+        self._check_switch()
+        self._switch_off(self.pace.age())
 
     def restart(self) -> None:
         """Switch the machine off and on."""
@@ -102,6 +114,27 @@ class Cml:
         """Return the ports that are open for nodes now."""
         ports = mapping(self.labs, self.pace.age()) if self.up else {}
         return {port: found for (kind, port), found in ports.items() if kind == protocol}
+
+    def _switch_off(self, age: float) -> None:
+        self._on_since = None
+        self._labs.power_off(age)
+        self.users.expire_tokens()
+
+    def _check_switch(self) -> None:
+        if self._power is not None:
+            raise Refusal(409, "The cloud that runs this machine switches it on and off.")
+
+    def _follow_power(self) -> None:
+        """Let happen what the machine's power has done since somebody last looked."""
+        if self._power is None:
+            return
+        now = self.pace.now()
+        begun = [run for run in self._power() if run.on <= now]
+        ended = [run.off for run in begun if run.off is not None and run.off <= now]
+        for off in ended[self._ended_runs :]:
+            self._switch_off(self.pace.age_at(off))
+        self._ended_runs = len(ended)
+        self._on_since = self.pace.age_at(begun[-1].on) if len(begun) > len(ended) else None
 
     def _check_room(self, nodes: Sequence[Node]) -> None:
         active = [node for node in self.active_nodes() if node not in nodes]

@@ -55,9 +55,9 @@ def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()
         node_id=node.id,
         label=spec.label,
         node_definition=spec.node_definition,
-        state=node.life.state(age),
+        state=node.life.state(age).value,
         tags=tuple(spec.tags),
-        cpus=node.cpus if started else spec.cpus,
+        cpus=_float(node.cpus if started else spec.cpus),
         cpu_limit=node.cpu_limit if started else spec.cpu_limit,
         ram_mb=node.ram_mb if started else spec.ram,
         disk_gb=float(sum(known)) if known else None,
@@ -86,7 +86,7 @@ def stats_facts(cml: Cml) -> Stats:
         disk_used_mb=int(all_["disk"]["used"] / _MB),
         running_nodes=domains["running_nodes"],
         total_nodes=domains["total_nodes"],
-        allocated_cpus=domains["allocated_cpus"],
+        allocated_cpus=float(domains["allocated_cpus"]),
         allocated_memory_mb=domains["allocated_memory"] // _KB_PER_MB,
     )
 
@@ -146,10 +146,10 @@ def definition_facts(kind: Kind) -> NodeDefinition:
     shipped = kind.shipped
     return NodeDefinition(
         definition_id=kind.id,
-        cpus=shipped.cpus,
+        cpus=float(shipped.cpus),
         ram_mb=shipped.ram_mb,
-        boot_disk_gb=shipped.boot_disk_gb,
-        data_volume_gb=shipped.data_volume_gb,
+        boot_disk_gb=float(shipped.boot_disk_gb),
+        data_volume_gb=float(shipped.data_volume_gb),
         nature=kind.nature,
         image_definitions=shipped.image_definitions,
     )
@@ -160,7 +160,7 @@ def _interface(node: Node, one: Interface, age: float, ip4: Iterable[str]) -> In
         interface_id=one.id,
         label=one.label,
         slot=one.slot,
-        state=interface_state(node.life.state(age), one),
+        state=interface_state(node.life.state(age), one).value,
         mac_address=one.operational_mac or one.mac_address,
         ip4=tuple(ip4),
     )
@@ -170,11 +170,15 @@ def _use(one: dict[str, Any]) -> NodeUse:
     return NodeUse(
         cpu_usage=one.get("cpu_usage"),
         ram_usage=one.get("ram_usage"),
-        disk_usage=one.get("disk_usage"),
-        cpus=one.get("cpus"),
+        disk_usage=_float(one.get("disk_usage")),
+        cpus=_float(one.get("cpus")),
         ram_mb=one.get("ram"),
-        seconds_in_state=one["times"],
+        seconds_in_state={state: float(seconds) for state, seconds in one["times"].items()},
     )
+
+
+def _float(number: float | None) -> float | None:
+    return None if number is None else float(number)
 
 
 def _seconds(moment: datetime) -> datetime:

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 
-class Fault(Struct, forbid_unknown_fields=True):
+class HttpFault(Struct, forbid_unknown_fields=True):
     """What to do to the next answers to matching requests, such as `GET /api/v0/labs*`."""
 
     match: Annotated[str, Meta(min_length=3, max_length=300)] = "* *"
@@ -28,9 +28,9 @@ class Faults:
     """Faults that wait for their requests."""
 
     def __init__(self) -> None:
-        self._waiting: list[Fault] = []
+        self._waiting: list[HttpFault] = []
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: HttpFault) -> None:
         """Inject a fault into the next matching answers."""
         self._waiting.append(fault)
 
@@ -38,11 +38,11 @@ class Faults:
         """Forget all faults."""
         self._waiting.clear()
 
-    def waiting(self) -> Sequence[Fault]:
+    def waiting(self) -> Sequence[HttpFault]:
         """List the faults that have not happened as often as they should."""
         return list(self._waiting)
 
-    def take(self, request: str) -> Fault | None:
+    def take(self, request: str) -> HttpFault | None:
         """Return the fault for a request, such as `GET /api/v0/labs`, and count it."""
         for fault in self._waiting:
             if fnmatch.fnmatchcase(request, fault.match):

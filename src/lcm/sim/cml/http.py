@@ -5,11 +5,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 
 from lcm.sim.cml import http_admin, http_labs, http_nodes, http_people, http_system
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Fault
+from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.http_route import ADMIN, ANYBODY, Call, Reply, Route, Routes, error, query_of, reply_of
 from lcm.sim.cml.refusals import Down, Refusal, forbidden
 
@@ -29,6 +30,10 @@ _NO_CONTENT: Final = 204
 _NOT_READY: Final = Reply(502, b"<html><body><h1>502 Bad Gateway</h1></body></html>", "text/html")
 
 
+class _ClientLeft(Exception):
+    """The connection ended in the middle of a request, which therefore never was one."""
+
+
 class CmlApp:
     """One machine's REST face."""
 
@@ -44,32 +49,37 @@ class CmlApp:
     async def answer(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         """Answer one request, with the fault that waits for it if there is one."""
         admin = path.startswith(_ADMIN)
-        fault = None if admin else self.cml.faults.take(f"{scope['method']} {path}")
+        fault = None
+        with suppress(_ClientLeft):
+            try:
+                if not admin:
+                    self.cml.check_up()
+                    fault = self.cml.faults.take(f"{scope['method']} {path}")
+                reply = await self._reply(scope, receive, path, fault, admin=admin)
+            except Down as down:
+                if not down.listening and REFUSABLE in scope.get("extensions", {}):
+                    raise
+                reply = _NOT_READY
+            await _send(send, receive, reply, fault)
+
+    async def _reply(self, scope: Scope, receive: Receive, path: str, fault: HttpFault | None, *, admin: bool) -> Reply:
         if fault and fault.delay_seconds:
             await asyncio.sleep(fault.delay_seconds)
+            self.cml.check_up()
         if fault and fault.status:
             await _read(receive, 0)
-            reply = error(fault.status, fault.body or "An injected fault.")
-        else:
-            reply = await self._carry_out(scope, receive, path, admin=admin)
-        await _send(send, receive, reply, fault)
-
-    async def _carry_out(self, scope: Scope, receive: Receive, path: str, *, admin: bool) -> Reply:
+            return error(fault.status, fault.body or "An injected fault.")
         try:
-            if not admin:
-                self.cml.check_up()
             route, params = _find(scope["method"], path)
             body = await _read(receive, route.largest_body)
+            if not admin:
+                self.cml.check_up()  # an upload takes a while
             call = Call(self.cml, params, query_of(scope["query_string"]), body)
             if route.access != ANYBODY:
                 _sign_in(call, scope, route)
             return reply_of(route.handler(call))
         except Refusal as refusal:
             return error(refusal.status, refusal.description)
-        except Down as down:
-            if not down.listening and REFUSABLE in scope.get("extensions", {}):
-                raise
-            return _NOT_READY
 
 
 class CmlFleet:
@@ -92,8 +102,9 @@ class CmlFleet:
         elif scope["type"] == "http":
             app, path = self._of(scope)
             if app is None:
-                await _read(receive, 0)
-                await _send(send, receive, _NOT_READY, None)
+                with suppress(_ClientLeft):
+                    await _read(receive, 0)
+                    await _send(send, receive, _NOT_READY, None)
             else:
                 await app.answer(scope, receive, send, path)
 
@@ -135,6 +146,8 @@ async def _read(receive: Receive, largest: int) -> bytes:
     parts, size, more = list[bytes](), 0, True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientLeft
         part = message.get("body", b"")
         size += len(part)
         if size <= largest:
@@ -145,7 +158,7 @@ async def _read(receive: Receive, largest: int) -> bytes:
     return b"".join(parts)
 
 
-async def _send(send: Send, receive: Receive, reply: Reply, fault: Fault | None) -> None:
+async def _send(send: Send, receive: Receive, reply: Reply, fault: HttpFault | None) -> None:
     if fault and fault.hang:
         while (await receive())["type"] != "http.disconnect":
             pass

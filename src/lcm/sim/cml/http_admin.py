@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from lcm.sim.cml.documents import Configuration
-from lcm.sim.cml.faults import Fault
+from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.http_route import ANYBODY, DONE, LARGE, Call, Json, Reply, Route
 from lcm.sim.cml.labs import files
 from lcm.sim.cml.life import State
@@ -81,14 +81,14 @@ def speed(call: Call) -> Reply:
     return DONE
 
 
-def faults(call: Call) -> list[Fault]:
+def faults(call: Call) -> list[HttpFault]:
     """List the faults that wait for their requests."""
     return list(call.cml.faults.waiting())
 
 
 def add_fault(call: Call) -> Reply:
     """Inject a fault."""
-    call.cml.faults.add(call.read(Fault))
+    call.cml.faults.add(call.read(HttpFault))
     return DONE
 
 
@@ -108,6 +108,12 @@ def configure(call: Call) -> Reply:
 def force(call: Call) -> Reply:
     """Let a node fall into a state."""
     call.cml.labs.force(_node(call), call.read(Forced).state)
+    return DONE
+
+
+def lose(call: Call) -> Reply:
+    """Let a lab disappear."""
+    call.cml.labs.lose(call.cml.labs.get(call.params[0]))
     return DONE
 
 
@@ -172,6 +178,7 @@ ROUTES: Final = (
     Route("GET", "sim/faults", faults, ANYBODY),
     Route("POST", "sim/faults", add_fault, ANYBODY),
     Route("DELETE", "sim/faults", clear_faults, ANYBODY),
+    Route("DELETE", "sim/labs/{}", lose, ANYBODY),
     Route("POST", "sim/labs/{}/nodes/{}/configuration", configure, ANYBODY, LARGE),
     Route("POST", "sim/labs/{}/nodes/{}/state", force, ANYBODY),
     Route("POST", "sim/never-boot", never_boot, ANYBODY),

@@ -186,17 +186,26 @@ class Labs:
 
     def force(self, node: Node, state: State) -> None:
         """Put a node into a state by force, as a crash inside it or a lost compute host does."""
-        self._core.telemetry.forget_plans({node.id})
-        node.life.plan(self._age(), (0.0, state))
+        self._fall(node, state, self._age())
 
-    def power_off(self) -> None:
-        """Stop everything at once, as the machine's power does."""
+    def lose(self, lab: Lab) -> None:
+        """Let a lab disappear whatever its state, as with a damaged disk."""
+        self._core.telemetry.forget_plans(set(lab.nodes), self._age())
+        del self._labs[lab.id]
+
+    def power_off(self, age: float | None = None) -> None:
+        """Stop everything at once, as the machine's power does, now or at an age that has passed."""
+        at = self._age() if age is None else age
         for node in self.nodes():
-            if node.life.state(self._age()) in ACTIVE:
-                self.force(node, State.STOPPED)
+            if node.life.state(at) in ACTIVE:
+                self._fall(node, State.STOPPED, at)
+
+    def _fall(self, node: Node, state: State, age: float) -> None:
+        self._core.telemetry.forget_plans({node.id}, age)
+        node.life.plan(age, (0.0, state))
 
     def _launch(self, lab: Lab, nodes: list[Node]) -> None:
-        self._core.telemetry.forget_plans({node.id for node in nodes})
+        self._core.telemetry.forget_plans({node.id for node in nodes}, self._age())
         for node in nodes:
             self._boot(lab, node)
         self._address(lab, nodes)
@@ -231,7 +240,7 @@ class Labs:
     def _halt(self, lab: Lab, nodes: Iterable[Node]) -> bool:
         age = self._age()
         running = [node for node in nodes if node.life.state(age) in ACTIVE and not node.life.leaving(age)]
-        self._core.telemetry.forget_plans({node.id for node in running})
+        self._core.telemetry.forget_plans({node.id for node in running}, age)
         for node in running:
             node.life.plan(age, (STOP_SECONDS, State.STOPPED))
             self._core.telemetry.record("stop_node", after=STOP_SECONDS, lab_id=lab.id, node_id=node.id)

@@ -5,6 +5,7 @@ tested against all of these.
 """
 
 import asyncio
+import errno
 
 import httpx
 
@@ -27,8 +28,8 @@ class MemoryTransport(httpx.AsyncBaseTransport):
         except TimeoutError as error:
             raise httpx.ReadTimeout("the simulator did not answer in time", request=request) from error
         except Down as error:
-            refused = ConnectionRefusedError(str(error))
-            raise httpx.ConnectError("connection refused", request=request) from refused
+            cause = ConnectionRefusedError(str(error)) if error.there else OSError(errno.EHOSTUNREACH, str(error))
+            raise httpx.ConnectError(str(error), request=request) from cause
         if not exchange.complete:
             raise httpx.RemoteProtocolError("the answer broke off", request=request)
         return httpx.Response(exchange.status, headers=exchange.headers, content=b"".join(exchange.parts))

@@ -50,6 +50,12 @@ class Pace:
         self._latest = max(self._latest, age)
         return self._latest
 
+    def age_at(self, moment: datetime) -> float:
+        """Return the machine's age at a moment of the past; one before its first is negative."""
+        at = bisect_right(self._turns, moment, key=lambda turn: turn.moment) - 1
+        turn = self._turns[max(at, 0)]
+        return turn.age + (moment - turn.moment).total_seconds() * turn.speed
+
     def moment(self, age: float) -> datetime:
         """Return when the machine had, or at the present speed will have, this age."""
         at = bisect_right(self._turns, age, key=lambda turn: turn.age) - 1

@@ -4,19 +4,15 @@ A clash shows nowhere but here: the node that ran first has the port. Tags outsi
 """
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from lcm.model.topology_ports import OPEN_PORTS, read_tag
 from lcm.sim.cml.life import RUNNING, State
 from lcm.sim.cml.parts import Lab, Node
 
-FIRST_PORT: Final = 2000
-LAST_PORT: Final = 7999
 POLL_SECONDS: Final = 5.0
-_CONSOLE: Final = re.compile(r"(serial):(\d{4})(?::(\d+))?|(vnc):(\d{4})")
-_PAT: Final = re.compile(r"pat:(?:(tcp|udp):)?(\d{4}):(\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +42,20 @@ def mapping(labs: Iterable[Lab], age: float) -> dict[tuple[str, int], Mapped]:
     return found
 
 
-def wanted(node: Node, tag: str) -> Mapped | None:
+def wanted(node: Node, text: str) -> Mapped | None:
     """Return the port that a tag asks for; None when it is no such tag or cannot be served."""
-    console, pat = _CONSOLE.fullmatch(tag), _PAT.fullmatch(tag)
-    if console:
-        kind = console[1] or console[4]
-        protocol, outside, inside = "tcp", int(console[2] or console[5]), int(console[3] or 0)
-    elif pat and any(one.ip4 for one in node.interfaces):
-        kind, protocol, outside, inside = "pat", pat[1] or "tcp", int(pat[2]), int(pat[3])
-    else:
+    tag, shipped = read_tag(text), node.kind.shipped
+    if tag is None or tag.outside is None or tag.outside not in OPEN_PORTS:
         return None
-    served = {"serial": inside < node.kind.shipped.serial_ports, "vnc": node.kind.shipped.has_vnc}.get(kind, True)
-    if not served or not FIRST_PORT <= outside <= LAST_PORT:
+    inside = tag.inside or tag.line or 0
+    served = {
+        "serial": inside < shipped.serial_ports,
+        "vnc": shipped.has_vnc,
+        "pat": any(one.ip4 for one in node.interfaces),
+    }
+    if not served[tag.kind]:
         return None
-    return Mapped(protocol, outside, node.lab_id, node.id, kind, inside)
+    return Mapped(tag.protocol or "tcp", tag.outside, node.lab_id, node.id, tag.kind, inside)
 
 
 def _seen(node: Node, age: float) -> float:

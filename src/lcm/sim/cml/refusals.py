@@ -18,11 +18,13 @@ class Full(Refusal):
 
 
 class Down(Exception):
-    """The machine is off (nothing listens), or on while CML is still booting (its proxy answers 502)."""
+    """CML does not answer: its proxy answers 502 (`listening`), nothing listens, or its cloud runs no such machine."""
 
-    def __init__(self, *, listening: bool) -> None:
-        super().__init__("CML is not ready yet" if listening else "nothing listens")
+    def __init__(self, *, listening: bool, there: bool = True) -> None:
+        nothing = "nothing listens" if there else "the machine does not run"
+        super().__init__("CML is not ready yet" if listening else nothing)
         self.listening = listening
+        self.there = there
 
 
 def missing(what: str, ref: str) -> Refusal:

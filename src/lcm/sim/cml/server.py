@@ -58,6 +58,11 @@ def self_signed(host: str, now: datetime) -> Certificate:
     return Certificate(certificate.public_bytes(serialization.Encoding.PEM), encoded)
 
 
+def in_url(host: str) -> str:
+    """Write a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Take a port, any free one for 0; what connects from now on is served as soon as `serve` runs."""
     # asyncio sends small answers without delay only if the socket names its protocol, which create_server leaves out.
@@ -69,7 +74,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise Refused(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise Refused(f"cannot listen on {in_url(host)}:{port}: {error.strerror or error}") from error
     return listening
 
 

@@ -45,9 +45,8 @@ class Telemetry:
         if len(self._events) > 2 * _KEPT:
             self._events = sorted(self._events, key=_age)[-_KEPT:]
 
-    def forget_plans(self, node_ids: set[str]) -> None:
-        """Drop what was still to happen to these nodes."""
-        age = self._pace.age()
+    def forget_plans(self, node_ids: set[str], age: float) -> None:
+        """Drop what was still to happen to these nodes at an age."""
         self._events = [event for event in self._events if event.age <= age or event.node_id not in node_ids]
 
     def past(self, lab_id: str | None = None) -> Sequence[tuple[datetime, Event]]:

@@ -114,9 +114,9 @@ def element_states(lab: Lab, age: float) -> Json:
     states = {node.id: node.life.state(age) for node in lab.nodes.values()}
     ends = [one for node in lab.nodes.values() for one in node.interfaces]
     return {
-        "nodes": states,
-        "links": {link.id: link_state(lab, link, age) for link in lab.links.values()},
-        "interfaces": {one.id: interface_state(states[one.node_id], one) for one in ends},
+        "nodes": {ref: state.value for ref, state in states.items()},
+        "links": {link.id: link_state(lab, link, age).value for link in lab.links.values()},
+        "interfaces": {one.id: interface_state(states[one.node_id], one).value for one in ends},
     }
 
 
