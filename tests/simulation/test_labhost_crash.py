@@ -75,24 +75,26 @@ async def no_seat_is_taken(cml: Cml) -> None:
 
 
 @FACES
-def test_bringing_a_lab_up_survives_a_crash_anywhere(face: Face) -> None:
+def test_bringing_a_lab_up_survives_a_crash_anywhere(face: Face, tell: Callable[[str], None]) -> None:
     name = f"bring a lab up, {face.__name__}"
-    assert crash_everywhere(name, empty, lambda cml: bring_up(face(cml)), exactly_one_lab_runs) > 10
+    assert crash_everywhere(name, empty, lambda cml: bring_up(face(cml)), exactly_one_lab_runs, report=tell) > 10
 
 
 @FACES
-def test_taking_a_lab_down_survives_a_crash_anywhere(face: Face) -> None:
+def test_taking_a_lab_down_survives_a_crash_anywhere(face: Face, tell: Callable[[str], None]) -> None:
     name = f"take a lab down, {face.__name__}"
-    assert crash_everywhere(name, with_a_running_lab, lambda cml: take_down(face(cml)), no_lab_is_left) > 10
+    assert (
+        crash_everywhere(name, with_a_running_lab, lambda cml: take_down(face(cml)), no_lab_is_left, report=tell) > 10
+    )
 
 
 @FACES
-def test_registering_survives_a_crash_anywhere(face: Face) -> None:
+def test_registering_survives_a_crash_anywhere(face: Face, tell: Callable[[str], None]) -> None:
     name = f"register, {face.__name__}"
-    assert crash_everywhere(name, empty, lambda cml: enterprise(face(cml)), one_seat_is_taken) > 10
+    assert crash_everywhere(name, empty, lambda cml: enterprise(face(cml)), one_seat_is_taken, report=tell) > 10
 
 
 @FACES
-def test_deregistering_survives_a_crash_anywhere(face: Face) -> None:
+def test_deregistering_survives_a_crash_anywhere(face: Face, tell: Callable[[str], None]) -> None:
     name = f"deregister, {face.__name__}"
-    assert crash_everywhere(name, licensed, lambda cml: face(cml).deregister(), no_seat_is_taken) > 1
+    assert crash_everywhere(name, licensed, lambda cml: face(cml).deregister(), no_seat_is_taken, report=tell) > 1

@@ -1,7 +1,7 @@
 """The made-up cloud: time, shortages, faults, people, and callers that die at every await."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -499,15 +499,17 @@ def one_machine(world: LaunchWorld) -> None:
     ],
 )
 def test_4_a_caller_that_dies_anywhere_leaves_one_machine(
-    nature: Nature, lost: int, body: Callable[[LaunchWorld], object]
+    nature: Nature, lost: int, body: Callable[[LaunchWorld], Coroutine[None, None, None]], tell: Callable[[str], None]
 ) -> None:
-    awaits = crash_everywhere("ensure", lambda: LaunchWorld(nature, lost), body, one_machine)  # type: ignore[arg-type]
+    name = f"launch, {lost} answers lost, {body.__name__}"
+    awaits = crash_everywhere(name, lambda: LaunchWorld(nature, lost), body, one_machine, report=tell)
     assert awaits >= 6
 
 
-def test_4_a_caller_that_sleeps_anywhere_leaves_one_machine() -> None:
+def test_4_a_caller_that_sleeps_anywhere_leaves_one_machine(tell: Callable[[str], None]) -> None:
+    sleep = timedelta(minutes=30)
     awaits = pause_everywhere(
-        "ensure", lambda: LaunchWorld(LAZY), launch_once, one_machine, pause_for=timedelta(minutes=30)
+        "launch", lambda: LaunchWorld(LAZY), launch_once, one_machine, pause_for=sleep, report=tell
     )
     assert awaits >= 6
 
