@@ -13,8 +13,8 @@ PROSE = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 LONGEST_FILE = 500
 LONG_FUNCTION = 35
-CATCH_ALL: set[str] = set()
-"""Files in which an `except Exception` is allowed."""
+CATCH_ALL = {"sim/host.py"}
+"""Files that may catch everything: burying a dead host's coroutines, whatever their finally blocks say to that."""
 
 ENTROPY = {"time", "random", "uuid", "secrets"}
 ENTROPY_ALLOWED = {"system.py", "sim/chance.py", "store/etcd_wire.py", "store/sqlite_file.py", "store/sqlite_work.py"}
@@ -92,6 +92,7 @@ def test_nothing_catches_everything() -> None:
     def broad(path: Path) -> list[str]:
         handlers = [node for node in ast.walk(tree(path)) if isinstance(node, ast.ExceptHandler)]
         caught = [ast.unparse(node.type) if node.type else "BaseException" for node in handlers]
+        caught += re.findall(r"suppress\(([^)]*)\)", path.read_text())
         return [one for one in caught if re.search(r"\b(Exception|BaseException)\b", one)]
 
     assert not offenders([path for path in SOURCES if name(path) not in CATCH_ALL], broad)
@@ -133,3 +134,7 @@ def test_nothing_is_left_for_later() -> None:
 
 def test_nothing_is_mocked() -> None:
     assert not offenders(TESTS, lambda path: {"mock", "unittest"} & set(imports(path)))
+
+
+def test_nothing_waits_for_tasks_in_an_order_that_differs_from_run_to_run() -> None:
+    assert not offenders(SOURCES, lambda path: "as_completed" in path.read_text())

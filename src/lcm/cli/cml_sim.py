@@ -24,7 +24,7 @@ def cml_sim(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     username: Annotated[str, typer.Option(help="The administrator's name.")] = "admin",
-    password: Annotated[str, typer.Option(help="The administrator's password.")] = "admin",  # noqa: S107
+    password: Annotated[str, typer.Option(help="The administrator's password.")] = "admin",  # noqa: S107  a simulator's
     speed: Annotated[float, typer.Option(max=FASTEST, help="How much faster than the clock nodes boot.")] = 1.0,
     *,
     seed: Annotated[str, typer.Option(help="What ids and boot times are drawn from; random if not given.")] = "",

@@ -115,4 +115,4 @@ def _answer(error: ClientError) -> tuple[_Kind, str, str]:
 
 
 def _other(status: int) -> tuple[_Kind, str]:
-    return ("Refused", "refused the request") if 400 <= status < 500 else _FAILED  # noqa: PLR2004
+    return ("Refused", "refused the request") if 400 <= status < 500 else _FAILED  # noqa: PLR2004  the class of 4xx
