@@ -32,3 +32,8 @@ def new_epoch() -> str:
 def new_id() -> str:
     """Make a unique id."""
     return str(uuid.uuid4())
+
+
+def new_token() -> str:
+    """Make a bearer token that nobody can guess; its beginning tells secret scanners what it is."""
+    return f"lcm_{secrets.token_urlsafe(32)}"

@@ -1,0 +1,1 @@
+"""HTTP over the control plane; no rules of its own."""

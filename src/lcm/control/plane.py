@@ -1,0 +1,306 @@
+"""The plane: what one caller may see and do. The protocol, its values and its contract.
+
+Two implementations behave alike: `control.local` works on the store, `control.client` speaks HTTP to an API. A
+controller cannot tell which it has. A plane belongs to one caller; `under` binds its writes to a lease's term.
+
+Errors, everywhere: `Forbidden` the caller's role may not; `Invalid` with every fault; `Conflict` somebody was faster
+(with `wanted` 0: it exists already); `Gone` it is not there, or not for this caller; `Deposed` the fence fell;
+`Unreachable` the outcome is unknown. Every write may be repeated after `Unreachable`: reading tells whether it
+happened, and a create or an action that carried a `request` answers as it did the first time.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+
+from lcm.model.identity import Caller
+from lcm.model.kinds import KINDS, Kind, Resource
+from lcm.model.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Positive, Region, Status, Text
+from lcm.model.selector import EVERYTHING, Where
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabWorker, WorkerTelemetry
+from lcm.store.base import Fence, Lease
+
+R = TypeVar("R", bound=Resource)
+PAGE: Final = 500
+LONGEST_PAGE: Final = 1000
+LONGEST_APPLY: Final = 5000
+"""Documents that one `apply` may hold."""
+
+Document = Mapping[str, Any]
+"""A JSON object as somebody wrote it, before admission has given it a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Generic[R]):
+    """Names one object. `name` may also be the object's uid."""
+
+    kind: type[R]
+    name: str
+    namespace: str = DEFAULT_NAMESPACE
+
+    @property
+    def known(self) -> Kind:
+        """What is known about its kind."""
+        return KINDS[self.kind.__name__]
+
+    @property
+    def key(self) -> str:
+        """Where the store keeps it."""
+        return self.known.key(self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def ref_of(resource: R) -> Ref[R]:
+    """Name an object that one has."""
+    return Ref(type(resource), resource.metadata.name, resource.metadata.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """Part of a list, true at `revision`; `next` is where the following page begins, None on the last."""
+
+    items: Sequence[R]
+    revision: int
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An object as one commit left it; `resource` None: it is gone, or gone for this caller."""
+
+    ref: Ref[Any]
+    resource: Resource | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one commit changed of what is watched; never empty."""
+
+    revision: int
+    seen: Sequence[Seen]
+
+
+class Watch(Protocol):
+    """An endless reader of changes. Close it, or use it as an async context manager."""
+
+    def __aiter__(self) -> AsyncIterator[Changes]:
+        """Iterate over commits in order, each once."""
+        ...
+
+    async def __anext__(self) -> Changes:
+        """Wait for the next commit. Raises Relist when history is gone or the reader was too slow."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop watching. May be repeated."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the watch itself."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        ...
+
+
+class Applied(Part):
+    """What became of one document."""
+
+    kind: str
+    namespace: Name
+    name: Name
+    outcome: Literal["created", "configured", "unchanged"]
+    resource_version: Count
+
+
+class Drain(Part, tag_field="action", tag="drain"):
+    """Take no new sessions; wait for the present ones until the deadline."""
+
+    deadline_minutes: Positive | None = None
+
+
+class Undrain(Part, tag_field="action", tag="undrain"):
+    """Cancel a drain."""
+
+
+class Pause(Part, tag_field="action", tag="pause"):
+    """Want the machine stopped, once nothing is on it."""
+
+
+class Resume(Part, tag_field="action", tag="resume"):
+    """Want the machine running."""
+
+
+class Snooze(Part, tag_field="action", tag="snooze"):
+    """Put off pausing an idle worker; without minutes, for as long as its spec says."""
+
+    minutes: Positive | None = None
+
+
+class Extend(Part, tag_field="action", tag="extend"):
+    """Make a session end later: by so many minutes."""
+
+    minutes: Positive
+
+
+class Terminate(Part, tag_field="action", tag="terminate"):
+    """End a session now; what is on a worker is collected and removed first."""
+
+    reason: Text = ""
+
+
+WorkerAction = Drain | Undrain | Pause | Resume | Snooze
+SessionAction = Extend | Terminate
+Action = WorkerAction | SessionAction
+
+
+class DiscoveredInstance(Part):
+    """A machine that discovery found in the cloud."""
+
+    instance_id: str
+    instance_type: str = ""
+    state: str = ""
+    name: str = ""
+    ami_id: str = ""
+    ami_name: str = ""
+    availability_zone: str = ""
+    private_ip: str | None = None
+    public_ip: str | None = None
+    launched_at: Moment | None = None
+    tags: Mapping[str, str] = {}
+
+
+class BulkImport(Part):
+    """What one scan of one region found."""
+
+    discovered_instances: tuple[DiscoveredInstance, ...]
+    aws_region: Region
+    source: str = "worker-controller-discovery"
+
+
+class Imported(Part):
+    """What became of a scan: names of workers made, instances that had a record already."""
+
+    imported: tuple[Name, ...]
+    known: tuple[str, ...]
+
+
+class Plane(Protocol):
+    """What one caller may see and do."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who that is."""
+        ...
+
+    def under(self, fence: Fence) -> "Plane":
+        """Give the same plane with every write bound to a lease's term."""
+        ...
+
+    async def get(self, ref: Ref[R]) -> R | None:
+        """Read the newest state; None means that there is no such object for this caller."""
+        ...
+
+    async def list(
+        self,
+        kind: type[R],
+        *,
+        namespace: str | None = None,
+        where: Where = EVERYTHING,
+        limit: int = PAGE,
+        cursor: str | None = None,
+    ) -> Listing[R]:
+        """Read a page, at most LONGEST_PAGE objects, in the order of namespace and name; no namespace means all.
+
+        Pages reached through cursors are true at the first one's revision; Relist when that was compacted.
+        """
+        ...
+
+    def watch(self, *kinds: type[Resource], after: int) -> Watch:
+        """Follow every commit above `after` that touches these kinds, for what this caller may see.
+
+        No gap and no duplicate, across cut connections; Relist as the store's watch says.
+        """
+        ...
+
+    async def create(self, resource: R, *, dry_run: bool = False, request: str | None = None) -> R:
+        """Make an object; what the caller wrote of status and bookkeeping is ignored.
+
+        Repeated with the same `request` it answers with the object of the first time, also after that was changed.
+        """
+        ...
+
+    async def replace(self, resource: R, *, at: int | None = None, dry_run: bool = False) -> R:
+        """Put the document's spec, labels and annotations in place of the stored ones; the rest of it is ignored.
+
+        `at`, else a `resource_version` in the document, demands that revision. No difference spends no revision.
+        """
+        ...
+
+    async def patch(self, ref: Ref[R], document: Document, *, at: int | None = None, dry_run: bool = False) -> R:
+        """Merge a document (RFC 7396) into spec, labels and annotations; the rest of it is ignored."""
+        ...
+
+    async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
+        """Ask for an object to go, and return it as it is then.
+
+        What has a life of its own goes when its controller has ended it: until then it carries a deletion timestamp.
+        Refused while others refer to it. May be repeated; Gone once it is.
+        """
+        ...
+
+    async def apply(self, documents: Sequence[Document], *, dry_run: bool = False) -> Sequence[Applied]:
+        """Create or replace objects, in an order in which each finds what it refers to.
+
+        All are admitted before any is written; faults name their document: `documents[3].spec.…`. Documents beyond one
+        commit's limits are written in several; Conflict then says which was the first not written.
+        """
+        ...
+
+    async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
+        """Do one of the actions of an object; IllegalStep when its phase has no such step."""
+        ...
+
+    async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
+        """Report what was seen: put `status` in place of the object's, at exactly the revision of `resource`.
+
+        Another phase must be a step of this caller's actor in the table. History is kept by the plane. An object that
+        is to be deleted goes in the same commit as its step into a final phase. No difference spends no revision.
+        """
+        ...
+
+    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> None:
+        """Keep a worker's newest measurements; what is older than those kept is dropped."""
+        ...
+
+    async def telemetry(self, ref: Ref[LabWorker]) -> WorkerTelemetry | None:
+        """Read a worker's newest measurements; None means never measured."""
+        ...
+
+    async def import_workers(self, found: BulkImport) -> Imported:
+        """Make a record for each instance that has none. May be repeated."""
+        ...
+
+    async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
+        """Take a lease, as the store's contract says; services only."""
+        ...
+
+    async def renew(self, lease: Lease) -> None:
+        """Start a lease's time anew."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        ...
+
+    async def lease(self, name: str) -> Lease | None:
+        """Tell who holds a lease."""
+        ...
+
+
+SessionRef = Ref[LabletSession]
+WorkerRef = Ref[LabWorker]

@@ -1,0 +1,114 @@
+"""What a change means to the outside: the events that are committed with it.
+
+The envelope carries what streams filter by; `data` is written in a form of its own per type. Made by `control.events`,
+sent on by `api`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from lcm.model.resource import Count, Moment, Part, Text
+
+
+class ObjectEvent(Part):
+    """Something was made, changed or removed; `generation` counts changes of its spec."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    resource_generation: Count
+    phase: str | None = None
+
+
+class WorkerSummary(Part):
+    """A worker in a few words. `status` is the six-valued one of `model.worker.coarse`."""
+
+    worker_id: str
+    worker_name: str
+    namespace: str
+    phase: str
+    status: str
+    region: str
+    instance_type: str
+    instance_id: str = ""
+    lab_track: str = ""
+
+
+class WorkerStatusUpdated(Part):
+    """A worker changed its phase."""
+
+    worker_id: str
+    worker_name: str
+    old_phase: str
+    new_phase: str
+    old_status: str
+    new_status: str
+    reason: Text
+    timestamp: Moment
+
+
+class WorkerMetrics(Part):
+    """A worker was measured."""
+
+    worker_id: str
+    worker_name: str
+    collected_at: Moment
+    cpu_utilization: float | None
+    memory_utilization: float | None
+    storage_utilization: float | None
+    active_labs_count: Count | None
+
+
+class SessionStatusChanged(Part):
+    """A session changed its phase. `instance_id` is what older clients call `session_id`."""
+
+    session_id: str
+    instance_id: str
+    session_name: str
+    previous_state: str
+    new_state: str
+    worker_id: str | None
+    allocated_ports: Mapping[str, int]
+    reason: Text
+    timestamp: Moment
+
+
+Data = ObjectEvent | WorkerSummary | WorkerStatusUpdated | WorkerMetrics | SessionStatusChanged
+
+
+class Event(Part):
+    """One event as it is stored. `owner` None: staff and services see it, and nobody else."""
+
+    type: str
+    time: Moment
+    kind: str
+    name: str
+    namespace: str
+    data: msgspec.Raw
+    owner: str | None = None
+    public: bool = False
+    session_id: str | None = None
+    worker_id: str | None = None
+    definition_id: str | None = None
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as the store keeps it."""
+    return _encoder.encode(event)
+
+
+def decode(raw: bytes) -> Event:
+    """Read an event that `encode` wrote."""
+    return _decoder.decode(raw)
+
+
+def data_of(data: Data) -> msgspec.Raw:
+    """Write an event's data."""
+    return msgspec.Raw(_encoder.encode(data))
