@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-import msgspec
+from msgspec import inspect
 
 from lcm.model.errors import Fault, Invalid
 from lcm.model.kinds import Resource
@@ -18,6 +18,7 @@ _LONGEST: Final = 1024
 _TERM: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^,()]*?)\s*")
 _SET: Final = re.compile(r"\s*(?P<name>[^\s=!,()]+)\s+(?P<op>in|notin)\s+\((?P<value>[^()]*)\)\s*")
 _EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<name>[^\s=!,()]+)\s*")
+_CONTAINERS: Final = (inspect.StructType, inspect.DictType, inspect.VarTupleType)
 _COMMA: Final = re.compile(r",(?![^()]*\))")
 
 
@@ -104,20 +105,21 @@ def _written(term: Term) -> str:
 
 
 def _exists(kind: type[Resource], path: str) -> bool:
-    info: object = msgspec.inspect.type_info(kind)
+    info: object = inspect.type_info(kind)
     for name in path.split("."):
-        structs = [one for one in getattr(info, "types", (info,)) if isinstance(one, msgspec.inspect.StructType)]
+        structs = [one for one in _parts(info) if isinstance(one, inspect.StructType)]
         found = [field.type for one in structs for field in one.fields if field.encode_name == name]
         if not found:
             return False
         info = found[0]
-    return not _is_container(info)
+    return not any(isinstance(part, _CONTAINERS) for part in _parts(info))
 
 
-def _is_container(info: object) -> bool:
-    parts = getattr(info, "types", (info,))
-    plain = (msgspec.inspect.StructType, msgspec.inspect.DictType, msgspec.inspect.VarTupleType)
-    return any(isinstance(part, plain) for part in parts)
+def _parts(info: object) -> list[object]:
+    """Strip a type of its annotations and give the members of a union."""
+    if isinstance(info, inspect.Metadata):
+        return _parts(info.type)
+    return [part for one in info.types for part in _parts(one)] if isinstance(info, inspect.UnionType) else [info]
 
 
 def _field(resource: Resource, path: str) -> str | None:

@@ -1,0 +1,58 @@
+"""Who may do what, written down a second time as sentences."""
+
+import pytest
+
+import given
+from lcm.model.event import Event as StoredEvent
+from lcm.model.event import ObjectEvent, data_of, decode, encode
+from lcm.model.identity import PERMITTED, SEES_ALL, Caller, Role, Verb, owner_of, sees
+from lcm.model.kinds import KINDS
+
+ADA = Caller(name="ada", role=Role.USER)
+BOB = Caller(name="bob", role=Role.USER)
+
+
+def test_every_kind_and_verb_has_its_roles() -> None:
+    assert PERMITTED.keys() == KINDS.keys()
+    assert all(table.keys() == set(Verb) for table in PERMITTED.values())
+
+
+def test_only_services_report_what_was_seen() -> None:
+    assert {roles for table in PERMITTED.values() for verb, roles in table.items() if verb is Verb.STEP} == {
+        frozenset({Role.SERVICE})
+    }
+
+
+@pytest.mark.parametrize("make", [given.session, given.reservation])
+def test_a_person_sees_their_own_bookings_only(make: object) -> None:
+    assert callable(make)
+    booked = make(owner="ada")
+    assert sees(ADA, booked)
+    assert not sees(BOB, booked)
+    assert not sees(Caller(name="bob", role=Role.AUTHOR), booked)
+    assert all(sees(Caller(name="any", role=role), booked) for role in SEES_ALL)
+
+
+def test_the_fleet_is_hidden_from_learners() -> None:
+    assert not sees(ADA, given.worker())
+    assert sees(Caller(name="eve", role=Role.AUTHOR), given.worker())
+    assert sees(ADA, given.definition())
+
+
+def test_only_bookings_have_owners() -> None:
+    owned = {type(resource).__name__ for resource in given.every() if owner_of(resource) is not None}
+    assert owned == {"LabletSession", "Reservation"}
+
+
+def test_an_event_survives_the_store() -> None:
+    data = ObjectEvent(kind="LabWorker", name="w1", namespace="default", uid="u", resource_generation=1)
+    event = StoredEvent(
+        type="worker.updated",
+        time=given.moment("09:00"),
+        kind="LabWorker",
+        name="w1",
+        namespace="default",
+        data=data_of(data),
+    )
+    again = decode(encode(event))
+    assert (again.type, again.time, bytes(again.data)) == (event.type, event.time, bytes(event.data))
