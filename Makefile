@@ -4,6 +4,7 @@ BIN := .venv/bin
 TOOLS := .cache/tools
 export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
 ONLY ?=
+ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check fmt bench chaos topologies docs lock clean
@@ -11,8 +12,8 @@ ONLY ?=
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
-up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it)
-	@$(BIN)/lcm up
+up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--port 8081 --speed 60'
+	@$(BIN)/lcm up $(ARGS)
 
 test: check $(TOOLS)/etcd.stamp ## Run make check, then every test, and print the coverage table
 	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
@@ -39,8 +40,10 @@ chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than m
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"
 
-docs: .venv/run.stamp ## Write docs/states.md from the tables
+docs: .venv/run.stamp ## Write the pages of docs/ that are made from tables
 	$(BIN)/python -m lcm.model.states > docs/states.md
+	$(BIN)/python -m lcm.config_doc > docs/configuration.md
+	$(BIN)/python -m lcm.api.doc > docs/api.md
 
 lock: ## Pin every dependency with its hashes
 	tools/lock

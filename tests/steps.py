@@ -14,7 +14,11 @@ from lcm.model.machine import Machine
 Taken = tuple[str, str, str, str]
 """Machine, source, target, by."""
 
+BOOKING = "booking"
+"""The part of the control plane that promises reservations, or refuses them."""
+
 MODULES = {
+    BOOKING: "lcm.control.booking",
     machines.CONTROL_PLANE: "lcm.control.local",
     machines.SCHEDULER: "lcm.controllers.scheduler",
     machines.WORKER_CONTROLLER: "lcm.controllers.worker",
@@ -23,22 +27,26 @@ MODULES = {
 }
 
 
-def exists(actor: str) -> bool:
-    """Tell whether the part that takes an actor's steps has been built."""
+PROMISES = {("Reservation", "PENDING", target, machines.CONTROL_PLANE) for target in ("PROMISED", "FAILED")}
+
+
+def part(step: Taken) -> str:
+    """Name the part that takes a step."""
+    return BOOKING if step in PROMISES else step[3]
+
+
+def exists(part: str) -> bool:
+    """Tell whether a part that takes steps has been built."""
     try:
-        return importlib.util.find_spec(MODULES[actor]) is not None
+        return importlib.util.find_spec(MODULES[part]) is not None
     except ModuleNotFoundError:
         return False
 
 
 def untaken(tables: Iterable[Machine[Any]], taken: set[Taken], *, built: Callable[[str], bool] = exists) -> list[Taken]:
     """List the steps of built controllers that no test took."""
-    return [
-        step
-        for table in tables
-        for row in table.steps
-        if built(row.by) and (step := (table.name, str(row.source), str(row.target), row.by)) not in taken
-    ]
+    rows = [(table.name, str(row.source), str(row.target), row.by) for table in tables for row in table.steps]
+    return [step for step in rows if built(part(step)) and step not in taken]
 
 
 def record(folder: Path, worker: str) -> Callable[[], None]:

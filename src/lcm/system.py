@@ -4,6 +4,9 @@ import secrets
 import time
 import uuid
 from datetime import UTC, datetime
+from typing import Final
+
+_CHANCE: Final = secrets.SystemRandom()
 
 
 class SystemClock:
@@ -24,6 +27,11 @@ class SystemStopwatch:
         return time.monotonic()
 
 
+def chance() -> float:
+    """Draw a number from 0 up to 1, so that those who wait for the same do not come back at the same moment."""
+    return _CHANCE.random()
+
+
 def new_epoch() -> str:
     """Make a name for a new history of revisions."""
     return secrets.token_hex(4)
@@ -37,3 +45,13 @@ def new_id() -> str:
 def new_token() -> str:
     """Make a bearer token that nobody can guess; its beginning tells secret scanners what it is."""
     return f"lcm_{secrets.token_urlsafe(32)}"
+
+
+def new_seal_key() -> bytes:
+    """Make a key that secrets are sealed with."""
+    return secrets.token_bytes(32)
+
+
+def new_nonce() -> bytes:
+    """Make a number that is used once with a seal's key."""
+    return secrets.token_bytes(12)

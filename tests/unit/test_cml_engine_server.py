@@ -16,10 +16,11 @@ import pytest
 from cryptography import x509
 
 from lcm.model.errors import Refused
+from lcm.serving import listen, serve
 from lcm.sim.chance import Chance
+from lcm.sim.cml.certificate import self_signed
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.http import CmlFleet
-from lcm.sim.cml.server import listen, self_signed, serve
 from lcm.system import SystemClock
 
 LOOPBACK = "127.0.0.1"

@@ -132,9 +132,7 @@ def test_a_scheduling_decision_begins_with_the_documented_fields() -> None:
                 scale_down_cooldown_minutes=20,
             ),
         ),
-        (DiscoverySettings().regions, ("us-east-1",)),
-        (DiscoverySettings().ami_name_pattern, "CML-*"),
-        (DiscoverySettings().scan_interval_seconds, 300),
+        (DiscoverySettings(), DiscoverySettings(enabled=None, regions=None)),
     ],
 )
 def test_documented_defaults_hold(value: object, want: object) -> None:

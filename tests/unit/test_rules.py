@@ -138,7 +138,24 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("Reservation", recurrence=SERIES | {"weekdays": ["mon", "mon"]}), ["spec.recurrence.weekdays"]),
     ],
     "_settings_name": [(document("SystemSettings") | {"metadata": {"name": "mine"}}, ["metadata.name"])],
-    "_settings_discovery": [(document("SystemSettings", discovery={"regions": []}), ["spec.discovery.regions"])],
+    "_settings_discovery": [
+        (document("SystemSettings", discovery={"regions": []}), ["spec.discovery.regions"]),
+        (document("SystemSettings", discovery={"enabled": True, "regions": []}), ["spec.discovery.regions"]),
+    ],
+    "_settings_workers": [
+        (document("SystemSettings", scaling={"min_workers": 3}), ["spec.scaling.max_workers"]),
+        (document("SystemSettings", scaling={"min_workers": 3, "max_workers": 2}), ["spec.scaling.min_workers"]),
+    ],
+    "_settings_thresholds": [
+        (
+            document("SystemSettings", scaling={"scale_up_threshold_cpu": 0.5}),
+            ["spec.scaling.scale_down_threshold_cpu"],
+        ),
+        (
+            document("SystemSettings", scaling={"scale_up_threshold_cpu": 0.5, "scale_down_threshold_cpu": 0.5}),
+            ["spec.scaling.scale_down_threshold_cpu"],
+        ),
+    ],
 }
 
 
@@ -172,6 +189,8 @@ def test_a_broken_rule_is_reported_with_its_remedy(rule: str, wrong: dict[str, A
         document("Reservation", recurrence=SERIES | {"weekdays": ["mon", "thu"]}, count=20),
         document("Reservation", count=2, student_emails=["a@b.c", "d@e.f"]),
         document("SystemSettings", discovery={"enabled": False, "regions": []}),
+        document("SystemSettings", discovery={"enabled": True}, scaling={"min_workers": 0, "max_workers": 3}),
+        document("SystemSettings", scheduler={"strategy": "LeastLabs"}, idle={"threshold_minutes": 5}),
     ],
 )
 def test_what_no_rule_forbids_is_read(right: dict[str, Any]) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import steps
-from lcm.model.machine import SCHEDULER, WORKER_CONTROLLER, Machine, Step
+from lcm.model.machine import CONTROL_PLANE, SCHEDULER, WORKER_CONTROLLER, Machine, Step
+from lcm.model.reservation import RESERVATION
 from lcm.model.resource import Status
 
 
@@ -33,6 +34,13 @@ def test_a_step_of_a_built_controller_that_no_test_took_is_found() -> None:
 
 def test_steps_of_a_controller_that_does_not_exist_are_not_asked_for() -> None:
     assert steps.untaken([LAMP], set(), built=lambda _: False) == []
+
+
+def test_a_promise_is_asked_for_once_bookings_are_made() -> None:
+    plane = steps.untaken([RESERVATION], set(), built=lambda part: part == CONTROL_PLANE)
+    assert [target for _, _, target, _ in plane] == ["CANCELLING", "CANCELLING"]
+    booking = steps.untaken([RESERVATION], set(), built=lambda part: part == steps.BOOKING)
+    assert [target for _, _, target, _ in booking] == ["PROMISED", "FAILED"]
 
 
 def test_a_step_taken_in_any_process_counts(tmp_path: Path) -> None:

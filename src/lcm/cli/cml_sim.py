@@ -1,19 +1,20 @@
 """`lcm cml-sim`: a simulated CML alone, for any CML client."""
 
 import asyncio
-import signal
 import socket
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from lcm.cli.stopping import stop_on_signals
 from lcm.model.errors import LcmError
+from lcm.serving import Certificate, in_url, listen, serve
 from lcm.sim.chance import Chance
+from lcm.sim.cml.certificate import self_signed
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.http import CmlApp
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.server import Certificate, in_url, listen, self_signed, serve
 from lcm.system import SystemClock, new_epoch
 
 _out = Console(highlight=False)
@@ -51,8 +52,4 @@ def cml_sim(
 
 
 async def _serve(app: CmlApp, listening: socket.socket, certificate: Certificate | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await serve(app, listening, certificate, stop)
+    await serve(app, listening, certificate, stop_on_signals())

@@ -1,79 +1,126 @@
-"""`lcm`: the command line's entry."""
+"""`lcm`: the command line's entry. Each command's module is loaded when that command is used, and not before."""
 
-import asyncio
-import signal
-from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated
+import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from lcm import config, log
-from lcm.cli.cml_sim import cml_sim
-from lcm.compose import Running, embedded
-from lcm.config import Settings
+from lcm.cli.command import OneCommand, not_given
 from lcm.model.errors import LcmError
-from lcm.store.base import everything
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Lablet Cloud Manager")
-app.command("cml-sim")(cml_sim)
-_out = Console(highlight=False, soft_wrap=True)
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
+    from typer.core import TyperOption
 
 
-@app.callback()
+class Entry(NamedTuple):
+    """Where a command is, and what it does in one line."""
+
+    target: str
+    help: str
+    section: str
+
+
+_SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "get": Entry("lcm.cli.get:get", "List objects, or follow them with --watch.", _SEE),
+    "describe": Entry("lcm.cli.describe:describe", "Show everything about an object.", _SEE),
+    "story": Entry("lcm.cli.story:story", "Tell what an object went through, and how long.", _SEE),
+    "wait": Entry("lcm.cli.wait:wait", "Wait until an object has come to something.", _SEE),
+    "apply": Entry("lcm.cli.apply:apply", "Create or change objects from files.", _CHANGE),
+    "delete": Entry("lcm.cli.delete:delete", "Ask for objects to go.", _CHANGE),
+    "up": Entry("lcm.cli.up:up", "Run everything in this process.", _RUN),
+    "serve": Entry("lcm.cli.serve:serve", "Run one part, such as the API.", _RUN),
+    "backup": Entry("lcm.cli.backup:backup", "Write everything that is stored into a file.", _RUN),
+    "restore": Entry("lcm.cli.backup:restore", "Replace everything that is stored by a backup.", _RUN),
+    "doctor": Entry("lcm.cli.doctor:doctor", "Check settings and surroundings; say where each value is from.", _RUN),
+    "cml-sim": Entry("lcm.cli.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
+    "context": Entry("lcm.cli.context:app", "Choose which API to talk to, and as whom.", _OWN),
+    "completion": Entry("lcm.cli.completion:completion", "Print a script that completes commands and names.", _OWN),
+    "version": Entry("lcm.cli.version:version", "Print the version.", _OWN),
+}
+
+
+class Commands(TyperGroup):
+    """The group of all commands; help and completion come from the table alone."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - typer's own keywords
+        super().__init__(**attributes)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # only their names are looked at
+
+    def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002 - typer's signature
+        """Load a command."""
+        entry = COMMANDS.get(cmd_name)
+        return _loaded(cmd_name, entry) if entry else None
+
+    def get_help_option(self, ctx: "Context") -> "TyperOption | None":
+        """Give `--help` as typer makes it."""
+        return not_given(super().get_help_option(ctx))
+
+    def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:  # noqa: ARG002 - likewise
+        """Write the table, section by section."""
+        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+            with formatter.section(section):
+                rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.section == section]
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: "Context", incomplete: str) -> "list[CompletionItem]":  # noqa: ARG002 - likewise
+        """Complete a command's name."""
+        from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell needs it
+
+        return [CompletionItem(name, help=entry.help) for name, entry in _beginning(incomplete)]
+
+    def invoke(self, ctx: "Context") -> Any:  # noqa: ANN401 - whatever a command returns
+        """Run a command; what it raises on purpose becomes a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except LcmError as error:
+            from lcm.cli import run  # noqa: PLC0415 - loaded only when something went wrong
+
+            raise typer.Exit(run.report(error)) from error
+
+
+def _loaded(name: str, entry: Entry) -> "Command":
+    module, _, attribute = entry.target.partition(":")
+    found = getattr(import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name, cls=OneCommand)(found)
+        found = single
+    return get_command(found)
+
+
+def _beginning(text: str) -> Iterator[tuple[str, Entry]]:
+    return ((name, entry) for name, entry in COMMANDS.items() if name.startswith(text))
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="lcm",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`lcm COMMAND --help` says more about one.",
+)
+
+
+@app.callback(help="Lablet Cloud Manager: labs on fleets of CML hypervisors, on time.")
 def _lcm() -> None:
-    """Keep `lcm` a group of commands while there are few of them."""
+    """Make `lcm` a group of commands."""
 
 
-@app.command()
-def up(
-    data: Annotated[Path | None, typer.Option(help="Folder for the data; LCM_DATA_DIR, else .data.")] = None,
-) -> None:
-    """Run everything in this process until Ctrl-C."""
-    try:
-        settings = config.load()
-        if data is not None:
-            settings = settings.model_copy(update={"data_dir": data})
-        log.set_up(settings.log_level)
-        asyncio.run(_up(settings))
-    except LcmError as error:
-        _err.print(str(error), markup=False, style="red")
-        raise typer.Exit(1) from error
+if "_LCM_COMPLETE" in os.environ:
+    from typer._completion_classes import completion_init
 
-
-@app.command("version")
-def show_version() -> None:
-    """Print the version."""
-    _out.print(version("lablet-cloud-manager"))
-
-
-async def _up(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with embedded(settings) as running:
-        await _greet(running)
-        await stop.wait()
-    _out.print("Stopped; everything is on disk.")
-
-
-async def _greet(running: Running) -> None:
-    state = await everything(running.store, "")
-    usage = running.allocator.get_resource_usage()
-    _out.print(f"Lablet Cloud Manager {version('lablet-cloud-manager')}")
-    _out.print(
-        f"  store      {running.file}: {len(state.entries)} objects,"
-        f" revision {state.revision}, epoch {running.store.epoch}"
-    )
-    _out.print(
-        f"  allocator  {usage['available_cpu']:g} of {usage['total_cpu']:g} CPU and {usage['available_memory_mb']:g} of"
-        f" {usage['total_memory_mb']:g} MB free, {usage['active_allocations']:g} allocations"
-    )
-    _out.print("Running. This version has the store and the allocator and serves no API. Ctrl-C stops it.")
+    completion_init()
 
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="lcm")

@@ -3,7 +3,7 @@
 A rule names the fields it is about, so that it is not applied to a document in which those are faulty in themselves.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -242,8 +242,35 @@ def _settings_name(settings: SystemSettings) -> Iterator[Fault]:
 
 @_rule(SystemSettings, "spec.discovery")
 def _settings_discovery(settings: SystemSettings) -> Iterator[Fault]:
-    if settings.spec.discovery.enabled and not settings.spec.discovery.regions:
-        yield Fault("spec.discovery.regions", "empty", "name at least one region, or set enabled to false")
+    discovery = settings.spec.discovery
+    if discovery.regions == () and discovery.enabled is not False:
+        remedy = "name at least one region, set enabled to false, or leave regions out for those of the environment"
+        yield Fault("spec.discovery.regions", "empty", remedy)
+
+
+@_rule(SystemSettings, "spec.scaling.min_workers", "spec.scaling.max_workers")
+def _settings_workers(settings: SystemSettings) -> Iterator[Fault]:
+    fewest, most = settings.spec.scaling.min_workers, settings.spec.scaling.max_workers
+    yield from _pair("spec.scaling", {"min_workers": fewest, "max_workers": most})
+    if fewest is not None and most is not None and fewest > most:
+        yield Fault("spec.scaling.min_workers", f"greater than max_workers ({most})", "use at most max_workers")
+
+
+@_rule(SystemSettings, "spec.scaling.scale_up_threshold_cpu", "spec.scaling.scale_down_threshold_cpu")
+def _settings_thresholds(settings: SystemSettings) -> Iterator[Fault]:
+    low, high = settings.spec.scaling.scale_down_threshold_cpu, settings.spec.scaling.scale_up_threshold_cpu
+    yield from _pair("spec.scaling", {"scale_down_threshold_cpu": low, "scale_up_threshold_cpu": high})
+    if low is not None and high is not None and low >= high:
+        problem = "pools would grow and shrink at once"
+        yield Fault("spec.scaling.scale_down_threshold_cpu", problem, f"use less than {high}")
+
+
+def _pair(path: str, bounds: Mapping[str, float | None]) -> Iterator[Fault]:
+    """Have both bounds said, or none: one alone could contradict the other where that is said elsewhere."""
+    missing = [name for name, bound in bounds.items() if bound is None]
+    if len(missing) == 1:
+        (said,) = bounds.keys() - set(missing)
+        yield Fault(f"{path}.{missing[0]}", f"missing beside {said}", "say both, or neither")
 
 
 def _dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:

@@ -90,17 +90,23 @@ def read(data: bytes) -> Document:
     """Read one document. Raises TooLarge, or Invalid with the line of the first thing that cannot be read."""
     if len(data) > MOST_BYTES:
         raise TooLarge(f"the topology has {len(data)} bytes; at most {MOST_BYTES} are read")
+    text, has_bom = readable(data)
+    growing = _Growing(text)
+    growing.grow()
+    if growing.root is None:
+        _refuse(1, "the file is empty", "begin with `lab:`, `nodes:` and `links:`")
+    return Document(text=text, has_bom=has_bom, root=growing.root, happenings=growing.happenings)
+
+
+def readable(data: bytes) -> tuple[str, bool]:
+    """Decode a file, and say whether it began with a byte order mark. Invalid names the line of what cannot be read."""
     text = _decoded(data)
     has_bom = text.startswith(_BOM)
     text = text.removeprefix(_BOM)
     if found := _UNPRINTABLE.search(text):
         line = _line(text, found.start())
         _refuse(line, f"the character U+{ord(found[0]):04X} cannot stand in YAML", "remove it")
-    growing = _Growing(text)
-    growing.grow()
-    if growing.root is None:
-        _refuse(1, "the file is empty", "begin with `lab:`, `nodes:` and `links:`")
-    return Document(text=text, has_bom=has_bom, root=growing.root, happenings=growing.happenings)
+    return text, has_bom
 
 
 def kind_of(value: str) -> str:
@@ -112,6 +118,13 @@ def kind_of(value: str) -> str:
 def shown(value: str) -> str:
     """Quote a text of the file in a message, cut off when it is long."""
     return repr(value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…")
+
+
+def syntax(error: yaml.MarkedYAMLError) -> Fault:
+    """Say what libyaml could not read, and on which line."""
+    mark = error.problem_mark or error.context_mark
+    problem = " ".join(part for part in (error.context, error.problem) if part)
+    return Fault(f"line {mark.line + 1}" if mark else "document", problem, "correct the YAML; quotes may be missing")
 
 
 def _decoded(data: bytes) -> str:
@@ -167,7 +180,7 @@ class _Growing:
                     if len(happenings) > MOST_EVENTS:
                         self._refuse(event, f"more than {MOST_EVENTS} things in one file", "split the lab")
         except yaml.MarkedYAMLError as error:
-            raise Invalid(_syntax(error)) from error
+            raise Invalid(syntax(error)) from error
         finally:
             loader.dispose()
 
@@ -260,9 +273,3 @@ class _Growing:
         if isinstance(top, Items):
             return f"[{len(top.members)}]"
         return f".{key.value[:_LONGEST_SHOWN]}" if key is not None else ""
-
-
-def _syntax(error: yaml.MarkedYAMLError) -> Fault:
-    mark = error.problem_mark or error.context_mark
-    problem = " ".join(part for part in (error.context, error.problem) if part)
-    return Fault(f"line {mark.line + 1}" if mark else "document", problem, "correct the YAML; quotes may be missing")

@@ -8,7 +8,8 @@ line's backup and restore.
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +52,14 @@ class Closing(msgspec.Struct, frozen=True, tag="closing"):
     sha256: bytes
 
 
+class Contents(msgspec.Struct, frozen=True):
+    """What a backup holds: how many keys begin with each word, and how large the file is."""
+
+    header: Header
+    keys: Mapping[str, int]
+    size_bytes: int
+
+
 _Frame = Header | Record | Closing
 _decoder: Final[msgspec.msgpack.Decoder[_Frame]] = msgspec.msgpack.Decoder(_Frame)
 
@@ -63,9 +72,14 @@ async def backup(store: Store, path: Path, *, now: datetime) -> Header:
     return header
 
 
+async def inspect(path: Path) -> Contents:
+    """Say what a backup holds. One that is damaged, or is none, is refused."""
+    return await asyncio.to_thread(_prove, path)
+
+
 async def restore(store: Store, path: Path, *, epoch: str) -> Header:
     """Replace the store's state by a backup's, under a new epoch. A damaged file is refused first."""
-    header = await asyncio.to_thread(_prove, path)
+    header = (await inspect(path)).header
     assert epoch not in (store.epoch, header.epoch), "under an old epoch, old event ids would look valid"
     await store.load(_puts(path), epoch=epoch)
     return header
@@ -119,15 +133,21 @@ def _put_frame(file: BinaryIO, frame: _Frame) -> bytes:
     return data
 
 
-def _prove(path: Path) -> Header:
+def _prove(path: Path) -> Contents:
+    keys: Counter[str] = Counter()
     try:
         frames = _read(path)
         header = next(frames, None)
-        if not isinstance(header, Header) or any(not isinstance(frame, Record) for frame in frames):
-            raise _refused(path, _DAMAGED)
+        for frame in frames:
+            if not isinstance(frame, Record):
+                raise _refused(path, _DAMAGED)
+            keys[frame.key.partition("/")[0]] += 1
+        size = path.stat().st_size
     except OSError as error:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
-    return header
+    if not isinstance(header, Header):
+        raise _refused(path, _DAMAGED)
+    return Contents(header, keys, size)
 
 
 async def _puts(path: Path) -> AsyncIterator[Put]:

@@ -91,6 +91,18 @@ class Codec:
         return head, document
 
 
+def read_known(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Read JSON that this or a newer version wrote, as far as it is known. Raises ValueError when it is something else.
+
+    Made for those who get documents from another process, which may be upgraded first.
+    """
+    try:
+        return _decoder(kind).decode(body)
+    except msgspec.ValidationError:
+        document = msgspec.json.decode(body)
+        return msgspec.convert(_prune(document, _info(kind)), kind)
+
+
 def _versions(head: bytes) -> tuple[int, int]:
     found = _HEAD.fullmatch(head)
     if found is None:

@@ -1,61 +1,40 @@
-"""Serves the simulator's REST face on a real port: HTTPS with a certificate of its own making, or plain HTTP.
+"""Serves an ASGI application on a real port, over HTTP or HTTPS, until told to stop.
 
-Called by `lcm cml-sim`, and by whoever runs simulated machines beside real clients.
+Called by `compose` for the API and by `lcm cml-sim` for the simulator; the benches serve their baselines with it too.
 """
 
 import asyncio
-import ipaddress
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lcm.model.errors import Refused
-from lcm.sim.cml.http import CmlApp, CmlFleet
 
-_VALID: Final = timedelta(days=365)
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 _BACKLOG: Final = 512
+_GRACE_SECONDS: Final = 2
+_IDLE_SECONDS: Final = 75
+_LARGEST_HEAD: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A self-signed certificate and its key, as PEM texts."""
+    """A certificate and its key, as PEM texts."""
 
     certificate: bytes
     key: bytes
-
-
-def self_signed(host: str, now: datetime) -> Certificate:
-    """Make a certificate for a host, as a fresh CML has one."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cml-controller")])
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), _name(host)])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + _VALID)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    encoded = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return Certificate(certificate.public_bytes(serialization.Encoding.PEM), encoded)
 
 
 def in_url(host: str) -> str:
@@ -79,18 +58,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def serve(
-    app: CmlApp | CmlFleet, listening: socket.socket, certificate: Certificate | None, stop: asyncio.Event
+    app: Application, listening: socket.socket, certificate: Certificate | None, stop: asyncio.Event
 ) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop; then end streams at once, and give other requests a moment to be answered."""
     settings = uvicorn.Config(
         app,
+        interface="asgi3",
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
         log_level="critical",  # it would report every injected fault, and every client that left, as an error of ours
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
-        ws="none",
+        proxy_headers=False,  # they cost time on every request, and nothing here believes them
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    with tempfile.TemporaryDirectory(prefix="cml-sim-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lcm-") as folder:
         if certificate:
             settings.ssl_certfile, settings.ssl_keyfile = _files(Path(folder), certificate)
         server = _Server(settings)
@@ -113,16 +98,34 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Connection(HttpToolsProtocol):
+    """Limits what comes before a body, and leaves a stream when the server stops as if its client had left."""
+
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > _LARGEST_HEAD and not self.transport.is_closing():
+            self.send_400_response("Request head too large.")
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head_bytes = 0
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if not self.transport.is_closing() and self.cycle.response_started:
+            self.transport.close()
+
+
 def _files(folder: Path, certificate: Certificate) -> tuple[Path, Path]:
     shown, key = folder / "cert.pem", folder / "key.pem"
     shown.write_bytes(certificate.certificate)
     key.touch(0o600)
     key.write_bytes(certificate.key)
     return shown, key
-
-
-def _name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)

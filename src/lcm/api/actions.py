@@ -1,0 +1,90 @@
+"""The actions of objects, each a sub-path of its object; and a worker's newest measurements."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+
+from lcm.api.answers import Answer, resource, value
+from lcm.api.http import Request
+from lcm.api.resources import IDEMPOTENCY_KEY
+from lcm.api.routes import GET, POST, Handler, Route, permitted
+from lcm.api.shapes import OneQuery, WriteQuery, bodies
+from lcm.control.plane import Action, SessionAction, WorkerAction
+from lcm.model.errors import Gone
+from lcm.model.identity import Verb
+from lcm.model.kinds import KINDS, Kind
+from lcm.model.resource import Part
+from lcm.model.worker import LabWorker, WorkerTelemetry
+
+ACTIONS: Final[Mapping[str, tuple[type[Action], ...]]] = {
+    "LabWorker": get_args(WorkerAction),
+    "LabletSession": get_args(SessionAction),
+}
+
+
+def _acting(kind: Kind, action: type[Action], body: type[Part], *, needed: bool) -> Handler:
+    struct: type[Any] = kind.struct
+    empty = None if needed else body()
+
+    async def act(request: Request) -> Answer:
+        query, key, plane = request.query(WriteQuery), request.key, request.writing
+        ref = request.ref(struct, query.namespace)
+        asked = msgspec.structs.asdict(await request.read(body, empty=empty))
+        return resource(await plane.act(ref, action(**asked), dry_run=query.dry_run, request=key))
+
+    return act
+
+
+def _body_of(action: type[Action]) -> type[Part]:
+    """Make the type of an action's body: its fields without the tag, which the path says."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(action)
+    ]
+    return bodies(f"{action.__name__}Body", action.__doc__, fields)
+
+
+def _routes(kind: Kind) -> Iterator[Route]:
+    for action in ACTIONS.get(kind.name, ()):
+        verb, body = str(action.__struct_config__.tag), _body_of(action)
+        needed = any(field.required for field in msgspec.structs.fields(action))
+        yield Route(
+            POST,
+            f"/api/{kind.plural}/{{id}}/{verb}",
+            _acting(kind, action, body, needed=needed),
+            f"{verb}{kind.name}",
+            (action.__doc__ or "").rstrip("."),
+            policy=permitted(kind, Verb.ACT),
+            kind=kind,
+            query=WriteQuery,
+            body=body,
+            body_needed=needed,
+            answer=kind.struct,
+            headers=(IDEMPOTENCY_KEY,),
+        )
+
+
+async def _telemetry(request: Request) -> Answer:
+    ref = request.ref(LabWorker, request.query(OneQuery).namespace)
+    measured = await request.plane.telemetry(ref)
+    if measured is None:
+        raise Gone(f"there are no measurements of {ref.name} in namespace {ref.namespace}")
+    return value(measured)
+
+
+_WORKER: Final = KINDS["LabWorker"]
+ROUTES: Final[tuple[Route, ...]] = (
+    *(route for kind in KINDS.values() for route in _routes(kind)),
+    Route(
+        GET,
+        "/api/workers/{id}/telemetry",
+        _telemetry,
+        "getWorkerTelemetry",
+        "Read a worker's newest measurements",
+        policy=permitted(_WORKER, Verb.READ),
+        kind=_WORKER,
+        query=OneQuery,
+        answer=WorkerTelemetry,
+    ),
+)

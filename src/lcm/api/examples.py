@@ -1,0 +1,98 @@
+"""One example of each body and answer, for the description; the tests send every one of them.
+
+The documents are those of one small site: a worker, its pool and template, a lab, a booking.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lcm.model.kinds import KINDS
+from lcm.model.validate import read
+
+Json = Any
+"""A JSON value, as an example shows it."""
+
+_IMAGE: Final = {"ami_name_pattern": "CML-2.9*"}
+_SLOT: Final = {"timeslot_start": "2031-11-03T09:00:00Z", "timeslot_end": "2031-11-03T11:00:00Z"}
+_MOMENT: Final = "2031-11-03T08:55:00Z"
+
+
+def _document(kind: str, name: str, **spec: Json) -> Json:
+    return {"api_version": "lcm/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+DOCUMENTS: Final[Mapping[str, Json]] = {
+    "WorkerTemplate": _document("WorkerTemplate", "metal", worker={"aws": _IMAGE}, price_per_hour_usd="3.9641"),
+    "LabWorkerPool": _document("LabWorkerPool", "ccna", lab_track="ccna", template="metal", max_workers=4),
+    "LabWorker": _document("LabWorker", "ccna-worker-1", aws=_IMAGE, lab_track="ccna"),
+    "LabletDefinition": _document(
+        "LabletDefinition",
+        "basics:1.0.0",
+        version="1.0.0",
+        topology={"uri": "s3://labs/basics.yaml"},
+        lab_track="ccna",
+        state="active",
+    ),
+    "LabletSession": _document("LabletSession", "ada-monday", definition="basics:1.0.0", **_SLOT),
+    "Reservation": _document("Reservation", "class-7b", definition="basics:1.0.0", count=2, **_SLOT),
+    "SystemSettings": _document("SystemSettings", "system", discovery={"regions": ["us-east-1"]}),
+}
+"""What somebody would write, in an order in which each finds what it refers to."""
+
+_LABELS: Final = {"metadata": {"labels": {"tier": "exam"}}}
+_APPLIED: Final = {"kind": "LabletSession", "namespace": "default", "name": "ada-tuesday"}
+_LEASE: Final = {"name": "scheduler", "holder": "scheduler-7f9c", "term": 3, "ttl_seconds": 15}
+_MEASURED: Final = {"cpu_utilization": 41.5, "network_in_bytes": 73_400_320, "network_out_bytes": 9_437_184}
+_COUNTED: Final = {"memory_utilization": 63.0, "storage_utilization": 22.5, "active_labs_count": 2}
+_UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
+
+
+def _stored(kind: str) -> Json:
+    """Show an object as it is answered."""
+    document = DOCUMENTS[kind]
+    kept = {"uid": _UID, "generation": 1, "resource_version": 42, "created_at": _MOMENT}
+    found = read({**document, "metadata": document["metadata"] | kept})
+    return msgspec.json.decode(msgspec.json.encode(found))
+
+
+def _of_kind(kind: str) -> dict[str, Json]:
+    stored = _stored(kind)
+    return {
+        kind: DOCUMENTS[kind],
+        f"{kind}Patch": _LABELS,
+        f"{kind}List": {"items": [stored], "revision": 42, "next": None},
+        f"{kind}StatusReport": {"resource_version": 42, "status": stored["status"], "reason": "nothing changed"},
+    }
+
+
+BODIES: Final[Mapping[str, Json]] = {
+    **{name: example for kind in KINDS for name, example in _of_kind(kind).items()},
+    "ApplyBody": {"documents": [_document("LabletSession", "ada-tuesday", definition="basics:1.0.0", **_SLOT)]},
+    "Results": {"results": [{**_APPLIED, "outcome": "created", "resource_version": 42}]},
+    "DrainBody": {"deadline_minutes": 60},
+    "UndrainBody": {},
+    "PauseBody": {},
+    "ResumeBody": {},
+    "SnoozeBody": {"minutes": 30},
+    "ExtendBody": {"minutes": 30},
+    "TerminateBody": {"reason": "finished early"},
+    "WorkerTelemetry": {"collected_at": _MOMENT, **_MEASURED, **_COUNTED, "hosted_lab_ids": ["90f84e38"]},
+    "MetricsReport": {"collected_at": _MOMENT, "ec2": _MEASURED, "cml": {**_COUNTED, "hosted_lab_ids": ["90f84e38"]}},
+    "BulkImport": {
+        "discovered_instances": [{"instance_id": "i-0a1b2c3d4e5f60718", "instance_type": "m5zn.metal"}],
+        "aws_region": "us-east-1",
+    },
+    "Imported": {"imported": ["i-0a1b2c3d4e5f60718"], "known": []},
+    "LeaseWish": {"holder": _LEASE["holder"], "ttl_seconds": _LEASE["ttl_seconds"]},
+    "LeaseTerm": {"term": _LEASE["term"]},
+    "LeaseAnswer": {"lease": _LEASE},
+    "Who": {"name": "ada@example.org", "role": "operator"},
+    "Health": {"status": "ok"},
+    "Readiness": {"ready": True, "at": _MOMENT, "checks": [{"name": "store", "ok": True}]},
+    "WatchLine": {"revision": 43, "seen": [{**_APPLIED, "object": None}]},
+}
+"""By the name of the type in the description."""
+
+ANSWERS: Final[Mapping[str, Json]] = {**BODIES, **{kind: _stored(kind) for kind in KINDS}}

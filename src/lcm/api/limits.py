@@ -1,0 +1,74 @@
+"""How much one caller may ask: sizes, waits, and a token bucket per caller or address. Held by `app` and `auth`."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Every limit of the API. Services are held by the sizes only."""
+
+    body_bytes: int = 1_000_000
+    apply_bytes: int = 32_000_000
+    body_seconds: float = 30.0
+    """How long a body may take to arrive."""
+    send_seconds: float = 30.0
+    """How long a stream waits for a reader that does not read."""
+    requests_per_second: float = 100.0
+    burst: int = 200
+    remembered: int = 10_000
+    """Callers and addresses whose buckets are kept; the longest silent is forgotten first."""
+    streams: int = 20
+    """Streams that one caller may have open."""
+
+
+class Buckets:
+    """A token bucket for each of the most recent callers."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._rate = limits.requests_per_second
+        self._burst = float(limits.burst)
+        self._most = limits.remembered
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: str, now: float) -> float:
+        """Take one request's worth; 0 says that it was there, else the seconds until it will be."""
+        levels = self._levels
+        kept = levels.get(name)
+        level = self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
+        allowed = level >= 1
+        levels[name] = (level - 1 if allowed else level, now)
+        levels.move_to_end(name)
+        if len(levels) > self._most:
+            levels.popitem(last=False)
+        return 0.0 if allowed else (1 - level) / self._rate
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+
+class Streams:
+    """Counts the streams that each caller has open."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.streams
+        self._open: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """How many are open."""
+        return sum(self._open.values())
+
+    def enter(self, name: str, *, limited: bool) -> bool:
+        """Open one more; False when this caller has too many."""
+        count = self._open.get(name, 0)
+        if limited and count >= self._most:
+            return False
+        self._open[name] = count + 1
+        return True
+
+    def leave(self, name: str) -> None:
+        """Close one."""
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]

@@ -1,0 +1,84 @@
+"""What is counted for Prometheus, in a registry of its own. Fed by `app` with every answer, read by `/metrics`."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+MEDIA: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
+ELSEWHERE: Final = "none"
+"""The route and method of a request for no route of ours: what a stranger writes must not become a label."""
+
+_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class _Series:
+    """The answers of one status by one route."""
+
+    count: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+
+
+class Answers(Collector):
+    """Counts answers in plain numbers: the library's own series cost more than the rest of a small request."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str, int], _Series] = {}
+
+    def count(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        series = self._series.get((route, method, status))
+        if series is None:
+            series = self._series[route, method, status] = _Series()
+        series.count += 1
+        series.seconds += seconds
+        series.buckets[bisect_left(_BOUNDS, seconds)] += 1
+
+    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+        """Give everything as Prometheus knows it."""
+        answers = CounterMetricFamily("lcm_http_requests", "Requests answered.", labels=["route", "method", "status"])
+        took = HistogramMetricFamily(
+            "lcm_http_request_seconds",
+            "Seconds until an answer was handed to the server; of a stream, until it ended.",
+            labels=["route", "method", "status"],
+        )
+        for (route, method, status), series in self._series.items():
+            labels = [route, method, str(status)]
+            answers.add_metric(labels, series.count)
+            bounds = [*map(str, _BOUNDS), "+Inf"]
+            took.add_metric(labels, list(zip(bounds, accumulate(series.buckets), strict=True)), series.seconds)
+        yield answers
+        yield took
+
+
+class Meter:
+    """Everything that is measured of a process that serves."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.answers = Answers()
+        self.registry.register(self.answers)
+        self._revision = Gauge("lcm_store_revision", "The store's newest revision.", registry=self.registry)
+        self._streams = Gauge("lcm_http_streams", "Streams that are open.", registry=self.registry)
+        self._ready = Gauge("lcm_ready", "Whether a check of /readyz holds.", ["check"], registry=self.registry)
+        build = Gauge("lcm_build_info", "Always 1; the labels say what runs.", ["version"], registry=self.registry)
+        build.labels(version("lablet-cloud-manager")).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def text(self, *, revision: int | None, streams: int, checks: Mapping[str, bool]) -> bytes:
+        """Write everything as Prometheus reads it."""
+        if revision is not None:
+            self._revision.set(revision)
+        self._streams.set(streams)
+        for name, holds in checks.items():
+            self._ready.labels(name).set(holds)
+        return generate_latest(self.registry)

@@ -1,0 +1,118 @@
+"""`lcm backup` and `lcm restore`: the whole store through a file."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lcm import config, log
+from lcm.cli.render import out, say
+from lcm.cli.up import Data, with_options
+from lcm.compose import open_store
+from lcm.config import Settings
+from lcm.control.presence import TTL_SECONDS
+from lcm.data_folder import STORE, claimed
+from lcm.model.errors import Fault, Invalid, Refused, TooLarge
+from lcm.store import backup as files
+from lcm.store.backup import Contents
+from lcm.store.base import Store, everything
+from lcm.system import SystemClock, new_epoch
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup's file.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_PATIENCE_SECONDS: Final = TTL_SECONDS + 5
+
+
+def backup(file: File, data: Data = None) -> None:
+    """Write everything that is stored, as it is at one moment, into a file. What runs may go on running."""
+    settings = _settings(data)
+    asyncio.run(_backup(settings, file))
+
+
+def restore(file: File, data: Data = None, *, yes: Yes = False) -> None:
+    """Replace everything that is stored by what a backup holds. Every process must be stopped first."""
+    settings = _settings(data)
+    asyncio.run(_restore(settings, file, yes=yes))
+
+
+async def _backup(settings: Settings, file: Path) -> None:
+    if settings.engine == "sqlite" and not (settings.data_dir / STORE).exists():
+        raise Invalid(
+            Fault(str(settings.data_dir), "there is no store in this folder", "name the right one with --data")
+        )
+    async with _opened(settings) as store:
+        await files.backup(store, file, now=SystemClock().now())
+    out(f"{file}: {_described(await files.inspect(file))}")
+
+
+async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
+    contents = await files.inspect(file)
+    out(f"{file}: {_described(contents)}")
+    out(f"  taken {contents.header.taken_at:%Y-%m-%d %H:%M:%S} UTC of epoch {contents.header.epoch}")
+    async with AsyncExitStack() as undo:
+        if settings.engine == "sqlite":
+            undo.enter_context(claimed(settings.data_dir, alone=True))
+        store = await undo.enter_async_context(_opened(settings, restoring=True))
+        present = await everything(store, "")
+        _ask(
+            f"Replace {len(present.entries)} keys at revision {present.revision} in {_where(settings)} by it?", yes=yes
+        )
+        epoch = new_epoch()
+        await _load(store, file, epoch, alone=settings.engine == "sqlite")
+    out(f"Restored under the new epoch {epoch}: whoever followed events begins anew.")
+
+
+async def _load(store: Store, file: Path, epoch: str, *, alone: bool) -> None:
+    """Restore. Where nothing else can run, a held lease is that of a process that was killed, and ends by itself."""
+    for second in range(_PATIENCE_SECONDS):
+        try:
+            await files.restore(store, file, epoch=epoch)
+        except (Invalid, TooLarge):
+            raise
+        except Refused as error:
+            if not alone or second == _PATIENCE_SECONDS - 1:
+                raise
+            if second == 0:
+                say(f"A process that was killed left leases behind, which end within {TTL_SECONDS} seconds: {error}")
+            await asyncio.sleep(1)
+        else:
+            return
+
+
+def _ask(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("there is nobody to ask: say --yes if everything in the store may be replaced")
+    typer.confirm(question, abort=True)
+
+
+def _described(contents: Contents) -> str:
+    kinds = ", ".join(f"{count} {word}" for word, count in sorted(contents.keys.items())) or "nothing"
+    count = sum(contents.keys.values())
+    return f"revision {contents.header.revision}, {count} keys, {contents.size_bytes} bytes ({kinds})"
+
+
+def _where(settings: Settings) -> str:
+    if settings.engine == "sqlite":
+        return str((settings.data_dir / STORE).absolute())
+    return f"etcd at {', '.join(settings.etcd_addresses)} under {settings.etcd_root}"
+
+
+def _settings(data: Path | None) -> Settings:
+    settings = with_options(config.load(), data_dir=data)
+    log.set_up(settings.log_level)
+    return settings
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, *, restoring: bool = False) -> AsyncIterator[Store]:
+    store = await open_store(settings, restoring=restoring)
+    try:
+        yield store
+    finally:
+        await store.close()

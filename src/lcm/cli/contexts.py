@@ -1,0 +1,167 @@
+"""Which API this user talks to, and with which token: kubectl-style contexts in a file that only they can read.
+
+`lcm up` remembers itself here; every command that talks asks for the current one. `LCM_URL` and `LCM_TOKEN` override
+the file, `LCM_CONTEXT` chooses from it.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lcm.model.errors import Fault, Invalid, Stuck
+from lcm.model.secret import Secret
+
+_FILE: Final = "contexts.yaml"
+_ONLY_MINE: Final = 0o600
+_FOLDER_ONLY_MINE: Final = 0o700
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """An API, and who one is there."""
+
+    name: str
+    url: str
+    token: Secret
+
+
+class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A context as it stands in the file."""
+
+    url: str
+    token: str
+
+
+class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    current: str | None = None
+    contexts: dict[str, Stored] = {}
+
+    def find(self, name: str) -> Context | None:
+        """Give a context by its name."""
+        stored = self.contexts.get(name)
+        return Context(name, stored.url, Secret(stored.token)) if stored else None
+
+
+def file() -> Path:
+    """Say where contexts are kept."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(folder) / "lcm" / _FILE
+
+
+def current(name: str | None = None, environment: Mapping[str, str] = os.environ) -> Context | None:
+    """Give the context to use, None when there is none: the one named, else the environment's, else the file's."""
+    if name:
+        return _named(name)
+    url, token = environment.get("LCM_URL"), environment.get("LCM_TOKEN")
+    if url and token:
+        return Context("environment", checked_url(url, "LCM_URL"), Secret(token))
+    chosen = environment.get("LCM_CONTEXT")
+    kept = _named(chosen) if chosen else _kept()
+    if url:
+        return _at(checked_url(url, "LCM_URL"), kept)
+    return Context(kept.name, kept.url, Secret(token)) if kept and token else kept
+
+
+def remember(name: str, url: str, token: Secret, *, make_current: bool) -> Path:
+    """Keep a context under a name; what was kept under it is replaced."""
+    entry = Stored(checked_url(url, "url"), token.reveal())
+    return change(
+        lambda book: Book(name if make_current or not book.current else book.current, {**book.contexts, name: entry})
+    )
+
+
+def read() -> Book:
+    """Read the file; an empty book when there is none. Stuck when it cannot be read."""
+    try:
+        return msgspec.yaml.decode(file().read_bytes(), type=Book)
+    except FileNotFoundError:
+        return Book()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Stuck("Contexts", f"{file()} cannot be read: {error}; correct or remove it") from error
+
+
+def change(edit: Callable[[Book], Book]) -> Path:
+    """Write a changed book in one piece, readable by its owner alone, whoever else writes at the same time."""
+    path = file()
+    try:
+        path.parent.mkdir(_FOLDER_ONLY_MINE, parents=True, exist_ok=True)
+        with _alone(path.parent):
+            _replace(path, msgspec.yaml.encode(edit(read())))
+    except OSError as error:
+        raise Stuck("Contexts", f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def seen_by_others() -> Path | None:
+    """Give the file when others than its owner may read it."""
+    path = file()
+    try:
+        return path if path.stat().st_mode & _OTHERS else None
+    except OSError:
+        return None
+
+
+def checked_url(url: str, path: str) -> str:
+    """Give a URL as it is used, or raise Invalid."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or "?" in url or "#" in url:
+        raise Invalid(Fault(path, f"{url!r} is no address of an API", "write for example http://127.0.0.1:8080"))
+    return url.rstrip("/")
+
+
+def _named(name: str) -> Context:
+    book = read()
+    found = book.find(name)
+    if found is None:
+        known = ", ".join(sorted(book.contexts)) or "there are none"
+        raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
+    return found
+
+
+def _kept() -> Context | None:
+    book = read()
+    return book.find(book.current) if book.current else None
+
+
+def _at(url: str, kept: Context | None) -> Context:
+    """Use an address with the token kept for that very address: another's must not be sent there."""
+    if kept is None or kept.url != url:
+        raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is kept for {url}", "set it along with LCM_URL"))
+    return kept
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        os.fchmod(number, _FOLDER_ONLY_MINE)
+        yield
+    finally:
+        os.close(number)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _ONLY_MINE)
+    with os.fdopen(number, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(path)

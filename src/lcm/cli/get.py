@@ -1,0 +1,113 @@
+"""`lcm get`: objects as tables or documents, once or as they change."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from lcm.cli import render, run
+from lcm.cli.follow import everything, follow, named
+from lcm.cli.nouns import NOUNS, Noun, Wanted, noun_of, wanted
+from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
+from lcm.cli.printer import Printer
+from lcm.control.plane import Plane, Ref
+from lcm.model.errors import Forbidden, Gone, Invalid
+from lcm.model.kinds import Resource
+from lcm.model.selector import Where, parse
+from lcm.system import SystemClock
+
+
+def get(
+    targets: Targets = None,
+    *,
+    selector: Selector = "",
+    field_selector: FieldSelector = "",
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
+    context: ContextName = None,
+) -> None:
+    """List objects, or follow them with --watch.
+
+    `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
+    """
+    parts = wanted(targets or [])
+    if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
+        raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
+    wheres = {part.noun: where_of(part.noun, selector, field_selector) for part in parts}
+    asked = _Asked(parts, wheres, None if all_namespaces else namespace)
+    printer = Printer(output, parts, clock=SystemClock(), with_namespace=all_namespaces)
+    work = asked.watch if watch else asked.show
+    run.with_plane(lambda plane: work(plane, printer), context)
+
+
+def where_of(noun: Noun, labels: str, fields: str) -> Where:
+    """Read what somebody selected; what cannot be read is wrong usage."""
+    try:
+        return parse(noun.struct, labels, fields)
+    except Invalid as error:
+        fault = error.faults[0]
+        hint = "--selector" if fault.path == "label_selector" else "--field-selector"
+        raise typer.BadParameter(f"{fault.problem}; {fault.remedy}", param_hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What somebody wants to see."""
+
+    parts: Sequence[Wanted]
+    wheres: Mapping[Noun, Where]
+    namespace: str | None
+
+    async def show(self, plane: Plane, printer: Printer) -> None:
+        found = [one for part in self.parts for one in await self._find(plane, part)]
+        printer.whole(found)
+        if missing := self._missing(found):
+            raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
+        if not found:
+            render.say(self._nothing())
+
+    async def watch(self, plane: Plane, printer: Printer) -> None:
+        wheres = {part.noun.struct: await self._where(plane, part) for part in self.parts}
+        first = True
+        async for changes in follow(plane, wheres, namespace=self.namespace):
+            printer.some([change.resource for change in changes if change.resource is not None])
+            for change in changes:
+                if change.resource is None and change.last is not None:
+                    printer.gone(change.last)
+            if first and not changes:
+                render.say(f"{self._nothing()} yet; waiting")
+            first = False
+
+    async def _find(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+        if part.names:
+            return await self._named(plane, part)
+        try:
+            where = self.wheres[part.noun]
+            return (await everything(plane, part.noun.struct, namespace=self.namespace, where=where)).items
+        except Forbidden:
+            if len(self.parts) < len(NOUNS):
+                raise
+            return []  # `all` means all that one may see
+
+    async def _named(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+        refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
+        return [one for one in await asyncio.gather(*map(plane.get, refs)) if one is not None]
+
+    async def _where(self, plane: Plane, part: Wanted) -> Where:
+        if not part.names:
+            return self.wheres[part.noun]
+        by_uid = {one.metadata.uid: one.metadata.name for one in await self._named(plane, part)}
+        return named(*(by_uid.get(name, name) for name in part.names))
+
+    def _missing(self, found: Sequence[Resource]) -> Sequence[str]:
+        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
+        asked = [(part.noun, name) for part in self.parts for name in part.names]
+        return [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]
+
+    def _nothing(self) -> str:
+        what = "objects" if len(self.parts) == len(NOUNS) else ", ".join(part.noun.plural for part in self.parts)
+        return f"no {what} " + (f"in namespace {self.namespace}" if self.namespace else "in any namespace")

@@ -1,0 +1,36 @@
+"""`lcm serve`: some parts of the system in this process, on a store that other processes share."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from lcm import compose, config, log
+from lcm.cli.render import say
+from lcm.cli.stopping import stop_on_signals
+from lcm.cli.up import Data, with_options
+from lcm.compose import SERVE_PORT, Part
+from lcm.config import Settings
+
+Parts = Annotated[list[Part], typer.Argument(metavar="PART…", help="What to run: " + ", ".join(Part) + ".")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on; LCM_HOST, else 127.0.0.1.")]
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {SERVE_PORT}; 0: a free one.")
+]
+
+
+def serve(parts: Parts, host: Host = None, port: Port = None, data: Data = None) -> None:
+    """Run some parts until told to stop. Their store is etcd's, if its address is set, else a file in a folder.
+
+    CONTROL_PLANE_API_KEY must be set: with it controllers in other processes sign in.
+    """
+    settings = with_options(config.load(), host=host, port=port, data_dir=data)
+    log.set_up(settings.log_level)
+    asyncio.run(_serve(settings, parts))
+
+
+async def _serve(settings: Settings, parts: list[Part]) -> None:
+    stop = stop_on_signals()
+    async with compose.serve(settings, parts) as running:
+        say(f"Serving at {running.url}. Ctrl-C stops it.")
+        await running.parts.until(stop)

@@ -1,0 +1,106 @@
+"""`lcm up`: everything in one process, on a folder, with a simulated cloud."""
+
+import asyncio
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from lcm import config, log
+from lcm.cli import contexts
+from lcm.cli.render import out
+from lcm.cli.stopping import stop_on_signals
+from lcm.compose import UP_PORT, Embedded, Running, embedded
+from lcm.config import Settings
+from lcm.data_folder import STORE
+from lcm.model.identity import Role
+from lcm.sim.cml.pace import FASTEST
+from lcm.store.base import everything
+
+CONTEXT: Final = "local"
+ADMIN: Final = "local-admin"
+
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Folder for the data; LCM_DATA_DIR, else .data.")
+]
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {UP_PORT}; 0: a free one.")
+]
+Speed = Annotated[
+    float, typer.Option(max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot.")
+]
+
+
+def up(port: Port = None, data: Data = None, speed: Speed = 1.0) -> None:
+    """Run everything in this process until Ctrl-C: the API, its data in a folder, and a simulated cloud."""
+    if speed <= 0:
+        raise typer.BadParameter("a speed is above 0", param_hint="--speed")
+    settings = with_options(config.load(), port=port, data_dir=data)
+    log.set_up(settings.log_level)
+    asyncio.run(_up(settings, speed))
+
+
+def with_options(settings: Settings, **said: object) -> Settings:
+    """Put what a command's options say over the settings."""
+    return msgspec.structs.replace(settings, **{name: value for name, value in said.items() if value is not None})
+
+
+async def _up(settings: Settings, speed: float) -> None:
+    stop = stop_on_signals()
+    async with embedded(settings, speed=speed) as it:
+        await _remember(it.running)
+        await _greet(it, settings, speed)
+        await it.running.parts.until(stop)
+        out("Stopping.")
+    out("Stopped; everything is on disk.")
+
+
+async def _remember(running: Running) -> None:
+    """Make the command line work at once: with the token of last time if this store knows it, else with a new one."""
+    known = contexts.read().find(CONTEXT)
+    token = known.token if known and running.tokens.find(known.token.reveal()) else None
+    if token is None:
+        token, _ = await running.tokens.make(ADMIN, Role.ADMIN)
+    contexts.remember(CONTEXT, running.url, token, make_current=True)
+
+
+async def _greet(it: Embedded, settings: Settings, speed: float) -> None:
+    state = await everything(it.running.store, "")
+    lcm = _command()
+    out(
+        f"Lablet Cloud Manager {metadata.version('lablet-cloud-manager')} runs at {it.running.url}\n"
+        f"  data      {(settings.data_dir / STORE).absolute()}: {len(state.entries)} keys, revision {state.revision},"
+        f" epoch {it.running.store.epoch}\n"
+        f"  allocator {_free(it)}\n"
+        f"  cloud     simulated, at {speed:g} times the clock's speed\n"
+        f"  sign-in   {ADMIN}, through the context {CONTEXT!r} in {contexts.file()}, which is now the current one\n"
+        "\n"
+        "In another terminal:\n"
+        f"  {lcm} apply -f examples/first   a template, a pool, a worker, a lab, settings\n"
+        f"  {lcm} get workers               what there is; --watch follows it\n"
+        f"  {lcm} describe worker workshop  everything about one\n"
+        f"  {lcm} doctor                    what this installation is made of\n"
+        "\n"
+        "Ctrl-C stops it; nothing is lost."
+    )
+
+
+def _free(it: Embedded) -> str:
+    usage = it.allocator.get_resource_usage()
+    return (
+        f"{usage['available_cpu']:g} of {usage['total_cpu']:g} CPU and {usage['available_memory_mb']:g} of"
+        f" {usage['total_memory_mb']:g} MB free"
+    )
+
+
+def _command() -> str:
+    """Say how this very program is called: a virtual environment that is not active has it under a longer name."""
+    own = Path(sys.argv[0]).absolute()
+    found = shutil.which("lcm")
+    if own.name != "lcm" or (found and Path(found).absolute() == own):
+        return "lcm"
+    return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)

@@ -1,0 +1,99 @@
+"""What variables must satisfy together. Called by `config`."""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from lcm.config_values import Settings
+from lcm.model.errors import Fault
+
+Check = Callable[[Settings], Iterator[Fault]]
+_CHECKS: Final[list[tuple[tuple[str, ...], Check]]] = []
+
+
+def contradictions(settings: Settings, faulty: Collection[str]) -> Iterator[Fault]:
+    """Name what does not go together, but for what is about variables that are faulty in themselves."""
+    for about, check in _CHECKS:
+        if not set(about) & set(faulty):
+            yield from check(settings)
+
+
+def doubtful(settings: Settings) -> Iterator[Fault]:
+    """Name what has no effect as it stands, which may be a mistake."""
+    if settings.ec2_vpc_id and not settings.ec2_subnet_id:
+        remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
+        yield Fault("EC2_VPC_ID", "does nothing without EC2_SUBNET_ID", remedy)
+    if settings.store == "sqlite" and settings.etcd_addresses:
+        yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
+
+
+def _about(*variables: str) -> Callable[[Check], Check]:
+    def add(check: Check) -> Check:
+        _CHECKS.append((variables, check))
+        return check
+
+    return add
+
+
+@_about("LCM_STORE", "ETCD_HOST", "ETCD_PORT", "ETCD_ENDPOINTS")
+def _etcd_has_one_address(settings: Settings) -> Iterator[Fault]:
+    if settings.store == "etcd" and not settings.etcd_addresses:
+        yield Fault("LCM_STORE", "etcd without an address", "set ETCD_ENDPOINTS, or ETCD_HOST and ETCD_PORT")
+    host, members = f"{settings.etcd_host}:{settings.etcd_port}", settings.etcd_endpoints
+    if settings.etcd_host and members and host not in {one.rpartition("://")[2] for one in members}:
+        problem = f"{', '.join(members)} does not hold {host}, which ETCD_HOST and ETCD_PORT say"
+        yield Fault("ETCD_ENDPOINTS", problem, "unset ETCD_HOST, or name it among the endpoints")
+
+
+@_about("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
+def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
+    files = {
+        "ETCD_CA_FILE": settings.etcd_ca_file,
+        "ETCD_CERT_FILE": settings.etcd_cert_file,
+        "ETCD_KEY_FILE": settings.etcd_key_file,
+    }
+    for name, path in files.items():
+        if path is not None and not path.is_file():
+            yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
+    yield from _together("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
+
+
+@_about("ETCD_USER", "ETCD_PASSWORD")
+def _etcd_sign_in_is_whole(settings: Settings) -> Iterator[Fault]:
+    yield from _together("ETCD_USER", settings.etcd_user, "ETCD_PASSWORD", settings.etcd_password)
+
+
+@_about("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+def _aws_key_is_whole(settings: Settings) -> Iterator[Fault]:
+    key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
+    yield from _together("AWS_ACCESS_KEY_ID", key, "AWS_SECRET_ACCESS_KEY", secret)
+
+
+@_about("MIN_WORKERS_PER_POOL", "MAX_WORKERS_PER_POOL")
+def _pool_bounds_are_in_order(settings: Settings) -> Iterator[Fault]:
+    fewest, most = settings.min_workers_per_pool, settings.max_workers_per_pool
+    if fewest > most:
+        yield Fault(
+            "MIN_WORKERS_PER_POOL", f"{fewest} is more than MAX_WORKERS_PER_POOL ({most})", f"use at most {most}"
+        )
+
+
+@_about("SCALE_UP_THRESHOLD_CPU", "SCALE_DOWN_THRESHOLD_CPU")
+def _thresholds_are_in_order(settings: Settings) -> Iterator[Fault]:
+    low, high = settings.scale_down_threshold_cpu, settings.scale_up_threshold_cpu
+    if low >= high:
+        problem = f"{low:g} is not below SCALE_UP_THRESHOLD_CPU ({high:g}): pools would grow and shrink at once"
+        yield Fault("SCALE_DOWN_THRESHOLD_CPU", problem, f"use less than {high:g}")
+
+
+@_about("WORKER_NOTIFICATION_WEBHOOKS")
+def _webhooks_are_addresses(settings: Settings) -> Iterator[Fault]:
+    for number, hook in enumerate(settings.worker_notification_webhooks, start=1):
+        if not hook.reveal().startswith(("https://", "http://")):
+            remedy = "write addresses such as https://hooks.example.org/…, separated by commas"
+            yield Fault("WORKER_NOTIFICATION_WEBHOOKS", f"number {number} is no address", remedy)
+
+
+def _together(one: str, first: object, other: str, second: object) -> Iterator[Fault]:
+    if (first is None) is not (second is None):
+        said, missing = (other, one) if first is None else (one, other)
+        yield Fault(said, f"says nothing without {missing}", f"set {missing} too, or leave both out")

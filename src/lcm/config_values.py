@@ -1,0 +1,169 @@
+"""Every variable: its name, its type, its default and its meaning.
+
+A field of `Settings` is a variable: its name in capitals, its meaning the text among its annotations. `config` reads
+them; the documentation and `lcm doctor` list them from here.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.config_sources import variables
+from lcm.model.resource import END, Minutes, Positive, Region
+from lcm.model.secret import Secret
+from lcm.model.settings import FewestWorkers, MostWorkers, NamePattern, ScanSeconds, Seconds, Share, Strategy
+
+ALIASES: Final = {"WORKER_METRICS_POLL_INTERVAL": "METRICS_POLL_INTERVAL"}
+ELSEWHERE: Final = {
+    "LCM_CONFIG": "file of settings, in place of `./lcm.toml` and `/etc/lcm/lcm.toml`",
+    "LCM_URL": "address of the API that the command line talks to, in place of the current context's",
+    "LCM_TOKEN": "token that the command line presents there",
+    "LCM_CONTEXT": "name of the context that the command line uses",
+}
+"""Variables of ours that are no settings: the file cannot say them."""
+
+_HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+)"
+
+
+def _of(pattern: str, description: str) -> msgspec.Meta:
+    return msgspec.Meta(pattern=f"^{pattern}{END}", max_length=2000, description=description)
+
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+Engine = Literal["sqlite", "etcd"]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, description="a port number from 0 to 65535")]
+LeaseSeconds = Annotated[int, msgspec.Meta(ge=2, le=86_400, description="whole seconds from 2 to 86400")]
+Cores = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="a number above 0")]
+Amount = Annotated[Positive, msgspec.Meta(description="a whole number above 0")]
+Word = Annotated[str, _of(r"\S(.*\S)?", "a line of text")]
+Host = Annotated[str, _of(_HOST, "a host's name or address without a port")]
+Endpoint = Annotated[str, _of(rf"(https?://)?{_HOST}:[0-9]{{1,5}}", "HOST:PORT or https://HOST:PORT")]
+Url = Annotated[
+    str,
+    _of(rf"https?://{_HOST}(:[0-9]{{1,5}})?(/[^\s?#]*)?", "an address such as http://127.0.0.1:8030, without a user"),
+]
+Folder = Annotated[str, _of(r"/(\S*/)?", "a path that begins and ends with /")]
+Ami = Annotated[str, _of(r"ami-[0-9a-z]+", "an image such as ami-0abc")]
+Vpc = Annotated[str, _of(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
+Subnet = Annotated[str, _of(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")]
+SecurityGroup = Annotated[str, _of(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
+InstanceType = Annotated[str, _of(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
+Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
+    """Every setting of a process."""
+
+    data_dir: Annotated[Path, "folder of the embedded store and of other files"] = msgspec.field(
+        default=Path(".data"), name="LCM_DATA_DIR"
+    )
+    host: Annotated[Word, "address on which the API listens"] = msgspec.field(default="127.0.0.1", name="LCM_HOST")
+    port: Annotated[Port | None, "port of the API; if not set, 8030 for `lcm serve` and 8080 for `lcm up`"] = (
+        msgspec.field(default=None, name="LCM_PORT")
+    )
+    log_level: Annotated[LogLevel, "how much is logged"] = "INFO"
+    requests_per_second: Annotated[Amount, "requests a second that one caller may make for long"] = msgspec.field(
+        default=100, name="LCM_REQUESTS_PER_SECOND"
+    )
+    request_burst: Annotated[Amount, "requests that one caller may make at once"] = msgspec.field(
+        default=200, name="LCM_REQUEST_BURST"
+    )
+    body_bytes: Annotated[Amount, "longest body of a request"] = msgspec.field(default=1_000_000, name="LCM_BODY_BYTES")
+    apply_bytes: Annotated[Amount, "longest body of an apply"] = msgspec.field(
+        default=32_000_000, name="LCM_APPLY_BYTES"
+    )
+
+    store: Annotated[
+        Literal["auto", "sqlite", "etcd"], "where state is kept; auto: etcd if its address is set, else a SQLite file"
+    ] = msgspec.field(default="auto", name="LCM_STORE")
+    etcd_host: Annotated[Host | None, "etcd's host"] = None
+    etcd_port: Annotated[Port, "etcd's port on ETCD_HOST"] = 2379
+    etcd_endpoints: Annotated[tuple[Endpoint, ...], "etcd's members, in place of ETCD_HOST and ETCD_PORT"] = ()
+    etcd_root: Annotated[Folder, "where in etcd our keys are"] = "/lcm/"
+    etcd_user: Annotated[Word | None, "user to sign in to etcd as"] = None
+    etcd_password: Annotated[Secret | None, "that user's password"] = None
+    etcd_ca_file: Annotated[Path | None, "PEM file of the authority that signed etcd's certificate"] = None
+    etcd_cert_file: Annotated[Path | None, "PEM file of the certificate that we present to etcd"] = None
+    etcd_key_file: Annotated[Path | None, "PEM file of that certificate's key"] = None
+    etcd_server_name: Annotated[Host | None, "name in etcd's certificate, if it is not its address"] = None
+
+    control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
+    control_plane_api_key: Annotated[Secret | None, "key with which they sign in; the API's must be the same"] = None
+    worker_controller_leader_lease_ttl: Annotated[LeaseSeconds, "seconds after which a silent leader is replaced"] = 15
+    worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two looks at every worker"] = 30
+
+    scheduler_enabled: Annotated[bool, "whether sessions are placed"] = True
+    scheduler_reconcile_interval: Annotated[Seconds, "seconds between two looks at every waiting session"] = 30
+    scheduler_strategy: Annotated[Strategy, "which of the workers that fit is taken"] = Strategy.BIN_PACK
+    require_licensed_for_cml: Annotated[bool, "whether CML labs need a licensed worker; else 5 nodes run on one"] = True
+    worker_bootup_delay_minutes: Annotated[Minutes, "how long a worker takes to boot, for planning"] = 20
+    lablet_instantiation_delay_minutes: Annotated[Minutes, "how long a lab takes to start, for planning"] = 15
+
+    min_workers_per_pool: Annotated[FewestWorkers, "fewest workers of a pool that does not say"] = 1
+    max_workers_per_pool: Annotated[MostWorkers, "most workers of a pool that does not say"] = 10
+    scale_up_threshold_cpu: Annotated[Share, "CPU use above which such a pool grows"] = 0.75
+    scale_down_threshold_cpu: Annotated[Share, "CPU use below which such a pool shrinks"] = 0.30
+
+    worker_discovery_enabled: Annotated[bool, "whether instances that nobody recorded are looked for"] = True
+    worker_discovery_interval: Annotated[ScanSeconds, "seconds between two searches"] = 300
+    worker_discovery_ami_name: Annotated[NamePattern, "name of the images whose instances are ours"] = "CML-*"
+    worker_discovery_regions: Annotated[Regions, "regions that are searched; if not set, AWS_REGION"] = ("us-east-1",)
+
+    worker_monitoring_enabled: Annotated[bool, "whether workers are measured"] = True
+    metrics_poll_interval: Annotated[Seconds, "seconds between two measurements of a worker"] = 60
+    idle_check_interval: Annotated[Seconds, "seconds between two looks for idle workers"] = 60
+    idle_threshold_minutes: Annotated[Minutes, "minutes without activity after which a worker is idle"] = 30
+    worker_notification_webhooks: Annotated[tuple[Secret, ...], "addresses that are told of alerts"] = ()
+
+    aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
+    aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (
+        None
+    )
+    aws_secret_access_key: Annotated[Secret | None, "secret of the AWS access key"] = None
+    ec2_ami_id: Annotated[Ami | None, "image of a worker that does not say"] = None
+    ec2_instance_type: Annotated[InstanceType, "instance type of a worker that does not say"] = "m5zn.metal"
+    ec2_vpc_id: Annotated[Vpc | None, "VPC of a worker that does not say; needs EC2_SUBNET_ID"] = None
+    ec2_subnet_id: Annotated[Subnet | None, "subnet of a worker that does not say"] = None
+    ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "security groups of a worker that does not say"] = ()
+    ec2_iam_instance_profile: Annotated[Word | None, "instance profile of a worker that does not say"] = None
+
+    cml_admin_username: Annotated[Word, "CML's administrator"] = "admin"
+    cml_admin_password: Annotated[Secret | None, "that administrator's password"] = None
+    cml_worker_api_username: Annotated[Word | None, "wins over CML_ADMIN_USERNAME"] = None
+    cml_worker_api_password: Annotated[Secret | None, "wins over CML_ADMIN_PASSWORD"] = None
+    cml_license_token: Annotated[Secret | None, "registration token of CML's smart licence"] = None
+
+    total_cpu_cores: Annotated[Cores, "CPU cores that the resource allocator may give away"] = 32.0
+    total_memory_gb: Annotated[Amount, "memory that the resource allocator may give away, in GB"] = 128
+
+    @property
+    def engine(self) -> Engine:
+        """Say where state is kept."""
+        if self.store == "auto":
+            return "etcd" if self.etcd_addresses else "sqlite"
+        return self.store
+
+    @property
+    def etcd_addresses(self) -> tuple[str, ...]:
+        """List etcd's members, however they were said."""
+        if self.etcd_endpoints or self.etcd_host is None:
+            return self.etcd_endpoints
+        return (f"{self.etcd_host}:{self.etcd_port}",)
+
+
+HEADINGS: Final = {
+    "data_dir": "The process and its API",
+    "store": "The store",
+    "control_plane_api_url": "Controllers",
+    "scheduler_enabled": "Scheduling",
+    "min_workers_per_pool": "Scaling",
+    "worker_discovery_enabled": "Discovery",
+    "worker_monitoring_enabled": "Monitoring and idleness",
+    "aws_region": "AWS",
+    "cml_admin_username": "CML",
+    "total_cpu_cores": "The resource allocator",
+}
+"""Groups of variables, each by its first field."""
+
+VARIABLES: Final = variables(Settings, ALIASES)

@@ -1,0 +1,178 @@
+"""What each action makes of an object.
+
+Pure: an action, an object and the present moment give another object, every phase by a step of the table. An action
+that finds its work done already changes nothing, so that it may be repeated.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from lcm.control.plane import (
+    Action,
+    Drain,
+    Extend,
+    Pause,
+    R,
+    Resume,
+    SessionAction,
+    Snooze,
+    Terminate,
+    Undrain,
+    WorkerAction,
+)
+from lcm.control.records import kind_of
+from lcm.control.stepping import moved
+from lcm.model.errors import Fault, IllegalStep, Invalid, Refused
+from lcm.model.resource import story
+from lcm.model.session import SESSION, LabletSession, SessionPhase
+from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase
+from lcm.model.worker_steps import WORKER
+
+_EXTENDABLE: Final = frozenset(
+    {SessionPhase.PENDING, SessionPhase.SCHEDULED, SessionPhase.INSTANTIATING, SessionPhase.RUNNING}
+)
+_ENDS: Final = {
+    SessionPhase.PENDING: SessionPhase.TERMINATED,
+    SessionPhase.SCHEDULED: SessionPhase.TERMINATED,
+    SessionPhase.INSTANTIATING: SessionPhase.STOPPING,
+    SessionPhase.RUNNING: SessionPhase.COLLECTING,
+}
+"""Where a session goes from each phase when it is to end now; from the others it is on its way already."""
+
+
+def acted(resource: R, action: Action, *, now: datetime, author: str, longest: timedelta | None = None) -> R:
+    """Do an action; `longest` is how long a session may last in all, None without limit."""
+    made: LabWorker | LabletSession
+    match resource, action:
+        case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze():
+            made = _worker(resource, action, now, author)
+        case LabletSession(), Extend(minutes=minutes):
+            made = _extended(resource, timedelta(minutes=minutes), now, longest)
+        case LabletSession(), Terminate(reason=reason):
+            made = terminated(resource, now=now, author=author, reason=reason or "ended by request")
+        case _:
+            raise Invalid(Fault("action", f"a {resource.kind} has no action {_name(action)}", "see its kind's actions"))
+    assert isinstance(made, type(resource))
+    return made
+
+
+def drained(worker: LabWorker, span: timedelta | None, *, now: datetime, author: str, reason: str) -> LabWorker:
+    """Begin a drain; one that is under way only gets another deadline, if that is asked for."""
+    if worker.status.phase is WorkerPhase.DRAINING:
+        if span is None:
+            return worker
+        return _status(worker, drain_deadline_at=now + span)
+    deadline = now + (span or timedelta(minutes=worker.spec.drain_deadline_minutes))
+    return moved(worker, WorkerPhase.DRAINING, author=author, now=now, reason=reason, drain_deadline_at=deadline)
+
+
+def terminated(session: LabletSession, *, now: datetime, author: str, reason: str) -> LabletSession:
+    """End a session now, by way of collecting and removing what is on a worker."""
+    phase, outcome = session.status.phase, SessionPhase.TERMINATED
+    if phase in _ENDS:
+        target = _ENDS[phase]
+        return moved(session, target, author=author, now=now, reason=reason, outcome=outcome, outcome_reason=reason)
+    if phase not in SESSION.final and session.status.outcome is SessionPhase.FAILED:
+        # A session whose start failed is tried elsewhere, which nobody wants any more.
+        return _status(session, outcome=outcome, outcome_reason=reason)
+    return session
+
+
+def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str) -> LabWorker:
+    if worker.status.phase in WORKER.final:
+        raise _illegal(worker, action)
+    if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
+        raise Refused(f"{worker.metadata.name} is being deleted")
+    match action:
+        case Drain(deadline_minutes=minutes):
+            span = timedelta(minutes=minutes) if minutes else None
+            drain = drained(worker, span, now=now, author=author, reason="drain asked for")
+            return _wanted(drain, "stopped")
+        case Undrain():
+            return _wanted(_undrained(worker, now, author), "running")
+        case Pause():
+            return _wanted(worker, "stopped")
+        case Resume():
+            return _wanted(worker, "running")
+        case Snooze(minutes=minutes):
+            return _snoozed(worker, timedelta(minutes=minutes or worker.spec.idle.snooze_minutes), now)
+
+
+def _undrained(worker: LabWorker, now: datetime, author: str) -> LabWorker:
+    if worker.status.phase in HOSTING:
+        return worker
+    reason = "the drain was cancelled"
+    return moved(worker, _before_drain(worker), author=author, now=now, reason=reason, drain_deadline_at=None)
+
+
+def _before_drain(worker: LabWorker) -> WorkerPhase:
+    """Find the phase from which a drain began; the story may be longer than what is kept of it."""
+    for line in reversed(worker.status.history):
+        if line.phase != WorkerPhase.DRAINING:
+            phase = WorkerPhase(line.phase)
+            return phase if phase in HOSTING else WorkerPhase.READY
+    return WorkerPhase.READY if worker.status.cml.licensed else WorkerPhase.READY_UNLICENSED
+
+
+def _wanted(worker: LabWorker, state: str) -> LabWorker:
+    if worker.spec.wanted_state == state:
+        return worker
+    changes: dict[str, Any] = {"wanted_state": state}
+    metadata = msgspec.structs.replace(worker.metadata, generation=worker.metadata.generation + 1)
+    return msgspec.structs.replace(worker, metadata=metadata, spec=msgspec.structs.replace(worker.spec, **changes))
+
+
+def _snoozed(worker: LabWorker, span: timedelta, now: datetime) -> LabWorker:
+    until = now + span
+    verdict = worker.status.idle or IdleVerdict(idle=False, reason="snoozed", judged_at=now)
+    pause_at = None if verdict.pause_at is None else max(verdict.pause_at, until)
+    return _status(worker, idle=msgspec.structs.replace(verdict, snoozed_until=until, pause_at=pause_at))
+
+
+def _extended(session: LabletSession, span: timedelta, now: datetime, longest: timedelta | None) -> LabletSession:
+    status = session.status
+    if status.phase not in _EXTENDABLE:
+        raise _illegal(session, Extend(minutes=1))
+    if session.metadata.deletion_timestamp is not None:
+        raise Refused(f"{session.metadata.name} is being deleted")
+    if status.ends_at is None:
+        raise Refused(f"{session.metadata.name} has no end yet: its time begins when it runs")
+    end = status.ends_at + span
+    _hold_to(session, end, now, longest)
+    return _status(
+        session,
+        ends_at=end,
+        expires_at=end if session.spec.timeslot_end is not None else status.expires_at,
+        claim=msgspec.structs.replace(status.claim, end=status.claim.end + span) if status.claim else None,
+    )
+
+
+def _hold_to(session: LabletSession, end: datetime, now: datetime, longest: timedelta | None) -> None:
+    if end <= now:
+        raise Refused(f"{session.metadata.name} would be over by then all the same; ask for more minutes")
+    start = session.spec.timeslot_start or _ran_from(session)
+    if longest is not None and start is not None and end - start > longest:
+        most = longest // timedelta(minutes=1)
+        raise Refused(f"{session.metadata.name} would last longer than the {most} minutes its definition allows")
+
+
+def _ran_from(session: LabletSession) -> datetime | None:
+    lines = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
+    return lines[-1] if lines else None
+
+
+def _status(resource: R, **fields: object) -> R:
+    changes: dict[str, Any] = dict(fields)
+    return msgspec.structs.replace(resource, status=msgspec.structs.replace(resource.status, **changes))
+
+
+def _illegal(resource: LabWorker | LabletSession, action: WorkerAction | SessionAction) -> IllegalStep:
+    told = story(resource.status.history)
+    message = f"{kind_of(resource).name} {resource.status.phase}: {_name(action)} is not possible any more"
+    return IllegalStep(f"{message}\nits story:\n{told}" if told else message)
+
+
+def _name(action: Action) -> str:
+    return type(action).__name__.lower()

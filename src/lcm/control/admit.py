@@ -1,0 +1,179 @@
+"""Admission of new objects: what their author left out is filled in, what nobody may write is made here.
+
+Pure: what an object refers to is handed in. Called by `drafts`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from lcm.control.plane import R
+from lcm.control.records import kind_of
+from lcm.control.references import Sought, Target, choose
+from lcm.control.stepping import TEARDOWN
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import Fault, Forbidden, Invalid
+from lcm.model.identity import SEES_ALL, SERVICE, Caller, Subject
+from lcm.model.kinds import Resource
+from lcm.model.reservation import Reservation
+from lcm.model.resource import Metadata, PhaseChange
+from lcm.model.session import LabletSession
+from lcm.model.validate import check
+from lcm.model.worker import LabType
+
+PATIENCE: Final = timedelta(hours=4)
+"""How long a session without a slot waits, unless it says so itself."""
+
+_UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def admitted(
+    resource: R, *, caller: Caller, author: str, now: datetime, uid: str, target: Target | None, reason: str = "created"
+) -> R:
+    """Make the object that is stored of a document that was `held`; raises Invalid with every fault, or Forbidden."""
+    kind: Any = type(resource)
+    made: R = kind(metadata=_metadata(resource, caller, now, uid), spec=resource.spec)
+    if isinstance(made, LabletSession | Reservation):
+        assert isinstance(target, LabletDefinition), "a booking is admitted with its definition"
+        made = _booked(made, target, caller, now)
+    return _begun(made, author, now, reason)
+
+
+def held(resource: Resource, wanted: Sought | None, found: Sequence[Target]) -> Target | None:
+    """Hold a document against its kind's rules, and find what it refers to; raises Invalid with every fault."""
+    faults: list[Fault] = []
+    target: Target | None = None
+    try:
+        check(resource)
+    except Invalid as error:
+        faults += error.faults
+    try:
+        target = choose(wanted, found) if wanted else None
+    except Invalid as error:
+        faults += error.faults
+    if faults:
+        raise Invalid(*faults)
+    return target
+
+
+def looks_like_a_uid(name: str) -> bool:
+    """Tell whether a name could be taken for a uid, by which objects can be asked for too."""
+    return _UID.fullmatch(name) is not None
+
+
+def _metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
+    theirs = resource.metadata
+    if looks_like_a_uid(theirs.name):
+        raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that nothing else can be meant by"))
+    return Metadata(
+        name=theirs.name,
+        namespace=theirs.namespace,
+        labels=theirs.labels,
+        annotations=theirs.annotations,
+        uid=uid,
+        generation=1,
+        created_at=now,
+        finalizers=(TEARDOWN,) if kind_of(resource).machine else (),
+        owner=theirs.owner if caller.role in SERVICE else None,
+    )
+
+
+def _begun(resource: R, author: str, now: datetime, reason: str) -> R:
+    machine = kind_of(resource).machine
+    if machine is None:
+        return resource
+    line = PhaseChange(phase=machine.initial, at=now, by=author, reason=reason)
+    status = msgspec.structs.replace(resource.status, history=(line,))
+    return msgspec.structs.replace(resource, status=status)
+
+
+def _booked(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
+    spec = booking.spec
+    _permit(spec.owner, spec.priority, caller)
+    changes: dict[str, Any] = {
+        "definition": definition.metadata.name,
+        "owner": spec.owner or caller.name,
+        "lab_track": spec.lab_track or definition.spec.lab_track,
+    }
+    if isinstance(booking, LabletSession):
+        changes |= _session_terms(booking, definition, now)
+    filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
+    if faults := [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]:
+        raise Invalid(*faults)
+    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_terms(filled)))
+
+
+def _permit(owner: str, priority: int, caller: Caller) -> None:
+    if caller.role in SEES_ALL:
+        return
+    if owner not in ("", caller.name):
+        raise Forbidden(f"{caller.name} may not book for {owner}")
+    if priority > 0:
+        raise Forbidden("only staff may give a priority above 0")
+
+
+def _session_terms(session: LabletSession, definition: LabletDefinition, now: datetime) -> dict[str, Any]:
+    patience = session.spec.give_up_at
+    if session.spec.timeslot_start is None and patience is None:
+        patience = now + PATIENCE
+    return {"lab_instance_type": definition.spec.lab_type, "give_up_at": patience}
+
+
+def _owner_faults(booking: LabletSession | Reservation) -> Iterator[Fault]:
+    try:
+        msgspec.convert(booking.spec.owner, Subject)
+    except msgspec.ValidationError:
+        yield Fault("spec.owner", "no name of a person or program", "use letters, digits and . _ @ + -, at most 128")
+
+
+def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinition, now: datetime) -> Iterator[Fault]:
+    spec, longest = booking.spec, definition.spec.max_duration_minutes
+    if isinstance(spec.timeslot_end, datetime) and spec.timeslot_end <= now:
+        yield Fault("spec.timeslot_end", "the slot is over", "use a later one")
+    if isinstance(booking, LabletSession) and booking.spec.give_up_at is not None and booking.spec.give_up_at <= now:
+        yield Fault("spec.give_up_at", "that moment has passed", "use a later one, or leave it out")
+    minutes, path = _length(booking)
+    if minutes > longest:
+        yield Fault(
+            path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for {longest} at most"
+        )
+
+
+def _length(booking: LabletSession | Reservation) -> tuple[float, str]:
+    spec = booking.spec
+    if spec.timeslot_start is not None and spec.timeslot_end is not None:
+        return (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
+    assert isinstance(booking, LabletSession), "only sessions come without a slot"
+    return booking.spec.duration_minutes or 0, "spec.duration_minutes"
+
+
+def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:
+    # CML is what the field holds when nobody wrote it.
+    if isinstance(booking, LabletSession) and booking.spec.lab_instance_type not in (
+        LabType.CML,
+        definition.spec.lab_type,
+    ):
+        problem = f"{definition.metadata.name} is of type {definition.spec.lab_type}"
+        yield Fault("spec.lab_instance_type", problem, "leave it out")
+
+
+def _terms(booking: LabletSession | Reservation) -> dict[str, Any]:
+    """Say by when a booking must have run and when its time is over, as far as that is known."""
+    if isinstance(booking, LabletSession):
+        end = booking.spec.timeslot_end
+        return {"expires_at": end or booking.spec.give_up_at, "ends_at": end}
+    return {"starts_at": booking.spec.timeslot_start, "ends_at": _last_end(booking)}
+
+
+def _last_end(reservation: Reservation) -> datetime:
+    spec, series = reservation.spec, reservation.spec.recurrence
+    if series is None:
+        return spec.timeslot_end
+    first = spec.timeslot_start.astimezone(ZoneInfo(series.time_zone))
+    last = datetime.combine(series.until, first.time(), first.tzinfo)
+    return last + (spec.timeslot_end - spec.timeslot_start)

@@ -1,0 +1,90 @@
+"""Admission of changes: which fields stay as they were, and what a new document leaves out on purpose.
+
+Pure. A field that admission once filled in is kept when a new document does not name it: who applies the same file
+twice changes nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from lcm.control.plane import R
+from lcm.model.definition import FIXED_PER_VERSION, LabletDefinition
+from lcm.model.errors import Fault, Forbidden, Invalid
+from lcm.model.identity import SEES_ALL, Caller
+from lcm.model.pool import LabWorkerPool
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabType, LabWorker, WorkerPhase
+
+_FREE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
+_NEW_VERSION: Final = "publish a new version"
+_BOOK_ANEW: Final = "delete it and book anew"
+
+
+def amended(stored: R, wanted: R, *, caller: Caller) -> R:
+    """Give the stored object with another's spec, labels and annotations; the very same one when nothing differs."""
+    spec = _completed(stored, wanted, caller)
+    theirs, ours = wanted.metadata, stored.metadata
+    if (spec, theirs.labels, theirs.annotations) == (stored.spec, ours.labels, ours.annotations):
+        return stored
+    metadata = msgspec.structs.replace(
+        ours,
+        labels=theirs.labels,
+        annotations=theirs.annotations,
+        generation=ours.generation + (spec != stored.spec),
+    )
+    new = msgspec.structs.replace(stored, metadata=metadata, spec=spec)
+    if faults := list(_fixed(stored, new)):
+        raise Invalid(*faults)
+    return new
+
+
+def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401 - any kind's spec, and the same one back
+    if not isinstance(stored, LabletSession | Reservation):
+        return wanted.spec
+    old: Any = stored.spec
+    new: Any = wanted.spec
+    changes: dict[str, Any] = {"owner": new.owner or old.owner, "lab_track": new.lab_track or old.lab_track}
+    if new.definition == old.definition.partition(":")[0]:
+        changes["definition"] = old.definition
+    if isinstance(stored, LabletSession):
+        # CML is what the field holds when nobody wrote it.
+        unsaid = new.lab_instance_type is LabType.CML
+        changes["lab_instance_type"] = old.lab_instance_type if unsaid else new.lab_instance_type
+        changes["give_up_at"] = new.give_up_at or old.give_up_at
+        changes["priority"] = _priority(old.priority, new.priority, caller)
+    return msgspec.structs.replace(new, **changes)
+
+
+def _priority(old: int, new: int, caller: Caller) -> int:
+    if caller.role in SEES_ALL:
+        return new
+    if new not in (0, old):
+        raise Forbidden("only staff may change a priority")
+    return old
+
+
+def _fixed(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects of one kind
+    match old:
+        case LabletSession():
+            yield from _changed("spec", old.spec, new.spec, free=_FREE_IN_SESSIONS, remedy=_BOOK_ANEW)
+        case Reservation():
+            yield from _changed("spec", old.spec, new.spec, remedy=_BOOK_ANEW)
+        case LabletDefinition():
+            free = frozenset(old.spec.__struct_fields__) - set(FIXED_PER_VERSION)
+            yield from _changed("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
+        case LabWorkerPool() if old.spec.lab_track != new.spec.lab_track:
+            yield Fault("spec.lab_track", "a pool serves one track for life", "make another pool")
+        case LabWorker() if old.status.phase is not WorkerPhase.PENDING:
+            remedy = "delete the worker and make another"
+            yield from _changed("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
+
+
+def _changed(
+    path: str, old: msgspec.Struct, new: msgspec.Struct, *, remedy: str, free: frozenset[str] = frozenset()
+) -> Iterator[Fault]:
+    for name in old.__struct_fields__:
+        if name not in free and getattr(old, name) != getattr(new, name):
+            yield Fault(f"{path}.{name}", "cannot be changed any more", remedy)

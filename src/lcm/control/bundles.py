@@ -1,0 +1,121 @@
+"""Packing changes of many objects into commits within the store's limits. Pure. Used by `applying` and `importing`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from lcm.control.drafts import Draft
+from lcm.control.plane import Applied
+from lcm.control.records import Record, key_of
+from lcm.control.references import Target, hold
+from lcm.model.event import encode
+from lcm.model.kinds import Resource
+from lcm.store.base import MAX_BYTES, MAX_OPERATIONS, Check, Op, Put
+
+_OPERATIONS: Final = MAX_OPERATIONS - 16
+_BYTES: Final = MAX_BYTES - 100_000
+"""What is left of a commit for its fence, its events and what a quota or guard adds."""
+
+_OVERHEAD_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One document, what was stored of it, and what it changes: None for nothing."""
+
+    place: int
+    resource: Resource
+    record: Record[Any] | None
+    draft: Draft[Any] | None
+
+    @property
+    def key(self) -> str:
+        """Where the store keeps it."""
+        return key_of(self.resource)
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether the object is yet to be made."""
+        return self.record is None
+
+    @property
+    def after(self) -> Resource:
+        """The object as it will be."""
+        if self.draft is None:
+            assert self.record is not None, "what is not there differs from any document"
+            return self.record.resource  # type: ignore[no-any-return]
+        return self.draft.edit.after  # type: ignore[no-any-return]
+
+    def applied(self, revision: int | None = None) -> Applied:
+        """Say what became of it; without a revision, nothing was written."""
+        metadata = self.resource.metadata
+        before = self.record.revision if self.record else 0
+        return Applied(
+            kind=self.resource.kind,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            outcome="unchanged" if self.draft is None else "created" if self.is_new else "configured",
+            resource_version=before if revision is None else revision,
+        )
+
+
+@dataclass(slots=True)
+class Bundle:
+    """What goes into one commit."""
+
+    items: list[Item] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    events: list[bytes] = field(default_factory=list)
+    targets: dict[str, Target] = field(default_factory=dict)
+    size: int = 0
+
+    def takes(self, other: "Bundle", most: int) -> bool:
+        """Tell whether another fits in as well; one that is too large for any commit is alone with the error."""
+        return not self.items or (
+            len(self.ops) + len(self.targets) + len(other.ops) + len(other.targets) <= _OPERATIONS
+            and self.size + other.size <= _BYTES
+            and len(self.items) < most
+        )
+
+    def add(self, other: "Bundle") -> None:
+        """Take another in."""
+        self.items += other.items
+        self.ops += other.ops
+        self.events += other.events
+        self.targets |= other.targets
+        self.size += other.size
+
+    def checks(self, written: Mapping[str, int]) -> Sequence[Check]:
+        """Hold what is referred to as it was seen, or as an earlier bundle wrote it; what is within needs no hold."""
+        within = {item.key for item in self.items}
+        return [hold(target, written.get(key)) for key, target in self.targets.items() if key not in within]
+
+
+def bundled(items: Sequence[Item], *, now: datetime, most: int = MAX_OPERATIONS) -> Iterator[Bundle]:
+    """Pack items in their order, at most so many a commit."""
+    bundle = Bundle()
+    for item in items:
+        one = _single(item, now)
+        if not bundle.takes(one, most):
+            yield bundle
+            bundle = Bundle()
+        bundle.add(one)
+    if bundle.items:
+        yield bundle
+
+
+def _single(item: Item, now: datetime) -> Bundle:
+    assert item.draft is not None, "only changes are written"
+    ops = list(item.draft.edit.ops())
+    events = [encode(event) for event in item.draft.edit.events(now)]
+    target = item.draft.target
+    size = sum(map(_op_size, ops)) + sum(len(event) + _OVERHEAD_BYTES for event in events)
+    return Bundle([item], ops, events, {key_of(target): target} if target is not None else {}, size)
+
+
+def _op_size(op: Op) -> int:
+    size = len(op.key) + _OVERHEAD_BYTES
+    if isinstance(op, Put):
+        size += len(op.value) + sum(4 * (len(name) + len(text)) + _OVERHEAD_BYTES for name, text in op.labels.items())
+    return size

@@ -1,0 +1,165 @@
+"""The line to an API: a request out, an answer back, or the error that the plane behind it raised. Used by `client`.
+
+No answer is `Unreachable`, and so is one by somebody else on the way who cannot reach the API. Only the API itself can
+say that something is not there.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+
+from lcm.control.problems import Problem, error_of
+from lcm.control.wire import DEAD_SECONDS
+from lcm.model.errors import Fault, Invalid, LcmError, Stuck, Unreachable
+from lcm.model.secret import Secret
+from lcm.store.codec import read_known
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+CLOSED: Final = "the plane was closed"
+_HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": "lcm", "Content-Type": "application/json"}
+# Shorter than any server keeps an idle connection, so that a request does not meet its end.
+_POOL: Final = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
+_PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take."""
+
+    connect_seconds: float = 5
+    request_seconds: float = 30
+    apply_seconds: float = 300
+    """A whole folder of documents, each of them admitted and written."""
+    silence_seconds: float = DEAD_SECONDS
+    """Until a watch that says nothing counts as dead."""
+
+
+class Line:
+    """One pool of connections to one API, as one caller."""
+
+    def __init__(
+        self,
+        url: str,
+        token: Secret,
+        *,
+        actor: str,
+        limits: Limits,
+        trust: ssl.SSLContext | None,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> None:
+        self.limits = limits
+        self.closed = False
+        self._client = httpx.AsyncClient(
+            base_url=_checked(url),
+            headers=_HEADERS | {"Authorization": f"Bearer {token.reveal()}"} | ({"Lcm-Actor": actor} if actor else {}),
+            timeout=_time_limits(limits, limits.request_seconds),
+            transport=transport or _network(url, trust),
+            trust_env=False,  # a proxy for the internet does not lead to our own API
+        )
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        seconds: float | None = None,
+    ) -> bytes:
+        """Send a request and return the answer's body, or raise the error that the answer tells of."""
+        limit = seconds or self.limits.request_seconds
+        request = self._client.build_request(
+            method, path, params=query, headers=headers, content=body, timeout=_time_limits(self.limits, limit)
+        )
+        try:
+            async with asyncio.timeout(limit + self.limits.connect_seconds):
+                response = await self._send(request)
+                await response.aread()
+        except (httpx.RequestError, TimeoutError) as error:
+            raise unanswered(request, error) from error
+        if response.is_success:
+            return response.content
+        raise told(response)
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        """Ask for an answer that does not end by itself. What breaks off, or falls silent, is Unreachable."""
+        times = _time_limits(self.limits, self.limits.silence_seconds)
+        request = self._client.build_request("GET", path, params=query, timeout=times)
+        try:
+            response = await self._send(request)
+            try:
+                if not response.is_success:
+                    await response.aread()
+                    raise told(response)
+                yield response
+            finally:
+                await response.aclose()
+        except httpx.RequestError as error:
+            raise unanswered(request, error) from error
+
+    async def close(self) -> None:
+        """Let go of connections. May be repeated."""
+        self.closed = True
+        await self._client.aclose()
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        if self.closed:
+            raise Unreachable(CLOSED)
+        return await self._client.send(request, stream=True)
+
+
+def read(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Read an answer as its type."""
+    try:
+        return read_known(body, kind)
+    except ValueError as error:
+        raise Stuck("UnexpectedAnswer", f"the API answered with no {kind.__name__}: {error}") from error
+
+
+def unanswered(request: httpx.Request, error: Exception) -> Unreachable:
+    """Say that no answer came."""
+    return Unreachable(f"{request.method} {request.url}: {str(error) or type(error).__name__}")
+
+
+def told(response: httpx.Response) -> LcmError:
+    """Read what an answer, which has been read to its end, tells went wrong."""
+    try:
+        return error_of(msgspec.json.decode(response.content, type=Problem))
+    except ValueError:
+        pass
+    where = f"{response.request.method} {response.request.url}"
+    if response.is_server_error or response.status_code in _PASSING:
+        return Unreachable(f"{where}: answered {response.status_code}")
+    text = response.content[:_SHOWN].decode(errors="replace")
+    return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, which no API of ours does: {text}")
+
+
+def _time_limits(limits: Limits, read_seconds: float) -> httpx.Timeout:
+    return httpx.Timeout(connect=limits.connect_seconds, read=read_seconds, write=read_seconds, pool=None)
+
+
+def _network(url: str, trust: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
+    verify: ssl.SSLContext | bool = trust or url.startswith("https:")  # reading the system's trust takes a while
+    return httpx.AsyncHTTPTransport(verify=verify, limits=_POOL, trust_env=False)
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = httpx.URL(url)
+        sound = parts.scheme in {"http", "https"} and bool(parts.host) and not parts.userinfo
+    except (httpx.InvalidURL, ValueError):
+        sound = False
+    if not sound:
+        raise Invalid(Fault("url", "not the address of an API", "write http://host:port or https://host"))
+    return url.rstrip("/")

@@ -1,0 +1,160 @@
+"""A watch over HTTP: takes up its stream again after every cut, from the last commit it delivered. Used by `client`."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Self
+
+import httpx
+import msgspec
+
+from lcm.control.client_line import CLOSED, Line, read
+from lcm.control.plane import Changes, Ref, Seen
+from lcm.control.problems import error_of
+from lcm.control.wire import EPOCH, NDJSON, Sight
+from lcm.control.wire import Line as Told
+from lcm.model.errors import Later, LcmError, Relist, Stuck, Throttled, Unreachable
+from lcm.model.kinds import KINDS, Resource
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_LONGEST_THROTTLE: Final = 60.0
+_LONGEST_LINE: Final = 64_000_000
+_RESTORED: Final = "the store was restored; list again"
+_NOTHING: Final = b"null"
+_decoder: Final = msgspec.json.Decoder(Told)
+
+
+class HttpWatch:
+    """One reader. A read that is cancelled goes on in its task, and the next one finds what it brought."""
+
+    def __init__(
+        self,
+        line: Line,
+        kinds: Sequence[type[Resource]],
+        *,
+        after: int,
+        chance: Callable[[], float],
+        on_end: Callable[["HttpWatch"], None],
+    ) -> None:
+        self._line = line
+        self._kinds = ",".join(kind.__name__ for kind in kinds)
+        self._after = after
+        self._chance = chance
+        self._on_end = on_end
+        self._ready: deque[Changes] = deque()
+        self._reading: asyncio.Task[None] | None = None
+        self._open = AsyncExitStack()
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._rest = b""
+        self._epoch: str | None = None
+        self._failures = 0
+        self._error: LcmError | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Changes:
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.wait({self._reading})
+            self._settle()
+        return self._ready.popleft()
+
+    async def aclose(self) -> None:
+        self._ready.clear()
+        self._fail(Relist(CLOSED))
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+        await self._hang_up()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _settle(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None and not reading.cancelled():
+            reading.result()
+
+    def _fail(self, error: LcmError) -> None:
+        self._error = self._error or error
+        self._on_end(self)
+
+    async def _read(self) -> None:
+        """Read until something is ready, or it is known that nothing ever will be."""
+        while not self._ready and self._error is None:
+            try:
+                await self._read_chunk()
+            except Later as error:
+                if self._line.closed:
+                    self._fail(Relist(CLOSED))
+                    break
+                await self._hang_up()
+                await asyncio.sleep(self._pause(error))
+            except LcmError as error:
+                self._fail(error)
+        if self._error is not None:
+            await self._hang_up()
+
+    async def _read_chunk(self) -> None:
+        if self._chunks is None:
+            self._chunks = await self._call()
+        try:
+            chunk = await anext(self._chunks)
+        except (StopAsyncIteration, httpx.RequestError) as error:
+            raise Unreachable(f"the stream broke off: {str(error) or type(error).__name__}") from error
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise Stuck("UnexpectedAnswer", f"a line of a watch is longer than {_LONGEST_LINE} bytes")
+        for line in filter(None, lines):
+            self._take(line)
+
+    async def _call(self) -> AsyncIterator[bytes]:
+        query = {"kinds": self._kinds, "after": str(self._after)}
+        response = await self._open.enter_async_context(self._line.stream("/api/watch", query))
+        if not response.headers.get("content-type", "").startswith(NDJSON):
+            raise Stuck("UnexpectedAnswer", "a watch was answered by something that is no API of ours")
+        epoch = response.headers.get(EPOCH)
+        if self._epoch not in (None, epoch):
+            raise Relist(_RESTORED)
+        self._epoch = epoch
+        return response.aiter_bytes()
+
+    async def _hang_up(self) -> None:
+        opened, self._open = self._open, AsyncExitStack()
+        self._chunks, self._rest = None, b""
+        await opened.aclose()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told = _decoder.decode(line)
+        except ValueError as error:
+            raise Stuck("UnexpectedAnswer", f"a line of a watch cannot be read: {error}") from error
+        if told.problem is not None:
+            raise error_of(told.problem)
+        self._failures = 0
+        if told.seen:
+            self._ready.append(Changes(told.revision, [_seen(sight) for sight in told.seen]))
+            self._after = told.revision
+
+    def _pause(self, error: Later) -> float:
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        told = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
+        return max(min(told, _LONGEST_THROTTLE), longest * (0.5 + self._chance() / 2))
+
+
+def _seen(sight: Sight) -> Seen:
+    known = KINDS.get(sight.kind)
+    if known is None:
+        raise Stuck("UnexpectedAnswer", f"a watch tells of a {sight.kind}, which nobody asked for")
+    ref = Ref(known.struct, sight.name, sight.namespace)
+    return Seen(ref, None if bytes(sight.object) == _NOTHING else read(sight.object, known.struct))

@@ -1,0 +1,71 @@
+"""From a document to an edit that may be committed: references found, admission passed, quota asked.
+
+One way in for creates, changes and applies. Used by `local` and `applying`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from lcm.control.admit import admitted, held
+from lcm.control.amend import amended
+from lcm.control.ledger import Edit, Ledger
+from lcm.control.plane import R
+from lcm.control.records import Record
+from lcm.control.references import Found, Sought, Target, sought, stored
+from lcm.model.identity import Caller
+from lcm.model.kinds import Resource
+from lcm.store.base import Op
+
+Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]
+"""Asked about objects that are to be made in one commit: raises Refused, or gives operations that join the commit, so
+that two commits which would pass it only together touch a common key."""
+
+
+async def unlimited(_: Caller, __: Sequence[Resource]) -> Sequence[Op]:
+    """Refuse nothing."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Generic[R]):
+    """A change that was admitted, and what it refers to, which must stay as it was seen until the commit."""
+
+    edit: Edit[R]
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Admits what one caller writes."""
+
+    ledger: Ledger
+    ids: Callable[[], str]
+
+    async def new(self, resource: R, *, found: Found | None = None) -> Draft[R]:
+        """Admit a new object; `found` gives what its names may mean, else the store does."""
+        wanted = sought(resource)
+        target = held(resource, wanted, await self._among(wanted, found))
+        made = admitted(
+            resource,
+            caller=self.ledger.caller,
+            author=self.ledger.author,
+            now=self.ledger.clock.now(),
+            uid=self.ids(),
+            target=target,
+        )
+        return Draft(Edit(None, made), target)
+
+    async def changed(self, record: Record[R], wanted: R, *, found: Found | None = None) -> Draft[R] | None:
+        """Admit a change; None means that nothing differs."""
+        after = amended(record.resource, wanted, caller=self.ledger.caller)
+        if after is record.resource:
+            return None
+        refers = sought(after)
+        anew = refers if refers != sought(record.resource) else None
+        return Draft(Edit(record, after), held(after, anew, await self._among(anew, found)))
+
+    async def _among(self, wanted: Sought | None, found: Found | None) -> Sequence[Target]:
+        if wanted is None:
+            return ()
+        return await (found(wanted) if found else stored(self.ledger.store, wanted))

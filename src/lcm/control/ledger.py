@@ -1,0 +1,120 @@
+"""Objects as one caller reads and writes them. Every write of the plane goes through `Ledger.submit`.
+
+Made by `local` for each caller; the parts of the plane that need the store are handed one.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Generic, TypeVar
+
+from lcm.control import events
+from lcm.control.plane import R, Ref
+from lcm.control.records import Record, at_revision, change, creation, find, removal
+from lcm.model.clock import Clock
+from lcm.model.errors import Conflict, Forbidden, Gone
+from lcm.model.event import Event, encode
+from lcm.model.identity import PERMITTED, SERVICE, Caller, Verb, sees
+from lcm.model.machine import USER
+from lcm.store.base import Fence, Op, Store
+
+T = TypeVar("T")
+ATTEMPTS: Final = 32
+"""How often a write without a precondition is tried while others are faster; each time one of them has succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit(Generic[R]):
+    """One object before and after a change; `removed`: `after` is the last that is seen of it."""
+
+    before: Record[R] | None
+    after: R
+    removed: bool = False
+    origin: str = events.CREATED
+    quiet: bool = False
+    """It means nothing to the outside."""
+
+    def ops(self) -> Sequence[Op]:
+        """Say what the store must do."""
+        if self.before is None:
+            return creation(self.after)
+        return removal(self.before) if self.removed else change(self.before, self.after)
+
+    def events(self, now: datetime) -> Sequence[Event]:
+        """Say what it means to the outside."""
+        before = self.before.resource if self.before else None
+        if self.quiet:
+            return ()
+        return events.derive(before, self.after, now=now, removed=self.removed, origin=self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The store as one caller may use it, under at most one fence."""
+
+    store: Store
+    clock: Clock
+    caller: Caller
+    fence: Fence | None = None
+    author: str = field(init=False)
+    """Under which name the caller stands in an object's story."""
+
+    def __post_init__(self) -> None:
+        served = self.caller.role in SERVICE and self.caller.actor not in ("", USER)
+        object.__setattr__(self, "author", self.caller.actor if served else self.caller.name)
+
+    def allow(self, verb: Verb, kind: type[R]) -> None:
+        """Raise Forbidden unless the caller's role may do this with this kind."""
+        if self.caller.role not in PERMITTED[kind.__name__][verb]:
+            raise Forbidden(f"a caller of role {self.caller.role} may not {verb} {kind.__name__} objects")
+
+    def served(self, what: str) -> None:
+        """Raise Forbidden unless the caller is one of our own processes."""
+        if self.caller.role not in SERVICE:
+            raise Forbidden(f"a caller of role {self.caller.role} may not {what}")
+
+    async def find(self, ref: Ref[R]) -> Record[R] | None:
+        """Read an object; None means that there is none for this caller."""
+        record = await find(self.store, ref)
+        return record if record is not None and sees(self.caller, record.resource) else None
+
+    async def need(self, ref: Ref[R]) -> Record[R]:
+        """Read an object that must be there."""
+        record = await self.find(ref)
+        if record is None:
+            raise missing(ref)
+        return record
+
+    async def write(self, edit: Edit[R], *ops: Op) -> R:
+        """Commit one object's change, and return it as it is then."""
+        revision = await self.commit(edit, ops=ops)
+        return at_revision(edit.after, revision)
+
+    async def commit(self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = ()) -> int:
+        """Commit changes with the events they cause; return the revision."""
+        now = self.clock.now()
+        every = [*told, *(event for edit in edits for event in edit.events(now))]
+        mine = [op for edit in edits for op in edit.ops()]
+        return await self.submit([*mine, *ops], [encode(event) for event in every])
+
+    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = ()) -> int:
+        """Write, under the fence. Every write of the plane ends here."""
+        if self.fence is not None:
+            self.served("write under a lease")
+        return await self.store.commit(*ops, events=events, fence=self.fence)
+
+
+def missing(ref: Ref[R]) -> Gone:
+    """Say that an object is not there; the same for what the caller may not see."""
+    return Gone(f"there is no {ref.kind.__name__} {ref.name} in namespace {ref.namespace}")
+
+
+async def persistently(attempt: Callable[[], Awaitable[T]], *, unless: Callable[[Conflict], bool]) -> T:
+    """Try again when somebody else was faster, unless the caller asked to be told of that."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await attempt()
+        except Conflict as error:
+            if unless(error):
+                raise
+    return await attempt()

@@ -1,0 +1,161 @@
+"""Errors as problem documents (RFC 9457) and back, so that a caller over HTTP gets the very error a local one would.
+
+`api` answers with them, `control.client` reads them; one table serves both ways. `reason` is what programs look at.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from lcm.model.errors import (
+    Conflict,
+    Deposed,
+    Fault,
+    Forbidden,
+    Gone,
+    IllegalStep,
+    Invalid,
+    Later,
+    LcmError,
+    NoRoom,
+    Refused,
+    Relist,
+    Stuck,
+    Throttled,
+    TooLarge,
+    Unreachable,
+)
+
+MEDIA_TYPE: Final = "application/problem+json"
+_PRECONDITION_FAILED: Final = 412
+_SERVER: Final = 500
+_LONGEST_WAIT: Final = timedelta(hours=1)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not done."""
+
+    title: str
+    status: int
+    detail: str
+    reason: str
+    type: str = "about:blank"
+    faults: tuple[Fault, ...] | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    wanted: int | UnsetType = UNSET
+    found: int | UnsetType = UNSET
+    retry_after_seconds: float | UnsetType = UNSET
+    stuck: str | UnsetType = UNSET
+    """With what a person can help."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    error: type[LcmError]
+    reason: str
+    status: int
+    title: str
+
+
+_EXISTS: Final = _Row(Conflict, "AlreadyExists", 409, "It exists already")
+_ROWS: Final = (
+    _Row(Conflict, "Conflict", 409, "Somebody was faster"),
+    _Row(Relist, "Relist", 410, "That history is gone"),
+    _Row(Deposed, "Deposed", 409, "The lease's term is over"),
+    _Row(Gone, "NotFound", 404, "Not found"),
+    _Row(Invalid, "Invalid", 422, "Not valid"),
+    _Row(TooLarge, "TooLarge", 413, "Too large"),
+    _Row(IllegalStep, "IllegalStep", 409, "No such step"),
+    _Row(Forbidden, "Forbidden", 403, "Not allowed"),
+    _Row(NoRoom, "NoRoom", 409, "No room"),
+    _Row(Throttled, "Throttled", 503, "Slow down"),
+    _Row(Unreachable, "Unreachable", 503, "No answer from a part of the system"),
+    _Row(Stuck, "Stuck", 500, "A person must help"),
+    _Row(Later, "Later", 503, "Try again later"),
+    _Row(Refused, "Refused", 409, "Refused"),
+)
+"""A class stands before those it derives from."""
+
+
+def problem_of(error: LcmError, *, matched: bool = False) -> Problem:
+    """Write an error; `matched` says that the request named a revision by If-Match."""
+    row = next(row for row in _ROWS if isinstance(error, row.error))
+    if isinstance(error, Conflict):
+        row = row if error.wanted else _EXISTS
+        return Problem(
+            title=row.title,
+            status=_PRECONDITION_FAILED if matched else row.status,
+            detail=str(error),
+            reason=row.reason,
+            key=error.key,
+            wanted=error.wanted,
+            found=error.found,
+        )
+    return Problem(
+        title=row.title,
+        status=row.status,
+        detail=str(error),
+        reason=row.reason,
+        faults=error.faults if isinstance(error, Invalid) else UNSET,
+        retry_after_seconds=error.after.total_seconds() if isinstance(error, Later) else UNSET,
+        stuck=error.reason if isinstance(error, Stuck) else UNSET,
+    )
+
+
+def error_of(problem: Problem) -> LcmError:
+    """Read the error that a problem was made of; one that has none of ours becomes its nearest kin."""
+    make = _MAKERS.get(problem.reason)
+    if make is not None:
+        return make(problem)
+    if problem.status >= _SERVER:
+        return Stuck(problem.reason, problem.detail)
+    return Refused(f"{problem.reason}: {problem.detail}")
+
+
+def _conflict(problem: Problem) -> LcmError:
+    return Conflict(problem.key or "", wanted=problem.wanted or 0, found=problem.found or 0)
+
+
+def _invalid(problem: Problem) -> LcmError:
+    return Invalid(*(problem.faults or (Fault("request", problem.detail),)))
+
+
+def _stuck(problem: Problem) -> LcmError:
+    return Stuck(problem.stuck or problem.reason, problem.detail)
+
+
+def _plain(kind: type[LcmError]) -> Callable[[Problem], LcmError]:
+    return lambda problem: kind(problem.detail)
+
+
+def _later(kind: type[Later]) -> Callable[[Problem], LcmError]:
+    return lambda problem: kind(problem.detail, after=_wait(problem))
+
+
+def _wait(problem: Problem) -> timedelta:
+    seconds = problem.retry_after_seconds
+    if isinstance(seconds, UnsetType) or not 0 <= seconds <= _LONGEST_WAIT.total_seconds():
+        return timedelta(seconds=1)
+    return timedelta(seconds=seconds)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
+    **{row.reason: _plain(row.error) for row in _ROWS if row.error in {Relist, Deposed, Gone, Refused}},
+    **{row.reason: _plain(row.error) for row in _ROWS if row.error in {TooLarge, IllegalStep, Forbidden, NoRoom}},
+    "Conflict": _conflict,
+    "AlreadyExists": _conflict,
+    "Invalid": _invalid,
+    "Malformed": _invalid,
+    "Stuck": _stuck,
+    "NoRoute": _stuck,
+    "Later": _later(Later),
+    "Throttled": _later(Throttled),
+    "RateLimited": _later(Throttled),
+    "Unreachable": _later(Unreachable),
+    "RequestTimeout": _later(Unreachable),
+    "Unauthorized": _plain(Forbidden),
+}

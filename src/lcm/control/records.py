@@ -1,0 +1,170 @@
+"""Objects as the store keeps them: where, in what form, and how they are read back.
+
+A stored document carries no revision; whoever reads it puts the entry's in. Used by every part of `control` that reads
+or writes objects.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from lcm.control.plane import R, Ref
+from lcm.model.errors import Fault, Invalid, Stuck
+from lcm.model.kinds import KINDS, Kind, Resource
+from lcm.model.validate import read
+from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
+from lcm.store.codec import Codec
+
+S = TypeVar("S", bound=msgspec.Struct)
+UIDS: Final = "uids/"
+TELEMETRY: Final = "telemetry/"
+CODEC: Final = Codec()
+BY_PLURAL: Final = {kind.plural: kind for kind in KINDS.values()}
+
+NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.:-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[R]):
+    """An object together with the entry it was read from."""
+
+    resource: R
+    entry: Entry
+
+    @property
+    def key(self) -> str:
+        """Where it is."""
+        return self.entry.key
+
+    @property
+    def revision(self) -> int:
+        """Which state of it this is."""
+        return self.entry.revision
+
+
+def kind_of(resource: Resource) -> Kind:
+    """Give what is known about an object's kind."""
+    return KINDS[resource.kind]
+
+
+def key_of(resource: Resource) -> str:
+    """Say where the store keeps an object."""
+    return kind_of(resource).key(resource.metadata.namespace, resource.metadata.name)
+
+
+def telemetry_key(resource: Resource) -> str:
+    """Say where a worker's newest measurements are."""
+    return f"{TELEMETRY}{resource.metadata.namespace}/{resource.metadata.name}"
+
+
+def nameable(ref: Ref[R]) -> bool:
+    """Tell whether an object could have such a name; what could not is not there."""
+    return NAME.fullmatch(ref.name) is not None and NAME.fullmatch(ref.namespace) is not None
+
+
+def located(key: str) -> Ref[Resource] | None:
+    """Name the object that a key holds; None for keys that hold something else."""
+    plural, _, rest = key.partition("/")
+    kind = BY_PLURAL.get(plural)
+    namespace, _, name = rest.partition("/")
+    return Ref(kind.struct, name, namespace) if kind else None
+
+
+def at_revision(resource: R, revision: int) -> R:
+    """Give an object with a revision in it."""
+    metadata = msgspec.structs.replace(resource.metadata, resource_version=revision)
+    return msgspec.structs.replace(resource, metadata=metadata)
+
+
+def opened(entry: Entry, kind: type[R]) -> R:
+    """Read an entry as its kind."""
+    resource = CODEC.decode(entry.value, kind)
+    # Nobody else has seen it yet, and copying both structs costs more than reading them.
+    msgspec.structs.force_setattr(resource.metadata, "resource_version", entry.revision)
+    return resource
+
+
+async def find(store: Store, ref: Ref[R]) -> Record[R] | None:
+    """Read an object by name, or else by uid; None means that there is none."""
+    if not nameable(ref):
+        return None
+    entry = await store.get(ref.key)
+    return Record(opened(entry, ref.kind), entry) if entry else await _by_uid(store, ref)
+
+
+async def _by_uid(store: Store, ref: Ref[R]) -> Record[R] | None:
+    named = await store.get(UIDS + ref.name)
+    key = named.value.decode() if named else ""
+    entry = await store.get(key) if key.startswith(f"{ref.known.plural}/") else None
+    resource = opened(entry, ref.kind) if entry else None
+    # The name may have passed to another object since the uid was looked up.
+    if entry is None or resource is None or resource.metadata.uid != ref.name:
+        return None
+    return Record(resource, entry)
+
+
+def may_belong(entry: Entry, name: str) -> bool:
+    """Tell, without reading it, whether an entry could belong to somebody: whose name is not in it does not own it."""
+    return f'"{name}"'.encode() in entry.value
+
+
+def written(resource: S, onto: bytes | None = None) -> bytes:
+    """Write a document as the store keeps it, or raise Invalid if it could not be read again.
+
+    What code has put together was never held against the limits of its fields; a document that only fails when it is
+    next read would be lost.
+    """
+    raw = CODEC.encode(resource, onto=onto)
+    try:
+        CODEC.decode(raw, type(resource))
+    except Stuck as error:
+        raise _invalid(raw, type(resource)) from error
+    return raw
+
+
+def _invalid(raw: bytes, kind: type[msgspec.Struct]) -> Invalid:
+    document = msgspec.json.decode(raw.partition(b"\n")[2])
+    try:
+        read(document) if kind.__name__ in KINDS else msgspec.convert(document, kind)
+    except Invalid as error:
+        return error
+    except msgspec.ValidationError as error:
+        return Invalid(Fault("document", str(error), f"see the documentation of {kind.__name__}"))
+    raise AssertionError("what cannot be read again is not valid")
+
+
+def creation(resource: Resource) -> Sequence[Op]:
+    """Say how the store makes an object and the way to it by uid."""
+    key = key_of(resource)
+    bare = at_revision(resource, ABSENT)
+    return (
+        Put(key, written(bare), resource.metadata.labels, at=ABSENT),
+        Put(UIDS + resource.metadata.uid, key.encode(), at=ABSENT),
+    )
+
+
+def change(before: Record[R], after: R) -> Sequence[Op]:
+    """Say how the store puts one state in place of another."""
+    raw = written(at_revision(after, ABSENT), _unknown(before))
+    return (Put(before.key, raw, after.metadata.labels, at=before.revision),)
+
+
+def _unknown(before: Record[R]) -> bytes | None:
+    """Give the stored state if it holds what this version does not know, which must not be lost.
+
+    What writes back to the very bytes it was read from holds nothing else; that is soon found out.
+    """
+    same = CODEC.encode(at_revision(before.resource, ABSENT)) == before.entry.value
+    return None if same else before.entry.value
+
+
+def removal(before: Record[R]) -> Sequence[Op]:
+    """Say how the store forgets an object and all that hangs on it."""
+    resource = before.resource
+    ops: list[Op] = [Delete(before.key, at=before.revision), Delete(UIDS + resource.metadata.uid)]
+    if resource.kind == "LabWorker":
+        ops.append(Delete(telemetry_key(resource)))
+    return ops

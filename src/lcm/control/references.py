@@ -1,0 +1,116 @@
+"""What an object refers to by name, and which of the objects found under that name is meant.
+
+A create or change holds what it refers to at the revision it saw; a delete marks an object before it looks for users.
+So one of the two always notices the other.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lcm.control.plane import Ref
+from lcm.control.records import find, key_of, opened
+from lcm.model.definition import DefinitionState, LabletDefinition, version_key
+from lcm.model.errors import Fault, Invalid
+from lcm.model.kinds import KINDS, Resource
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.store.base import Check, Store, everything
+
+Target = WorkerTemplate | LabletDefinition
+_LISTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A name in a spec, and what it must be the name of. A definition's may leave the version out."""
+
+    kind: type[Target]
+    name: str
+    namespace: str
+    path: str
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether there can be but one."""
+        return self.kind is WorkerTemplate or ":" in self.name
+
+    @property
+    def prefix(self) -> str:
+        """Where the store keeps every version."""
+        return KINDS[self.kind.__name__].key(self.namespace, f"{self.name}:")
+
+
+Found = Callable[[Sought], Awaitable[Sequence[Target]]]
+"""Gives every object that a name may mean."""
+
+
+def sought(resource: Resource) -> Sought | None:
+    """Say what an object refers to; None for kinds that stand alone."""
+    namespace = resource.metadata.namespace
+    match resource:
+        case LabWorkerPool():
+            return Sought(WorkerTemplate, resource.spec.template, namespace, "spec.template")
+        case LabletSession() | Reservation():
+            return Sought(LabletDefinition, resource.spec.definition, namespace, "spec.definition")
+    return None
+
+
+def refers_to(resource: Resource, target: Target) -> bool:
+    """Tell whether an object refers to that very one."""
+    wanted = sought(resource)
+    return (
+        wanted is not None
+        and wanted.kind is type(target)
+        and (wanted.namespace, wanted.name) == (target.metadata.namespace, target.metadata.name)
+    )
+
+
+async def stored(store: Store, wanted: Sought) -> Sequence[Target]:
+    """Read every object that a name may mean."""
+    if wanted.exact:
+        record = await find(store, Ref(wanted.kind, wanted.name, wanted.namespace))
+        named = record is not None and record.resource.metadata.name == wanted.name
+        return (record.resource,) if record is not None and named else ()
+    page = await everything(store, wanted.prefix)
+    return [opened(entry, wanted.kind) for entry in page.entries]
+
+
+def choose(wanted: Sought, found: Sequence[Target]) -> Target:
+    """Pick the one that is meant, of a definition's versions the newest active; raises Invalid when none will do."""
+    usable = [one for one in found if not (problem := _unusable(one)) or (wanted.exact and _raise(wanted, problem))]
+    if usable:
+        return max(usable, key=_newness)
+    if not found:
+        problem = f"there is no {wanted.kind.__name__} {wanted.name} in namespace {wanted.namespace}"
+        raise _fault(wanted, problem, "create it first, or correct the name")
+    names = ", ".join(one.metadata.name for one in found[:_LISTED])
+    raise _fault(wanted, f"no version of {wanted.name} can be booked ({names})", "set one of them to state: active")
+
+
+def hold(target: Target, revision: int | None = None) -> Check:
+    """Demand that what is referred to has not changed since it was read."""
+    return Check(key_of(target), target.metadata.resource_version if revision is None else revision)
+
+
+def _unusable(target: Target) -> str:
+    name = target.metadata.name
+    if target.metadata.deletion_timestamp is not None:
+        return f"{name} is being deleted"
+    if isinstance(target, LabletDefinition) and target.spec.state is not DefinitionState.ACTIVE:
+        return f"{name} is {target.spec.state}"
+    return ""
+
+
+def _raise(wanted: Sought, problem: str) -> bool:
+    remedy = "use an active one" if wanted.kind is LabletDefinition else "use another"
+    raise _fault(wanted, problem, remedy)
+
+
+def _fault(wanted: Sought, problem: str, remedy: str) -> Invalid:
+    return Invalid(Fault(wanted.path, problem, remedy))
+
+
+def _newness(target: Target) -> tuple[tuple[int, ...], bool, str]:
+    return version_key(target.spec.version) if isinstance(target, LabletDefinition) else ((), False, "")

@@ -1,0 +1,85 @@
+"""Requests that may be sent again: a record of each is kept in the commit that it led to, for a day.
+
+Used by `local` for creates and actions that carry a key, and by `housekeeping`, which sweeps the old ones.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from lcm.control.ledger import Ledger
+from lcm.control.plane import R, Ref
+from lcm.control.records import CODEC, Record, key_of, opened
+from lcm.model.errors import Fault, Gone, Invalid
+from lcm.model.identity import Caller
+from lcm.model.resource import Moment, Part
+from lcm.store.base import ABSENT, Delete, Put, Store
+
+PREFIX: Final = "requests/"
+KEPT: Final = timedelta(hours=24)
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_SWEPT: Final = 100
+
+
+class Answered(Part):
+    """What is kept of a request: what it asked for, and which object it was about."""
+
+    digest: str
+    key: str
+    uid: str
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request under the key that its sender gave it."""
+
+    key: str
+    digest: str
+
+    @classmethod
+    def of(cls, caller: Caller, given: str, verb: str, asked: msgspec.Struct) -> "Request":
+        """Know a request again: by its sender, their key, and what was asked."""
+        if not _KEY.fullmatch(given):
+            remedy = "use 1 to 200 visible ASCII characters without spaces"
+            raise Invalid(Fault("Idempotency-Key", f"{given[:80]!r} is no key", remedy))
+        sender = sha256(f"{caller.name}\n{given}".encode())
+        digest = sha256(msgspec.json.encode((caller.role, verb, type(asked).__name__, asked)))
+        return cls(PREFIX + sender.hexdigest(), digest.hexdigest())
+
+    def answered(self, resource: R, now: datetime) -> Put:
+        """Keep that it was answered with this object."""
+        record = Answered(digest=self.digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
+        return Put(self.key, CODEC.encode(record), at=ABSENT)
+
+    async def earlier(self, ledger: Ledger, ref: Ref[R]) -> Record[R] | None:
+        """Find the object that it was answered with before; None means that it is new."""
+        entry = await ledger.store.get(self.key)
+        if entry is None:
+            return None
+        record = CODEC.decode(entry.value, Answered)
+        if record.digest != self.digest:
+            problem = "was used for another request"
+            raise Invalid(Fault("Idempotency-Key", problem, "use a new key for a new request"))
+        found = await ledger.store.get(record.key)
+        resource = opened(found, ref.kind) if found else None
+        if found is None or resource is None or resource.metadata.uid != record.uid:
+            raise Gone(f"{record.key} was answered to this request and is gone since")
+        return Record(resource, found)
+
+
+async def sweep(store: Store, before: datetime) -> int:
+    """Forget the requests from before a moment, and say how many those were. May be repeated."""
+    swept, page = 0, await store.scan(PREFIX, limit=_SWEPT)
+    while True:
+        old = [entry for entry in page.entries if CODEC.decode(entry.value, Answered).at < before]
+        if old:
+            await store.commit(*(Delete(entry.key, at=entry.revision) for entry in old))
+        swept += len(old)
+        if page.next is None:
+            return swept
+        page = await store.scan(PREFIX, limit=_SWEPT, cursor=page.next)

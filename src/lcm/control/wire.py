@@ -1,0 +1,159 @@
+"""The bodies that the plane's HTTP face and its client exchange where no model type says it already.
+
+`api` reads what `control.client` writes, and the other way round: one set of structs, so that they cannot differ.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lcm.control.plane import Applied, Document
+from lcm.control.problems import Problem
+from lcm.model.identity import Role, Subject
+from lcm.model.resource import Count, Moment, Part, Percent, Positive, Text
+from lcm.model.worker import WorkerTelemetry
+from lcm.store.base import Lease
+
+ACTOR: Final = "Lcm-Actor"
+FENCE: Final = "Lcm-Fence"
+EPOCH: Final = "Lcm-Epoch"
+"""On a watch's answer: the history its revisions belong to."""
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+NDJSON: Final = "application/x-ndjson"
+"""What a watch is answered in."""
+LIFE_SECONDS: Final = 5.0
+"""A watch on which nothing happens says so this often."""
+DEAD_SECONDS: Final = 15.0
+"""A watch that has said nothing for so long is dead."""
+
+
+class Items(msgspec.Struct, frozen=True):
+    """A page of a list; its items have the type that was asked for."""
+
+    items: list[msgspec.Raw]
+    revision: int
+    next: str | None = None
+
+
+class Documents(Part):
+    """What is to be applied."""
+
+    documents: Sequence[Document]
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What became of what was applied, in its order."""
+
+    results: tuple[Applied, ...]
+
+
+class StatusReport(Part):
+    """What was seen of an object at exactly this revision; the status has its kind's type."""
+
+    resource_version: Count
+    status: msgspec.Raw
+    reason: Text = ""
+
+
+class Ec2Metrics(Part):
+    """What EC2 and CloudWatch measured of a machine."""
+
+    cpu_utilization: Percent | None = None
+    network_in_bytes: Count | None = None
+    network_out_bytes: Count | None = None
+
+
+class CmlMetrics(Part):
+    """What CML measured of itself."""
+
+    memory_utilization: Percent | None = None
+    storage_utilization: Percent | None = None
+    active_labs_count: Count | None = None
+    hosted_lab_ids: tuple[str, ...] = ()
+    last_activity_at: Moment | None = None
+
+
+class MetricsReport(Part):
+    """A worker's measurements by their source."""
+
+    collected_at: Moment
+    ec2: Ec2Metrics = Ec2Metrics()
+    cml: CmlMetrics = CmlMetrics()
+
+
+class LeaseWish(Part):
+    """Who wants a lease, and for how long after each renewal."""
+
+    holder: str
+    ttl_seconds: Positive
+
+
+class LeaseTerm(Part):
+    """Which term of a lease is meant."""
+
+    term: Count
+
+
+class LeaseAnswer(msgspec.Struct, frozen=True):
+    """The lease, or that there is none."""
+
+    lease: Lease | None
+
+
+class Who(msgspec.Struct, frozen=True):
+    """Who the caller is."""
+
+    name: Subject
+    role: Role
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """An object in a line of a watch; null when it is gone."""
+
+    kind: str
+    namespace: str
+    name: str
+    object: msgspec.Raw
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of a watch: a commit, or without anything seen a sign of life, or a problem that ends it."""
+
+    revision: int = 0
+    seen: tuple[Sight, ...] = ()
+    problem: Problem | None = None
+
+
+def report_of(telemetry: WorkerTelemetry) -> MetricsReport:
+    """Sort measurements by their source."""
+    return MetricsReport(
+        collected_at=telemetry.collected_at,
+        ec2=Ec2Metrics(
+            cpu_utilization=telemetry.cpu_utilization,
+            network_in_bytes=telemetry.network_in_bytes,
+            network_out_bytes=telemetry.network_out_bytes,
+        ),
+        cml=CmlMetrics(
+            memory_utilization=telemetry.memory_utilization,
+            storage_utilization=telemetry.storage_utilization,
+            active_labs_count=telemetry.active_labs_count,
+            hosted_lab_ids=telemetry.hosted_lab_ids,
+            last_activity_at=telemetry.last_activity_at,
+        ),
+    )
+
+
+def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
+    """Undo `report_of`."""
+    return WorkerTelemetry(
+        collected_at=report.collected_at,
+        cpu_utilization=report.ec2.cpu_utilization,
+        network_in_bytes=report.ec2.network_in_bytes,
+        network_out_bytes=report.ec2.network_out_bytes,
+        memory_utilization=report.cml.memory_utilization,
+        storage_utilization=report.cml.storage_utilization,
+        active_labs_count=report.cml.active_labs_count,
+        hosted_lab_ids=report.cml.hosted_lab_ids,
+        last_activity_at=report.cml.last_activity_at,
+    )

@@ -1,0 +1,119 @@
+"""Where a document refers to secrets, found by the types of its fields.
+
+Used by admission (which seals what somebody wrote in clear), by the rotation of keys, and by whoever looks for leaks.
+A field that is a `SecretRef` is found wherever it stands: in parts, in lists, in mappings, in what may be missing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from lcm.model.resource import SecretRef
+
+S = TypeVar("S", bound=msgspec.Struct)
+Change = Callable[[str, str], str]
+"""Given the path of a reference, as faults spell it, and the reference; returns what shall stand there instead."""
+
+_MARK: Final = get_args(SecretRef)[1]
+
+
+def secrets_in(document: msgspec.Struct) -> list[tuple[str, str]]:
+    """List the path and the text of every reference in a document."""
+    found: list[tuple[str, str]] = []
+
+    def note(path: str, ref: str) -> str:
+        found.append((path, ref))
+        return ref
+
+    with_secrets(document, note)
+    return found
+
+
+def with_secrets(document: S, change: Change) -> S:
+    """Return a document with every reference replaced; the same document when nothing changes."""
+    changed: S = _changed(document, type(document), "", change)
+    return changed
+
+
+def with_raw_secrets(document: object, kind: type[msgspec.Struct], change: Change) -> Any:  # noqa: ANN401 - what came in
+    """Do the same to a document that nobody has checked yet; what is not of the kind's shape stays as it is."""
+    return _changed(document, kind, "", change)
+
+
+def _changed(value: Any, hint: Any, path: str, change: Change) -> Any:  # noqa: ANN401 - a value of any type, and its hint
+    if isinstance(value, str):
+        return change(path, value) if any(_MARK in get_args(one) for one in _options(hint)) else value
+    if isinstance(value, msgspec.Struct):
+        return _struct_changed(value, path, change)
+    if isinstance(value, Mapping):
+        return _mapping_changed(value, hint, path, change)
+    if isinstance(value, list | tuple):
+        inner = next(_items(hint, Sequence), None)
+        return type(value)(_changed(item, inner, f"{path}[{number}]", change) for number, item in enumerate(value))
+    return value
+
+
+def _struct_changed(value: S, path: str, change: Change) -> S:
+    new = {
+        name: _changed(getattr(value, name), hint, _below(path, encoded), change)
+        for encoded, (name, hint) in _bearing(type(value)).items()
+    }
+    changed = {name: item for name, item in new.items() if item != getattr(value, name)}
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+def _mapping_changed(value: Mapping[Any, Any], hint: Any, path: str, change: Change) -> Mapping[Any, Any]:  # noqa: ANN401
+    hints: dict[Any, Any] = {}
+    for one in _structs(hint):
+        hints |= {encoded: inner for encoded, (_, inner) in _bearing(one).items()}
+    for one in _items(hint, Mapping):
+        hints |= dict.fromkeys(value, one)
+    return {name: _changed(item, hints.get(name), _below(path, name), change) for name, item in value.items()}
+
+
+@cache
+def _bearing(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, Any]]:
+    """Tell which fields of a struct lead to references: their names and types, by their names in documents."""
+    fields = msgspec.structs.fields(kind)
+    return {field.encode_name: (field.name, field.type) for field in fields if _bears(field.type)}
+
+
+def _bears(hint: Any) -> bool:  # noqa: ANN401 - a type hint has no better type
+    return (
+        any(_MARK in get_args(one) for one in _options(hint))
+        or any(_bearing(one) for one in _structs(hint))
+        or any(_bears(one) for one in _items(hint, Sequence, Mapping))
+    )
+
+
+def _options(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    """Take unions apart."""
+    if get_origin(hint) in (Union, UnionType):
+        for one in get_args(hint):
+            yield from _options(one)
+    else:
+        yield hint
+
+
+def _plain(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    for one in _options(hint):
+        yield from _plain(get_args(one)[0]) if get_origin(one) is Annotated else (one,)
+
+
+def _structs(hint: Any) -> Iterator[type[msgspec.Struct]]:  # noqa: ANN401 - likewise
+    return (one for one in _plain(hint) if isinstance(one, type) and issubclass(one, msgspec.Struct))
+
+
+def _items(hint: Any, *containers: type) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    """Tell the types of what such containers hold: the values of a mapping, the items of a list."""
+    for one in _plain(hint):
+        origin = get_origin(one)
+        if isinstance(origin, type) and issubclass(origin, containers):
+            yield get_args(one)[1 if issubclass(origin, Mapping) else 0]
+
+
+def _below(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)

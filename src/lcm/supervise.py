@@ -1,0 +1,46 @@
+"""Runs the parts of a process side by side. The first that fails ends them all, with its error.
+
+Called by `compose`. No part may die unnoticed: one that merely ends, though nobody asked it to, is a bug of ours.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, Self
+
+import structlog
+
+_log: Final = structlog.get_logger()
+
+
+class Parts:
+    """The running parts of one process; an async context manager that cancels what still runs at its end."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a part until it is cancelled, or until whoever started it makes it end."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Wait until told to stop. Raises the error of the first part that fails before that."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        for task in self._tasks:
+            if task.done():
+                _log.error("part failed", part=task.get_name(), error=repr(task.exception()))
+                task.result()
+                raise AssertionError(f"{task.get_name()} ended though nobody asked it to")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""An API on a real port beside the test, and `lcm` run against it in the test's own process."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from typer.testing import CliRunner, Result
+
+from lcm.api.app import Api
+from lcm.api.limits import Limits
+from lcm.cli.main import app
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Plane
+from lcm.control.tokens import Tokens
+from lcm.model.identity import Caller, Role
+from lcm.model.secret import Secret
+from lcm.serving import listen, serve
+from lcm.store.memory import MemoryStore
+from lcm.system import SystemClock
+from servers import LOOPBACK, free_port
+
+T = TypeVar("T")
+SOON = 20
+PEOPLE = {"root": Role.ADMIN, "anna": Role.AUTHOR, "ada": Role.USER, "bob": Role.USER}
+
+
+class ApiServer:
+    """An API that runs in a thread of its own, with a token for everybody."""
+
+    def __init__(self, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self.url = ""
+        self.store = MemoryStore()
+        self.tokens: dict[str, str] = {}
+        self._core = ControlPlane(self.store, clock=SystemClock(), defaults=defaults or {})
+        self._port = free_port()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.result(SOON)
+
+    def stop(self) -> None:
+        """Stop serving and lose everything."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(SOON)
+        assert not self._thread.is_alive()
+        self._loop.close()
+
+    def do(self, work: Callable[[Plane], Coroutine[Any, Any, T]], caller: Caller | None = None) -> T:
+        """Do something on the plane itself, as an administrator or somebody else."""
+        plane = self._core.acting(caller or Caller(name="root", role=Role.ADMIN))
+        return asyncio.run_coroutine_threadsafe(work(plane), self._loop).result(SOON)
+
+    def acting(self, actor: str, work: Callable[[Plane], Coroutine[Any, Any, T]]) -> T:
+        """Do something as a controller."""
+        return self.do(work, Caller(name="service", role=Role.SERVICE, actor=actor))
+
+    @property
+    def revision(self) -> int:
+        async def ask() -> int:
+            return (await self.store.scan("", limit=1)).revision
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(SOON)
+
+    async def _main(self) -> None:
+        tokens = Tokens(self.store, clock=SystemClock(), service_key=Secret("a-key-for-services"))
+        await tokens.start()
+        for name, role in PEOPLE.items():
+            self.tokens[name] = (await tokens.make(name, role))[0].reveal()
+        limits = Limits(requests_per_second=1e9, burst=10**9)
+        api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
+        listening = listen(LOOPBACK, self._port)
+        self.url = f"http://{LOOPBACK}:{self._port}"
+        self._ready.set_result(None)
+        await serve(api, listening, None, self._stop)
+        await tokens.close()
+        await self.store.close()
+
+
+@contextmanager
+def served(**options: Any) -> Iterator[ApiServer]:
+    """Serve an API until the block ends."""
+    server = ApiServer(**options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Shell:
+    """A person at a terminal: `lcm` with an environment of its own."""
+
+    def __init__(self, home: Path, *, columns: int | None = None, **environment: str) -> None:
+        self.home = home
+        self.environment: dict[str, str | None] = {
+            "XDG_CONFIG_HOME": str(home),
+            "COLUMNS": str(columns) if columns else None,
+            "LCM_URL": None,
+            "LCM_TOKEN": None,
+            "LCM_CONTEXT": None,
+            **environment,
+        }
+
+    def lcm(self, *arguments: object, stdin: str | None = None) -> Result:
+        """Run a command; a bug of ours fails the test."""
+        result = CliRunner(env=self.environment).invoke(
+            app, [*map(str, arguments)], input=stdin, catch_exceptions=False
+        )
+        assert "Traceback" not in result.output
+        return result
+
+    def out(self, *arguments: object, stdin: str | None = None) -> str:
+        """Run a command that succeeds; gives what it printed."""
+        result = self.lcm(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+
+def shell(api: ApiServer, home: Path, name: str = "root", **more: Any) -> Shell:
+    """Seat somebody at a terminal, signed in."""
+    return Shell(home, **more, LCM_URL=api.url, LCM_TOKEN=api.tokens[name])

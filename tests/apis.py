@@ -1,0 +1,112 @@
+"""An API over a store in memory, with somebody of every role at the other end of it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from lcm.api.app import Api
+from lcm.api.examples import DOCUMENTS
+from lcm.api.limits import Limits
+from lcm.api.routes import Route
+from lcm.api.table import ROUTES
+from lcm.control.local import ControlPlane
+from lcm.control.tokens import Tokens
+from lcm.model.clock import Clock
+from lcm.model.identity import Caller, Role
+from lcm.model.kinds import KINDS
+from lcm.model.secret import Secret
+from lcm.sim.asgi import AsgiTransport
+from lcm.store.base import Store
+from lcm.store.memory import MemoryStore
+from lcm.system import new_id
+from planes import CAST, LIMITS, hand_clock
+
+KEY = "the-service-key-of-a-test"
+ROLES = {**{name: role for name, role in CAST.items() if name != "bob"}, "service": Role.SERVICE}
+"""One of each role, by name."""
+ROOT = Caller(name="root", role=Role.ADMIN)
+OWNED = ("LabletSession", "Reservation")
+
+
+class Desk:
+    """Asks the API as whoever is named; nobody is named "" and a service "service"."""
+
+    def __init__(
+        self, *, store: Store, clock: Clock, limits: Limits, routes: Sequence[Route], ids: Any = new_id
+    ) -> None:
+        self.store = store
+        self.core = ControlPlane(store, clock=clock, ids=ids)
+        self.tokens = Tokens(store, clock=clock, service_key=Secret(KEY))
+        self.api = Api(self.core, self.tokens, clock=clock, limits=limits, routes=routes)
+        self.secrets = {"service": KEY}
+        self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
+
+    async def ask(self, who: str, method: str, path: str, **request: Any) -> httpx.Response:
+        """Send a request; `json`, `content`, `params` and `headers` are httpx's."""
+        headers = {**self.signed(who), **request.pop("headers", {})}
+        return await self._client.request(method, path, headers=headers, **request)
+
+    async def done(self, who: str, method: str, path: str, **request: Any) -> Any:
+        """Send a request that must succeed, and give its answer."""
+        answer = await self.ask(who, method, path, **request)
+        assert answer.is_success, (method, path, answer.status_code, answer.text)
+        return answer.json() if answer.content else None
+
+    def signed(self, who: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
+
+    async def start(self) -> None:
+        await self.tokens.start()
+        for name, role in CAST.items():
+            self.secrets[name] = (await self.tokens.make(name, role))[0].reveal()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await self.tokens.close()
+        await self.store.close()
+
+    async def revision(self) -> int:
+        return (await self.store.scan("", limit=1)).revision
+
+
+@asynccontextmanager
+async def opened(
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    limits: Limits = LIMITS,
+    routes: Sequence[Route] = ROUTES,
+    ids: Any = new_id,
+) -> AsyncIterator[Desk]:
+    """Open a desk with no objects behind it."""
+    desk = Desk(store=store or MemoryStore(), clock=clock or hand_clock(), limits=limits, routes=routes, ids=ids)
+    await desk.start()
+    try:
+        yield desk
+    finally:
+        await desk.close()
+
+
+def document(kind: str, *, name: str | None = None, **spec: Any) -> dict[str, Any]:
+    """Give the example of a kind, under another name, or with other things in its spec."""
+    example = DOCUMENTS[kind]
+    metadata = example["metadata"] | ({"name": name} if name else {})
+    return {**example, "metadata": metadata, "spec": example["spec"] | spec}
+
+
+async def stock(desk: Desk, *, owner: str = "root") -> None:
+    """Make the example of every kind; bookings belong to the owner."""
+    written = [document(kind, **({"owner": owner} if kind in OWNED else {})) for kind in DOCUMENTS]
+    await desk.core.acting(ROOT).apply(written)
+
+
+def path(kind: str, name: str | None = None) -> str:
+    """Say where a kind, or an object of it, is served."""
+    return f"/api/{KINDS[kind].plural}" + (f"/{name}" if name else "")
+
+
+def name_of(kind: str) -> str:
+    """Say what the example of a kind is called."""
+    return str(DOCUMENTS[kind]["metadata"]["name"])

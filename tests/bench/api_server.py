@@ -1,0 +1,51 @@
+"""Serves one side of the API's benches: `python api_server.py ours|bare|fastapi FOLDER`; prints a line when ready.
+
+The line holds the port and the token. The bare side sends what stands in FOLDER/body.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.baseline.asgi import SameBytes
+from bench.baseline.fastapi_post import application
+from lcm import log, serving
+from lcm.api.app import Api
+from lcm.api.limits import Limits
+from lcm.control.local import ControlPlane
+from lcm.control.tokens import Tokens
+from lcm.model.identity import Role
+from lcm.store.sqlite import SqliteStore
+from lcm.system import SystemClock
+
+UNLIMITED = Limits(requests_per_second=1e9, burst=10**9)
+
+
+async def main(side: str, folder: Path) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    listening = serving.listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    if side == "bare":
+        print(port, "none", flush=True)
+        await serving.serve(SameBytes((folder / "body").read_bytes()), listening, None, stop)
+        return
+    clock = SystemClock()
+    store = await SqliteStore.open(folder / f"{side}.db")
+    tokens = Tokens(store, clock=clock)
+    await tokens.start()
+    token, _ = await tokens.make("bench", Role.ADMIN)
+    core = ControlPlane(store, clock=clock)
+    app = Api(core, tokens, clock=clock, limits=UNLIMITED) if side == "ours" else application(core, tokens)
+    print(port, token.reveal(), flush=True)
+    await serving.serve(app, listening, None, stop)
+    await tokens.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    log.set_up("ERROR")
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,69 @@
+"""`lcm serve` as an operator runs it: several processes on one store."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from commands import SOON, Running, lcm
+from documents import document
+from lcm.system import new_id
+from servers import LOOPBACK, free_port
+
+KEY = "a-key-that-nobody-guesses"
+
+
+@pytest.fixture(params=["sqlite", "etcd"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    said = {"CONTROL_PLANE_API_KEY": KEY, "LCM_DATA_DIR": str(tmp_path / "data")}
+    if request.param == "etcd":
+        said |= {"ETCD_ENDPOINTS": request.getfixturevalue("etcd").endpoint, "ETCD_ROOT": f"/{new_id()}/"}
+    return said
+
+
+async def test_what_is_written_through_one_process_is_seen_through_another(
+    tmp_path: Path, engine: dict[str, str]
+) -> None:
+    with (
+        Running(tmp_path, "serve", "api", "--port=0", **engine) as one,
+        Running(tmp_path, "serve", "all", "--port=0", **engine) as other,
+    ):
+        async with one.ready().client(KEY) as writer, other.ready().client(KEY) as reader:
+            present = (await reader.get("/api/workers")).json()["revision"]
+            async with reader.stream("GET", f"/api/watch?kinds=LabWorker&after={present}") as watch:
+                lines = watch.aiter_lines()
+                assert (await writer.post("/api/workers", json=document("LabWorker"))).status_code == 201
+                assert '"w1"' in await asyncio.wait_for(anext(lines), SOON)
+        assert (one.stop()[0], other.stop()[0]) == (0, 0), one.output + other.output
+        assert "Traceback" not in one.output + other.output
+
+
+def test_a_backup_is_restored_only_when_no_process_runs(tmp_path: Path, engine: dict[str, str]) -> None:
+    file = tmp_path / "backup"
+    with Running(tmp_path, "serve", "api", "--port=0", **engine) as it:
+        it.ready()
+        assert lcm(tmp_path, "backup", file, **engine).returncode == 0
+        refused = lcm(tmp_path, "restore", file, "--yes", **engine)
+        assert refused.returncode == 5
+        assert re.search(
+            rf"leases are held \(processes/\S+-{it.process.pid}-|process {it.process.pid} runs", refused.stderr
+        )
+        assert it.stop()[0] == 0
+    restored = lcm(tmp_path, "restore", file, "--yes", **engine)
+    assert (restored.returncode, "new epoch" in restored.stdout) == (0, True), restored.stderr
+
+
+def test_a_part_that_is_not_built_and_one_that_never_will_be_are_told(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "serve", "scheduler", "--data", tmp_path / "data", CONTROL_PLANE_API_KEY=KEY)
+    assert (refused.returncode, "this version has no scheduler" in refused.stderr) == (5, True)
+    refused = lcm(tmp_path, "serve", "everything")
+    assert (refused.returncode, "everything" in refused.stderr) == (2, True)
+
+
+def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    endpoint = f"{LOOPBACK}:{free_port()}"
+    refused = lcm(tmp_path, "serve", "api", "--port=0", CONTROL_PLANE_API_KEY=KEY, ETCD_ENDPOINTS=endpoint)
+    assert refused.returncode == 6
+    assert endpoint in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,272 @@
+"""Places where a Plane is tried: in process on each engine, and over HTTP, through a real port or in memory.
+
+Those on the memory engine live in virtual time. A test's body is made a test for each place by `everywhere` and its
+kin; what it may touch besides planes is its `World`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import pytest
+
+import given
+from arenas import etcd_arena
+from lcm.api.app import Api
+from lcm.api.limits import Limits
+from lcm.control.client import HttpPlane
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Changes, Plane, Watch
+from lcm.control.tokens import Tokens
+from lcm.model.clock import Clock
+from lcm.model.identity import Caller, Role
+from lcm.model.pool import WorkerTemplate
+from lcm.model.secret import Secret
+from lcm.serving import listen, serve
+from lcm.sim.asgi import AsgiTransport
+from lcm.sim.loop import VirtualClock, run
+from lcm.store.base import Store
+from lcm.store.hub import BACKLOG
+from lcm.store.memory import MemoryStore
+from lcm.store.sqlite import SqliteStore
+from lcm.system import new_id
+from servers import LOOPBACK, free_port
+from stores import HandClock, HandStopwatch
+
+T = TypeVar("T")
+NOW = given.moment("08:00")
+KEY = Secret("the-service-key-of-a-test")
+LIMITS = Limits(requests_per_second=1e9, burst=10**9)
+PATIENCE = 60.0
+"""Seconds after which something that should happen counts as not happening."""
+
+CAST = {
+    "root": Role.ADMIN,
+    "otto": Role.OPERATOR,
+    "anna": Role.AUTHOR,
+    "ada": Role.USER,
+    "bob": Role.USER,
+}
+"""Who takes part."""
+
+
+class Door(Protocol):
+    """Gives a plane to a caller."""
+
+    def __call__(self, caller: Caller) -> Plane: ...
+
+
+@dataclass
+class World:
+    """One store, and planes onto it for whoever takes part."""
+
+    store: Store
+    door: Door
+    wait: Callable[[float], Awaitable[None]]
+    _planes: dict[tuple[str, str], Plane] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Plane:
+        return self.person("root")
+
+    @property
+    def ada(self) -> Plane:
+        return self.person("ada")
+
+    @property
+    def bob(self) -> Plane:
+        return self.person("bob")
+
+    def person(self, name: str) -> Plane:
+        return self._plane(Caller(name=name, role=CAST[name]))
+
+    def service(self, actor: str) -> Plane:
+        return self._plane(Caller(name="service", role=Role.SERVICE, actor=actor))
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time go by, for clocks and for leases."""
+        await self.wait(seconds)
+
+    async def revision(self) -> int:
+        return (await self.store.scan("", limit=1)).revision
+
+    def _plane(self, caller: Caller) -> Plane:
+        who = (caller.name, caller.actor)
+        if who not in self._planes:
+            self._planes[who] = self.door(caller)
+        return self._planes[who]
+
+
+Body = Callable[[World], Awaitable[None]]
+Place = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[World]]
+
+
+class Site:
+    """An API over a store, the tokens of everybody who takes part, and the planes that were opened onto it."""
+
+    def __init__(self, store: Store, clock: Clock, *, ids: Callable[[], str] = new_id) -> None:
+        self.core = ControlPlane(store, clock=clock, ids=ids)
+        self.tokens = Tokens(store, clock=clock, service_key=KEY)
+        self.api = Api(self.core, self.tokens, clock=clock, limits=LIMITS)
+        self._keys: dict[str, Secret] = {}
+        self._opened: list[HttpPlane] = []
+
+    async def start(self) -> None:
+        await self.tokens.start()
+        made = await asyncio.gather(*(self.tokens.make(name, role) for name, role in CAST.items()))
+        self._keys = {token.name: secret for secret, token in made}
+
+    def plane(self, caller: Caller, url: str, transport: httpx.AsyncBaseTransport | None = None) -> HttpPlane:
+        if caller.role is Role.SERVICE:
+            plane = HttpPlane.open(url, KEY, actor=caller.actor, caller=caller, transport=transport)
+        else:
+            plane = HttpPlane.open(url, self._keys[caller.name], caller=caller, transport=transport)
+        self._opened.append(plane)
+        return plane
+
+    async def close(self) -> None:
+        for plane in self._opened:
+            await plane.close()
+        await self.tokens.close()
+
+
+@asynccontextmanager
+async def served(api: Api, port: int) -> AsyncIterator[str]:
+    """Serve an API on a port until the block ends; gives its address."""
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(api, listen(LOOPBACK, port), None, stop))
+    try:
+        yield f"http://{LOOPBACK}:{port}"
+    finally:
+        stop.set()
+        await serving
+
+
+@asynccontextmanager
+async def _in_memory(_: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+    store = MemoryStore(backlog=backlog)
+    core = ControlPlane(store, clock=VirtualClock())
+    yield World(store, core.acting, asyncio.sleep)
+    await store.close()
+
+
+@asynccontextmanager
+async def _in_memory_over_http(_: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+    store = MemoryStore(backlog=backlog)
+    site = Site(store, VirtualClock())
+    await site.start()
+    way = AsgiTransport(site.api)
+    yield World(store, lambda caller: site.plane(caller, "http://memory", way), asyncio.sleep)
+    await site.close()
+    await store.close()
+
+
+@asynccontextmanager
+async def _on_sqlite(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+    clock, stopwatch = hand_clock(), HandStopwatch()
+    store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
+    yield World(store, ControlPlane(store, clock=clock).acting, _by_hand(clock, stopwatch))
+    await store.close()
+
+
+@asynccontextmanager
+async def _on_sqlite_over_http(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+    clock, stopwatch = hand_clock(), HandStopwatch()
+    store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
+    site = Site(store, clock)
+    await site.start()
+    async with served(site.api, free_port()) as url:
+        yield World(store, lambda caller: site.plane(caller, url), _by_hand(clock, stopwatch))
+        await site.close()
+    await store.close()
+
+
+@asynccontextmanager
+async def _on_etcd(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+    clock = hand_clock()
+    arena = etcd_arena(request.getfixturevalue("etcd").endpoint)
+    store = await arena.open(backlog=backlog)
+    yield World(store, ControlPlane(store, clock=clock).acting, _by_hand(clock, HandStopwatch()))
+    await arena.close()
+
+
+def _file(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return folder / "store.db"
+
+
+def hand_clock() -> HandClock:
+    clock = HandClock()
+    clock.moment = NOW
+    return clock
+
+
+def _by_hand(clock: HandClock, stopwatch: HandStopwatch) -> Callable[[float], Awaitable[None]]:
+    async def wait(seconds: float) -> None:
+        clock.step(seconds=seconds)
+        stopwatch.step(seconds)
+        await asyncio.sleep(0)
+
+    return wait
+
+
+_PLACES: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
+    "memory": _in_memory,
+    "memory-http": _in_memory_over_http,
+    "sqlite": _on_sqlite,
+    "sqlite-http": _on_sqlite_over_http,
+    "etcd": _on_etcd,
+}
+
+
+def on(*places: str, **options: Any) -> Callable[[Body], Callable[..., None]]:
+    """Make a test of a body, once for each of these places."""
+
+    def decorate(body: Body) -> Callable[..., None]:
+        def test(place: str, request: pytest.FixtureRequest) -> None:
+            async def main() -> None:
+                async with _PLACES[place](request, **options) as world:
+                    await body(world)
+
+            run(main, start=NOW) if place.startswith("memory") else asyncio.run(main())
+
+        test.__name__ = body.__name__
+        return pytest.mark.parametrize("place", places)(test)
+
+    return decorate
+
+
+everywhere = on(*_PLACES)
+most = on("memory", "memory-http", "sqlite-http")
+"""Where the engine makes no difference, or time must pass for leases."""
+over_http = on("memory-http", "sqlite-http")
+
+
+def template(name: str = "metal", **metadata: object) -> WorkerTemplate:
+    """Give a template with these things in its metadata; its spec has labels too."""
+    return given.changed(given.template(), {"metadata": {"name": name, **metadata}})
+
+
+async def take(watch: Watch, count: int = 1) -> list[Changes]:
+    """Read so many commits, in time."""
+    async with asyncio.timeout(PATIENCE):
+        return [await anext(watch) for _ in range(count)]
+
+
+async def quiet(watch: Watch, seconds: float = 0.15) -> bool:
+    """Tell whether nothing more comes."""
+    try:
+        async with asyncio.timeout(seconds):
+            await anext(watch)
+    except TimeoutError:
+        return True
+    return False
+
+
+def names(changes: Changes) -> list[tuple[str, bool]]:
+    """Say which objects a commit touched, and whether they are still there."""
+    return [(seen.ref.name, seen.resource is not None) for seen in changes.seen]

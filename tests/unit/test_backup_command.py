@@ -1,0 +1,72 @@
+"""`lcm backup` and `lcm restore` as a person runs them, beside and after `lcm up`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from commands import lcm, up
+from documents import document
+from lcm.cli import backup as command
+from lcm.config import Settings
+from lcm.data_folder import STORE
+from lcm.store import backup as files
+from lcm.system import SystemClock
+from stores import opened
+
+
+async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gone(tmp_path: Path) -> None:
+    file, data = tmp_path / "backup", f"--data={tmp_path / 'data'}"
+    with up(tmp_path) as it:
+        async with it.ready().client() as client:
+            assert (await client.post("/api/workers", json=document("LabWorker"))).status_code == 201
+            taken = lcm(tmp_path, "backup", file, data)
+            assert taken.returncode == 0, taken.stderr
+            assert re.search(rf"revision \d+, \d+ keys, {file.stat().st_size} bytes .*\b1 workers\b", taken.stdout)
+            assert (await client.delete("/api/workers/w1")).status_code == 200
+        refused = lcm(tmp_path, "restore", file, data, "--yes")
+        assert refused.returncode == 5
+        assert f"process {it.process.pid} runs" in refused.stderr
+        assert it.stop()[0] == 0
+    restored = lcm(tmp_path, "restore", file, data, "--yes")
+    assert restored.returncode == 0, restored.stderr
+    with up(tmp_path) as it:
+        async with it.ready().client() as client:
+            worker = (await client.get("/api/workers/w1")).json()
+            assert worker["metadata"]["deletion_timestamp"] is None
+        new = restored.stdout.partition("new epoch ")[2].split(":")[0]
+        assert f"epoch {new}" in it.output
+
+
+async def test_a_restore_waits_for_the_lease_of_a_killed_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, settings = tmp_path / "backup", Settings(data_dir=tmp_path)
+    async with opened(tmp_path / STORE) as store:
+        await files.backup(store, file, now=SystemClock().now())
+        await store.acquire("processes/killed", "killed", ttl_seconds=2)
+    await command._restore(settings, file, yes=True)
+    told = capsys.readouterr()
+    assert "processes/killed" in told.err
+    assert "Restored" in told.out
+
+
+def test_nothing_is_replaced_without_a_yes(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        it.stop()
+    file, data = tmp_path / "backup", f"--data={tmp_path / 'data'}"
+    lcm(tmp_path, "backup", file, data)
+    refused = lcm(tmp_path, "restore", file, data)
+    assert refused.returncode == 5
+    assert "--yes" in refused.stderr
+
+
+def test_what_is_no_store_and_what_is_no_backup_is_told(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "backup", tmp_path / "backup", f"--data={tmp_path}")
+    assert (refused.returncode, "there is no store in this folder" in refused.stderr) == (5, True)
+    assert not list(tmp_path.glob("lcm*"))
+    (tmp_path / "photo").write_bytes(b"a photo")
+    refused = lcm(tmp_path, "restore", tmp_path / "photo", f"--data={tmp_path / 'data'}", "--yes")
+    assert (refused.returncode, "it is no backup of this software" in refused.stderr) == (5, True)
+    assert not (tmp_path / "data").exists()

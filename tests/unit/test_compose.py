@@ -1,0 +1,111 @@
+"""The parts of a process together: what a failing one does to the rest, and what is left when all is over."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from documents import document
+from lcm import compose
+from lcm.compose import Controller, Part, embedded
+from lcm.config import Settings
+from lcm.control.plane import Plane, Ref
+from lcm.data_folder import STORE
+from lcm.model.errors import Invalid, Refused, Stuck
+from lcm.model.identity import Caller, Role
+from lcm.model.secret import Secret
+from lcm.model.worker import LabWorker
+from stores import opened, puts
+
+ADMIN = Caller(name="ada", role=Role.ADMIN)
+KEY = Secret("a-key-that-nobody-guesses")
+
+
+async def failing() -> None:
+    await asyncio.sleep(0)
+    raise Stuck("broken", "this part is broken")
+
+
+async def reload(file: Path) -> None:
+    """Do what only the last process may do: replace everything."""
+    async with opened(file) as store:
+        await store.load(puts(), epoch="anew")
+
+
+async def run_with_a_part_that_fails(settings: Settings, urls: list[str]) -> None:
+    async with embedded(settings) as it:
+        urls.append(it.running.url)
+        it.running.parts.start("bad", failing())
+        await it.running.parts.until(asyncio.Event())
+
+
+async def test_a_part_that_fails_ends_the_process_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    urls: list[str] = []
+    with pytest.raises(Stuck, match="this part is broken"):
+        await run_with_a_part_that_fails(Settings(data_dir=tmp_path, port=0), urls)
+    async with httpx.AsyncClient(base_url=urls[0], trust_env=False) as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get("/healthz")
+    await reload(tmp_path / STORE)
+
+
+async def test_nothing_is_restored_beneath_a_process_that_runs(tmp_path: Path) -> None:
+    async with embedded(Settings(data_dir=tmp_path, port=0)):
+        with pytest.raises(Refused, match=r"leases are held \(processes/"):
+            await reload(tmp_path / STORE)
+    await reload(tmp_path / STORE)
+
+
+async def test_what_the_settings_say_stands_beneath_every_document(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, port=0, aws_region="eu-west-1")
+    async with embedded(settings) as it:
+        plane = it.running.control.acting(ADMIN)
+        await plane.apply([document("LabWorker")])
+        worker = await plane.get(Ref(LabWorker, "w1"))
+        assert worker is not None
+        assert worker.spec.aws.region == "eu-west-1"
+
+
+async def test_a_controller_is_given_a_plane_of_its_own(tmp_path: Path) -> None:
+    given: asyncio.Queue[Caller] = asyncio.Queue()
+
+    async def control(plane: Plane, _: Settings) -> None:
+        given.put_nowait(plane.caller)
+        await asyncio.Event().wait()
+
+    controllers = [Controller(Part.SCHEDULER, control)]
+    async with embedded(Settings(data_dir=tmp_path, port=0), controllers=controllers):
+        caller = await given.get()
+    assert (caller.role, caller.actor) == (Role.SERVICE, "scheduler")
+
+
+async def test_the_allocator_and_the_cloud_are_there(tmp_path: Path) -> None:
+    async with embedded(Settings(data_dir=tmp_path, port=0, total_cpu_cores=4.0), speed=60) as it:
+        assert it.allocator.get_resource_usage()["total_cpu"] == 4
+        assert await it.cloud.list_owned("us-east-1") == []
+
+
+async def test_the_limits_of_the_settings_hold(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, port=0, control_plane_api_key=KEY, body_bytes=10)
+    headers = {"authorization": f"Bearer {KEY.reveal()}"}
+    async with compose.serve(settings, [Part.API]) as it, httpx.AsyncClient(trust_env=False, headers=headers) as client:
+        assert (await client.post(f"{it.url}/api/workers", json=document("LabWorker"))).status_code == 413
+
+
+async def test_what_listens_everywhere_is_reached_here(tmp_path: Path) -> None:
+    async with embedded(Settings(data_dir=tmp_path, port=0, host="0.0.0.0")) as it:
+        assert it.running.url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("part", set(Part) - {Part.API, Part.ALL})
+async def test_a_part_that_is_not_built_is_refused_by_name(tmp_path: Path, part: Part) -> None:
+    settings = Settings(data_dir=tmp_path / "data", port=0, control_plane_api_key=KEY)
+    with pytest.raises(Refused, match=f"this version has no {part}; it can serve all, api"):
+        await compose.serve(settings, [Part.API, part]).__aenter__()
+    assert not (tmp_path / "data").exists()
+
+
+async def test_nothing_is_served_without_a_key_for_controllers(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY"):
+        await compose.serve(Settings(data_dir=tmp_path, port=0), [Part.ALL]).__aenter__()

@@ -1,0 +1,238 @@
+"""The outbox in virtual time: dead letters, their replay, and what a sink is told that lost events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from lcm.control import sinks
+from lcm.model.errors import LcmError, Refused, Unreachable
+from lcm.sim.loop import START, run
+from lcm.store.base import Put
+from receivers import (
+    DAY,
+    World,
+    always,
+    delivering,
+    event,
+    happen,
+    put,
+    sink,
+    status,
+    virtual,
+)
+
+
+@virtual
+async def test_what_a_sink_refuses_becomes_a_dead_letter_and_the_rest_goes_on() -> None:
+    world = World()
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        ids = await happen(world.store, 6)
+        world.receiver.trouble = lambda _path, number: Refused(f"422 {number}") if number in ids[1:3] else None
+        await asyncio.sleep(10)
+        assert world.receiver.ids() == [ids[0], *ids[3:]]
+        assert world.receiver.asked["a"] == 4 + 2 * 3
+    letters = await sinks.dead(world.store, "a")
+    assert [(one.event_id, one.attempts, one.last_error) for one in letters] == [
+        (ids[1], 3, f"422 {ids[1]}"),
+        (ids[2], 3, f"422 {ids[2]}"),
+    ]
+    assert (await status(world)).dead_letters == 2
+
+
+@virtual
+async def test_refusals_are_counted_across_processes() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    ids = await happen(world.store)
+    for _ in range(3):
+        async with delivering(world.outbox()):
+            await asyncio.sleep(0.1)
+    assert [(one.event_id, one.attempts) for one in await sinks.dead(world.store, "a")] == [(ids[0], 3)]
+
+
+@virtual
+async def test_what_cannot_be_delivered_for_a_day_becomes_a_dead_letter() -> None:
+    world = World(ttl_seconds=900)
+    world.receiver.trouble = always(Unreachable("down"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        old = await happen(world.store, 300)
+        await asyncio.sleep(DAY / 2)
+        young = await happen(world.store, 5)
+        await asyncio.sleep(DAY / 2 + 120)
+        letters = await sinks.dead(world.store, "a")
+        assert {one.event_id for one in letters} == set(old)
+        world.receiver.trouble = lambda _path, _id: None
+        await asyncio.sleep(61)
+        assert world.receiver.ids() == young
+    assert world.receiver.asked["a"] < 24 * 60 * 3, "what is too old is not tried one by one"
+
+
+def test_dead_letters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcm.control.outbox_ledger.MAX_LETTERS", 5)
+
+    async def story() -> None:
+        world = World()
+        world.receiver.trouble = always(Refused("no"))
+        await put(world.store, sink())
+        async with delivering(world.outbox()):
+            ids = await happen(world.store, 8)
+            await asyncio.sleep(60)
+            assert [one.event_id for one in await sinks.dead(world.store, "a")] == ids[3:]
+        assert ((await status(world)).dead_letters, (await status(world)).dropped) == (5, 3)
+
+    run(story)
+
+
+@virtual
+async def test_a_dead_letter_too_large_to_keep_is_counted() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        data = msgspec.Raw(msgspec.json.encode("x" * 300_000))
+        await happen(world.store, 1, data=data)
+        ids = await happen(world.store, 1)
+        await asyncio.sleep(60)
+        assert [one.event_id for one in await sinks.dead(world.store, "a")] == ids
+    assert (await status(world)).dropped == 1
+
+
+@virtual
+async def test_dead_letters_are_replayed_under_their_own_id() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        ids = await happen(world.store, 4)
+        await asyncio.sleep(60)
+        world.receiver.trouble = lambda _path, _id: None
+        assert await sinks.replay(world.store, "a", ids[2]) == 1
+        await asyncio.sleep(1)
+        assert world.receiver.ids() == [ids[2]]
+        assert await sinks.replay(world.store, "a") == 3
+        assert await sinks.replay(world.store, "a") == 0
+        await asyncio.sleep(1)
+        assert sorted(world.receiver.ids()) == sorted(ids)
+        assert await sinks.dead(world.store, "a") == []
+        with pytest.raises(LcmError, match="no dead letter"):
+            await sinks.replay(world.store, "a", ids[0])
+
+
+@virtual
+async def test_a_replay_asked_for_while_nobody_delivers_is_made_later() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        ids = await happen(world.store, 2)
+        await asyncio.sleep(60)
+    world.receiver.trouble = lambda _path, _id: None
+    await sinks.replay(world.store, "a")
+    async with delivering(world.outbox()):
+        await asyncio.sleep(1)
+    assert sorted(world.receiver.ids()) == sorted(ids)
+
+
+@virtual
+async def test_a_replay_that_fails_stays_a_dead_letter_with_its_newest_error() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        await happen(world.store, 1)
+        await asyncio.sleep(60)
+        for error, attempts in ((Refused("still no"), 4), (Unreachable("away"), 7)):
+            world.receiver.trouble = always(error)
+            await sinks.replay(world.store, "a")
+            await asyncio.sleep(600)
+            (letter,) = await sinks.dead(world.store, "a")
+            assert (letter.last_error, letter.attempts, letter.replay) == (str(error), attempts, False)
+
+
+@virtual
+async def test_a_sink_that_history_left_behind_is_told_once_and_goes_on_from_now() -> None:
+    world = World()
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        first = await happen(world.store, 2)
+        await asyncio.sleep(5)
+    await happen(world.store, 3)
+    revision = await world.store.commit(Put("x", b""))
+    await world.store.compact(revision)
+    async with delivering(world.outbox()):
+        await asyncio.sleep(1)
+        later = await happen(world.store, 2)
+        await asyncio.sleep(5)
+    assert [one.type for one in world.receiver.got["a"]] == ["worker.status.updated"] * 2 + ["reset"] + [
+        "worker.status.updated"
+    ] * 2
+    ids = world.receiver.ids()
+    assert (ids[:2], ids[3:]) == (first, later)
+    assert ids[2].endswith(".reset")
+    done = await status(world)
+    assert done.reset == ""
+    assert done.last_reset_at is not None
+
+
+@virtual
+async def test_a_sink_is_told_of_a_restore() -> None:
+    world = World()
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        await happen(world.store, 2)
+        await asyncio.sleep(5)
+    saved = [Put(entry.key, entry.value) for entry in (await world.store.scan("")).entries]
+
+    async def entries() -> AsyncIterator[Put]:
+        for one in saved:
+            yield one
+
+    await world.store.load(entries(), epoch="second")
+    async with delivering(world.outbox()):
+        await asyncio.sleep(1)
+        later = await happen(world.store, 2)
+        await asyncio.sleep(5)
+    assert world.receiver.got["a"][2].type == "reset"
+    assert world.receiver.ids()[2:] == ["second.8.reset", *later]
+
+
+@virtual
+async def test_a_reset_that_was_not_told_yet_survives_the_process() -> None:
+    world = World()
+    await put(world.store, sink())
+    await world.store.compact(await world.store.commit(Put("x", b"")))
+    world.receiver.trouble = always(Unreachable("down"))
+    async with delivering(world.outbox()):
+        await asyncio.sleep(10)
+    ids = await happen(world.store, 2)
+    world.receiver.trouble = lambda _path, _id: None
+    async with delivering(world.outbox()):
+        await asyncio.sleep(5)
+    assert world.receiver.got["a"][0].type == "reset"
+    assert world.receiver.ids()[1:] == ids
+
+
+@virtual
+async def test_a_deleted_sink_leaves_nothing_behind() -> None:
+    world = World()
+    world.receiver.trouble = always(Refused("no"))
+    await put(world.store, sink())
+    async with delivering(world.outbox()):
+        await happen(world.store, 2)
+        await asyncio.sleep(60)
+    await sinks.delete(world.store, "a")
+    await world.store.commit(Put("sink-cursors/b", b""), Put("dead-letters/b/x", (await letter_of_b())))
+    async with delivering(world.outbox()):
+        await asyncio.sleep(5)
+    left = [entry.key for entry in (await world.store.scan("")).entries]
+    assert left == []
+
+
+async def letter_of_b() -> bytes:
+    letter = {"sink": "b", "event_id": "x", "event": msgspec.Raw(event()), "attempts": 3, "last_error": "", "at": START}
+    return b"1/1\n" + msgspec.json.encode(letter)

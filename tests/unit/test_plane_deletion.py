@@ -1,0 +1,314 @@
+"""Objects that are asked to go: what lives ends first, what is used stays, and no race slips through."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+import given
+from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
+from lcm.control.plane import Ref, ref_of
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, LcmError, Refused
+from lcm.model.kinds import Resource
+from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.pool import LabWorkerPool, PoolPhase, WorkerTemplate
+from lcm.model.reservation import ReservationPhase
+from lcm.model.session import LabletSession, SessionPhase
+from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.sim.crash import crash_everywhere
+from lcm.sim.loop import VirtualClock
+
+METAL = Ref(WorkerTemplate, "metal")
+BASICS = Ref(LabletDefinition, "basics:1.0.0")
+TEARDOWN = ("lcm/teardown",)
+_S, _R = SessionPhase, ReservationPhase
+
+
+async def deleted(resource: Resource) -> tuple[Stage, Any, Any]:
+    """Put an object, delete it, and give what was answered and what is left."""
+    stage = Stage()
+    await stage.put(given.changed(resource, {"metadata": {"finalizers": TEARDOWN}}))
+    answer = await stage[ROOT].delete(ref_of(resource))
+    return stage, answer, await stage.read(resource)
+
+
+@pytest.mark.parametrize("phase", sorted(HOSTING))
+async def test_a_worker_that_may_host_is_drained(phase: WorkerPhase) -> None:
+    _, answer, left = await deleted(given.worker(phase=phase, drain_deadline_minutes=30))
+    assert left == answer
+    assert (left.metadata.deletion_timestamp, left.status.phase) == (NOW, WorkerPhase.DRAINING)
+    assert left.status.drain_deadline_at == NOW + timedelta(minutes=30)
+
+
+@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING, WorkerPhase.TERMINATED}])
+async def test_any_other_worker_is_marked(phase: WorkerPhase) -> None:
+    _, _, left = await deleted(given.worker(phase=phase))
+    assert (left.metadata.deletion_timestamp, left.status.phase) == (NOW, phase)
+
+
+async def test_a_marked_worker_that_came_up_meanwhile_is_drained_when_asked_again() -> None:
+    stage = Stage()
+    await stage.put(given.worker(phase=WorkerPhase.READY_UNLICENSED, deletion_timestamp=NOW))
+    again = await stage[service(WORKER_CONTROLLER)].delete(Ref(LabWorker, "w1"))
+    assert again.status.phase is WorkerPhase.DRAINING
+
+
+async def test_what_has_ended_is_removed_at_once_with_all_that_hangs_on_it() -> None:
+    stage = Stage()
+    await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
+    await stage[service(WORKER_CONTROLLER)].report(Ref(LabWorker, "w1"), given.telemetry())
+    assert "telemetry/default/w1" in await stage.keys()
+    await stage[ROOT].delete(Ref(LabWorker, "w1"))
+    assert await stage.keys() == []
+
+
+@pytest.mark.parametrize("phase", [one for one in PoolPhase if one is not PoolPhase.TERMINATED])
+async def test_a_pool_is_drained(phase: PoolPhase) -> None:
+    _, _, left = await deleted(given.pool(phase=phase))
+    ending = (PoolPhase.DRAINING, PoolPhase.TERMINATING)
+    assert left.status.phase is (phase if phase in ending else PoolPhase.DRAINING)
+    assert left.metadata.deletion_timestamp == NOW
+
+
+@pytest.mark.parametrize("phase", [_S.PENDING, _S.SCHEDULED])
+async def test_a_session_that_is_nowhere_yet_goes_at_once(phase: SessionPhase) -> None:
+    stage, answer, left = await deleted(given.session(phase=phase))
+    assert left is None
+    assert (answer.status.phase, answer.status.outcome) == (_S.TERMINATED, _S.TERMINATED)
+    assert answer.metadata.resource_version == await stage.revision()
+    assert await stage.types() == ["lablet.session.status.changed", "lablet.session.deleted"]
+
+
+@pytest.mark.parametrize(("phase", "follows"), [(_S.INSTANTIATING, _S.STOPPING), (_S.RUNNING, _S.COLLECTING)])
+async def test_a_session_on_a_worker_ends_first(phase: SessionPhase, follows: SessionPhase) -> None:
+    _, _, left = await deleted(given.session(phase=phase))
+    assert (left.status.phase, left.status.outcome) == (follows, _S.TERMINATED)
+    assert left.metadata.deletion_timestamp == NOW
+
+
+@pytest.mark.parametrize("phase", [_S.COLLECTING, _S.STOPPING])
+async def test_a_session_that_ends_already_is_marked(phase: SessionPhase) -> None:
+    _, _, left = await deleted(given.session(phase=phase, outcome=_S.COMPLETED))
+    assert (left.status.phase, left.status.outcome) == (phase, _S.COMPLETED)
+    assert left.metadata.deletion_timestamp == NOW
+
+
+@pytest.mark.parametrize("phase", [_R.PROMISED, _R.ACTIVE])
+async def test_a_reservation_that_holds_something_is_cancelled(phase: ReservationPhase) -> None:
+    _, _, left = await deleted(given.reservation(phase=phase))
+    assert (left.status.phase, left.metadata.deletion_timestamp) == (_R.CANCELLING, NOW)
+
+
+async def test_a_reservation_that_holds_nothing_goes_at_once() -> None:
+    _, _, left = await deleted(given.reservation(phase=_R.PENDING))
+    assert left is None
+    _, _, left = await deleted(given.reservation(phase=_R.CANCELLING))
+    assert left.status.phase is _R.CANCELLING
+
+
+async def test_the_step_into_the_end_removes_what_is_to_go() -> None:
+    stage = Stage()
+    await stage.put(
+        given.session(phase=_S.STOPPING, outcome=_S.TERMINATED, deletion_timestamp=NOW, finalizers=TEARDOWN)
+    )
+    session = await stage.read(given.session())
+    assert session is not None
+    status = msgspec.structs.replace(session.status, phase=_S.TERMINATED)
+    last = await stage[service(LABLET_CONTROLLER)].step(session, status, reason="removed")
+    assert last.status.phase is _S.TERMINATED
+    assert await stage.keys() == []
+    assert await stage.types() == ["lablet.session.status.changed", "lablet.session.deleted"]
+
+
+async def test_what_ends_without_being_asked_to_go_stays() -> None:
+    stage = Stage()
+    pool = await stage.put(given.pool(phase=PoolPhase.TERMINATING, finalizers=TEARDOWN))
+    ended = await stage[service(POOL_CONTROLLER)].step(
+        pool, msgspec.structs.replace(pool.status, phase=PoolPhase.TERMINATED)
+    )
+    assert ended.metadata.finalizers == ()
+    assert await stage.read(pool) == ended
+    await stage[ROOT].delete(Ref(LabWorkerPool, "ccna"))
+    assert await stage.read(pool) is None
+
+
+@pytest.mark.parametrize(
+    "resource", [given.worker(phase=WorkerPhase.READY), given.pool(), given.session(phase=_S.RUNNING)]
+)
+async def test_a_repeated_delete_changes_nothing(resource: Resource) -> None:
+    stage, answer, _ = await deleted(resource)
+    revision = await stage.revision()
+    assert await stage[ROOT].delete(ref_of(resource)) == answer
+    assert await stage.revision() == revision
+
+
+async def test_what_is_gone_cannot_be_deleted() -> None:
+    stage = Stage()
+    await stage[ROOT].create(given.settings())
+    await stage[ROOT].delete(ref_of(given.settings()))
+    with pytest.raises(Gone):
+        await stage[ROOT].delete(ref_of(given.settings()))
+
+
+async def test_who_may_delete_what() -> None:
+    stage = Stage()
+    await stage.put(given.worker())
+    await stage.put(given.session(owner="ada"))
+    for caller in (ADA, ANNA):
+        with pytest.raises(Forbidden):
+            await stage[caller].delete(Ref(LabWorker, "w1"))
+    with pytest.raises(Gone):
+        await stage[BOB].delete(Ref(LabletSession, "s1"))
+    await stage[ADA].delete(Ref(LabletSession, "s1"))
+    await stage[OTTO].delete(Ref(LabWorker, "w1"))
+
+
+async def test_a_template_in_use_stays_and_says_by_whom() -> None:
+    stage = Stage()
+    await stage[ROOT].create(given.template())
+    await stage[ROOT].create(given.pool())
+    revision = await stage.revision()
+    for dry_run in (True, False):
+        with pytest.raises(Refused, match="used by LabWorkerPool ccna"):
+            await stage[ROOT].delete(METAL, dry_run=dry_run)
+    assert await stage.revision() == revision
+
+
+async def test_a_definition_in_use_stays_and_says_by_whom() -> None:
+    stage = Stage()
+    await stage.put(active())
+    for number in range(7):
+        await stage[ADA].create(given.session(name=f"s{number}"))
+    with pytest.raises(Refused, match=r"LabletSession s0, .* and 2 more"):
+        await stage[ROOT].delete(BASICS)
+    for number in range(7):
+        await stage[ADA].delete(Ref(LabletSession, f"s{number}"))
+    await stage.put(given.reservation(phase=_R.PROMISED))
+    with pytest.raises(Refused, match="Reservation r1"):
+        await stage[ANNA].delete(BASICS)
+
+
+async def test_users_that_have_ended_or_live_elsewhere_keep_nothing() -> None:
+    stage = Stage()
+    await stage.put(active())
+    await stage.put(given.template())
+    await stage.put(given.session(phase=_S.COMPLETED))
+    await stage.put(given.session(name="s2", uid="u2", namespace="elsewhere"))
+    await stage.put(given.session(name="s3", uid="u3", definition="basics:2.0.0"))
+    await stage.put(given.reservation(phase=_R.CANCELLED))
+    await stage.put(given.pool(phase=PoolPhase.TERMINATED))
+    assert (await stage[ANNA].delete(BASICS)).metadata.deletion_timestamp == NOW
+    await stage[ROOT].delete(METAL)
+    assert await stage.types() == ["definition.deleted", "template.deleted"]
+    assert not [key for key in await stage.keys() if key.startswith(("lablet-definitions", "worker-templates"))]
+
+
+async def test_a_dry_run_of_a_delete_leaves_everything() -> None:
+    stage = Stage()
+    await stage[ROOT].create(given.template())
+    await stage.put(given.worker(phase=WorkerPhase.READY))
+    revision = await stage.revision()
+    assert (await stage[ROOT].delete(METAL, dry_run=True)).metadata.deletion_timestamp == NOW
+    assert (await stage[ROOT].delete(Ref(LabWorker, "w1"), dry_run=True)).status.phase is WorkerPhase.DRAINING
+    assert await stage.revision() == revision
+
+
+async def test_a_delete_may_demand_a_revision() -> None:
+    stage = Stage()
+    made = await stage[ROOT].create(given.template())
+    with pytest.raises(Conflict):
+        await stage[ROOT].delete(METAL, at=made.metadata.resource_version - 1)
+    await stage[ROOT].delete(METAL, at=made.metadata.resource_version)
+    assert await stage.read(made) is None
+
+
+async def test_a_mark_that_a_crash_left_is_taken_up_by_the_next_delete() -> None:
+    stage = Stage()
+    await stage.put(given.template(deletion_timestamp=NOW))
+    await stage.put(given.pool())
+    with pytest.raises(Refused):
+        await stage[ROOT].delete(METAL)
+    unmarked = await stage.read(given.template())
+    assert unmarked is not None
+    assert unmarked.metadata.deletion_timestamp is None
+
+
+async def settled(*calls: Awaitable[object]) -> list[object]:
+    return list(await asyncio.gather(*calls, return_exceptions=True))
+
+
+@pytest.mark.parametrize("head_start", range(-12, 24, 2))
+async def test_no_user_of_what_is_deleted_slips_through(head_start: int) -> None:
+    stage = Stage()
+    await stage.put(active())
+    await stage.put(given.template())
+
+    async def late(count: int, call: Callable[[], Any]) -> Any:
+        for _ in range(count):
+            await asyncio.sleep(0)
+        return await call()
+
+    outcomes = await settled(
+        late(max(0, head_start), lambda: stage[ADA].create(given.session(definition="basics"))),
+        late(max(0, -head_start), lambda: stage[ROOT].delete(BASICS)),
+        late(max(0, head_start), lambda: stage[ROOT].create(given.pool())),
+        late(max(0, -head_start), lambda: stage[ROOT].delete(METAL)),
+    )
+    for user, used in ((given.session(), active()), (given.pool(), given.template())):
+        target = await stage.read(used)
+        assert (await stage.read(user) is None) == (target is None)
+        assert target is None or target.metadata.deletion_timestamp is None
+    refusals = [one for one in outcomes if isinstance(one, LcmError)]
+    assert len(refusals) == 2
+    assert all(isinstance(one, Refused | Invalid) for one in refusals)
+
+
+async def test_of_several_who_delete_the_same_one_succeeds() -> None:
+    stage = Stage()
+    await stage[ROOT].create(given.template())
+    outcomes = await settled(*(stage[ROOT].delete(METAL) for _ in range(5)))
+    assert [type(one) for one in outcomes if isinstance(one, LcmError)] == [Gone] * 4
+    assert await stage.types() == ["template.created", "template.deleted"]
+
+
+async def world() -> Stage:
+    stage = Stage(clock=VirtualClock())
+    await stage.put(active())
+    await stage.put(given.session(owner="ada", phase=_S.RUNNING, finalizers=TEARDOWN))
+    await stage.put(given.session(name="s2", uid="u2", owner="ada", definition="other", finalizers=TEARDOWN))
+    await stage.put(given.template())
+    return stage
+
+
+async def exactly_so(stage: Stage) -> None:
+    running = await stage.read(given.session())
+    assert running is not None
+    assert running.status.phase is _S.COLLECTING
+    assert len(running.status.history) == 1
+    assert [key for key in await stage.keys() if not key.startswith("uids/")] == [
+        "lablet-definitions/default/basics:1.0.0",
+        "lablet-sessions/default/s1",
+    ]
+    assert sorted(await stage.types()) == [
+        "lablet.session.deleted",
+        "lablet.session.status.changed",
+        "lablet.session.status.changed",
+        "template.deleted",
+    ]
+
+
+async def delete_all(stage: Stage) -> None:
+    await stage[ADA].delete(Ref(LabletSession, "s1"))
+    with contextlib.suppress(Gone):
+        await stage[ADA].delete(Ref(LabletSession, "s2"))
+    with contextlib.suppress(Gone):
+        await stage[ROOT].delete(METAL)
+
+
+def test_deleting_survives_a_crash_anywhere(tell: Callable[[str], None]) -> None:
+    assert crash_everywhere("delete", world, delete_all, exactly_so, twice=True, report=tell) > 10

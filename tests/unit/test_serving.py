@@ -1,0 +1,133 @@
+"""Serving on a real port: what happens to streams, slow requests and idle connections when the server stops."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from lcm.serving import Receive, Scope, Send, listen, serve
+
+LOOPBACK = "127.0.0.1"
+SOON = 10.0
+"""Far more than anything here takes, so that only a hang is one."""
+
+LINE = b'{"revision":1}\n'
+
+
+@dataclass
+class App:
+    """Answers in the ways a server meets: at once, slowly, as a stream, and never."""
+
+    ended: list[str] = field(default_factory=list)
+    slow: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        try:
+            if path == "/stream":
+                await self.stream(receive, send)
+            elif path == "/never":
+                await asyncio.Event().wait()
+            else:
+                if path == "/slow":
+                    await self.slow.wait()
+                await answer(send, path.encode())
+        finally:
+            self.ended.append(path)
+
+    async def stream(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": LINE, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+async def answer(send: Send, body: bytes) -> None:
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@dataclass
+class Served:
+    app: App
+    client: httpx.AsyncClient
+    port: int
+    stop: asyncio.Event
+    serving: asyncio.Task[None]
+
+    async def stopped(self) -> float:
+        """Tell the server to stop and return the seconds that it took."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        self.stop.set()
+        await asyncio.wait_for(self.serving, SOON)
+        return loop.time() - begun
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Served]:
+    app, stop, listening = App(), asyncio.Event(), listen(LOOPBACK, 0)
+    port = listening.getsockname()[1]
+    serving = asyncio.create_task(serve(app, listening, None, stop))
+    async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, timeout=SOON) as client:
+        yield Served(app, client, port, stop, serving)
+    stop.set()
+    await asyncio.wait_for(serving, SOON)
+
+
+async def test_a_stream_ends_at_once_when_the_server_stops() -> None:
+    async with served() as it, it.client.stream("GET", "/stream") as response:
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == LINE
+        took = await it.stopped()
+        with pytest.raises(httpx.RemoteProtocolError):
+            await anext(chunks)
+        assert it.app.ended == ["/stream"]
+    assert took < 1.5
+
+
+async def test_a_request_that_is_under_way_is_still_answered() -> None:
+    async with served() as it:
+        asked = asyncio.create_task(it.client.get("/slow"))
+        while not it.app.slow._waiters:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(it.stopped())
+        await asyncio.sleep(0.3)
+        it.app.slow.set()
+        assert (await asked).content == b"/slow"
+        assert await stopping < 1.5
+
+
+async def test_a_request_without_an_end_does_not_keep_the_server_up() -> None:
+    async with served() as it:
+        asked = asyncio.create_task(it.client.get("/never"))
+        await it.client.get("/")
+        assert await it.stopped() < 4
+        await asyncio.gather(asked, return_exceptions=True)
+        assert "/never" in it.app.ended
+
+
+async def test_an_idle_connection_does_not_keep_the_server_up() -> None:
+    async with served() as it:
+        assert (await it.client.get("/idle")).content == b"/idle"
+        assert await it.stopped() < 1.5
+
+
+@pytest.mark.parametrize("head", [b"GET /%s HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nx: %s\r\n"])
+async def test_a_request_head_has_a_largest_size(head: bytes) -> None:
+    async with served() as it:
+        reader, writer = await asyncio.open_connection(LOOPBACK, it.port)
+        writer.write(head % (b"a" * 70_000))
+        assert b"400" in await asyncio.wait_for(reader.readline(), SOON)
+        writer.close()
+        assert it.app.ended == []
+
+
+async def test_a_body_may_be_larger_than_a_head() -> None:
+    async with served() as it:
+        for _ in range(3):
+            assert (await it.client.post("/", content=b"x" * 300_000)).status_code == 200

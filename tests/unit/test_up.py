@@ -1,0 +1,136 @@
+"""`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from commands import SOON, Running, lcm, up
+from documents import document
+from servers import LOOPBACK
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "first"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_says_what_runs_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        code, took = it.stop(number)
+        assert code == 0
+        assert took < 3
+        for words in (it.url, str(tmp_path / "data" / "lcm.db"), "32 of 32 CPU", "lcm get workers", "is on disk"):
+            assert words in it.output
+        assert "Traceback" not in it.output
+
+
+@asynccontextmanager
+async def dawdling(it: Running) -> AsyncIterator[None]:
+    """Begin a request and do not end it."""
+    _, writer = await asyncio.open_connection(LOOPBACK, httpx.URL(it.url).port)
+    head = f"POST /api/workers HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.token}\r\ncontent-length: 99"
+    writer.write(f"{head}\r\n\r\n{{".encode())
+    await asyncio.sleep(0.2)
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+async def test_up_stops_at_once_though_somebody_watches(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        async with it.ready().client() as client, client.stream("GET", "/api/watch?kinds=LabWorker&after=1") as watch:
+            lines = watch.aiter_lines()
+            await client.post("/api/workers", json=document("LabWorker"))
+            assert '"w1"' in await asyncio.wait_for(anext(lines), SOON)
+            code, took = await asyncio.to_thread(it.stop)
+            with pytest.raises(httpx.RemoteProtocolError):
+                await asyncio.wait_for(anext(lines), SOON)
+        assert code == 0, it.output
+        assert took < 3
+        assert "Traceback" not in it.output
+
+
+async def test_up_stops_though_somebody_never_ends_a_request(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        async with dawdling(it.ready()):
+            code, took = await asyncio.to_thread(it.stop)
+        assert code == 0, it.output
+        assert took < 8
+
+
+async def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        async with dawdling(it):
+            it.process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.5)
+            assert it.process.poll() is None
+            code, _ = await asyncio.to_thread(it.stop)
+        assert code == 130
+        assert "by force" in it.output
+
+
+def test_the_command_line_works_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    tokens = set()
+    for outcome in ("created", "unchanged"):
+        with up(tmp_path) as it:
+            tokens.add(it.ready().token)
+            applied = lcm(tmp_path, "apply", "-f", EXAMPLES)
+            assert applied.returncode == 0, applied.stderr
+            assert applied.stdout.count(outcome) == 5
+            assert "workshop" in lcm(tmp_path, "get", "workers").stdout
+            assert it.stop()[0] == 0
+    assert len(tokens) == 1
+    assert lcm(tmp_path, "get", "workers").returncode != 0
+
+
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as holder:
+        port = holder.getsockname()[1]
+        refused = lcm(tmp_path, "up", "--port", port, "--data", tmp_path / "data")
+    assert refused.returncode == 5
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused.stderr
+    assert "--port" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        refused = lcm(tmp_path, "up", "--port=0", "--data", tmp_path / "data")
+        assert refused.returncode == 5
+        assert f"process {it.process.pid} runs on {tmp_path / 'data'}" in refused.stderr
+        assert it.process.poll() is None
+        it.kill()
+        with up(tmp_path) as next_one:
+            assert next_one.ready().stop()[0] == 0
+
+
+def test_a_senseless_speed_is_refused(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "up", "--speed=0", "--data", tmp_path)
+    assert refused.returncode == 2
+    assert "speed" in refused.stderr
+
+
+def test_a_bad_variable_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "up", "--data", tmp_path / "data", TOTAL_CPU_CORES="lots", LOG_LEVEL="LOUD")
+    assert refused.returncode == 5
+    assert "TOTAL_CPU_CORES" in refused.stderr
+    assert "LOG_LEVEL" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "lcm.db"
+    file.write_bytes(b"my holiday photos" * 100)
+    refused = lcm(tmp_path, "up", "--port=0", "--data", tmp_path)
+    assert refused.returncode == 1
+    assert str(file) in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert file.read_bytes() == b"my holiday photos" * 100

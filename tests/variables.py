@@ -1,0 +1,83 @@
+"""Every variable that the founding documents and the mission name, a value for it, and how that is shown."""
+
+from typing import NamedTuple
+
+
+class Set(NamedTuple):
+    """A value, how `lcm doctor` shows it, and what must be set along with it."""
+
+    text: str
+    shown: str
+    along: tuple[str, ...] = ()
+
+
+FIRST_PLAN = {
+    "AWS_REGION": Set("us-west-2", "us-west-2"),
+    "AWS_ACCESS_KEY_ID": Set("AKIA-of-mine", "set", ("AWS_SECRET_ACCESS_KEY",)),
+    "AWS_SECRET_ACCESS_KEY": Set("hush/secret-of-aws", "set", ("AWS_ACCESS_KEY_ID",)),
+    "CML_ADMIN_USERNAME": Set("root", "root"),
+    "CML_ADMIN_PASSWORD": Set("hush, the admin's", "set"),
+    "CML_LICENSE_TOKEN": Set("hush-licence", "set"),
+    "EC2_AMI_ID": Set("ami-xxxxxxxxx", "ami-xxxxxxxxx"),
+    "EC2_INSTANCE_TYPE": Set("c8i.16xlarge", "c8i.16xlarge"),
+    "EC2_VPC_ID": Set("vpc-xxxxxxxxx", "vpc-xxxxxxxxx"),
+    "EC2_SUBNET_ID": Set("subnet-xxxxxxxxx", "subnet-xxxxxxxxx"),
+    "EC2_SECURITY_GROUP_IDS": Set("sg-1, sg-2", "sg-1,sg-2"),
+    "EC2_IAM_INSTANCE_PROFILE": Set("cml-workers", "cml-workers"),
+    "SCHEDULER_STRATEGY": Set("BestFit", "BestFit"),
+    "REQUIRE_LICENSED_FOR_CML": Set("false", "false"),
+    "MIN_WORKERS_PER_POOL": Set("2", "2"),
+    "MAX_WORKERS_PER_POOL": Set("7", "7"),
+    "SCALE_UP_THRESHOLD_CPU": Set("0.9", "0.9"),
+    "SCALE_DOWN_THRESHOLD_CPU": Set("0.2", "0.2"),
+}
+WORKER_CONTROLLER = {
+    "WORKER_DISCOVERY_ENABLED": Set("false", "false"),
+    "WORKER_DISCOVERY_INTERVAL": Set("600", "600"),
+    "WORKER_DISCOVERY_AMI_NAME": Set("My CML-*", "My CML-*"),
+    "WORKER_DISCOVERY_REGIONS": Set("us-east-1,us-west-2", "us-east-1,us-west-2"),
+    "WORKER_CONTROLLER_RECONCILE_INTERVAL": Set("31", "31"),
+    "METRICS_POLL_INTERVAL": Set("61", "61"),
+    "IDLE_CHECK_INTERVAL": Set("62", "62"),
+    "IDLE_THRESHOLD_MINUTES": Set("45", "45"),
+    "CML_WORKER_API_USERNAME": Set("robot", "robot"),
+    "CML_WORKER_API_PASSWORD": Set("hush, the robot's", "set"),
+    "ETCD_HOST": Set("etcd", "etcd"),
+    "ETCD_PORT": Set("2380", "2380"),
+    "WORKER_CONTROLLER_LEADER_LEASE_TTL": Set("20", "20"),
+    "CONTROL_PLANE_API_URL": Set("http://control-plane-api:8030", "http://control-plane-api:8030"),
+    "CONTROL_PLANE_API_KEY": Set("hush-key", "set"),
+    "WORKER_MONITORING_ENABLED": Set("no", "false"),
+    "WORKER_NOTIFICATION_WEBHOOKS": Set("https://hooks.slack.com/services/hush,http://a.b/hush", "2 set"),
+}
+ALLOCATOR = {"TOTAL_CPU_CORES": Set("64.5", "64.5"), "TOTAL_MEMORY_GB": Set("256", "256")}
+MISSION = {
+    "SCHEDULER_ENABLED": Set("0", "false"),
+    "SCHEDULER_RECONCILE_INTERVAL": Set("33", "33"),
+    "WORKER_BOOTUP_DELAY_MINUTES": Set("21", "21"),
+    "LABLET_INSTANTIATION_DELAY_MINUTES": Set("16", "16"),
+    "ETCD_ENDPOINTS": Set("etcd:2380,https://other:2379", "etcd:2380,https://other:2379"),
+}
+OURS = {
+    "LCM_DATA_DIR": Set("somewhere", "somewhere"),
+    "LCM_HOST": Set("0.0.0.0", "0.0.0.0"),
+    "LCM_PORT": Set("8031", "8031"),
+    "LCM_STORE": Set("sqlite", "sqlite"),
+    "LOG_LEVEL": Set("debug", "DEBUG"),
+    "LCM_REQUESTS_PER_SECOND": Set("50", "50"),
+    "LCM_REQUEST_BURST": Set("60", "60"),
+    "LCM_BODY_BYTES": Set("2000000", "2000000"),
+    "LCM_APPLY_BYTES": Set("3000000", "3000000"),
+    "ETCD_ROOT": Set("/mine/", "/mine/"),
+    "ETCD_USER": Set("lcm", "lcm", ("ETCD_PASSWORD",)),
+    "ETCD_PASSWORD": Set("hush-etcd", "set", ("ETCD_USER",)),
+    "ETCD_SERVER_NAME": Set("etcd.example.org", "etcd.example.org"),
+}
+NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
+FILES = ("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
+"""Variables whose values are files that must exist."""
+
+
+def environment(*names: str) -> dict[str, str]:
+    """Set variables, and what must be set along with them."""
+    return {name: NAMED[name].text for one in names for name in (one, *NAMED[one].along)}
