@@ -109,7 +109,7 @@ async def test_only_what_is_there_and_active_can_be_booked(definition: LabletDef
 
 async def test_a_name_of_which_no_version_is_active_cannot_be_booked() -> None:
     stage = await with_definitions("1.0", state=DefinitionState.DRAFT)
-    with pytest.raises(Invalid, match=r"no version of basics can be booked \(basics:1\.0\)"):
+    with pytest.raises(Invalid, match=r"basics:1\.0 is draft"):
         await stage[ADA].create(given.session(definition="basics"))
     with pytest.raises(Invalid, match="there is no LabletDefinition nothing"):
         await stage[ADA].create(given.session(definition="nothing"))

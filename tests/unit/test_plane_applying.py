@@ -174,11 +174,13 @@ async def test_a_reference_may_lie_in_an_earlier_commit() -> None:
     templates = [named("WorkerTemplate", f"t{number}") for number in range(100)]
     pools = [named("LabWorkerPool", f"p{number}", template=f"t{number}") for number in range(100)]
     assert set(await outcomes(stage, [*pools, *templates])) == {"created"}
+    assert await stage.revision() < 8
     both = [
         *(named("WorkerTemplate", f"t{number}", name_prefix="other") for number in range(100)),
         *(named("LabWorkerPool", f"p{number}", template=f"t{99 - number}") for number in range(100)),
     ]
     assert set(await outcomes(stage, both)) == {"configured"}
+    assert await stage.revision() < 14
 
 
 async def test_a_revision_in_a_document_is_demanded() -> None:
@@ -276,7 +278,8 @@ async def all_there(stage: Stage) -> None:
 
 
 def test_applying_survives_a_crash_anywhere(tell: Callable[[str], None]) -> None:
-    assert crash_everywhere("apply", world, apply_all, all_there, report=tell) > 5
+    awaits = crash_everywhere("apply", world, apply_all, all_there, report=tell)
+    assert 5 < awaits < 15, "an apply that nobody disturbs is planned once"
 
 
 async def test_nobody_elses_session_is_touched_by_its_name() -> None:

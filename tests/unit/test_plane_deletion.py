@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import strategies as st
 
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
@@ -20,8 +22,9 @@ from lcm.model.pool import LabWorkerPool, PoolPhase, WorkerTemplate
 from lcm.model.reservation import ReservationPhase
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock
+from lcm.sim.crash import crash_everywhere, pause_everywhere
+from lcm.sim.loop import VirtualClock, run
+from properties import for_all
 
 METAL = Ref(WorkerTemplate, "metal")
 BASICS = Ref(LabletDefinition, "basics:1.0.0")
@@ -242,17 +245,17 @@ async def settled(*calls: Awaitable[object]) -> list[object]:
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
+async def late(count: int, call: Callable[[], Awaitable[object]]) -> object:
+    for _ in range(count):
+        await asyncio.sleep(0)
+    return await call()
+
+
 @pytest.mark.parametrize("head_start", range(-12, 24, 2))
 async def test_no_user_of_what_is_deleted_slips_through(head_start: int) -> None:
     stage = Stage()
     await stage.put(active())
     await stage.put(given.template())
-
-    async def late(count: int, call: Callable[[], Any]) -> Any:
-        for _ in range(count):
-            await asyncio.sleep(0)
-        return await call()
-
     outcomes = await settled(
         late(max(0, head_start), lambda: stage[ADA].create(given.session(definition="basics"))),
         late(max(0, -head_start), lambda: stage[ROOT].delete(BASICS)),
@@ -266,6 +269,29 @@ async def test_no_user_of_what_is_deleted_slips_through(head_start: int) -> None
     refusals = [one for one in outcomes if isinstance(one, LcmError)]
     assert len(refusals) == 2
     assert all(isinstance(one, Refused | Invalid) for one in refusals)
+
+
+@for_all(st.lists(st.integers(0, 30), min_size=7, max_size=7))
+def test_nobody_comes_to_use_what_several_delete(pauses: list[int]) -> None:
+    async def main() -> None:
+        stage = Stage()
+        await stage.put(active())
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: stage[ROOT].delete(BASICS),
+            lambda: stage[ANNA].delete(BASICS),
+            lambda: stage[ADA].create(given.session()),
+            lambda: stage[ADA].delete(Ref(LabletSession, "s1")),
+            lambda: stage[BOB].create(given.session(name="s2")),
+            lambda: stage[ANNA].patch(BASICS, {"spec": {"description": "new"}}),
+            lambda: stage[ROOT].delete(BASICS),
+        ]
+        outcomes = await settled(*(late(pause, call) for pause, call in zip(pauses, calls, strict=True)))
+        lab = await stage.read(active())
+        assert not any(isinstance(one, Exception) and not isinstance(one, LcmError) for one in outcomes)
+        assert lab is None or lab.metadata.deletion_timestamp is None
+        assert lab is not None or not (await stage[ROOT].list(LabletSession)).items
+
+    run(main)
 
 
 async def test_of_several_who_delete_the_same_one_succeeds() -> None:
@@ -312,3 +338,60 @@ async def delete_all(stage: Stage) -> None:
 
 def test_deleting_survives_a_crash_anywhere(tell: Callable[[str], None]) -> None:
     assert crash_everywhere("delete", world, delete_all, exactly_so, twice=True, report=tell) > 10
+
+
+@dataclass
+class Race:
+    """A world in which the first to come uses something and the second deletes it."""
+
+    stage: Stage
+    use: Callable[[Stage], Awaitable[object]]
+    end: Callable[[Stage], Awaitable[object]]
+    turn: int = 0
+
+    async def take_turn(self) -> None:
+        self.turn += 1
+        with contextlib.suppress(Refused, Gone):
+            await (self.use if self.turn == 1 else self.end)(self.stage)
+
+
+async def nothing_dangles(race: Race) -> None:
+    keys = await race.stage.keys()
+    labs = [key for key in keys if key.startswith("lablet-definitions/")]
+    assert labs or not [key for key in keys if key.startswith("lablet-sessions/")]
+    workers = [key for key in keys if key.startswith("workers/")]
+    assert workers or not [key for key in keys if key.startswith("telemetry/")]
+
+
+async def booking() -> Race:
+    stage = Stage(clock=VirtualClock())
+    await stage.put(active())
+    return Race(
+        stage,
+        lambda stage: stage[ADA].create(given.session(definition="basics")),
+        lambda stage: stage[ROOT].delete(BASICS),
+    )
+
+
+async def measuring() -> Race:
+    stage = Stage(clock=VirtualClock())
+    await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
+    return Race(
+        stage,
+        lambda stage: stage[service(WORKER_CONTROLLER)].report(Ref(LabWorker, "w1"), given.telemetry()),
+        lambda stage: stage[ROOT].delete(Ref(LabWorker, "w1")),
+    )
+
+
+@pytest.mark.parametrize("world", [booking, measuring])
+def test_who_slept_through_the_end_of_what_they_use_leaves_nothing_behind(
+    world: Callable[[], Awaitable[Race]], tell: Callable[[str], None]
+) -> None:
+    pause_everywhere(
+        f"use of what is deleted, {world.__name__}",
+        world,
+        Race.take_turn,
+        nothing_dangles,
+        pause_for=timedelta(hours=1),
+        report=tell,
+    )

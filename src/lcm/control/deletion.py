@@ -4,7 +4,7 @@ What has a life of its own is told to end it and is removed with its last step. 
 then its users are looked for, then it is removed or unmarked again: whoever refers to it in between sees the mark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,8 +13,8 @@ import msgspec
 from lcm.control.actions import drained, terminated
 from lcm.control.ledger import Edit, Ledger, persistently
 from lcm.control.plane import R, Ref
-from lcm.control.records import Record, opened
-from lcm.control.references import Target, refers_to
+from lcm.control.records import Record, mentions, opened
+from lcm.control.references import refers_to
 from lcm.control.stepping import moved, over
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Refused
@@ -25,7 +25,7 @@ from lcm.model.session import LabletSession
 from lcm.model.worker import HOSTING, LabWorker
 from lcm.store.base import everything
 
-_USERS: Final[Mapping[type[Target], tuple[type[Resource], ...]]] = {
+_USERS: Final[Mapping[type, tuple[type[Resource], ...]]] = {
     WorkerTemplate: (LabWorkerPool,),
     LabletDefinition: (LabletSession, Reservation),
 }
@@ -36,22 +36,45 @@ _CANCELLABLE: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACT
 
 async def delete(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
     """Ask for an object to go, and return it as it is then."""
+    if ref.kind in _USERS:
+        return await _delete_unused(ledger, ref, at=at, dry_run=dry_run)
 
     async def attempt() -> R:
-        record = await ledger.need(ref)
-        if at is not None and record.revision != at:
-            raise Conflict(record.key, wanted=at, found=record.revision)
-        if isinstance(record.resource, WorkerTemplate | LabletDefinition):
-            return await _mark(ledger, record, dry_run=dry_run)
+        record = await _found(ledger, ref, at)
         after = dismissed(record.resource, now=ledger.clock.now(), author=ledger.author)
         if dry_run or after is record.resource:
             return after
         return await ledger.write(Edit(record, after, removed=over(after)))
 
-    resource = await persistently(attempt, unless=lambda _: at is not None)
-    if dry_run or not isinstance(resource, WorkerTemplate | LabletDefinition):
-        return resource
-    return await persistently(lambda: _settle(ledger, ref), unless=lambda _: False)
+    return await persistently(attempt, unless=lambda _: at is not None)
+
+
+async def _delete_unused(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
+    async def attempt() -> R:
+        nonlocal at
+        record = await _found(ledger, ref, at)
+        if record.resource.metadata.deletion_timestamp is None:
+            await _refuse_if_used(ledger, record)
+            if dry_run:
+                return _marked(record.resource, ledger.clock.now())
+            record, at = await _remarked(ledger, record, ledger.clock.now()), None
+        try:
+            await _refuse_if_used(ledger, record)
+        except Refused:
+            if not dry_run:
+                await _remarked(ledger, record, None)
+            raise
+        # At the revision of the mark: had somebody taken it away, users could have come unseen.
+        return record.resource if dry_run else await ledger.write(Edit(record, record.resource, removed=True))
+
+    return await persistently(attempt, unless=lambda _: at is not None)
+
+
+async def _found(ledger: Ledger, ref: Ref[R], at: int | None) -> Record[R]:
+    record = await ledger.need(ref)
+    if at is not None and record.revision != at:
+        raise Conflict(record.key, wanted=at, found=record.revision)
+    return record
 
 
 def dismissed(resource: R, *, now: datetime, author: str) -> R:
@@ -85,44 +108,27 @@ def _released(resource: R) -> R:
     return msgspec.structs.replace(resource, metadata=metadata)
 
 
-async def _mark(ledger: Ledger, record: Record[R], *, dry_run: bool) -> R:
-    resource = record.resource
-    if users := await _users(ledger, resource):
-        if resource.metadata.deletion_timestamp is not None and not dry_run:
-            await ledger.write(Edit(record, _marked(resource, None), quiet=True))
-        raise _in_use(resource, users)
-    marked = _marked(resource, ledger.clock.now())
-    if dry_run or marked is resource:
-        return marked
-    return await ledger.write(Edit(record, marked, quiet=True))
+async def _remarked(ledger: Ledger, record: Record[R], now: datetime | None) -> Record[R]:
+    """Set the mark, or take it away."""
+    resource = await ledger.write(Edit(record, _marked(record.resource, now), quiet=True))
+    return Record(resource, msgspec.structs.replace(record.entry, revision=resource.metadata.resource_version))
 
 
-async def _settle(ledger: Ledger, ref: Ref[R]) -> R:
-    """Remove what is marked, or take the mark away if somebody has come to use it before they could see it."""
-    record = await ledger.need(ref)
-    if users := await _users(ledger, record.resource):
-        await ledger.write(Edit(record, _marked(record.resource, None), quiet=True))
-        raise _in_use(record.resource, users)
-    return await ledger.write(Edit(record, record.resource, removed=True))
-
-
-async def _users(ledger: Ledger, target: Resource) -> Sequence[str]:
-    """Name those that refer to an object and have not ended."""
+async def _refuse_if_used(ledger: Ledger, record: Record[R]) -> None:
+    """Raise Refused while others refer to an object that have not ended."""
+    target = record.resource
     assert isinstance(target, WorkerTemplate | LabletDefinition)
-    names: list[str] = []
+    users: list[str] = []
     for kind in _USERS[type(target)]:
         known = KINDS[kind.__name__]
         page = await everything(ledger.store, f"{known.plural}/{target.metadata.namespace}/")
-        users = (opened(entry, kind) for entry in page.entries)
-        names += [f"{known.name} {user.metadata.name}" for user in users if refers_to(user, target) and _lives(user)]
-    return names
+        some = (opened(entry, kind) for entry in page.entries if mentions(entry, target.metadata.name))
+        users += [f"{known.name} {one.metadata.name}" for one in some if refers_to(one, target) and _lives(one)]
+    if users:
+        named = ", ".join(users[:_NAMED]) + (f" and {len(users) - _NAMED} more" if len(users) > _NAMED else "")
+        raise Refused(f"{target.kind} {target.metadata.name} is used by {named}; delete or change those first")
 
 
 def _lives(resource: Resource) -> bool:
     machine = KINDS[resource.kind].machine
     return machine is None or getattr(resource.status, "phase", None) not in machine.final
-
-
-def _in_use(target: Resource, users: Sequence[str]) -> Refused:
-    named = ", ".join(users[:_NAMED]) + (f" and {len(users) - _NAMED} more" if len(users) > _NAMED else "")
-    return Refused(f"{target.kind} {target.metadata.name} is used by {named}; delete or change those first")

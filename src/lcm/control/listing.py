@@ -8,7 +8,7 @@ import msgspec
 
 from lcm.control.ledger import Ledger
 from lcm.control.plane import LONGEST_PAGE, PAGE, Listing, R
-from lcm.control.records import NAME, may_belong, opened
+from lcm.control.records import NAME, mentions, opened
 from lcm.model.errors import Fault, Invalid
 from lcm.model.identity import SEES_ALL, sees
 from lcm.model.kinds import KINDS
@@ -54,7 +54,7 @@ async def _picked(
     page = await ledger.store.scan(prefix, labels=where.exact_labels, limit=PAGE, cursor=start)
     while True:
         for entry in page.entries:
-            if limited and not may_belong(entry, ledger.caller.name):
+            if limited and not mentions(entry, ledger.caller.name):
                 continue
             resource = opened(entry, kind)
             if not (sees(ledger.caller, resource) and selects(where, resource)):

@@ -32,7 +32,7 @@ RESTORED: Final = "the store was restored from a backup"
 
 _LONGEST_ERROR: Final = 1000
 _DOUBLINGS: Final = 10
-_MAX_CUTS: Final = 3
+_MAX_CUTS: Final = 2
 _log: Final = structlog.get_logger()
 
 Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
@@ -193,16 +193,17 @@ class Courier:
     async def _relisted(self, error: Relist) -> None:
         """Find out why reading ended: to read on may do, or history may be gone."""
         status, store = self._status, self._means.store
-        self._cuts += 1
         if status.epoch != store.epoch:
             return
+        self._cuts += 1
+        gone = self._cuts >= _MAX_CUTS  # perhaps readable, but not to be followed: from before a restore
         try:
             await store.scan(CURSORS, limit=1, cursor=Cursor(status.revision, CURSORS))
         except Relist:
+            gone = True
+        if gone:
             await self._begin_anew(str(error))
         else:
-            if self._cuts >= _MAX_CUTS:  # readable, but not to be followed: from before a restore
-                await self._begin_anew(str(error))
             await asyncio.sleep(FIRST_PAUSE.total_seconds())
 
     async def _begin_anew(self, reason: str) -> None:
@@ -210,6 +211,7 @@ class Courier:
         store, now = self._means.store, self._means.clock.now()
         revision = (await store.scan(CURSORS, limit=1)).revision
         self._note(epoch=store.epoch, revision=revision, n=0, tries=0, reset=reason, last_reset_at=now)
+        self._cuts = 0
         await self._means.ledger.save()
         _log.warning("events were lost to a sink", sink=self._sink.name, reason=reason)
 

@@ -81,10 +81,7 @@ def at_revision(resource: R, revision: int) -> R:
 
 def opened(entry: Entry, kind: type[R]) -> R:
     """Read an entry as its kind."""
-    resource = CODEC.decode(entry.value, kind)
-    # Nobody else has seen it yet, and copying both structs costs more than reading them.
-    msgspec.structs.force_setattr(resource.metadata, "resource_version", entry.revision)
-    return resource
+    return at_revision(CODEC.decode(entry.value, kind), entry.revision)
 
 
 async def find(store: Store, ref: Ref[R]) -> Record[R] | None:
@@ -106,8 +103,8 @@ async def _by_uid(store: Store, ref: Ref[R]) -> Record[R] | None:
     return Record(resource, entry)
 
 
-def may_belong(entry: Entry, name: str) -> bool:
-    """Tell, without reading it, whether an entry could belong to somebody: whose name is not in it does not own it."""
+def mentions(entry: Entry, name: str) -> bool:
+    """Tell whether a name stands in an entry at all, which is found out far sooner than what it stands for."""
     return f'"{name}"'.encode() in entry.value
 
 

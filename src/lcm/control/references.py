@@ -79,14 +79,15 @@ async def stored(store: Store, wanted: Sought) -> Sequence[Target]:
 
 def choose(wanted: Sought, found: Sequence[Target]) -> Target:
     """Pick the one that is meant, of a definition's versions the newest active; raises Invalid when none will do."""
-    usable = [one for one in found if not (problem := _unusable(one)) or (wanted.exact and _raise(wanted, problem))]
-    if usable:
-        return max(usable, key=_newness)
     if not found:
         problem = f"there is no {wanted.kind.__name__} {wanted.name} in namespace {wanted.namespace}"
-        raise _fault(wanted, problem, "create it first, or correct the name")
-    names = ", ".join(one.metadata.name for one in found[:_LISTED])
-    raise _fault(wanted, f"no version of {wanted.name} can be booked ({names})", "set one of them to state: active")
+        raise Invalid(Fault(wanted.path, problem, "create it first, or correct the name"))
+    problems = [_unusable(one) for one in found]
+    usable = [one for one, problem in zip(found, problems, strict=True) if not problem]
+    if usable:
+        return max(usable, key=_newness)
+    remedy = "set one to state: active" if wanted.kind is LabletDefinition else "use another"
+    raise Invalid(Fault(wanted.path, ", ".join(problems[:_LISTED]), remedy))
 
 
 def hold(target: Target, revision: int | None = None) -> Check:
@@ -101,15 +102,6 @@ def _unusable(target: Target) -> str:
     if isinstance(target, LabletDefinition) and target.spec.state is not DefinitionState.ACTIVE:
         return f"{name} is {target.spec.state}"
     return ""
-
-
-def _raise(wanted: Sought, problem: str) -> bool:
-    remedy = "use an active one" if wanted.kind is LabletDefinition else "use another"
-    raise _fault(wanted, problem, remedy)
-
-
-def _fault(wanted: Sought, problem: str, remedy: str) -> Invalid:
-    return Invalid(Fault(wanted.path, problem, remedy))
 
 
 def _newness(target: Target) -> tuple[tuple[int, ...], bool, str]:

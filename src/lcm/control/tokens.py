@@ -115,7 +115,7 @@ class Tokens:
     async def list(self) -> Sequence[AccessToken]:
         """Read every token that is kept, oldest first."""
         page = await everything(self._store, PREFIX)
-        return sorted((_CODEC.decode(entry.value, AccessToken) for entry in page.entries), key=_age)
+        return sorted(filter(None, map(_read, page.entries)), key=_age)
 
     async def _list(self) -> None:
         page = await everything(self._store, PREFIX)
@@ -150,11 +150,8 @@ class Tokens:
     def _learn(self, entry: Entry) -> None:
         digest = entry.key.removeprefix(PREFIX)
         self._known.pop(digest, None)
-        try:
-            token = _CODEC.decode(entry.value, AccessToken)
-        except Stuck as error:
-            # Nobody else's sign-in may hang on it.
-            _log.error("token unreadable", sha256=digest, error=str(error))
+        token = _read(entry)
+        if token is None:
             return
         actor = "" if token.role is Role.SERVICE else USER
         self._known[digest] = (Caller(name=token.name, role=token.role, actor=actor), token.expires_at)
@@ -174,6 +171,15 @@ class Tokens:
                     await self._news.wait()
         except TimeoutError:
             _log.warning("tokens lag behind", revision=revision)
+
+
+def _read(entry: Entry) -> AccessToken | None:
+    """Read a stored token; None for one that cannot be: nobody else's sign-in may hang on it."""
+    try:
+        return _CODEC.decode(entry.value, AccessToken)
+    except Stuck as error:
+        _log.error("token unreadable", key=entry.key, reason=error.reason)
+        return None
 
 
 @lru_cache(maxsize=1024)

@@ -4,12 +4,12 @@ Whoever does not see everything is told nothing of foreign objects, not even tha
 were the caller's own at the revision it begins at. Used by `local`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 from lcm.control.ledger import Ledger
 from lcm.control.plane import Changes, Ref, Seen
-from lcm.control.records import located, may_belong, opened
+from lcm.control.records import located, mentions, opened
 from lcm.model.errors import Forbidden
 from lcm.model.identity import PERMITTED, SEES_ALL, Verb, sees
 from lcm.model.kinds import KINDS, Kind, Resource
@@ -38,8 +38,9 @@ class LocalWatch:
         return self
 
     async def __anext__(self) -> Changes:
-        if self._watch is None:
-            raise self._refusal or StopAsyncIteration
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._watch is not None, "what is not refused is watched"
         if self._own is None:
             self._own = await self._own_keys()
         while True:
@@ -64,7 +65,7 @@ class LocalWatch:
         entry = change.entry
         if not self._limited(ref.known):
             return Seen(ref, opened(entry, ref.kind) if entry else None)
-        resource = opened(entry, ref.kind) if entry and may_belong(entry, self._caller.name) else None
+        resource = opened(entry, ref.kind) if entry and mentions(entry, self._caller.name) else None
         if resource is not None and sees(self._caller, resource):
             own.add(change.key)
             return Seen(ref, resource)
@@ -83,7 +84,7 @@ class LocalWatch:
             at: Cursor | None = Cursor(self._after, prefix)
             while at is not None:
                 page = await self._ledger.store.scan(prefix, limit=_PAGE, cursor=at)
-                mine = (entry for entry in page.entries if may_belong(entry, self._caller.name))
+                mine = (entry for entry in page.entries if mentions(entry, self._caller.name))
                 keys.update(entry.key for entry in mine if sees(self._caller, opened(entry, kind.struct)))
                 at = page.next
         return keys
@@ -96,8 +97,8 @@ def _readable(ledger: Ledger) -> list[type[Resource]]:
     return [kind.struct for kind in KINDS.values() if ledger.caller.role in PERMITTED[kind.name][Verb.READ]]
 
 
-def _refusal(ledger: Ledger, kinds: Any) -> Forbidden | None:  # noqa: ANN401
-    """Say later, as a watch over HTTP must, that a kind is not for this caller."""
+def _refusal(ledger: Ledger, kinds: Iterable[Kind]) -> Forbidden | None:
+    """Find out whether a kind is not for this caller; that is said on the first read, as over HTTP it must be."""
     try:
         for kind in kinds:
             ledger.allow(Verb.READ, kind.struct)
