@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,25 +21,27 @@ from lcm.model.identity import Caller, Role
 from lcm.model.secret import Secret
 from lcm.serving import listen, serve
 from lcm.store.memory import MemoryStore
-from lcm.system import SystemClock
+from lcm.system import SystemClock, new_epoch
 from servers import LOOPBACK, free_port
 
 T = TypeVar("T")
 SOON = 20
+SERVICE_KEY = "a-key-for-services"
 PEOPLE = {"root": Role.ADMIN, "anna": Role.AUTHOR, "ada": Role.USER, "bob": Role.USER}
 
 
 class ApiServer:
     """An API that runs in a thread of its own, with a token for everybody."""
 
-    def __init__(self, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, defaults: Mapping[str, Mapping[str, Any]] | None = None, port: int = 0) -> None:
         self.url = ""
-        self.store = MemoryStore()
+        self.store = MemoryStore(epoch=new_epoch())
         self.tokens: dict[str, str] = {}
         self._core = ControlPlane(self.store, clock=SystemClock(), defaults=defaults or {})
-        self._port = free_port()
+        self.port = port or free_port()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._api: Api | None = None
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._main(),))
 
@@ -62,6 +65,19 @@ class ApiServer:
         """Do something as a controller."""
         return self.do(work, Caller(name="service", role=Role.SERVICE, actor=actor))
 
+    def once_watched(self, work: Callable[[], object]) -> threading.Thread:
+        """Do something as soon as somebody watches; join what this returns."""
+        thread = threading.Thread(target=self._once_watched, args=(work,))
+        thread.start()
+        return thread
+
+    def _once_watched(self, work: Callable[[], object]) -> None:
+        assert self._api is not None
+        deadline = time.monotonic() + SOON
+        while not self._api._streams.total and time.monotonic() < deadline:
+            time.sleep(0.01)
+        work()
+
     @property
     def revision(self) -> int:
         async def ask() -> int:
@@ -70,16 +86,16 @@ class ApiServer:
         return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(SOON)
 
     async def _main(self) -> None:
-        tokens = Tokens(self.store, clock=SystemClock(), service_key=Secret("a-key-for-services"))
+        tokens = Tokens(self.store, clock=SystemClock(), service_key=Secret(SERVICE_KEY))
         await tokens.start()
         for name, role in PEOPLE.items():
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
         limits = Limits(requests_per_second=1e9, burst=10**9)
-        api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
-        listening = listen(LOOPBACK, self._port)
-        self.url = f"http://{LOOPBACK}:{self._port}"
+        self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
+        listening = listen(LOOPBACK, self.port)
+        self.url = f"http://{LOOPBACK}:{self.port}"
         self._ready.set_result(None)
-        await serve(api, listening, None, self._stop)
+        await serve(self._api, listening, None, self._stop)
         await tokens.close()
         await self.store.close()
 

@@ -241,8 +241,9 @@ def on(*places: str, **options: Any) -> Callable[[Body], Callable[..., None]]:
 
 
 everywhere = on(*_PLACES)
-most = on("memory", "memory-http", "sqlite-http")
-"""Where the engine makes no difference, or time must pass for leases."""
+either = on("memory", "memory-http")
+"""Where neither the engine nor a real port makes a difference."""
+on_any_wire = on("memory", "memory-http", "sqlite-http")
 over_http = on("memory-http", "sqlite-http")
 
 

@@ -25,8 +25,6 @@ VENDORS = {
     "aetcd": {"store/etcd_wire.py"},
     "grpc": {"store/etcd_wire.py"},
     "sqlite3": {"store/sqlite"},
-    "pydantic": {"config.py"},
-    "pydantic_settings": {"config.py"},
     "typer": {"cli/"},
     "rich": {"cli/"},
     "aiobotocore": {"providers/ec2", "providers/s3", "providers/secrets_aws"},

@@ -11,7 +11,7 @@ from lcm.control.plane import Applied, Document, Plane, Ref
 from lcm.model.errors import Forbidden, Invalid
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.worker import LabWorker
-from planes import World, everywhere, most
+from planes import World, either, everywhere, on_any_wire
 
 
 def outcomes(results: Any) -> list[str]:
@@ -83,14 +83,14 @@ async def test_one_broken_document_keeps_all_from_being_written(world: World) ->
     assert await world.revision() == revision
 
 
-@most
+@either
 async def test_one_object_twice_is_a_fault(world: World) -> None:
     with pytest.raises(Invalid) as raised:
         await world.root.apply([document("WorkerTemplate"), document("WorkerTemplate", name_prefix="w")])
     assert raised.value.faults[0].path.startswith("documents[1]")
 
 
-@most
+@either
 async def test_a_dry_run_tells_what_would_become_of_each(world: World) -> None:
     await world.root.create(given.worker())
     revision = await world.revision()
@@ -99,7 +99,7 @@ async def test_a_dry_run_tells_what_would_become_of_each(world: World) -> None:
     assert await world.revision() == revision
 
 
-@most
+@on_any_wire
 async def test_more_documents_than_one_commit_holds_are_written(world: World) -> None:
     assert set(outcomes(await world.root.apply(folder(300)))) == {"created"}
     assert await written(world.root) == [f"t{n:03}" for n in range(300)]
@@ -108,7 +108,7 @@ async def test_more_documents_than_one_commit_holds_are_written(world: World) ->
     assert await world.revision() == revision
 
 
-@most
+@either
 async def test_nothing_is_applied_for_who_may_not(world: World) -> None:
     with pytest.raises(Forbidden):
         await world.ada.apply([document("WorkerTemplate")])
@@ -118,12 +118,12 @@ async def test_nothing_is_applied_for_who_may_not(world: World) -> None:
     assert await world.root.get(Ref(LabWorker, "w1")) is None
 
 
-@most
+@either
 async def test_an_object_that_was_read_can_be_applied_again(world: World) -> None:
     made = await world.root.create(given.worker())
     assert outcomes(await world.root.apply([msgspec.to_builtins(made)])) == ["unchanged"]
 
 
-@most
+@either
 async def test_nothing_at_all_is_applied_at_once(world: World) -> None:
     assert list(await world.root.apply([])) == []

@@ -14,7 +14,7 @@ from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
-from planes import CAST, World, everywhere, most, template
+from planes import CAST, World, either, everywhere, template
 
 S1 = Ref(LabletSession, "s1")
 FLEET: tuple[type[Resource], ...] = (LabWorker, LabWorkerPool, WorkerTemplate)
@@ -26,7 +26,7 @@ async def booked(world: World) -> LabletSession:
     return await world.ada.create(given.session())
 
 
-@most
+@either
 async def test_a_plane_knows_whose_it_is(world: World) -> None:
     for name, role in CAST.items():
         assert world.person(name).caller == Caller(name=name, role=role)
@@ -74,7 +74,7 @@ async def test_a_list_holds_what_its_caller_may_see(world: World) -> None:
         assert [item.metadata.name for item in first.items] == wanted[:1]
 
 
-@most
+@either
 async def test_pages_of_what_is_ones_own_are_full_and_whole(world: World) -> None:
     await world.root.create(given.definition(state="active"))
     for n in range(12):
@@ -90,7 +90,7 @@ async def test_pages_of_what_is_ones_own_are_full_and_whole(world: World) -> Non
     assert found == ["s03", "s07", "s11"]
 
 
-@most
+@either
 async def test_a_name_that_another_took_is_taken(world: World) -> None:
     await booked(world)
     with pytest.raises(Conflict) as raised:
@@ -98,7 +98,7 @@ async def test_a_name_that_another_took_is_taken(world: World) -> None:
     assert raised.value.wanted == 0
 
 
-@most
+@either
 async def test_sessions_are_booked_for_oneself(world: World) -> None:
     await booked(world)
     with pytest.raises(Forbidden):
@@ -109,7 +109,7 @@ async def test_sessions_are_booked_for_oneself(world: World) -> None:
     assert await world.bob.get(Ref(LabletSession, "s2")) is not None
 
 
-@most
+@either
 async def test_users_see_nothing_of_the_fleet(world: World) -> None:
     await world.root.create(given.worker())
     for kind in (*FLEET, SystemSettings):
@@ -123,7 +123,7 @@ async def test_users_see_nothing_of_the_fleet(world: World) -> None:
         await world.ada.act(Ref(LabWorker, "w1"), Drain())
 
 
-@most
+@either
 async def test_only_staff_and_services_change_the_fleet(world: World) -> None:
     await world.person("otto").create(template())
     await world.service(WORKER_CONTROLLER).create(given.worker())
@@ -144,7 +144,7 @@ async def test_only_staff_and_services_change_the_fleet(world: World) -> None:
         await world.service(WORKER_CONTROLLER).create(given.settings())
 
 
-@most
+@either
 async def test_authors_publish_and_everybody_reads(world: World) -> None:
     made = await world.person("anna").create(given.definition(state="active"))
     assert await world.ada.get(Ref(LabletDefinition, "basics:1.0.0")) == made
@@ -154,7 +154,7 @@ async def test_authors_publish_and_everybody_reads(world: World) -> None:
         await world.ada.delete(Ref(LabletDefinition, "basics:1.0.0"))
 
 
-@most
+@either
 async def test_reservations_belong_to_somebody_too(world: World) -> None:
     await world.root.create(given.definition(state="active"))
     made = await world.ada.create(given.reservation())

@@ -11,7 +11,7 @@ from lcm.model.errors import Deposed, Forbidden, Invalid
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.worker import LabWorker
 from lcm.store.base import Fence, Lease
-from planes import World, everywhere, most, on
+from planes import World, either, everywhere, on, on_any_wire
 
 NAME = "worker-controller"
 TTL = 15
@@ -47,7 +47,7 @@ async def test_a_lease_is_held_by_one(world: World) -> None:
     assert await plane.lease(NAME) == second
 
 
-@most
+@on_any_wire
 async def test_of_many_campaigners_one_wins(world: World) -> None:
     plane = controller(world)
     leases = await asyncio.gather(*(plane.acquire(NAME, str(n), ttl_seconds=TTL) for n in range(8)))
@@ -118,7 +118,7 @@ async def test_nothing_is_written_once_the_term_is_over(world: World) -> None:
     assert await ghost.get(W1) == worker
 
 
-@most
+@either
 async def test_a_fence_of_another_lease_or_term_does_not_serve(world: World) -> None:
     plane = controller(world)
     lease = await taken(plane)
@@ -128,7 +128,7 @@ async def test_a_fence_of_another_lease_or_term_does_not_serve(world: World) -> 
     await plane.under(Fence("nobody", 3)).under(lease.fence()).create(given.worker())
 
 
-@most
+@either
 async def test_only_services_lead(world: World) -> None:
     lease = await taken(controller(world))
     for plane in (world.root, world.ada, world.person("anna")):
@@ -145,7 +145,7 @@ async def test_only_services_lead(world: World) -> None:
     assert await controller(world).lease(NAME) == lease
 
 
-@most
+@either
 async def test_a_lease_that_no_engine_could_keep_is_refused(world: World) -> None:
     plane = controller(world)
     for name, holder, ttl_seconds in ((NAME, "a", 1), (NAME, "a", 86_401), (NAME, 513 * "x", TTL), ("!x", "a", TTL)):
@@ -153,7 +153,7 @@ async def test_a_lease_that_no_engine_could_keep_is_refused(world: World) -> Non
             await plane.acquire(name, holder, ttl_seconds=ttl_seconds)
 
 
-@most
+@on_any_wire
 async def test_names_of_leases_may_be_paths(world: World) -> None:
     plane = controller(world)
     for name in ("pools/ccna", "a:b", "a%2Fb", "a?b=c", "a.b/../c"):

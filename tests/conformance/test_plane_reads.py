@@ -11,7 +11,7 @@ from lcm.model.pool import WorkerTemplate
 from lcm.model.selector import EVERYTHING, Where, parse
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
-from planes import World, everywhere, most, template
+from planes import World, either, everywhere, on_any_wire, template
 
 
 async def made(plane: Plane, *names: str, **fields: object) -> None:
@@ -37,7 +37,7 @@ async def test_an_object_is_read_as_it_was_made(world: World) -> None:
     assert created.metadata.resource_version == await world.revision()
 
 
-@most
+@on_any_wire
 async def test_every_kind_is_read_as_it_was_made(world: World) -> None:
     for resource in (template(), given.definition(state="active"), *given.every()):
         ref = ref_of(resource)
@@ -55,7 +55,7 @@ async def test_what_is_not_there_is_none(world: World) -> None:
     assert await world.root.get(Ref(WorkerTemplate, "w1")) is None
 
 
-@most
+@on_any_wire
 async def test_names_that_no_object_can_have_are_not_there(world: World) -> None:
     for name in ("", ".", "..", "a/b", "../settings/system", "W 1", "w1/telemetry", "ü", "?x", "#", "%2e", 200 * "x"):
         assert await world.root.get(Ref(LabWorker, name)) is None, name
@@ -83,7 +83,7 @@ async def test_a_list_is_in_the_order_of_namespace_and_name(world: World) -> Non
     assert named(await world.root.list(WorkerTemplate, namespace="earl")) == []
 
 
-@most
+@either
 async def test_an_empty_list_is_an_answer(world: World) -> None:
     revision = await world.revision()
     assert await world.root.list(SystemSettings) == Listing([], revision)
@@ -108,7 +108,7 @@ async def test_a_list_can_be_selected_by_labels(world: World) -> None:
         assert named(await world.root.list(WorkerTemplate, where=where)) == wanted, selector
 
 
-@most
+@either
 async def test_a_list_can_be_selected_by_fields(world: World) -> None:
     for name, state in (("a", "active"), ("b", "draft"), ("c", "active")):
         await world.root.create(given.definition(name=f"{name}:1.0.0", state=state))
@@ -138,7 +138,7 @@ async def test_pages_are_true_at_the_first_ones_revision(world: World) -> None:
     assert third.next is None
 
 
-@most
+@either
 async def test_a_selection_is_paged_without_gap_or_duplicate(world: World) -> None:
     for n in range(30):
         await made(world.root, f"t{n:02}", labels={"third": str(n % 3)})
@@ -149,7 +149,7 @@ async def test_a_selection_is_paged_without_gap_or_duplicate(world: World) -> No
         assert found == named(whole), selector
 
 
-@most
+@either
 async def test_a_page_has_at_least_one_and_at_most_a_thousand_objects(world: World) -> None:
     await made(world.root, "a", "b")
     assert len((await world.root.list(WorkerTemplate, limit=LONGEST_PAGE)).items) == 2
@@ -158,7 +158,7 @@ async def test_a_page_has_at_least_one_and_at_most_a_thousand_objects(world: Wor
             await world.root.list(WorkerTemplate, limit=limit)
 
 
-@most
+@on_any_wire
 async def test_a_cursor_that_was_not_given_out_is_refused(world: World) -> None:
     await made(world.root, "a", "b", "c")
     for cursor in ("x", "ü", "AAAA", "1", "9" * 400, "eyJ9"):
@@ -166,7 +166,7 @@ async def test_a_cursor_that_was_not_given_out_is_refused(world: World) -> None:
             await world.root.list(WorkerTemplate, cursor=cursor)
 
 
-@most
+@either
 async def test_a_cursor_serves_only_the_list_it_comes_from(world: World) -> None:
     await made(world.root, "a", "b", "c")
     await world.root.create(given.worker())
@@ -186,7 +186,7 @@ async def test_a_page_of_forgotten_history_says_relist(world: World) -> None:
         await world.root.list(WorkerTemplate, limit=1, cursor=first.next)
 
 
-@most
+@on_any_wire
 async def test_large_objects_come_through_whole(world: World) -> None:
     labels = {f"label-{n}": 250 * "é" for n in range(60)}
     created = await world.root.create(template(name="big", labels=labels, annotations=labels))

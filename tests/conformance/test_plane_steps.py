@@ -25,7 +25,7 @@ from lcm.model.errors import Conflict, Forbidden, Gone, IllegalStep, Invalid
 from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
-from planes import NOW, World, everywhere, most
+from planes import NOW, World, either, everywhere
 
 P = WorkerPhase
 W1 = Ref(LabWorker, "w1")
@@ -105,7 +105,7 @@ async def test_a_step_that_is_in_no_table_is_refused_with_the_objects_story(worl
     assert await world.root.get(W1) == worker
 
 
-@most
+@either
 async def test_a_step_belongs_to_its_actor(world: World) -> None:
     worker = await world.root.create(given.worker())
     launching = status(worker, P.PROVISIONING_EC2, ec2={"client_token": "t"})
@@ -116,7 +116,7 @@ async def test_a_step_belongs_to_its_actor(world: World) -> None:
             await plane.step(worker, launching)
 
 
-@most
+@either
 async def test_a_step_needs_what_the_table_says(world: World) -> None:
     worker = await world.root.create(given.worker())
     with pytest.raises(IllegalStep, match=r"lacks ec2\.client_token"):
@@ -134,14 +134,14 @@ async def test_facts_can_be_reported_without_a_step(world: World) -> None:
     assert await world.revision() == revision
 
 
-@most
+@either
 async def test_a_status_of_another_kind_is_refused(world: World) -> None:
     worker = await world.root.create(given.worker())
     with pytest.raises(Invalid):
         await world.service(WORKER_CONTROLLER).step(worker, given.session().status)
 
 
-@most
+@either
 async def test_a_step_on_what_is_gone_says_so(world: World) -> None:
     session = await booked(world, world.ada)
     await world.ada.delete(S1)
@@ -171,7 +171,7 @@ async def test_a_drain_is_asked_for_and_cancelled(world: World) -> None:
     assert (back.status.phase, back.status.drain_deadline_at) == (P.READY, None)
 
 
-@most
+@either
 async def test_pausing_and_resuming_change_what_is_wanted(world: World) -> None:
     await ready(world)
     assert (await world.root.act(W1, Pause())).spec.wanted_state == "stopped"
@@ -195,7 +195,7 @@ async def test_an_action_that_its_phase_does_not_have_is_refused_with_the_story(
         await world.root.act(W1, Undrain())
 
 
-@most
+@either
 async def test_a_dry_run_of_an_action_leaves_nothing(world: World) -> None:
     worker = await ready(world)
     assert (await world.root.act(W1, Drain(), dry_run=True)).status.phase is P.DRAINING
@@ -213,7 +213,7 @@ async def test_a_repeated_action_is_done_once(world: World) -> None:
     assert (await world.ada.act(S1, Extend(minutes=30))).status.ends_at == given.moment("12:00")
 
 
-@most
+@either
 async def test_a_session_is_ended_by_request(world: World) -> None:
     session = await scheduled(world)
     controller = world.service(LABLET_CONTROLLER)
@@ -224,7 +224,7 @@ async def test_a_session_is_ended_by_request(world: World) -> None:
     assert ended.status.outcome_reason == "done early"
 
 
-@most
+@either
 async def test_an_action_of_another_kind_is_refused(world: World) -> None:
     await ready(world)
     await booked(world, world.ada)
@@ -234,7 +234,7 @@ async def test_an_action_of_another_kind_is_refused(world: World) -> None:
             await world.root.act(ref, action)
 
 
-@most
+@either
 async def test_nothing_is_done_with_what_is_not_there(world: World) -> None:
     with pytest.raises(Gone):
         await world.root.act(W1, Drain())
@@ -270,7 +270,7 @@ async def test_the_newest_measurements_are_kept(world: World) -> None:
     assert await world.person("anna").telemetry(W1) == newer
 
 
-@most
+@either
 async def test_measurements_do_not_collide_with_steps(world: World) -> None:
     worker = await world.root.create(given.worker())
     controller = world.service(WORKER_CONTROLLER)
@@ -279,7 +279,7 @@ async def test_measurements_do_not_collide_with_steps(world: World) -> None:
     await controller.step(worker, status(worker, retry_count=1))
 
 
-@most
+@either
 async def test_measurements_go_with_their_worker(world: World) -> None:
     await world.root.create(given.worker())
     controller = world.service(WORKER_CONTROLLER)
@@ -290,7 +290,7 @@ async def test_measurements_go_with_their_worker(world: World) -> None:
     assert await world.root.telemetry(W1) is None
 
 
-@most
+@either
 async def test_only_services_measure(world: World) -> None:
     await world.root.create(given.worker())
     for plane in (world.root, world.ada):

@@ -11,7 +11,7 @@ from lcm.model.pool import WorkerTemplate
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.store.base import Put
-from planes import World, everywhere, most, names, on, over_http, quiet, take, template
+from planes import World, either, everywhere, names, on, on_any_wire, over_http, quiet, take, template
 from stores import puts
 
 METAL = Ref(WorkerTemplate, "metal")
@@ -81,7 +81,7 @@ async def test_a_reader_resumes_where_it_stopped(world: World) -> None:
     assert numbers(seen) == [str(n) for n in range(10)]
 
 
-@most
+@on_any_wire
 async def test_several_readers_see_the_same(world: World) -> None:
     await world.root.create(template())
     start = await world.revision()
@@ -94,7 +94,7 @@ async def test_several_readers_see_the_same(world: World) -> None:
         await watch.aclose()
 
 
-@most
+@either
 async def test_what_one_commit_did_stays_together(world: World) -> None:
     start = await world.revision()
     documents = [{"kind": "WorkerTemplate", "metadata": {"name": f"t{n}"}, "spec": SPEC} for n in range(20)]
@@ -129,7 +129,7 @@ async def test_a_user_sees_what_is_theirs_and_that_it_went(world: World) -> None
         await watch.aclose()
 
 
-@most
+@either
 async def test_a_resuming_user_hears_of_what_went_meanwhile_and_of_nobody_elses(world: World) -> None:
     await world.root.create(given.definition(state="active"))
     for plane, name in ((world.ada, "hers"), (world.bob, "his")):
@@ -142,7 +142,7 @@ async def test_a_resuming_user_hears_of_what_went_meanwhile_and_of_nobody_elses(
         assert await quiet(watch)
 
 
-@most
+@on_any_wire
 async def test_what_a_role_may_not_read_it_may_not_watch(world: World) -> None:
     with pytest.raises(Forbidden):
         await take(world.ada.watch(LabletSession, LabWorker, after=0))
@@ -164,7 +164,7 @@ async def test_watching_from_forgotten_history_says_relist(world: World) -> None
         assert numbers(await take(watch)) == ["0"]
 
 
-@most
+@on_any_wire
 async def test_a_live_watch_does_not_mind_compaction(world: World) -> None:
     await world.root.create(template())
     start = await world.revision()
@@ -212,7 +212,7 @@ async def test_closing_ends_the_watch(world: World) -> None:
         await take(watch)
 
 
-@most
+@on_any_wire
 async def test_a_reader_that_waits_is_woken_by_closing(world: World) -> None:
     watch = world.root.watch(WorkerTemplate, after=await world.revision())
     reading = asyncio.create_task(take(watch))
@@ -233,7 +233,7 @@ async def test_a_cancelled_read_loses_nothing(world: World) -> None:
             assert numbers(await take(watch)) == [str(n)]
 
 
-@most
+@either
 async def test_a_watch_from_the_future_begins_there(world: World) -> None:
     await world.root.create(template())
     start = await world.revision()

@@ -11,7 +11,7 @@ from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, Refused
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
-from planes import NOW, World, everywhere, most, template
+from planes import NOW, World, either, everywhere, on_any_wire, template
 
 METAL = Ref(WorkerTemplate, "metal")
 W1 = Ref(LabWorker, "w1")
@@ -60,7 +60,7 @@ async def test_what_exists_cannot_be_made_again(world: World) -> None:
     assert await world.revision() == revision
 
 
-@most
+@on_any_wire
 async def test_of_several_who_make_the_same_one_succeeds(world: World) -> None:
     attempts = [world.root.create(template(labels={"tier": str(n)})) for n in range(8)]
     results = await asyncio.gather(*attempts, return_exceptions=True)
@@ -79,7 +79,7 @@ async def test_a_document_is_refused_with_every_fault(world: World) -> None:
     assert await world.root.get(Ref(LabWorkerPool, "ccna")) is None
 
 
-@most
+@either
 async def test_a_name_that_no_store_could_keep_is_refused(world: World) -> None:
     for name in ("W1", "a b", "a/b", "", "ü"):
         with pytest.raises(Invalid):
@@ -103,7 +103,7 @@ async def test_a_dry_run_answers_like_the_real_thing_and_leaves_nothing(world: W
     assert await world.root.get(METAL) == made
 
 
-@most
+@either
 async def test_a_dry_run_is_refused_like_the_real_thing(world: World) -> None:
     await world.root.create(template())
     with pytest.raises(Conflict):
@@ -133,7 +133,7 @@ async def test_a_repeated_request_is_answered_as_the_first_time(world: World) ->
         await world.root.create(template())
 
 
-@most
+@either
 async def test_a_request_belongs_to_what_was_asked_and_to_who_asked(world: World) -> None:
     await world.root.create(template(), request="r-1")
     with pytest.raises(Invalid):
@@ -141,13 +141,13 @@ async def test_a_request_belongs_to_what_was_asked_and_to_who_asked(world: World
     await world.person("otto").create(template(name="other"), request="r-1")
 
 
-@most
+@on_any_wire
 async def test_of_several_who_repeat_a_request_all_get_the_same(world: World) -> None:
     made = await asyncio.gather(*(world.root.create(template(), request="r-1") for _ in range(6)))
     assert len({one.metadata.uid for one in made}) == 1
 
 
-@most
+@on_any_wire
 async def test_a_request_that_cannot_be_told_is_refused(world: World) -> None:
     for request in ("", "a b", "ü", "a\nb", 201 * "x"):
         with pytest.raises(Invalid):
@@ -214,7 +214,7 @@ async def test_of_two_writers_at_one_revision_one_wins(world: World) -> None:
         assert (lost.wanted, lost.found) == (seen.metadata.resource_version, won.metadata.resource_version)
 
 
-@most
+@on_any_wire
 async def test_patches_without_a_revision_do_not_hinder_each_other(world: World) -> None:
     await world.root.create(template())
     await asyncio.gather(
@@ -240,7 +240,7 @@ async def test_a_patch_is_merged(world: World) -> None:
     assert (changed.status, changed.metadata.uid) == (made.status, made.metadata.uid)
 
 
-@most
+@either
 async def test_a_patch_that_makes_no_sense_names_the_place(world: World) -> None:
     await world.root.create(given.worker())
     for patch, path in (
@@ -293,14 +293,14 @@ async def test_what_has_a_life_of_its_own_is_marked_and_stays(world: World) -> N
     assert await world.revision() == revision
 
 
-@most
+@either
 async def test_an_object_is_deleted_by_its_uid_too(world: World) -> None:
     made = await world.root.create(template())
     await world.root.delete(Ref(WorkerTemplate, made.metadata.uid))
     assert await world.root.get(METAL) is None
 
 
-@most
+@either
 async def test_what_others_refer_to_stays(world: World) -> None:
     await world.root.create(template())
     await world.root.create(given.pool())
@@ -311,7 +311,7 @@ async def test_what_others_refer_to_stays(world: World) -> None:
     assert found.metadata.deletion_timestamp is None
 
 
-@most
+@either
 async def test_what_is_referred_to_must_be_there(world: World) -> None:
     with pytest.raises(Invalid) as raised:
         await world.root.create(given.pool())
@@ -321,7 +321,7 @@ async def test_what_is_referred_to_must_be_there(world: World) -> None:
     assert [fault.path for fault in raised.value.faults] == ["spec.definition"]
 
 
-@most
+@either
 async def test_a_waiting_session_is_gone_with_its_deletion(world: World) -> None:
     made = await booked(world, world.ada)
     assert (made.spec.owner, made.status.phase) == ("ada", SessionPhase.PENDING)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import jsonschema_rs
+import msgspec
 import pytest
 
 from apis import OWNED, ROLES, Desk, name_of, opened, path, stock
 from apis import document as document_of
 from lcm.api.answers import NDJSON, Answer
 from lcm.api.http import Request
-from lcm.api.openapi import document
+from lcm.api.openapi import describe
 from lcm.api.routes import DENY, GET, Route
 from lcm.api.table import ROUTES
 
@@ -48,7 +50,8 @@ EVERYBODY = ["", *ROLES]
 TAKEN = {"IllegalStep", "AlreadyExists", "Conflict", "Refused", "Deposed"}
 """Reasons for which a request is turned down after it was let in."""
 
-DESCRIBED = document(ROUTES)["paths"]
+WHOLE = msgspec.json.decode(describe(ROUTES))
+DESCRIBED = WHOLE["paths"]
 
 
 def expected() -> dict[tuple[str, str], set[str]]:
@@ -128,7 +131,22 @@ async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> h
         body = {"json": content["example"], "headers": {"Content-Type": media}}
     where = route.path.replace("{id}", target).replace("{name}", "a-lease")
     method = "HEAD" if route.answer_media == NDJSON else route.method  # an endless answer would not end
-    return await desk.ask(who, method, where, params=query, **body)
+    answer = await desk.ask(who, method, where, params=query, **body)
+    check_promised(described, answer)
+    return answer
+
+
+def check_promised(described: Any, answer: httpx.Response) -> None:
+    """Hold an answer against what the description says of its status."""
+    promised = described["responses"][str(answer.status_code)]
+    if "$ref" in promised:
+        promised = WHOLE["components"]["responses"][promised["$ref"].rpartition("/")[2]]
+    if answer.content:
+        media = answer.headers["content-type"]
+        schema = promised["content"][media]["schema"]
+        if media.endswith("json"):
+            whole = {**schema, "components": WHOLE["components"]}
+            jsonschema_rs.Draft202012Validator(whole).validate(answer.json())
 
 
 @pytest.fixture(name="desk")

@@ -1,7 +1,5 @@
 """`lcm delete` against a served API: by name, by selector, from files, and waiting for the end."""
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -140,25 +138,16 @@ def test_what_is_to_go_must_be_said_in_one_way(desk: Shell, arguments: list[str]
 
 def test_waiting_ends_when_the_object_is_gone(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker(name="w1"), given.worker(name="w2"))
-    ending = threading.Thread(target=_end_both, args=(api,))
-    ending.start()
+
+    def end_both() -> None:
+        end(api, "w2")
+        end(api, "w1")
+
+    then = api.once_watched(end_both)
     told = desk.out("delete", "w", "w1", "w2", "--wait", "--timeout", "20s").splitlines()
-    ending.join()
+    then.join()
     assert told[:2] == ["worker/w1 is going (PENDING)", "worker/w2 is going (PENDING)"]
     assert told[2:] == ["worker/w1 is gone", "worker/w2 is gone"]
-
-
-def _end_both(api: ApiServer) -> None:
-    async def marked(plane: Plane) -> bool:
-        found = [await plane.get(Ref(LabWorker, name)) for name in ("w1", "w2")]
-        return all(one is not None and one.metadata.deletion_timestamp is not None for one in found)
-
-    deadline = time.monotonic() + 20
-    while not api.do(marked):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    end(api, "w2")
-    end(api, "w1")
 
 
 def test_waiting_gives_up_in_time_and_names_what_is_left(api: ApiServer, desk: Shell) -> None:

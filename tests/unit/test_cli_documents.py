@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given as values
 from hypothesis import strategies as st
 
 from lcm.cli import documents
 from lcm.cli.documents import Flaw, Written, read, write
+from lcm.cli.render import UNSAFE
 from lcm.model.errors import Fault
+from properties import for_all
 
 
 def flaws(text: str | bytes) -> list[tuple[int, str, str]]:
@@ -204,8 +205,10 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
 VALUES = st.recursive(SCALARS | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=10)
 
 
-@values(st.dictionaries(TEXTS, VALUES, min_size=1))
+@for_all(st.dictionaries(TEXTS, VALUES, min_size=1))
 def test_what_is_written_is_read_as_it_was(value: dict[str, Any]) -> None:
     if value.get("kind") == "List":
         return
-    assert [one.value for one in sound(write(value))] == [value]
+    text = write(value)
+    assert not UNSAFE.search(text)
+    assert [one.value for one in sound(text)] == [value]

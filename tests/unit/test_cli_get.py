@@ -13,10 +13,12 @@ from typing import Any, Self
 import pytest
 
 import given
-from api_server import ApiServer, Shell, shell
+from api_server import SERVICE_KEY, ApiServer, Shell, served, shell
 from lcm.cli.documents import read
 from lcm.control.plane import Plane, ref_of
 from lcm.model.kinds import Resource
+
+LCM = [sys.executable, "-m", "lcm.cli.main"]
 
 
 @pytest.fixture(name="desk")
@@ -165,6 +167,26 @@ def test_into_a_pipe_everything_is_written_without_colour(api: ApiServer, desk: 
     assert "\x1b" not in told
 
 
+def test_a_terminal_without_the_characters_gets_others(api: ApiServer, desk: Shell) -> None:
+    make(api, *workers("a" * 60))
+    environment = {**os.environ, **{name: value or "" for name, value in desk.environment.items()}}
+    done = subprocess.run(
+        [*LCM, "get", "w"],
+        capture_output=True,
+        env=environment | {"COLUMNS": "40", "PYTHONIOENCODING": "latin-1"},
+        check=True,
+    )
+    assert b"?" in done.stdout
+
+
+def test_a_reader_who_leaves_early_causes_no_noise(api: ApiServer, desk: Shell) -> None:
+    make(api, *workers(*(f"w{number}" for number in range(200))))
+    environment = {**os.environ, **{name: value or "" for name, value in desk.environment.items()}}
+    command = f"{' '.join(LCM)} get w -o json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, env=environment, check=True)
+    assert (done.stdout, done.stderr) == (b"{\n", b"")
+
+
 def test_an_api_that_does_not_answer_is_told_with_what_to_do(tmp_path: Path, api: ApiServer) -> None:
     desk = Shell(tmp_path, LCM_URL="http://127.0.0.1:1", LCM_TOKEN="t")
     result = desk.lcm("get", "w")
@@ -181,7 +203,7 @@ class Watching:
     def __init__(self, desk: Shell, *arguments: str) -> None:
         environment = {**os.environ, **{name: value or "" for name, value in desk.environment.items()}}
         self.screen, end = pty.openpty()
-        command = [sys.executable, "-m", "lcm.cli.main", "get", *arguments, "--watch"]
+        command = [*LCM, "get", *arguments, "--watch"]
         self.process = subprocess.Popen(
             command,
             stdout=end,
@@ -230,10 +252,33 @@ def test_watching_tells_what_is_there_then_every_change_and_ends_quietly(api: Ap
     assert list(dict.fromkeys(names)) == ["NAME", "t1", "t2", "template/t1"]
 
 
+def test_watching_outlives_the_api_and_lists_again_where_history_was_lost(tmp_path: Path) -> None:
+    with served() as api:
+        desk = Shell(tmp_path, LCM_URL=api.url, LCM_TOKEN=SERVICE_KEY)
+        make(api, given.template(name="t1"), given.template(name="t2"))
+        watching = Watching(desk, "templates", "-o", "name")
+        watching.until("t2")
+    with watching, served(port=api.port) as other:
+        make(other, given.template(name="t2"), given.template(name="t3"))
+        told = watching.until("template/t1 is gone")
+    assert told.splitlines().count("template/t3") == 1
+
+
 def test_watching_colours_phases_on_a_terminal_only(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
     with Watching(desk, "workers") as watching:
         assert "\x1b[33m" in watching.until("PENDING")
+
+
+def test_one_name_or_uid_is_followed_and_no_other(api: ApiServer, desk: Shell) -> None:
+    first, _ = make(api, given.template(name="t1"), given.template(name="t2"))
+    with Watching(desk, "template", first.metadata.uid, "-o", "yaml") as watching:
+        watching.until("name: t1")
+        drain(api, "t2")
+        drain(api, "t1")
+        told = watching.until("# template/t1 is gone")
+    assert "t2" not in told
+    assert "\n---\n" in told
 
 
 def test_watching_nothing_says_so_and_waits(api: ApiServer, desk: Shell) -> None:

@@ -1,9 +1,9 @@
 """Tables that fit, ages, widths, and text that cannot write to a terminal."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given as values
 from hypothesis import strategies as st
 
 import given
@@ -14,6 +14,7 @@ from lcm.cli.table import Column, Table, fitting, squeezed
 from lcm.model.kinds import KINDS
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
+from properties import for_all
 
 NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)
 
@@ -52,16 +53,23 @@ def test_a_text_takes_as_many_cells_as_the_terminal_gives_it(text: str, cells: i
     assert render.width(text) == cells
 
 
-@values(st.text(max_size=30), st.integers(1, 20))
+@for_all(st.text(max_size=30), st.integers(1, 20))
 def test_a_cut_text_is_never_wider_than_asked_and_says_that_it_is_cut(text: str, most: int) -> None:
     short = render.cut(text, most)
     assert render.width(short) <= most
     assert short == text or short.endswith("…")
 
 
-@values(st.text(max_size=50))
+@for_all(st.text(max_size=50))
 def test_foreign_text_cannot_command_a_terminal(text: str) -> None:
     assert not any(ord(one) < 32 or 0x7F <= ord(one) < 0xA0 for one in render.clean(text + "\x1b[2J\x9b\r\n\t\u202e"))
+
+
+def test_json_for_a_terminal_is_still_the_same_json() -> None:
+    value = {"a": "\x9b31m\u202e\x7f\n", "b": 1}
+    text = render.escaped(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert text.isascii()
 
 
 def table(rows: list[tuple[str, str, str]], room: int | None) -> list[str]:
@@ -99,7 +107,7 @@ def test_rows_that_come_later_keep_to_the_columns_and_the_room_there_is() -> Non
     assert list(shown.lines([("a-much-longer-name", "READY", "ccna")], NOW)) == ["a-much-lo…  READY  ccna"]
 
 
-@values(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=8), st.integers(70, 200))
+@for_all(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=8), st.integers(70, 200))
 def test_what_is_kept_fits_once_cells_are_cut(shape: list[tuple[int, int]], room: int) -> None:
     sizes, ranks = [size for size, _ in shape], [rank for _, rank in shape]
     kept = fitting(sizes, ranks, room)

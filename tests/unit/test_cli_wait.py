@@ -1,7 +1,5 @@
 """`lcm wait`, `lcm story` and `lcm describe` against a served API."""
 
-import threading
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,12 +48,6 @@ def launch(api: ApiServer) -> None:
     step(api, WORKER_CONTROLLER, W1, "asked", phase=WorkerPhase.PROVISIONING_EC2, ec2={"client_token": "t"})
 
 
-def later(work: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(0.3, work)
-    timer.start()
-    return timer
-
-
 @pytest.mark.parametrize(
     ("text", "want"),
     [("30s", 30), ("30", 30), ("10m", 600), ("2h", 7_200), ("1h30m", 5_400), ("1d", 86_400), ("0s", 0)],
@@ -66,9 +58,9 @@ def test_a_length_of_time_is_read(text: str, want: int) -> None:
 
 def test_waiting_ends_when_the_phase_is_there(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
-    timer = later(lambda: launch(api))
+    then = api.once_watched(lambda: launch(api))
     result = desk.lcm("wait", "worker", "w1", "--for", "phase=provisioning_ec2", "--timeout", "20s")
-    timer.join()
+    then.join()
     assert (result.exit_code, result.stdout) == (0, "worker/w1 is PROVISIONING_EC2\n")
     assert result.stderr.splitlines() == ["PENDING: created", "PROVISIONING_EC2: asked"]
 
@@ -89,9 +81,9 @@ def test_what_can_no_longer_happen_is_not_waited_for(api: ApiServer, desk: Shell
     make(api, given.definition(state="active"), given.asap())
     ref = Ref(LabletSession, "s1")
     failed = {"phase": SessionPhase.FAILED, "last_error": "no worker has 900 cores"}
-    timer = later(lambda: step(api, SCHEDULER, ref, "never", **failed))
+    then = api.once_watched(lambda: step(api, SCHEDULER, ref, "never", **failed))
     result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "20s")
-    timer.join()
+    then.join()
     assert result.exit_code == 8
     assert "session/s1 will not be RUNNING: it is FAILED" in result.stderr
     assert "no worker has 900 cores" in result.stderr
@@ -101,26 +93,26 @@ def test_what_can_no_longer_happen_is_not_waited_for(api: ApiServer, desk: Shell
 def test_a_condition_is_waited_for_with_its_status(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
     licensed = Condition(type="Licensed", status=Truth.FALSE, last_transition_at=SystemClock().now(), reason="NoSeat")
-    timer = later(lambda: step(api, WORKER_CONTROLLER, W1, conditions=(licensed,)))
+    then = api.once_watched(lambda: step(api, WORKER_CONTROLLER, W1, conditions=(licensed,)))
     assert desk.out("wait", "w", "w1", "--for", "condition=Licensed=False", "--timeout", "20s") == (
         "worker/w1 is Licensed=False\n"
     )
-    timer.join()
+    then.join()
     assert desk.lcm("wait", "w", "w1", "--for", "condition=Licensed", "--timeout", "0s").exit_code == 7
 
 
 def test_coming_and_going_are_waited_for(api: ApiServer, desk: Shell) -> None:
     assert desk.out("wait", "t", "metal", "--for", "delete") == "template/metal is gone\n"
-    timer = later(lambda: make(api, given.template()))
+    then = api.once_watched(lambda: make(api, given.template()))
     assert desk.out("wait", "t", "metal", "--for", "exists", "--timeout", "20s") == "template/metal is there\n"
-    timer.join()
+    then.join()
 
     async def remove(plane: Plane) -> None:
         await plane.delete(Ref(type(given.template()), "metal"))
 
-    timer = later(lambda: api.do(remove))
+    then = api.once_watched(lambda: api.do(remove))
     assert desk.out("wait", "t", "metal", "--for", "delete", "--timeout", "20s") == "template/metal is gone\n"
-    timer.join()
+    then.join()
 
 
 def test_what_goes_meanwhile_never_becomes_anything(api: ApiServer, desk: Shell) -> None:
@@ -129,11 +121,17 @@ def test_what_goes_meanwhile_never_becomes_anything(api: ApiServer, desk: Shell)
     async def remove(plane: Plane) -> None:
         await plane.delete(Ref(LabletSession, "s1"))
 
-    timer = later(lambda: api.do(remove))
+    then = api.once_watched(lambda: api.do(remove))
     result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "20s")
-    timer.join()
+    then.join()
     assert result.exit_code == 8
     assert "session/s1" in result.stderr
+
+
+def test_no_time_at_all_is_one_look(api: ApiServer, desk: Shell) -> None:
+    make(api, given.worker())
+    assert desk.lcm("wait", "w", "w1", "--for", "phase=PENDING", "--timeout", "0").exit_code == 0
+    assert desk.lcm("wait", "w", "w1", "--for", "phase=READY", "--timeout", "0").exit_code == 7
 
 
 def test_what_is_not_there_is_not_waited_for(desk: Shell) -> None:
@@ -228,9 +226,9 @@ def test_everything_can_be_described_in_any_terminal(api: ApiServer, tmp_path: P
 
 
 def test_a_reason_cannot_write_to_somebody_elses_terminal(api: ApiServer, desk: Shell) -> None:
-    make(api, given.worker(labels={"evil": "\x1b[2Jgone"}))
+    make(api, given.worker(labels={"evil": "\x1b[2Jgone\x9b1m"}, lab_track="\x1b\u202e"))
     step(api, WORKER_CONTROLLER, W1, "\x1b]0;title\x07", phase=WorkerPhase.PROVISIONING_EC2, ec2={"client_token": "t"})
-    for command in ("describe", "story"):
-        assert "\x1b" not in desk.out(command, "w", "w1")
-        assert "\x07" not in desk.out(command, "w", "w1")
+    for command in (["describe"], ["story"], ["get", "-o", "json"], ["get", "-o", "yaml"], ["get", "-o", "wide"]):
+        told = desk.out(*command, "w", "w1")
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(told)
     assert "\x1b" not in desk.lcm("wait", "w", "w1", "--for", "phase=PROVISIONING_EC2").output

@@ -138,6 +138,13 @@ def test_the_file_and_what_it_says_are_named(home: Path) -> None:
     assert not any("others may read" in one["detail"] for one in report(LCM_CONFIG=str(file))["checks"])
 
 
+def test_a_file_in_the_working_folder_is_found(home: Path) -> None:
+    (home / "lcm.toml").write_text("lcm_port = 8031\n")
+    found = report()
+    assert found["file"] == "lcm.toml"
+    assert values(found)["LCM_PORT"] == ("8031", "file lcm.toml")
+
+
 def test_a_data_folder_that_cannot_be_written_fails(home: Path) -> None:
     (home / "taken").write_text("a file")
     assert data_folder(home / "taken").state is State.FAIL

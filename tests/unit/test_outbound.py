@@ -219,6 +219,12 @@ async def test_a_receiver_that_hangs_or_hangs_up_is_an_outage(say: Say) -> None:
         assert isinstance(await failure_of(say, Limits(post_seconds=0.3, silence_seconds=0.2)), Unreachable)
 
 
+async def test_a_whole_post_has_a_limit() -> None:
+    error = await failure_of(Say(hang=True), Limits(post_seconds=0.2, silence_seconds=10))
+    assert isinstance(error, Unreachable)
+    assert "within 0.2 s" in str(error)
+
+
 async def test_an_endless_success_is_a_success() -> None:
     async with AnswerServer() as server, outbound() as opened, asyncio.timeout(5):
         server.tell("hook", Say(200, endless=True), Say(200))

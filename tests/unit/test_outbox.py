@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from lcm.control import outbox_letters, sinks
 from lcm.control.outbox import LEASE, TTL_SECONDS, Outbox
 from lcm.model.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.model.secret import Secret
+from lcm.sim.host import Host
 from lcm.sim.loop import START, VirtualClock
 from lcm.store.base import Op, Put
 from lcm.store.memory import MemoryStore
@@ -213,10 +215,10 @@ async def test_progress_is_written_in_groups() -> None:
         await put(world.store, sink(name))
     async with delivering(world.outbox()):
         for _ in range(10):
-            await happen(world.store, 30)
+            await happen(world.store, 60)
             await asyncio.sleep(1)
-    assert len(world.receiver.ids("c")) == 300
-    assert commits <= 10 + 3 * 300 / 100 + 3
+    assert len(world.receiver.ids("c")) == 600
+    assert commits <= 10 + 3 * 600 / 100 + 3
 
 
 @virtual
@@ -332,12 +334,12 @@ async def test_an_event_or_a_sink_that_nobody_can_read_stops_nobody() -> None:
     await put(world.store, sink())
     await world.store.commit(Put("sinks/broken", b"9/9\n{}"), Put("dead-letters/a/broken", b"?"))
     async with delivering(world.outbox()):
-        await world.store.commit(events=[b"not json", event()])
+        await world.store.commit(events=[b"not json", b"\xff", b"{}", event()])
         await world.store.commit(Put("sinks/worse", b"nonsense"))
         ids = await happen(world.store, 1)
         await asyncio.sleep(5)
     assert world.receiver.ids()[1:] == ids
-    assert (await status(world)).dropped == 1
+    assert (await status(world)).dropped == 3
 
 
 @virtual
@@ -379,3 +381,46 @@ async def test_a_bug_in_posting_is_not_hidden() -> None:
         await world.outbox(post=broken).run()
     assert caught.group_contains(AssertionError)
     assert outbox_letters.MAX_LETTERS == 1000
+
+
+@virtual
+async def test_what_was_taken_of_a_commit_is_not_sent_again_after_an_orderly_end() -> None:
+    world = World()
+    await put(world.store, sink())
+    revision = await world.store.commit(events=[event(number) for number in range(4)])
+    ids = [f"memory.{revision}.{place}" for place in range(4)]
+    world.receiver.trouble = lambda _path, number: Unreachable("away") if number == ids[2] else None
+    async with delivering(world.outbox()):
+        await asyncio.sleep(5)
+    world.receiver.trouble = lambda _path, _id: None
+    async with delivering(world.outbox()):
+        await asyncio.sleep(5)
+    assert [one.event_id for one in world.receiver.got["a"]] == ids
+
+
+@virtual
+async def test_who_slept_through_its_term_sends_nothing() -> None:
+    world, sent = World(), list[str]()
+    await put(world.store, sink())
+    world.receiver.trouble = always(Unreachable("down"))
+
+    async def post(holder: str, url: str, body: bytes, headers: Mapping[str, str]) -> None:
+        sent.append(holder)
+        await world.receiver.post(url, body, headers)
+
+    hosts = {name: Host(name) for name in ("first", "second")}
+    for name, host in hosts.items():
+        host.spawn(world.outbox(name, partial(post, name)).run())
+        await asyncio.sleep(0.1)
+    await happen(world.store, 1)
+    await asyncio.sleep(100)
+    assert set(sent) == {"first"}
+    hosts["first"].pause()
+    await asyncio.sleep(300)
+    before = sent.count("first")
+    hosts["first"].resume()
+    await asyncio.sleep(300)
+    assert sent.count("first") == before
+    assert sent.count("second") > 5
+    for host in hosts.values():
+        host.kill()

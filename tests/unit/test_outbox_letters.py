@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from lcm.control import sinks
 from lcm.model.errors import LcmError, Refused, Unreachable
+from lcm.model.sink import DeadLetter, read_event
 from lcm.sim.loop import START, run
-from lcm.store.base import Put
+from lcm.store.base import Delete, Op, Put
+from lcm.store.memory import MemoryStore
 from receivers import (
     DAY,
     World,
@@ -226,13 +229,59 @@ async def test_a_deleted_sink_leaves_nothing_behind() -> None:
         await happen(world.store, 2)
         await asyncio.sleep(60)
     await sinks.delete(world.store, "a")
-    await world.store.commit(Put("sink-cursors/b", b""), Put("dead-letters/b/x", (await letter_of_b())))
+    await world.store.commit(Put("sink-cursors/b", b""), letter("b"))
     async with delivering(world.outbox()):
         await asyncio.sleep(5)
     left = [entry.key for entry in (await world.store.scan("")).entries]
     assert left == []
 
 
-async def letter_of_b() -> bytes:
-    letter = {"sink": "b", "event_id": "x", "event": msgspec.Raw(event()), "attempts": 3, "last_error": "", "at": START}
-    return b"1/1\n" + msgspec.json.encode(letter)
+def letter(name: str = "a", number: str = "x") -> Put:
+    told = DeadLetter(sink=name, event_id=number, event=read_event(event()), attempts=3, last_error="no", at=START)
+    return Put(sinks.letter_key(name, number), sinks.CODEC.encode(told))
+
+
+@virtual
+async def test_a_reset_that_is_refused_is_a_dead_letter_too() -> None:
+    world = World()
+    await put(world.store, sink())
+    await world.store.compact(await world.store.commit(Put("x", b"")))
+    world.receiver.trouble = lambda _path, number: Refused("no") if number.endswith(".reset") else None
+    async with delivering(world.outbox()):
+        await asyncio.sleep(10)
+        ids = await happen(world.store, 2)
+        await asyncio.sleep(10)
+    assert world.receiver.ids() == ids
+    assert [one.event.type for one in await sinks.dead(world.store, "a")] == ["reset"]
+
+
+class Contended(MemoryStore):
+    """A store in which somebody removes a dead letter just before the first replay is asked for."""
+
+    removed = False
+
+    async def commit(self, *ops: Op, **more: Any) -> int:
+        if len(ops) > 1 and not self.removed:
+            self.removed = True
+            await super().commit(Delete(ops[0].key))
+        return await super().commit(*ops, **more)
+
+
+@virtual
+async def test_many_dead_letters_are_replayed_though_others_work_on_them() -> None:
+    store = Contended()
+    for number in range(250):
+        await store.commit(letter(number=f"e.{number}.0"))
+    assert await sinks.replay(store, "a") == 249
+    assert all(one.replay for one in await sinks.dead(store, "a"))
+
+
+@virtual
+async def test_a_replay_that_nobody_can_read_stops_nobody() -> None:
+    world = World()
+    await put(world.store, sink())
+    await world.store.commit(Put("dead-letters/a/e.1.0", b'1/1\n{"at": "2026-01-01T00:00:00Z", "replay": true}'))
+    async with delivering(world.outbox()):
+        ids = await happen(world.store, 2)
+        await asyncio.sleep(5)
+    assert world.receiver.ids() == ids

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -153,6 +154,13 @@ def test_a_credential_stands_in_the_url_and_is_not_shown() -> None:
     assert Keys([Secret("hush")], Secret("hash")).hide_in("hush and hash") == "*** and ***"
 
 
+def test_a_secret_that_was_cut_off_is_hidden_too() -> None:
+    keys = Keys([Secret("signing-key")], Secret("routing-key"))
+    assert keys.hide_in("400: no such key: routing-k") == "400: no such key: ***"
+    assert keys.hide_in("400: bad signature by signing-key, routing-key, sign") == "400: bad signature by ***, ***, ***"
+    assert keys.hide_in("nothing here is rou") == "nothing here is rou"
+
+
 def test_two_secrets_sign_while_receivers_change_over() -> None:
     asked = made(event(), sink(), "new", "old")
     assert len(asked.headers[SIGNATURE].split()) == 2
@@ -295,6 +303,18 @@ def test_a_sink_that_is_not_sound_is_not_read(field: dict[str, object]) -> None:
 def test_an_event_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
     newer = json.dumps({**json.loads(msgspec.json.encode(event())), "colour": "blue"})
     assert read_event(newer.encode()).worker_id == "uid-w1"
+
+
+def test_the_documentation_shows_receivers_how_to_verify() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
+    block = text.split("```python\n")[1].split("```")[0]
+    told: dict[str, Any] = {}
+    exec(block, told)
+    asked = made(event(), sink(), "new", "old")
+    assert told["is_ours"](asked.headers, asked.body, b"old", now=NOW.timestamp())
+    assert not told["is_ours"](asked.headers, asked.body, b"older", now=NOW.timestamp())
+    assert not told["is_ours"](asked.headers, asked.body + b" ", b"old", now=NOW.timestamp())
+    assert not told["is_ours"](asked.headers, asked.body, b"old", now=NOW.timestamp() + 600)
 
 
 def test_ids_name_epoch_revision_and_place() -> None:

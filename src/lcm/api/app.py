@@ -27,6 +27,7 @@ from lcm.model.errors import LcmError
 from lcm.model.identity import Role
 
 _HEAD: Final = "HEAD"
+_BUG: Final = 500
 _STREAM_WAIT_SECONDS: Final = 5.0
 _log: Final = structlog.get_logger()
 
@@ -60,6 +61,7 @@ class Api:
                 return
             except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
                 _log.error("request met a bug", path=scope["path"], trace=traceback.format_exception(error))
+                self._count(*_of(request), _BUG, 0.0)
                 if not request.started:
                     await send_answer(send, bug())
         elif scope["type"] == "lifespan":
@@ -84,11 +86,7 @@ class Api:
             await send_answer(send, answer, bodiless=head)
         else:
             await self._pour(request, send, answer, bodiless=head)
-        route = request.route
-        if route is None:
-            self._count(ELSEWHERE, ELSEWHERE, answer.status, time() - began)
-        else:
-            self._count(route.path, route.method, answer.status, time() - began)
+        self._count(*_of(request), answer.status, time() - began)
 
     async def _answer(self, request: Request, now: float) -> Answer | Stream:
         scope = request.scope
@@ -137,6 +135,12 @@ class Api:
                 except TimeoutError:
                     return
         await send({"type": "http.response.body", "body": b""})
+
+
+def _of(request: Request) -> tuple[str, str]:
+    """Name a request's route and method for those who count."""
+    route = request.route
+    return (ELSEWHERE, ELSEWHERE) if route is None else (route.path, route.method)
 
 
 async def _left(receive: Receive) -> None:

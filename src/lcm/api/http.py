@@ -186,15 +186,9 @@ class Request:
         declared = self.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self.largest * _DRAINED:
             raise _too_large(self.largest)
-        message = await self.receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            whole: bytes = message.get("body", b"")
-            if len(whole) > self.largest:
-                raise _too_large(self.largest)
-            return whole
         try:
             async with asyncio.timeout(self.shared.limits.body_seconds):
-                return await self._gather(message)
+                return await self._gather()
         except TimeoutError as error:
             raise Declined(TOO_SLOW, "the body did not arrive in time", headers=(CLOSE,)) from error
 
@@ -216,20 +210,21 @@ class Request:
             _json(body)  # what is no JSON at all is told so, wherever it first differs from its shape
             raise Invalid(_fault(str(error))) from error
 
-    async def _gather(self, message: Mapping[str, Any]) -> bytes:
-        parts, size = list[bytes](), 0
-        while True:
+    async def _gather(self) -> bytes:
+        parts, size, more = list[bytes](), 0, True
+        while more:
+            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
             size += len(part)
             if size > self.largest:
-                await self._drain(size)
+                if more:
+                    await self._drain(size)
                 raise _too_large(self.largest)
             parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
-            message = await self.receive()
+        return b"".join(parts)
 
     async def _drain(self, size: int) -> None:
         try:

@@ -17,6 +17,7 @@ from lcm.model.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Tex
 SCHEMAS: Final = "#/components/schemas/"
 _KINDS: Final = [{"$ref": f"{SCHEMAS}{name}"} for name in KINDS]
 _Selector = Annotated[str, Meta(max_length=1024)]
+_Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
 _DryRun = Annotated[bool, Meta(description="check everything, answer what would be, write nothing")]
 AnyObject = Annotated[Any, Meta(extra_json_schema={"oneOf": _KINDS, "discriminator": {"propertyName": "kind"}})]
 """A document of any kind; its `kind` tells which."""
@@ -48,7 +49,7 @@ class ListQuery(Part):
     label_selector: Annotated[_Selector, Meta(description="conditions on labels", examples=["tier=exam"])] = ""
     field_selector: Annotated[_Selector, Meta(description="conditions on fields", examples=["status.phase=READY"])] = ""
     limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="objects in a page, at most")] = PAGE
-    cursor: Annotated[str, Meta(min_length=1, max_length=1024, description="`next` of the page before")] | UnsetType = UNSET
+    cursor: Annotated[_Cursor, Meta(description="`next` of the page before")] | UnsetType = UNSET
 
 
 class WatchQuery(Part):

@@ -11,7 +11,7 @@ from lcm.cli.nouns import noun_of
 from lcm.cli.options import ContextName, DryRun, Files, Recursive
 from lcm.cli.sources import Gathered, Source, checked_here, gather, key_of, traced
 from lcm.control.plane import LONGEST_APPLY, Applied, Plane
-from lcm.model.errors import Conflict, Fault, Invalid, Later, TooLarge
+from lcm.model.errors import Conflict, Fault, Invalid, Later, LcmError, TooLarge
 
 _MANY: Final = 20
 _COLOURS: Final = {"created": "green", "configured": "yellow"}
@@ -71,8 +71,8 @@ def _faults_there(sources: Sequence[Source], context: str | None) -> list[Fault]
         _applied(sources[:LONGEST_APPLY], context, dry_run=True)
     except Invalid as error:
         return list(error.faults)
-    except (run.NoContext, Later):
-        return []
+    except LcmError:
+        pass  # whatever else it says, what is known already is reason enough to stop
     return []
 
 

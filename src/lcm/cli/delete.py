@@ -29,7 +29,7 @@ from lcm.cli.sources import gather, identity
 from lcm.cli.wait import GONE, span_of, until
 from lcm.control.plane import Plane, Ref, ref_of
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Gone, Invalid, LcmError
+from lcm.model.errors import Conflict, Gone, Invalid, Refused
 from lcm.model.kinds import KINDS, Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
@@ -147,7 +147,7 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _How) -> None:
         for ref in (ref for ref in refs if ref.kind is kind):
             try:
                 going += await _delete_one(plane, ref, how)
-            except LcmError as error:
+            except (Conflict, Gone, Refused) as error:
                 code = code or run.report(error)
         if how.wait and not how.dry_run:
             await _until_gone(plane, going, how.limit)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from lcm.cli.render import UNSAFE
 from lcm.model.errors import Fault, Invalid
 from lcm.model.topology_yaml import readable, shown, syntax
 
@@ -83,10 +84,14 @@ def read(data: bytes) -> tuple[list[Written], list[Flaw]]:
 
 
 def write(value: object) -> str:
-    """Write one document as YAML that `read` understands."""
-    text: str = yaml.dump(
-        msgspec.to_builtins(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
+    """Write one document as YAML that `read` understands and no terminal obeys."""
+    plain = msgspec.to_builtins(value)
+    text = _dumped(plain, allow_unicode=True)
+    return _dumped(plain, allow_unicode=False) if UNSAFE.search(text) else text
+
+
+def _dumped(value: object, *, allow_unicode: bool) -> str:
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=False)
     return text
 
 

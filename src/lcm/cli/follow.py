@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lcm.cli import render
 from lcm.control.plane import LONGEST_PAGE, Listing, Plane, Ref, ref_of
 from lcm.model.errors import Later, Relist
 from lcm.model.kinds import Resource
@@ -59,9 +58,6 @@ async def follow(plane: Plane, wheres: Wheres, *, namespace: str | None) -> Asyn
                 if changes := [change for ref, now in seen if (change := _take(known, ref, now, wheres))]:
                     yield changes
         except Relist:
-            lists = await _lists_again(plane, wheres, namespace)
-        except Later as error:
-            render.say(f"the connection is lost ({error}); trying again")
             lists = await _lists_again(plane, wheres, namespace)
 
 

@@ -1,8 +1,10 @@
 """`lcm`: the command line's entry. Each command's module is loaded when that command is used, and not before."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
@@ -52,6 +54,16 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - typer's own keywords
         super().__init__(**attributes)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # only their names are looked at
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - typer's own arguments
+        """Run what was typed, or complete it for a shell."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
+        if "_LCM_COMPLETE" in os.environ:
+            from typer._completion_classes import completion_init  # noqa: PLC0415 - only a shell needs it
+
+            completion_init()
+        return super().main(*args, **extra)
 
     def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002 - typer's signature
         """Load a command."""
@@ -114,12 +126,6 @@ app = typer.Typer(
 @app.callback(help="Lablet Cloud Manager: labs on fleets of CML hypervisors, on time.")
 def _lcm() -> None:
     """Make `lcm` a group of commands."""
-
-
-if "_LCM_COMPLETE" in os.environ:
-    from typer._completion_classes import completion_init
-
-    completion_init()
 
 
 if __name__ == "__main__":

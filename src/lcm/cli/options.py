@@ -41,7 +41,9 @@ FieldSelector = Annotated[
 ContextName = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="Another context than the current one.")
 ]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait at most: 30s, 10m, 2h.")]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long to wait at most: 30s, 10m, 2h; 0 looks once.")
+]
 Files = Annotated[
     list[str] | None,
     typer.Option("-f", "--filename", metavar="FILE", help="A file, a folder, or - for standard input; repeatable."),

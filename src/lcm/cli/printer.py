@@ -93,4 +93,4 @@ def _ordered(resource: Resource) -> dict[str, object]:
 
 
 def _json(value: object, *, indent: int = -1) -> None:
-    render.out(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode())
+    render.out(render.escaped(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()))

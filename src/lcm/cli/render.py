@@ -18,7 +18,10 @@ import typer
 WIDEST: Final = 100
 """Running text is not wider than this, however wide the terminal is."""
 
-_CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+UNSAFE: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal might obey, or what turns the direction of text; line breaks are harmless."""
+
+_HARMLESS: Final = "�"
 _UNITS: Final = (
     (timedelta(days=730), timedelta(days=365), "y"),
     (timedelta(hours=48), timedelta(days=1), "d"),
@@ -37,7 +40,7 @@ def out(text: str = "") -> None:
 
 def say(text: str, *, colour: str | None = None) -> None:
     """Tell a person something that is no result."""
-    typer.secho(text, err=True, fg=colour, color=None if _colours() else False)
+    typer.secho(UNSAFE.sub(_HARMLESS, text), err=True, fg=colour, color=None if _colours() else False)
 
 
 def room() -> int | None:
@@ -86,7 +89,12 @@ def padded(text: str, least: int) -> str:
 
 def clean(text: str) -> str:
     """Make foreign text harmless to a terminal, in one line."""
-    return _CONTROL.sub("�", text.replace("\n", " ↵ ").replace("\t", " "))
+    return UNSAFE.sub(_HARMLESS, text.replace("\n", " ↵ ").replace("\t", " "))
+
+
+def escaped(json: str) -> str:
+    """Write what a terminal might obey in a JSON text as JSON escapes."""
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
 
 def age(moment: datetime | None, now: datetime) -> str:

@@ -153,16 +153,26 @@ async def _reach(plane: Plane, ref: Ref[Any], goal: Goal, limit: timedelta) -> N
             render.say(f"{phases[-1]}{_because(now)}")
 
     try:
-        async with asyncio.timeout(limit.total_seconds()):
-            await until(plane, ref, goal, tell)
+        async with asyncio.timeout(limit.total_seconds() or None):
+            await until(plane, ref, goal, tell, once=not limit)
     except TimeoutError as error:
         last = f"; it is {phases[-1]}" if phases else ""
         raise run.TimeIsUp(f"{_title(ref)} is not {goal.text} after {render.span(limit)}{last}") from error
     render.out(f"{_title(ref)} is {goal.text}")
 
 
-async def until(plane: Plane, ref: Ref[Any], goal: Goal, tell: Callable[[Resource], None] = lambda _: None) -> None:
-    """Wait for a goal, telling each state on the way; Gone or Impossible when it is not to be."""
+async def until(
+    plane: Plane,
+    ref: Ref[Any],
+    goal: Goal,
+    tell: Callable[[Resource], None] = lambda _: None,
+    *,
+    once: bool = False,
+) -> None:
+    """Wait for a goal, telling each state on the way; Gone or Impossible when it is not to be.
+
+    With `once`, TimeoutError unless it is reached already.
+    """
     found: Resource | None = await plane.get(ref)
     if found is None and not goal.met(None) and not goal.from_nothing:
         raise Gone(f"there is no {_title(ref)} in namespace {ref.namespace}")
@@ -174,6 +184,8 @@ async def until(plane: Plane, ref: Ref[Any], goal: Goal, tell: Callable[[Resourc
         if goal.met(now):
             return
         _still_possible(ref, goal, now)
+        if once:
+            raise TimeoutError
 
 
 def _still_possible(ref: Ref[Any], goal: Goal, now: Resource | None) -> None:

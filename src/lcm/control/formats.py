@@ -26,6 +26,8 @@ ALERT_CLEARED: Final = "alert.cleared"
 
 _LONGEST_LINE: Final = 1000
 _LONGEST_KEY: Final = 255
+_TELLING: Final = 4
+"""So much of a secret's beginning is too much."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SEVERITIES: Final = frozenset({"critical", "error", "warning", "info"})
@@ -40,9 +42,9 @@ class Keys:
     credential: Secret | None = None
 
     def hide_in(self, text: str) -> str:
-        """Blot all of them out of what a receiver said."""
+        """Blot all of them out of what a receiver said, also one that was cut off at its end."""
         for secret in (*self.signing, *((self.credential,) if self.credential else ())):
-            text = secret.hide_in(text)
+            text = _uncut(secret.hide_in(text), secret.reveal())
         return text
 
 
@@ -142,6 +144,12 @@ def subject(event: Event) -> str:
     """Name the object that an event is about, as its path in the API does."""
     known = KINDS.get(event.kind)
     return known.key(event.namespace, event.name) if known else f"{event.kind}/{event.namespace}/{event.name}"
+
+
+def _uncut(text: str, secret: str) -> str:
+    lengths = range(len(secret) - 1, _TELLING - 1, -1)
+    cut = next((length for length in lengths if text.endswith(secret[:length])), 0)
+    return f"{text[:-cut]}***" if cut else text
 
 
 def _url(sink: Sink, keys: Keys) -> str:

@@ -32,7 +32,8 @@ RESTORED: Final = "the store was restored from a backup"
 
 _LONGEST_ERROR: Final = 1000
 _DOUBLINGS: Final = 10
-_MAX_CUTS: Final = 2
+_UNREADABLE: Final = (ValueError, RecursionError)
+"""What msgspec raises for bytes that are no event; its own errors are ValueErrors."""
 _log: Final = structlog.get_logger()
 
 Post = Callable[[str, bytes, Mapping[str, str]], Awaitable[None]]
@@ -70,7 +71,6 @@ class Courier:
         self._sink = sink
         self._means = means
         self._failing = False
-        self._cuts = 0
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -94,7 +94,6 @@ class Courier:
             try:
                 async with self._means.store.events(after=self._status.revision) as reader:
                     async for happened in reader:
-                        self._cuts = 0
                         await self._take(happened)
             except Relist as error:
                 await self._relisted(error)
@@ -110,7 +109,7 @@ class Courier:
     async def _take_one(self, number: str, raw: bytes, progress: Mapping[str, int]) -> None:
         try:
             event = read_event(raw)
-        except msgspec.DecodeError as error:  # nobody could ever read it: to stop here would help nobody
+        except _UNREADABLE as error:  # nobody could ever read it: to stop here would help nobody
             _log.error("unreadable event skipped", event_id=number, error=str(error))
             self._note(**progress, dropped=self._status.dropped + 1)
             return
@@ -191,17 +190,13 @@ class Courier:
         _log.warning("event became a dead letter", sink=letter.sink, event_id=letter.event_id, error=letter.last_error)
 
     async def _relisted(self, error: Relist) -> None:
-        """Find out why reading ended: to read on may do, or history may be gone."""
+        """Find out why reading ended: whoever was only too slow reads on, but history may be gone."""
         status, store = self._status, self._means.store
         if status.epoch != store.epoch:
             return
-        self._cuts += 1
-        gone = self._cuts >= _MAX_CUTS  # perhaps readable, but not to be followed: from before a restore
         try:
             await store.scan(CURSORS, limit=1, cursor=Cursor(status.revision, CURSORS))
         except Relist:
-            gone = True
-        if gone:
             await self._begin_anew(str(error))
         else:
             await asyncio.sleep(FIRST_PAUSE.total_seconds())
@@ -211,7 +206,6 @@ class Courier:
         store, now = self._means.store, self._means.clock.now()
         revision = (await store.scan(CURSORS, limit=1)).revision
         self._note(epoch=store.epoch, revision=revision, n=0, tries=0, reset=reason, last_reset_at=now)
-        self._cuts = 0
         await self._means.ledger.save()
         _log.warning("events were lost to a sink", sink=self._sink.name, reason=reason)
 

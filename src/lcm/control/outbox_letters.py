@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
@@ -18,6 +18,7 @@ from lcm.store.base import Delete, Entry, Fence, Op, Put, Store
 MAX_LETTERS: Final = 1000
 """Of one sink."""
 
+T = TypeVar("T", bound=msgspec.Struct)
 _log: Final = structlog.get_logger()
 
 
@@ -77,7 +78,7 @@ class Letters:
             self._news[sink].clear()
             for event_id in [one for one, brief in self._briefs[sink].items() if brief.replay]:
                 entry = await self._store.get(letter_key(sink, event_id))
-                letter = CODEC.decode(entry.value, DeadLetter) if entry else None
+                letter = _readable(entry, DeadLetter)
                 if entry and letter and letter.replay:
                     return letter, entry
                 self.note(sink, event_id, Brief(letter.at) if letter else None)
@@ -94,7 +95,13 @@ class Letters:
 
     def _learn(self, key: str, entry: Entry | None) -> None:
         sink, _, event_id = key.removeprefix(LETTERS).partition("/")
-        try:
-            self.note(sink, event_id, CODEC.decode(entry.value, Brief) if entry else None)
-        except Stuck as error:
-            _log.error("dead letter left out", key=key, error=str(error))
+        self.note(sink, event_id, _readable(entry, Brief))
+
+
+def _readable(entry: Entry | None, kind: type[T]) -> T | None:
+    """Read what is there; what this version cannot read is left to another, and must not stop the rest."""
+    try:
+        return CODEC.decode(entry.value, kind) if entry else None
+    except Stuck as error:
+        _log.error("dead letter left out", key=entry.key if entry else "", error=str(error))
+        return None

@@ -177,7 +177,7 @@ def _host_and_port(authority: str, default: int) -> tuple[str, int]:
 def _host(written: str) -> str:
     """Return a host as it is looked up, shown to TLS and compared."""
     if written.startswith("["):
-        if not is_address(written[1:-1]):
+        if ":" not in written or not is_address(written[1:-1]):
             _refuse("what stands in brackets is no IPv6 address", "write for example [2606:4700::1111]")
         return str(ip_address(written[1:-1]))
     host = written.removesuffix(".")

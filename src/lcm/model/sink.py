@@ -123,7 +123,7 @@ def wants(sink: Sink, event: Event) -> bool:
 
 
 def read_event(raw: bytes) -> StoredEvent:
-    """Read an event of the store. Raises msgspec.DecodeError if it is none."""
+    """Read an event of the store. Raises ValueError if it is none."""
     return _events.decode(raw)
 
 

@@ -197,7 +197,7 @@ class _Answer:
         if self.status in _BUSY:
             return Throttled(text, after=self._pause())
         if self.status in _REDIRECTS:
-            return Refused(f"{text}; redirects are not followed: name the final URL")
+            return Refused(f"{target} answered {self.status}: redirects are not followed, name the final URL")
         return Refused(text) if self.status in _REFUSALS else Unreachable(text, after=self._pause())
 
     def _pause(self) -> timedelta:

@@ -1,7 +1,11 @@
-"""A FastAPI route with pydantic models that validates a worker, checks the token and calls the same plane."""
+"""A FastAPI route with pydantic models that validates a worker, checks the token and calls the same plane.
 
-from typing import Annotated, Any, Literal
+It answers with bytes of ours, as the fastest of its kind would, and not through a model.
+"""
 
+from typing import Annotated, Literal
+
+import msgspec
 from fastapi import Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -91,16 +95,6 @@ class Worker(Strict):
     spec: Spec = Spec()
 
 
-class Answered(BaseModel):
-    """The object as it was made; what was seen of it is passed on as it is."""
-
-    metadata: dict[str, Any]
-    api_version: str
-    kind: str
-    spec: Spec
-    status: dict[str, Any]
-
-
 def application(core: ControlPlane, tokens: Tokens) -> FastAPI:
     app = FastAPI()
 
@@ -111,15 +105,9 @@ def application(core: ControlPlane, tokens: Tokens) -> FastAPI:
         return caller
 
     @app.post("/api/workers", status_code=201)
-    async def create(worker: Worker, response: Response, caller: Annotated[Caller, Depends(signed_in)]) -> Answered:
-        made = await core.acting(caller).create(core.read(worker.model_dump(mode="json"), LabWorker))
-        response.headers["ETag"] = f'"{made.metadata.resource_version}"'
-        return Answered.model_validate_json(_encoded(made))
+    async def create(worker: Worker, caller: Annotated[Caller, Depends(signed_in)]) -> Response:
+        made = await core.acting(caller).create(msgspec.convert(worker.model_dump(mode="json"), LabWorker))
+        headers = {"ETag": f'"{made.metadata.resource_version}"'}
+        return Response(msgspec.json.encode(made), 201, headers, "application/json")
 
     return app
-
-
-def _encoded(made: object) -> bytes:
-    import msgspec  # noqa: PLC0415 - only to leave our own types
-
-    return msgspec.json.encode(made)

@@ -1,0 +1,96 @@
+"""The API against its own description: generated input, sound and broken, from boundary values to random sequences.
+
+Nothing may answer 5xx, and every answer must be one that the description promises. Each run takes a few operations that
+the caller's role may call, and a few seconds; `LCM_CHAOS=10` takes them all, and ten times as long. One seed is always
+the same, the other is new every time and is told at the end of the run.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import schemathesis
+from schemathesis.engine import from_schema
+from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, ScenarioFinished
+
+import chaos
+from api_server import ApiServer, served
+from lcm.api.answers import NDJSON
+from lcm.api.examples import DOCUMENTS
+from lcm.api.routes import Route
+from lcm.api.table import ROUTES
+from lcm.model.identity import Role
+
+SECONDS = 4 * chaos.TIMES
+OPERATIONS = 5 * chaos.TIMES
+EXAMPLES = 5 * chaos.TIMES
+FIXED = 4
+FRESH = random.SystemRandom().randrange(10_000, 1_000_000)
+CALLERS = {Role.ADMIN: "root", Role.USER: "ada", Role.SERVICE: "service"}
+KEY = "a-key-for-services"
+ENDLESS = NDJSON
+"""What never ends by itself is tested elsewhere."""
+
+
+def callable_by(role: Role) -> list[Route]:
+    routes = [route for route in ROUTES if role in route.policy.roles and route.answer_media != ENDLESS]
+    return [route for route in routes if "/internal/" in route.path] if role is Role.SERVICE else routes
+
+
+def chosen(role: Role, seed: int) -> set[str]:
+    names = sorted(route.operation for route in callable_by(role))
+    return set(random.Random(seed).sample(names, min(OPERATIONS, len(names))))
+
+
+def description(server: ApiServer, token: str, seed: int, operations: set[str]) -> schemathesis.BaseSchema:
+    config = schemathesis.Config.from_dict(
+        {
+            "seed": seed,
+            "max-time": SECONDS,
+            "headers": {"Authorization": f"Bearer {token}"},
+            "generation": {"max-examples": EXAMPLES, "database": "none"},
+            # What follows from several objects together, such as a slot in the past, no schema can say.
+            "checks": {"positive_data_acceptance": {"enabled": False}},
+        }
+    )
+    schema: schemathesis.BaseSchema = schemathesis.openapi.from_url(f"{server.url}/api/openapi.json", config=config)
+    for route in ROUTES:
+        if route.operation not in operations:
+            schema = schema.exclude(operation_id=route.operation)
+    return schema
+
+
+def faults(event: EngineEvent) -> Iterator[str]:
+    if isinstance(event, NonFatalError | FatalError):
+        yield repr(event)
+    if isinstance(event, ScenarioFinished):
+        for check in (check for checks in event.recorder.checks.values() for check in checks):
+            if check.failure_info is not None:
+                failure = check.failure_info.failure
+                yield f"{event.label}: {failure.title}: {failure.message}\n{check.failure_info.code_sample}"
+
+
+@pytest.fixture(name="server")
+def serve() -> Iterator[ApiServer]:
+    with served() as server:
+        server.do(lambda plane: plane.apply(list(DOCUMENTS.values())))
+        yield server
+
+
+@pytest.mark.parametrize("seed", [FIXED, None], ids=["fixed", "fresh"])
+@pytest.mark.parametrize("role", CALLERS)
+@pytest.mark.timeout(60 + 20 * SECONDS)
+def test_whatever_is_sent_the_answer_is_one_that_was_promised(
+    server: ApiServer, role: Role, seed: int | None, tell: Callable[[str], None]
+) -> None:
+    seed = FRESH if seed is None else seed
+    operations = chosen(role, seed)
+    token = server.tokens.get(CALLERS[role], KEY)
+    sent, found = 0, list[str]()
+    for event in from_schema(description(server, token, seed, operations)).execute():
+        found += faults(event)
+        if isinstance(event, ScenarioFinished):
+            sent += len(event.recorder.interactions)
+    tell(f"API schema: {sent} requests as {role} to {len(operations)} operations, seed {seed}, {len(found)} faults")
+    assert not found, "\n\n".join(found[:5])
+    assert sent

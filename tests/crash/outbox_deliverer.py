@@ -1,0 +1,31 @@
+"""A process that delivers the events of a SQLite file until it is killed. It says when it begins."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from lcm.control.outbox import Outbox
+from lcm.model.addresses import Reach, networks
+from lcm.model.secret import Secret
+from lcm.providers.outbound import Outbound
+from lcm.store.sqlite import SqliteStore
+from lcm.system import SystemClock, chance
+
+
+async def reveal(ref: str) -> Secret:
+    return Secret(ref)
+
+
+async def deliver(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    outbound = Outbound(Reach(networks=networks(["127.0.0.0/8"]), plain_http=True))
+    outbox = Outbox(
+        store, outbound.post, reveal, clock=SystemClock(), chance=chance, source="https://lcm.test", ttl_seconds=2
+    )
+    os.write(1, b"ready\n")
+    await outbox.run()
+
+
+if __name__ == "__main__":
+    asyncio.run(deliver(Path(sys.argv[1])))

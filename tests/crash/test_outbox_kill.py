@@ -1,0 +1,81 @@
+"""A deliverer killed at any moment, and a receiver that goes away: every event arrives at least once, in its order."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import chaos
+from answers import AnswerServer, Say
+from lcm.control import sinks
+from lcm.model import event as events
+from lcm.model.addresses import Reach, networks
+from lcm.model.event import Event
+from lcm.model.secret import Secret
+from lcm.model.signature import verify
+from lcm.model.sink import Sink
+from lcm.store.sqlite import SqliteStore
+from lcm.system import SystemClock
+
+DELIVERER = Path(__file__).with_name("outbox_deliverer.py")
+HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
+KEY = "env:KEY"
+CLOCK = SystemClock()
+KILLS = 2 * chaos.TIMES
+EVENTS = 150 * KILLS
+
+
+async def start(path: Path) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(sys.executable, DELIVERER, path, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    return process
+
+
+async def happen(store: SqliteStore) -> list[str]:
+    ids = []
+    for number in range(EVENTS):
+        told = Event(
+            type="t", time=CLOCK.now(), kind="K", name=f"n{number % 5}", namespace="default", data=msgspec.Raw(b"{}")
+        )
+        ids.append(f"{store.epoch}.{await store.commit(events=[events.encode(told)])}.0")
+        await asyncio.sleep(0.01)
+    return ids
+
+
+def taken(server: AnswerServer) -> list[str]:
+    return [verify(one.headers, one.body, [Secret(KEY)], now=CLOCK.now()) for one in server.asked]
+
+
+async def kill_again_and_again(path: Path, server: AnswerServer) -> None:
+    chance = random.Random(5)
+    for number in range(KILLS):
+        server.tell("hook", *[Say(503)] * number, Say(204))
+        deliverer, had = await start(path), len(server.asked)
+        while len(server.asked) < had + 10:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(chance.uniform(0, 0.5))
+        deliverer.kill()
+        await deliverer.communicate()
+
+
+async def test_a_killed_deliverer_loses_nothing(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    path = tmp_path / "store.db"
+    store = await SqliteStore.open(path)
+    async with AnswerServer() as server, asyncio.timeout(60 * chaos.TIMES):
+        await sinks.put(store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now())
+        happening = asyncio.create_task(happen(store))
+        await kill_again_and_again(path, server)
+        ids = await happening
+        deliverer = await start(path)
+        while not set(ids) <= set(taken(server)):
+            await asyncio.sleep(0.05)
+        deliverer.kill()
+        await deliverer.communicate()
+        came = taken(server)
+    await store.close()
+    tell(f"outbox: {KILLS} kills; {len(ids)} events, {len(came)} requests, {len(came) - len(ids)} of them repeated")
+    assert list(dict.fromkeys(came)) == ids

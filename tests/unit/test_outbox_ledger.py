@@ -1,0 +1,116 @@
+"""The outbox's ledger: what is written when, and by whom it may not be."""
+
+import asyncio
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from lcm.control import sinks
+from lcm.control.outbox_ledger import Ledger
+from lcm.control.outbox_letters import Letters
+from lcm.control.sinks import CODEC, CURSORS
+from lcm.model.errors import Deposed
+from lcm.model.sink import DeadLetter, SinkStatus, read_event
+from lcm.sim.loop import START, VirtualClock
+from lcm.store.base import Lease, Put
+from lcm.store.memory import MemoryStore
+from receivers import event, put, sink, virtual
+
+
+class Desk(NamedTuple):
+    """A term's ledger and letters, with one sink open."""
+
+    store: MemoryStore
+    lease: Lease
+    ledger: Ledger
+    letters: Letters
+
+
+async def desk() -> Desk:
+    store = MemoryStore()
+    await put(store, sink())
+    lease = await store.acquire("x", "me", ttl_seconds=60)
+    assert lease is not None
+    letters = Letters(store, lease.fence())
+    ledger = Ledger(store, lease.fence(), VirtualClock(), letters)
+    await ledger.open("a", (await store.scan("sinks/")).entries[0])
+    return Desk(store, lease, ledger, letters)
+
+
+async def stored(store: MemoryStore) -> SinkStatus:
+    report = await sinks.find(store, "a")
+    assert report is not None
+    assert report.status is not None
+    return report.status
+
+
+def letter(number: str = "e.9.0") -> DeadLetter:
+    return DeadLetter(sink="a", event_id=number, event=read_event(event()), attempts=3, last_error="no", at=START)
+
+
+@virtual
+async def test_who_was_deposed_writes_nothing() -> None:
+    store, lease, ledger, letters = await desk()
+    await ledger.bury(letter(), n=1)
+    entry = await store.get(sinks.letter_key("a", "e.9.0"))
+    assert entry is not None
+    await store.release(lease)
+    before = (await store.scan("")).revision
+    ledger.note("a", n=5)
+    for write in (ledger.save(), ledger.bury(letter("e.9.1")), letters.settle(entry, letter(), taken=True)):
+        with pytest.raises(Deposed):
+            await write
+    await store.commit(Put(f"{CURSORS}orphan", CODEC.encode(ledger["a"])))
+    with pytest.raises(Deposed):
+        await ledger.forget_all_but({"a"})
+    assert (await store.scan("")).revision == before + 1
+
+
+@virtual
+async def test_what_changes_while_it_is_written_is_written_again() -> None:
+    store, _, ledger, _ = await desk()
+    ledger.note("a", revision=10)
+    saving = asyncio.create_task(ledger.save())
+    await asyncio.sleep(0)
+    ledger.note("a", revision=11)
+    await saving
+    assert (await stored(store)).revision == 10
+    await ledger.save()
+    assert (await stored(store)).revision == 11
+
+
+@virtual
+async def test_what_did_not_change_is_not_written() -> None:
+    store, _, ledger, _ = await desk()
+    await ledger.save()
+    revision = (await store.scan("")).revision
+    await ledger.save()
+    assert (await store.scan("")).revision == revision
+
+
+@virtual
+async def test_a_dead_letter_and_the_progress_past_it_are_one_commit() -> None:
+    store, _, ledger, letters = await desk()
+    before = (await store.scan("")).revision
+    await ledger.bury(letter(), revision=9, n=0)
+    assert (await store.scan("")).revision == before + 1
+    assert (await stored(store)).revision == ledger["a"].revision == 9
+    assert letters.of("a") == ["e.9.0"]
+
+
+@virtual
+async def test_a_sink_of_an_old_name_begins_with_its_own_making() -> None:
+    store, _, ledger, _ = await desk()
+    made = (await store.scan("sinks/")).entries[0]
+    for status in (
+        SinkStatus(epoch=store.epoch, revision=1, sink=made.created - 1, at=START),
+        SinkStatus(epoch=store.epoch, revision=made.created + 5, sink=made.created - 1, at=START),
+    ):
+        await store.commit(Put(f"{CURSORS}a", CODEC.encode(status)))
+        await ledger.open("a", made)
+        assert ledger["a"].revision == made.created
+    known = msgspec.structs.replace(ledger["a"], revision=made.created + 3)
+    await store.commit(Put(f"{CURSORS}a", CODEC.encode(known)))
+    await ledger.open("a", made)
+    assert ledger["a"].revision == made.created + 3
