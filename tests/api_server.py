@@ -22,6 +22,7 @@ from lcm.model.secret import Secret
 from lcm.serving import listen, serve
 from lcm.store.memory import MemoryStore
 from lcm.system import SystemClock, new_epoch
+from seals import given_keys
 from servers import LOOPBACK, free_port
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class ApiServer:
         self.url = ""
         self.store = MemoryStore(epoch=new_epoch())
         self.tokens: dict[str, str] = {}
-        self._core = ControlPlane(self.store, clock=SystemClock(), defaults=defaults or {})
+        self._core = ControlPlane(self.store, clock=SystemClock(), defaults=defaults or {}, sealer=given_keys())
         self.port = port or free_port()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -92,10 +93,13 @@ class ApiServer:
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
         limits = Limits(requests_per_second=1e9, burst=10**9)
         self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
+        following = asyncio.create_task(self._api.run())
         listening = listen(LOOPBACK, self.port)
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._ready.set_result(None)
         await serve(self._api, listening, None, self._stop)
+        following.cancel()
+        await asyncio.wait([following])
         await tokens.close()
         await self.store.close()
 

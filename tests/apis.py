@@ -1,7 +1,8 @@
 """An API over a store in memory, with somebody of every role at the other end of it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -12,6 +13,8 @@ from lcm.api.limits import Limits
 from lcm.api.routes import Route
 from lcm.api.table import ROUTES
 from lcm.control.local import ControlPlane
+from lcm.control.oidc import Verifier
+from lcm.control.sinks import House
 from lcm.control.tokens import Tokens
 from lcm.model.clock import Clock
 from lcm.model.identity import Caller, Role
@@ -22,6 +25,7 @@ from lcm.store.base import Store
 from lcm.store.memory import MemoryStore
 from lcm.system import new_id
 from planes import CAST, LIMITS, hand_clock
+from seals import given_keys
 
 KEY = "the-service-key-of-a-test"
 ROLES = {**{name: role for name, role in CAST.items() if name != "bob"}, "service": Role.SERVICE}
@@ -34,12 +38,22 @@ class Desk:
     """Asks the API as whoever is named; nobody is named "" and a service "service"."""
 
     def __init__(
-        self, *, store: Store, clock: Clock, limits: Limits, routes: Sequence[Route], ids: Any = new_id
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        routes: Sequence[Route],
+        ids: Any = new_id,
+        house: House | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         self.store = store
-        self.core = ControlPlane(store, clock=clock, ids=ids)
+        self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys())
         self.tokens = Tokens(store, clock=clock, service_key=Secret(KEY))
-        self.api = Api(self.core, self.tokens, clock=clock, limits=limits, routes=routes)
+        self.api = Api(
+            self.core, self.tokens, clock=clock, limits=limits, routes=routes, house=house, verifier=verifier
+        )
         self.secrets = {"service": KEY}
         self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
 
@@ -47,6 +61,11 @@ class Desk:
         """Send a request; `json`, `content`, `params` and `headers` are httpx's."""
         headers = {**self.signed(who), **request.pop("headers", {})}
         return await self._client.request(method, path, headers=headers, **request)
+
+    def streamed(self, who: str, path: str, **request: Any) -> AbstractAsyncContextManager[httpx.Response]:
+        """Begin to read an answer that goes on."""
+        headers = {**self.signed(who), **request.pop("headers", {})}
+        return self._client.stream("GET", path, headers=headers, **request)
 
     async def done(self, who: str, method: str, path: str, **request: Any) -> Any:
         """Send a request that must succeed, and give its answer."""
@@ -59,11 +78,14 @@ class Desk:
 
     async def start(self) -> None:
         await self.tokens.start()
+        self._following = asyncio.create_task(self.api.run())
         for name, role in CAST.items():
             self.secrets[name] = (await self.tokens.make(name, role))[0].reveal()
 
     async def close(self) -> None:
         await self._client.aclose()
+        self._following.cancel()
+        await asyncio.wait([self._following])
         await self.tokens.close()
         await self.store.close()
 
@@ -79,9 +101,20 @@ async def opened(
     limits: Limits = LIMITS,
     routes: Sequence[Route] = ROUTES,
     ids: Any = new_id,
+    house: House | None = None,
+    verifier: Verifier | None = None,
 ) -> AsyncIterator[Desk]:
     """Open a desk with no objects behind it."""
-    desk = Desk(store=store or MemoryStore(), clock=clock or hand_clock(), limits=limits, routes=routes, ids=ids)
+    given = store or MemoryStore()
+    desk = Desk(
+        store=given,
+        clock=clock or hand_clock(),
+        limits=limits,
+        routes=routes,
+        ids=ids,
+        house=house,
+        verifier=verifier,
+    )
     await desk.start()
     try:
         yield desk

@@ -11,6 +11,7 @@ from lcm.control.drafts import Quota, unlimited
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import ref_of
 from lcm.control.records import creation, find
+from lcm.control.sealing import Sealer
 from lcm.model.clock import Clock
 from lcm.model.definition import DefinitionState, LabletDefinition
 from lcm.model.event import Event, decode
@@ -18,6 +19,7 @@ from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
 from lcm.store.base import Store
 from lcm.store.memory import MemoryStore
+from seals import given_keys
 
 R = TypeVar("R", bound=Resource)
 NOW = given.moment("08:00")
@@ -49,11 +51,12 @@ class Stage:
     store: Store = field(default_factory=MemoryStore)
     clock: Clock = field(default_factory=Standing)
     quota: Quota = unlimited
+    sealer: Sealer = field(default_factory=given_keys)
 
     def __post_init__(self) -> None:
         numbers = count(1)
         ids = lambda: f"uid-{next(numbers)}"  # noqa: E731
-        self.core = ControlPlane(self.store, clock=self.clock, ids=ids, quota=self.quota)
+        self.core = ControlPlane(self.store, clock=self.clock, ids=ids, quota=self.quota, sealer=self.sealer)
 
     def __getitem__(self, caller: Caller) -> LocalPlane:
         return self.core.acting(caller)
@@ -73,7 +76,9 @@ class Stage:
         return (await self.store.scan("", limit=1)).revision
 
     async def keys(self) -> list[str]:
-        return [entry.key for entry in (await self.store.scan("", limit=1000)).entries]
+        """Name everything that is stored but the audit."""
+        every = [entry.key for entry in (await self.store.scan("", limit=1000)).entries]
+        return [key for key in every if not key.startswith("audit/")]
 
     async def told(self, after: int = 0) -> Sequence[Event]:
         """Read every event committed after a revision."""

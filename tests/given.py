@@ -87,7 +87,7 @@ def settings(**overrides: object) -> SystemSettings:
 
 
 def telemetry(**overrides: object) -> WorkerTelemetry:
-    return changed(WorkerTelemetry(collected_at=moment("09:00")), overrides)
+    return changed(WorkerTelemetry(collected_at=moment("08:00")), overrides)
 
 
 def observation(**overrides: object) -> ResourceObservation:

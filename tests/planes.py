@@ -40,7 +40,7 @@ from stores import HandClock, HandStopwatch
 T = TypeVar("T")
 NOW = given.moment("08:00")
 KEY = Secret("the-service-key-of-a-test")
-LIMITS = Limits(requests_per_second=1e9, burst=10**9)
+LIMITS = Limits(requests_per_second=1e9, burst=10**9, failures_per_minute=1e9, failure_burst=10**9)
 PATIENCE = 60.0
 """Seconds after which something that should happen counts as not happening."""
 

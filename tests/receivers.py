@@ -101,7 +101,7 @@ def event(number: int = 0, **fields: Any) -> bytes:
     """Give an event about one of three workers."""
     whole: dict[str, Any] = {
         "type": "worker.status.updated",
-        "time": VirtualClock().now(),
+        "time": fields.get("time") or VirtualClock().now(),
         "kind": "LabWorker",
         "name": f"w{number % 3}",
         "namespace": "default",

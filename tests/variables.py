@@ -46,9 +46,11 @@ WORKER_CONTROLLER = {
     "ETCD_PORT": Set("2380", "2380"),
     "WORKER_CONTROLLER_LEADER_LEASE_TTL": Set("20", "20"),
     "CONTROL_PLANE_API_URL": Set("http://control-plane-api:8030", "http://control-plane-api:8030"),
-    "CONTROL_PLANE_API_KEY": Set("hush-key", "set"),
+    "CONTROL_PLANE_API_KEY": Set("hush-key-of-services", "set"),
     "WORKER_MONITORING_ENABLED": Set("no", "false"),
-    "WORKER_NOTIFICATION_WEBHOOKS": Set("https://hooks.slack.com/services/hush,http://a.b/hush", "2 set"),
+    "WORKER_NOTIFICATION_WEBHOOKS": Set(
+        "https://hooks.slack.com/services/hush,http://a.b/hush", "2 set", ("WEBHOOK_HTTP_ALLOWED",)
+    ),
 }
 ALLOCATOR = {"TOTAL_CPU_CORES": Set("64.5", "64.5"), "TOTAL_MEMORY_GB": Set("256", "256")}
 MISSION = {
@@ -66,8 +68,28 @@ OURS = {
     "LOG_LEVEL": Set("debug", "DEBUG"),
     "LCM_REQUESTS_PER_SECOND": Set("50", "50"),
     "LCM_REQUEST_BURST": Set("60", "60"),
+    "LCM_MAX_CONNECTIONS": Set("500", "500"),
     "LCM_BODY_BYTES": Set("2000000", "2000000"),
     "LCM_APPLY_BYTES": Set("3000000", "3000000"),
+    "WEBHOOK_NETWORKS": Set("10.0.0.0/8,fd00::/8", "10.0.0.0/8,fd00::/8"),
+    "WEBHOOK_HTTP_ALLOWED": Set("yes", "true"),
+    "EVENT_SOURCE": Set("https://lcm.example.org", "https://lcm.example.org"),
+    "LCM_SEAL_KEYS": Set("hush-key-of-seals", "set"),
+    "LCM_SEAL_KEY_FILE": Set("/etc/lcm/seal.key", "/etc/lcm/seal.key"),
+    "SECRET_ENV_ALLOWED": Set("CML_*,MY_?", "CML_*,MY_?"),
+    "SECRET_FILE_DIRS": Set("/run/secrets,/etc/lcm/secrets", "/run/secrets,/etc/lcm/secrets"),
+    "OIDC_ISSUER": Set(
+        "https://login.example.org/realms/labs", "https://login.example.org/realms/labs", ("OIDC_AUDIENCE",)
+    ),
+    "OIDC_AUDIENCE": Set("lcm,lcm-cli", "lcm,lcm-cli"),
+    "OIDC_JWKS_URL": Set("https://login.example.org/keys", "https://login.example.org/keys"),
+    "OIDC_SUBJECT_CLAIM": Set("preferred_username", "preferred_username"),
+    "OIDC_REQUIRE_VERIFIED_EMAIL": Set("no", "false"),
+    "OIDC_ROLE_CLAIM": Set("realm_access.roles", "realm_access.roles"),
+    "OIDC_ROLES": Set("lab-ops=operator,staff=author", "lab-ops=operator,staff=author"),
+    "OIDC_DEFAULT_ROLE": Set("user", "user"),
+    "OIDC_LEEWAY_SECONDS": Set("30", "30"),
+    "AUDIT_RETENTION_DAYS": Set("365", "365"),
     "ETCD_ROOT": Set("/mine/", "/mine/"),
     "ETCD_USER": Set("lcm", "lcm", ("ETCD_PASSWORD",)),
     "ETCD_PASSWORD": Set("hush-etcd", "set", ("ETCD_USER",)),

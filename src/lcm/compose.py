@@ -9,8 +9,10 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from os import getpid
+from os import environ, getpid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -19,25 +21,37 @@ from lcm import serving
 from lcm.api.app import Api
 from lcm.api.limits import Limits
 from lcm.config import Settings
-from lcm.config_documents import document_defaults
+from lcm.config_documents import document_defaults, referred
 from lcm.control.allocator import ResourceAllocator
+from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
 from lcm.control.housekeeping import Housekeeping
+from lcm.control.installation import installation
 from lcm.control.local import ControlPlane
+from lcm.control.outbox import LEASE as DELIVERY
+from lcm.control.outbox import Outbox
 from lcm.control.plane import Plane
 from lcm.control.presence import Presence
+from lcm.control.sinks import House
 from lcm.control.tokens import SERVICE_NAME, Tokens
 from lcm.data_folder import STORE, claimed
+from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Fault, Invalid, Refused
 from lcm.model.identity import Caller, Role
+from lcm.providers.installed_keys import InstalledKeys
+from lcm.providers.outbound import Outbound
+from lcm.providers.seal_keys import ensure_keys
+from lcm.providers.secrets import EnvSecrets, FileSecrets, Lazily, SealedSecrets, Secrets, SecretSources
 from lcm.sim.chance import Chance
 from lcm.sim.compute import SimCloud
 from lcm.sim.compute_account import Nature
 from lcm.store.base import Store
 from lcm.store.sqlite import SqliteStore
 from lcm.supervise import Parts
-from lcm.system import SystemClock, new_epoch
+from lcm.system import SystemClock, chance, new_epoch, new_id, new_seal_key
 
 if TYPE_CHECKING:
+    from lcm.control.oidc import Verifier
+    from lcm.providers.secrets_aws import AwsSecrets
     from lcm.store.etcd_wire import EtcdTls
 
 SERVE_PORT: Final = 8030
@@ -77,6 +91,7 @@ class Running:
     control: ControlPlane
     tokens: Tokens
     parts: Parts
+    secrets: SecretSources
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,9 @@ async def embedded(
 ) -> AsyncIterator[Embedded]:
     """Run everything in one process, on a file that no other process uses meanwhile."""
     with claimed(settings.data_dir, alone=True) as file:
-        async with _running(await SqliteStore.open(file), settings, UP_PORT) as running:
+        if settings.seal_keys is None:
+            await asyncio.to_thread(ensure_keys, seal_key_file(settings), new_key=new_seal_key)
+        async with _running(await SqliteStore.open(file), settings, UP_PORT, alone=True) as running:
             for controller in controllers:
                 _start(controller, running, settings)
             allocator = await ResourceAllocator.open(
@@ -138,7 +155,7 @@ async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
 
 
 @asynccontextmanager
-async def _running(store: Store, settings: Settings, usual_port: int) -> AsyncIterator[Running]:
+async def _running(store: Store, settings: Settings, usual_port: int, *, alone: bool = False) -> AsyncIterator[Running]:
     clock, process = SystemClock(), _process()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
@@ -149,28 +166,102 @@ async def _running(store: Store, settings: Settings, usual_port: int) -> AsyncIt
         tokens = Tokens(store, clock=clock, service_key=settings.control_plane_api_key)
         await tokens.start()
         undo.push_async_callback(tokens.close)
-        control = ControlPlane(store, clock=clock, defaults=document_defaults(settings))
+        keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
+        secrets = await undo.enter_async_context(_secrets(settings, keys))
+        control = ControlPlane(store, clock=clock, defaults=document_defaults(settings), sealer=keys)
+        built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
+        house = House(_reach(settings), built_in)
+        outbound = Outbound(house.reach)
+        undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Parts())
         parts.start("presence", presence.keep())
-        parts.start("housekeeping", Housekeeping(store, clock=clock).run())
-        app = Api(control, tokens, clock=clock, limits=_limits(settings))
-        await undo.enter_async_context(_served(app, listening, parts))
+        kept = timedelta(days=settings.audit_retention_days)
+        parts.start("housekeeping", Housekeeping(store, clock=clock, audit_kept=kept).run())
+        verifier = verifier_of(settings)
+        app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier)
+        parts.start("event feed", app.run())
+        outbox = Outbox(
+            store,
+            outbound.post,
+            SettingSecrets(parts_of_urls, secrets).reveal,
+            clock=clock,
+            chance=chance,
+            source=settings.event_source or f"urn:lcm:{await installation(store, new_id)}",
+            holder=process,
+            built_in=built_in,
+        )
+        if alone and (left := await store.lease(DELIVERY)):
+            await store.release(left)  # by a process that was killed: nobody else is there, so nobody need wait
+        parts.start("outbox", outbox.run())
+        await undo.enter_async_context(_served(app, listening, parts, settings.max_connections))
         url = _url(settings.host, listening)
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield Running(url, store, control, tokens, parts)
+        yield Running(url, store, control, tokens, parts, secrets)
     _log.info("stopped", process=process)
 
 
 @asynccontextmanager
-async def _served(app: Api, listening: socket.socket, parts: Parts) -> AsyncIterator[None]:
+async def _served(app: Api, listening: socket.socket, parts: Parts, most: int) -> AsyncIterator[None]:
     """Serve; at the end let requests finish before anything beneath them is taken away."""
     stop = asyncio.Event()
-    serving_it = parts.start("api", serving.serve(app, listening, None, stop))
+    serving_it = parts.start("api", serving.serve(app, listening, None, stop, most_connections=most))
     try:
         yield
     finally:
         stop.set()
         await asyncio.wait([serving_it])
+
+
+def seal_key_file(settings: Settings) -> Path:
+    """Say where the keys of sealed secrets are, unless they are given."""
+    return settings.seal_key_file or settings.data_dir / "seal.key"
+
+
+@asynccontextmanager
+async def _secrets(settings: Settings, keys: InstalledKeys) -> AsyncIterator[SecretSources]:
+    said = {name: secret.reveal() for name, secret in referred(settings).items()}
+    sources: dict[str, Secrets] = {
+        "env": EnvSecrets({**environ, **said}, allowed=settings.secret_env_allowed),
+        "file": FileSecrets(settings.secret_file_dirs),
+        "aws": (aws := Lazily(lambda: _aws_secrets(settings))),
+        "sealed": SealedSecrets(keys),
+    }
+    try:
+        yield SecretSources(sources)
+    finally:
+        await aws.close()
+
+
+def _aws_secrets(settings: Settings) -> "AwsSecrets":
+    from lcm.providers.secrets_aws import AwsSecrets  # noqa: PLC0415 - slow to load, and few processes need it
+
+    key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
+    keys = (key, secret) if key and secret else None
+    return AwsSecrets(region=settings.aws_region, clock=SystemClock(), keys=keys)
+
+
+def verifier_of(settings: Settings) -> "Verifier | None":
+    """Make what accepts the configured issuer's tokens; None without an issuer. Raises Invalid with every fault."""
+    if settings.oidc_issuer is None:
+        return None
+    from lcm.control.oidc import Verifier  # noqa: PLC0415 - cryptography is slow to load, and few processes need it
+    from lcm.control.oidc_claims import Trust  # noqa: PLC0415 - likewise
+    from lcm.control.oidc_fetch import HttpFetch  # noqa: PLC0415 - likewise
+
+    grants = (grant.rpartition("=") for grant in settings.oidc_roles)
+    roles = {"roles": {value: Role(role) for value, _, role in grants}} if settings.oidc_roles else {}
+    trust = Trust(
+        issuer=settings.oidc_issuer,
+        audiences=frozenset(settings.oidc_audience),
+        jwks_url=settings.oidc_jwks_url or "",
+        subject_claim=settings.oidc_subject_claim,
+        require_verified_email=settings.oidc_require_verified_email,
+        role_claim=settings.oidc_role_claim,
+        default_role=Role(settings.oidc_default_role) if settings.oidc_default_role else None,
+        leeway=timedelta(seconds=settings.oidc_leeway_seconds),
+        **roles,
+    )
+    return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())
 
 
 def _start(controller: Controller, running: Running, settings: Settings) -> None:
@@ -189,8 +280,14 @@ def _listen(settings: Settings, usual_port: int) -> socket.socket:
     port = usual_port if settings.port is None else settings.port
     try:
         return serving.listen(settings.host, port)
+    except serving.NotOurs as error:
+        raise Refused(f"LCM_HOST: {error}. Choose one of its own, such as 127.0.0.1, or 0.0.0.0 for all") from error
     except Refused as error:
         raise Refused(f"{error}. Stop what listens there, or choose another port with --port") from error
+
+
+def _reach(settings: Settings) -> Reach:
+    return Reach(networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -15,7 +15,7 @@ import msgspec
 
 from lcm.config_checks import contradictions, doubtful
 from lcm.config_documents import document_defaults, referred
-from lcm.config_sources import environment_layer, file_layer, read, strays
+from lcm.config_sources import OURS, environment_layer, file_layer, links, read, strays
 from lcm.config_values import ELSEWHERE, VARIABLES, Settings
 from lcm.model.errors import Fault, Invalid
 from lcm.model.secret import Secret
@@ -92,6 +92,8 @@ def examine(environment: Mapping[str, str] | None = None) -> Configuration:
     """Read the settings and what is wrong with them; a bad value leaves the word to the layers below."""
     environment = os.environ if environment is None else environment
     names = [*(name for one in VARIABLES for name in one.names), *ELSEWHERE]
+    linked = links(environment)
+    environment = {name: text for name, text in environment.items() if name not in linked}
     faults = list(strays(environment, names, ours=True))
     file = _file(environment)
     layers = [] if file is None else [file_layer(file, VARIABLES, faults)]
@@ -101,7 +103,8 @@ def examine(environment: Mapping[str, str] | None = None) -> Configuration:
         reading.sources["WORKER_DISCOVERY_REGIONS"] = reading.sources["AWS_REGION"]
     settings = Settings(**reading.values)
     faults += contradictions(settings, [fault.path for fault in faults])
-    doubts = [*strays(environment, names, ours=False), *doubtful(settings)]
+    ignored = [fault for name, fault in linked.items() if name in names or name.startswith(OURS)]
+    doubts = [*strays(environment, names, ours=False), *ignored, *doubtful(settings)]
     return Configuration(settings, reading.sources, file, tuple(faults), tuple(doubts))
 
 

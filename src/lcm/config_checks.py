@@ -4,9 +4,14 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from lcm.config_values import Settings
-from lcm.model.errors import Fault
+from lcm.model.addresses import Reach, networks
+from lcm.model.bearer import trouble
+from lcm.model.errors import Fault, Invalid
 
 Check = Callable[[Settings], Iterator[Fault]]
+_SERVICE_KEYS: Final = 2
+_SHORTEST_KEY: Final = 16
+_KEY_REMEDY: Final = "make a new one: `openssl rand -hex 32` prints one"
 _CHECKS: Final[list[tuple[tuple[str, ...], Check]]] = []
 
 
@@ -22,6 +27,8 @@ def doubtful(settings: Settings) -> Iterator[Fault]:
     if settings.ec2_vpc_id and not settings.ec2_subnet_id:
         remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
         yield Fault("EC2_VPC_ID", "does nothing without EC2_SUBNET_ID", remedy)
+    if settings.seal_keys and settings.seal_key_file:
+        yield Fault("LCM_SEAL_KEY_FILE", "does nothing beside LCM_SEAL_KEYS", "unset one of them")
     if settings.store == "sqlite" and settings.etcd_addresses:
         yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
 
@@ -62,6 +69,33 @@ def _etcd_sign_in_is_whole(settings: Settings) -> Iterator[Fault]:
     yield from _together("ETCD_USER", settings.etcd_user, "ETCD_PASSWORD", settings.etcd_password)
 
 
+@_about("OIDC_ISSUER", "OIDC_AUDIENCE")
+def _issuer_has_an_audience(settings: Settings) -> Iterator[Fault]:
+    if settings.oidc_issuer and not settings.oidc_audience:
+        remedy = "name the audience that tokens for us carry: others of the same issuer are not for us"
+        yield Fault("OIDC_ISSUER", "set without OIDC_AUDIENCE", remedy)
+
+
+@_about("CONTROL_PLANE_API_KEY")
+def _service_keys_are_two_at_most(settings: Settings) -> Iterator[Fault]:
+    key = settings.control_plane_api_key
+    keys = [part.strip() for part in key.reveal().split(",")] if key else []
+    if keys and not all(keys):
+        yield Fault("CONTROL_PLANE_API_KEY", "an empty key beside a comma", "write KEY, or NEW,OLD while rotating")
+    if len(keys) > _SERVICE_KEYS:
+        yield Fault("CONTROL_PLANE_API_KEY", f"{len(keys)} keys", "keep the new one and the one it replaces")
+
+
+@_about("CONTROL_PLANE_API_KEY")
+def _service_keys_are_long_and_can_be_sent(settings: Settings) -> Iterator[Fault]:
+    key = settings.control_plane_api_key
+    for one in filter(None, map(str.strip, key.reveal().split(","))) if key else ():
+        if problem := trouble(one):
+            yield Fault("CONTROL_PLANE_API_KEY", problem, _KEY_REMEDY)
+        elif len(one) < _SHORTEST_KEY:
+            yield Fault("CONTROL_PLANE_API_KEY", f"shorter than {_SHORTEST_KEY} characters", _KEY_REMEDY)
+
+
 @_about("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 def _aws_key_is_whole(settings: Settings) -> Iterator[Fault]:
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
@@ -85,12 +119,26 @@ def _thresholds_are_in_order(settings: Settings) -> Iterator[Fault]:
         yield Fault("SCALE_DOWN_THRESHOLD_CPU", problem, f"use less than {high:g}")
 
 
-@_about("WORKER_NOTIFICATION_WEBHOOKS")
+@_about("WEBHOOK_NETWORKS")
+def _networks_are_networks(settings: Settings) -> Iterator[Fault]:
+    try:
+        networks(settings.webhook_networks)
+    except Invalid as error:
+        yield from (Fault("WEBHOOK_NETWORKS", fault.problem, fault.remedy) for fault in error.faults)
+
+
+@_about("WORKER_NOTIFICATION_WEBHOOKS", "WEBHOOK_NETWORKS", "WEBHOOK_HTTP_ALLOWED")
 def _webhooks_are_addresses(settings: Settings) -> Iterator[Fault]:
+    try:
+        reach = Reach(networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
+    except Invalid:
+        return  # told of already
     for number, hook in enumerate(settings.worker_notification_webhooks, start=1):
-        if not hook.reveal().startswith(("https://", "http://")):
-            remedy = "write addresses such as https://hooks.example.org/…, separated by commas"
-            yield Fault("WORKER_NOTIFICATION_WEBHOOKS", f"number {number} is no address", remedy)
+        try:
+            reach.target(hook.reveal())
+        except Invalid as error:
+            problem = f"number {number} is no address to send to: {error.faults[0].problem}"
+            yield Fault("WORKER_NOTIFICATION_WEBHOOKS", problem, error.faults[0].remedy)
 
 
 def _together(one: str, first: object, other: str, second: object) -> Iterator[Fault]:

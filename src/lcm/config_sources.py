@@ -34,6 +34,8 @@ _TRUTHS: Final = {
 _NEAR: Final = 0.8
 _NEARER: Final = 0.9
 _SHOWN: Final = 60
+_REMEDY: Final = "correct it, or leave it out"
+_LINKS: Final = ("tcp://", "udp://", "sctp://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,16 @@ def environment_layer(environment: Mapping[str, str], known: Iterable[Variable])
     names = {name for one in known for name in one.names}
     said = {name: environment[name] for name in names if environment.get(name, "").strip()}
     return Layer(said, lambda name: f"environment {name}", text=True)
+
+
+def links(environment: Mapping[str, str]) -> dict[str, Fault]:
+    """Name what Kubernetes says of its Services under names that end like some of ours."""
+    remedy = "rename the Service, or set enableServiceLinks: false"
+    return {
+        name: Fault(name, "ignored: Kubernetes sets it for a Service of this name", remedy)
+        for name, value in environment.items()
+        if name.endswith("_PORT") and value.startswith(_LINKS)
+    }
 
 
 def file_layer(path: Path, known: Sequence[Variable], faults: list[Fault]) -> Layer:
@@ -168,12 +180,8 @@ def _take(variable: Variable, layer: Layer, reading: Reading) -> None:
 
 def _bad(variable: Variable, name: str, layer: Layer) -> Fault:
     raw = layer.said[name]
-    if layer.text and isinstance(raw, str) and raw.startswith("tcp://"):
-        remedy = "Kubernetes sets it for a Service of this name: rename the Service, or set enableServiceLinks: false"
-    else:
-        remedy = "correct it, or leave it out"
     where = "in the environment" if layer.text else f"in {layer.source(name).removeprefix('file ')}"
-    return Fault(name, f"{_echo(variable, raw)} {where} is not {form(variable.hint, text=layer.text)}", remedy)
+    return Fault(name, f"{_echo(variable, raw)} {where} is not {form(variable.hint, text=layer.text)}", _REMEDY)
 
 
 def _echo(variable: Variable, raw: object) -> str:

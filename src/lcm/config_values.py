@@ -36,6 +36,8 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, description="a port number f
 LeaseSeconds = Annotated[int, msgspec.Meta(ge=2, le=86_400, description="whole seconds from 2 to 86400")]
 Cores = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="a number above 0")]
 Amount = Annotated[Positive, msgspec.Meta(description="a whole number above 0")]
+Some = Annotated[int, msgspec.Meta(ge=10, le=1_000_000, description="a whole number from 10 to 1000000")]
+Size = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30, description="a number of bytes from 65536 to 1073741824")]
 Word = Annotated[str, _of(r"\S(.*\S)?", "a line of text")]
 Host = Annotated[str, _of(_HOST, "a host's name or address without a port")]
 Endpoint = Annotated[str, _of(rf"(https?://)?{_HOST}:[0-9]{{1,5}}", "HOST:PORT or https://HOST:PORT")]
@@ -49,6 +51,16 @@ Vpc = Annotated[str, _of(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
 Subnet = Annotated[str, _of(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")]
 SecurityGroup = Annotated[str, _of(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
 InstanceType = Annotated[str, _of(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
+Network = Annotated[str, _of(r"[0-9A-Fa-f.:]+(/[0-9]{1,3})?", "a network such as 10.20.0.0/16")]
+Uri = Annotated[str, _of(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such as https://lcm.example.org")]
+EnvPattern = Annotated[str, _of(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")]
+GrantedRole = Literal["admin", "operator", "author", "user"]
+RoleGrant = Annotated[
+    str,
+    _of(r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"),
+]
+Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
+Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
 
 
@@ -66,13 +78,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     requests_per_second: Annotated[Amount, "requests a second that one caller may make for long"] = msgspec.field(
         default=100, name="LCM_REQUESTS_PER_SECOND"
     )
-    request_burst: Annotated[Amount, "requests that one caller may make at once"] = msgspec.field(
+    request_burst: Annotated[Some, "requests that one caller may make at once"] = msgspec.field(
         default=200, name="LCM_REQUEST_BURST"
     )
-    body_bytes: Annotated[Amount, "longest body of a request"] = msgspec.field(default=1_000_000, name="LCM_BODY_BYTES")
-    apply_bytes: Annotated[Amount, "longest body of an apply"] = msgspec.field(
-        default=32_000_000, name="LCM_APPLY_BYTES"
+    max_connections: Annotated[Some, "connections to the API at once; more are answered 503"] = msgspec.field(
+        default=10_000, name="LCM_MAX_CONNECTIONS"
     )
+    body_bytes: Annotated[Size, "longest body of a request"] = msgspec.field(default=1_000_000, name="LCM_BODY_BYTES")
+    apply_bytes: Annotated[Size, "longest body of an apply"] = msgspec.field(default=32_000_000, name="LCM_APPLY_BYTES")
 
     store: Annotated[
         Literal["auto", "sqlite", "etcd"], "where state is kept; auto: etcd if its address is set, else a SQLite file"
@@ -88,8 +101,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     etcd_key_file: Annotated[Path | None, "PEM file of that certificate's key"] = None
     etcd_server_name: Annotated[Host | None, "name in etcd's certificate, if it is not its address"] = None
 
+    seal_keys: Annotated[
+        Secret | None, "keys that secrets are sealed with, in base64, the first one seals; wins over LCM_SEAL_KEY_FILE"
+    ] = msgspec.field(default=None, name="LCM_SEAL_KEYS")
+    seal_key_file: Annotated[
+        Path | None, "file of those keys, which `lcm up` makes; if not set, `seal.key` in LCM_DATA_DIR"
+    ] = msgspec.field(default=None, name="LCM_SEAL_KEY_FILE")
+    secret_env_allowed: Annotated[tuple[EnvPattern, ...], "variables that env: in a document may name"] = (
+        "CML_*",
+        "SECRET_*",
+    )
+    secret_file_dirs: Annotated[tuple[Path, ...], "folders below which file: in a document may lead"] = (
+        Path("/run/secrets"),
+    )
+
+    oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None
+    oidc_audience: Annotated[tuple[Word, ...], "audiences that make a token one for us"] = ()
+    oidc_jwks_url: Annotated[Url | None, "where its keys are; if not set, its discovery document says so"] = None
+    oidc_subject_claim: Annotated[Word, "claim that names a caller; where a token lacks it, `sub` does"] = "email"
+    oidc_require_verified_email: Annotated[bool, "whether an e-mail address must come with `email_verified`"] = True
+    oidc_role_claim: Annotated[Word, "claim that tells a caller's roles; dots lead into objects"] = "roles"
+    oidc_roles: Annotated[
+        tuple[RoleGrant, ...], "which value of that claim gives which role; if not set, the roles' own names do"
+    ] = ()
+    oidc_default_role: Annotated[GrantedRole | None, "role of those whom no value gives one; else they are refused"] = (
+        None
+    )
+    oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
+    audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
+
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
-    control_plane_api_key: Annotated[Secret | None, "key with which they sign in; the API's must be the same"] = None
+    control_plane_api_key: Annotated[
+        Secret | None,
+        "key with which they sign in; two with a comma between are both valid, and the first one is sent",
+    ] = None
     worker_controller_leader_lease_ttl: Annotated[LeaseSeconds, "seconds after which a silent leader is replaced"] = 15
     worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two looks at every worker"] = 30
 
@@ -114,7 +159,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     metrics_poll_interval: Annotated[Seconds, "seconds between two measurements of a worker"] = 60
     idle_check_interval: Annotated[Seconds, "seconds between two looks for idle workers"] = 60
     idle_threshold_minutes: Annotated[Minutes, "minutes without activity after which a worker is idle"] = 30
-    worker_notification_webhooks: Annotated[tuple[Secret, ...], "addresses that are told of alerts"] = ()
+    worker_notification_webhooks: Annotated[
+        tuple[Secret, ...], "addresses that are told of alerts and of workers about to be paused"
+    ] = ()
+
+    webhook_networks: Annotated[tuple[Network, ...], "private networks that sinks may be in"] = ()
+    webhook_http_allowed: Annotated[bool, "whether sinks may be reached without TLS"] = False
+    event_source: Annotated[
+        Uri | None, "whose events these are, for those who receive them; if not set, urn:lcm: and an id of its own"
+    ] = None
 
     aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
     aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (
@@ -155,11 +208,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
 HEADINGS: Final = {
     "data_dir": "The process and its API",
     "store": "The store",
+    "seal_keys": "Secrets in documents",
+    "oidc_issuer": "Sign-in and audit",
     "control_plane_api_url": "Controllers",
     "scheduler_enabled": "Scheduling",
     "min_workers_per_pool": "Scaling",
     "worker_discovery_enabled": "Discovery",
     "worker_monitoring_enabled": "Monitoring and idleness",
+    "webhook_networks": "Sinks",
     "aws_region": "AWS",
     "cml_admin_username": "CML",
     "total_cpu_cores": "The resource allocator",

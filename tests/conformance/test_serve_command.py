@@ -9,7 +9,7 @@ import pytest
 from commands import SOON, Running, lcm
 from documents import document
 from lcm.system import new_id
-from servers import LOOPBACK, free_port
+from servers import LOOPBACK, EtcdServer, free_port
 
 KEY = "a-key-that-nobody-guesses"
 
@@ -47,7 +47,7 @@ def test_a_backup_is_restored_only_when_no_process_runs(tmp_path: Path, engine: 
         refused = lcm(tmp_path, "restore", file, "--yes", **engine)
         assert refused.returncode == 5
         assert re.search(
-            rf"leases are held \(processes/\S+-{it.process.pid}-|process {it.process.pid} runs", refused.stderr
+            rf"leases are held \(processes/\S+-{it.process.pid}-|processes of `lcm serve` run on", refused.stderr
         )
         assert it.stop()[0] == 0
     restored = lcm(tmp_path, "restore", file, "--yes", **engine)
@@ -67,3 +67,15 @@ def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
     assert refused.returncode == 6
     assert endpoint in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_restore_after_a_kill_says_when_it_will_work(tmp_path: Path, etcd: EtcdServer) -> None:
+    said = {"CONTROL_PLANE_API_KEY": KEY, "ETCD_ENDPOINTS": etcd.endpoint, "ETCD_ROOT": f"/{new_id()}/"}
+    file = tmp_path / "backup"
+    with Running(tmp_path, "serve", "api", "--port=0", **said) as it:
+        it.ready()
+        assert lcm(tmp_path, "backup", file, **said).returncode == 0
+        it.kill()
+        refused = lcm(tmp_path, "restore", file, "--yes", **said)
+    assert refused.returncode == 5
+    assert "Leases of processes that were killed end within 15 seconds" in refused.stderr

@@ -73,14 +73,14 @@ JSON = {"Content-Type": "application/json"}
 def documents() -> list[tuple[str, str]]:
     """What the examples speak of, in an order in which each finds what it refers to."""
     nouns = ("worker-templates", "worker-pools", "workers", "lablet-definitions", "lablet-sessions", "reservations")
-    return [(f"/api/{noun}", CURLS[f"POST /api/{noun}"].body) for noun in nouns]
+    return [(f"/api/{noun}", CURLS[f"POST /api/{noun}"].body) for noun in (*nouns, "sinks")]
 
 
 async def sent(desk: Desk, curl: Curl) -> int:
     who = "service" if "/internal/" in curl.path else "root"
     if curl.headers.get("Authorization") is None:
         who = ""
-    if curl.path.startswith("/api/watch"):
+    if curl.path.startswith(("/api/watch", "/api/events/stream")):
         curl = curl._replace(method="HEAD")
     headers = {name: value for name, value in curl.headers.items() if name != "Authorization"}
     answer = await desk.ask(who, curl.method, curl.path, content=curl.body or None, headers=headers)
@@ -89,9 +89,11 @@ async def sent(desk: Desk, curl: Curl) -> int:
 
 def understood(name: str) -> set[int]:
     """Say which answers show that a request was understood; its object may be elsewhere in its life."""
-    success = {200, 201, 204}
+    success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
     stale = "/status" in name or "/transition" in name or "/leases/" in name or "/undrain" in name or "/drain" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
-    absent = "/settings" in name or "/telemetry" in name
+    absent = "/settings" in name or "/telemetry" in name or "/tokens/" in name
+    if name == "GET /sign-in":
+        return {401}
     return success | ({409} if exists or stale or used else set()) | ({404} if absent else set())

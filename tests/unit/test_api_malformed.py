@@ -140,7 +140,7 @@ def called(route: Route) -> str:
 
 
 def target(route: Route) -> str:
-    name = name_of(route.kind.name) if route.kind else ""
+    name = name_of(route.kind.name) if route.kind else "nothing"
     return route.path.replace("{id}", name).replace("{name}", "a-lease")
 
 

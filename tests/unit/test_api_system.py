@@ -29,7 +29,7 @@ async def test_a_process_that_runs_is_healthy_and_ready(desk: Desk) -> None:
     assert await desk.done("", "GET", "/healthz") == {"status": "ok"}
     ready = await desk.done("", "GET", "/readyz")
     assert ready["ready"]
-    assert ready["checks"] == [{"name": "store", "ok": True}, {"name": "tokens", "ok": True}]
+    assert ready["checks"] == [{"name": name, "ok": True} for name in ("store", "tokens", "events")]
 
 
 async def test_without_its_store_it_is_healthy_and_not_ready(desk: Desk) -> None:
@@ -102,7 +102,7 @@ async def test_answers_are_counted_by_route_and_never_by_what_a_stranger_wrote(d
     assert took["_count"] == took["_bucket"] == 3
     assert families["lcm_store_revision"].samples[0].value == await desk.revision()
     assert families["lcm_build_info"].samples[0].labels["version"]
-    assert {one.labels["check"] for one in families["lcm_ready"].samples if one.value} == {"store", "tokens"}
+    assert {one.labels["check"] for one in families["lcm_ready"].samples if one.value} == {"store", "tokens", "events"}
     assert "process_cpu_seconds" in families
 
 

@@ -24,6 +24,12 @@ spec:
     ami_name_pattern: CML-2.9*
 """
 TEMPLATE = "kind: WorkerTemplate\nmetadata: {name: metal}\nspec: {worker: {aws: {ami_name_pattern: CML-*}}}\n"
+DEFINITION = """\
+kind: LabletDefinition
+metadata: {name: "basics:1.0.0"}
+spec: {version: 1.0.0, topology: {uri: s3://a/b}, state: active}
+"""
+SESSION = "kind: LabletSession\nmetadata: {{name: {name}}}\nspec: {{definition: basics, duration_minutes: 60{more}}}\n"
 POOL = "kind: LabWorkerPool\nmetadata: {name: ccna}\nspec: {lab_track: ccna, template: metal}\n"
 
 
@@ -133,14 +139,27 @@ def test_a_reference_to_nothing_is_traced_to_its_line(api: ApiServer, desk: Shel
     assert found(api) is None
 
 
-def test_a_revision_that_is_gone_by_is_a_conflict_at_a_place(desk: Shell, folder: Path) -> None:
+def test_a_revision_that_is_gone_by_is_a_fault_at_its_line(desk: Shell, folder: Path) -> None:
     (folder / "a.yaml").write_text(worker())
     desk.out("apply", "-f", folder)
     (folder / "a.yaml").write_text(worker().replace("name: w1", "name: w1\n  resource_version: 1"))
-    result = desk.lcm("apply", "-f", folder)
-    assert result.exit_code == 4
-    assert f"{folder}/a.yaml:2: LabWorker: not written" in result.stderr
-    assert "somebody was faster: look again" in result.stderr
+    (line,) = refused(desk, "-f", folder)
+    assert line.startswith(f"error: {folder}/a.yaml:4: metadata.resource_version: 1 was asked for")
+
+
+def test_what_one_may_not_do_is_shown_with_its_document(api: ApiServer, desk: Shell, folder: Path) -> None:
+    desk.out("apply", "-f", "-", stdin=DEFINITION + "---\n" + SESSION.format(name="s1", more=""))
+    (folder / "a.yaml").write_text(SESSION.format(name="s1", more=""))
+    (folder / "b.yaml").write_text("# hers\n" + SESSION.format(name="s2", more=", priority: 9"))
+    (folder / "c.yaml").write_text("# none\n" + SESSION.format(name="s3", more="").replace("basics", "none"))
+    lines = refused(shell(api, folder / "home", "ada"), "-f", folder)
+    assert lines == [
+        "error: 3 faults",
+        f"{folder}/a.yaml:2: metadata.name: the name is taken; use another",
+        f"{folder}/b.yaml:2: only staff may give a priority above 0; leave that to somebody who may",
+        f"{folder}/c.yaml:4: spec.definition: there is no LabletDefinition none in namespace default; "
+        "create it first, or correct the name",
+    ]
 
 
 def test_the_same_object_twice_is_a_fault_that_names_both_places(api: ApiServer, desk: Shell, folder: Path) -> None:

@@ -101,9 +101,9 @@ def test_the_same_key_twice_is_a_flaw_that_names_both_lines() -> None:
 def test_every_flaw_of_a_file_is_told() -> None:
     text = "a: &x 1\nb: *x\nc: !!str 2\n---\nd: 1\nd: 2\n<<: {e: 1}\n? [f]\n: 1\n"
     assert [(line, problem) for line, _, problem in flaws(text)] == [
-        (1, "the anchor 'x'"),
-        (2, "the alias 'x'"),
-        (3, "the tag 'tag:yaml.org,2002:str'"),
+        (1, "an anchor"),
+        (2, "an alias"),
+        (3, "a tag"),
         (6, "the key 'd' stands here twice, first on line 5"),
         (7, "a merge key `<<`"),
         (8, "a key that is a list or a mapping"),
@@ -143,7 +143,7 @@ def test_what_is_no_text_is_named_with_its_line(data: bytes, line: int, problem:
 def test_a_number_that_json_cannot_carry_is_a_flaw(number: str) -> None:
     (flaw,) = flaws(f"a: 1\nb: {number}\n")
     assert flaw[0] == 2
-    assert "is too large" in flaw[2]
+    assert "too large" in flaw[2]
 
 
 def test_a_key_that_looks_like_a_number_is_text() -> None:

@@ -109,3 +109,10 @@ async def test_a_part_that_is_not_built_is_refused_by_name(tmp_path: Path, part:
 async def test_nothing_is_served_without_a_key_for_controllers(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY"):
         await compose.serve(Settings(data_dir=tmp_path, port=0), [Part.ALL]).__aenter__()
+
+
+@pytest.mark.parametrize("host", ["nohost.invalid", "192.0.2.1", "a" * 70 + ".invalid"])
+async def test_a_host_that_is_not_this_machine_is_named_and_no_port_is_blamed(tmp_path: Path, host: str) -> None:
+    with pytest.raises(Refused, match="LCM_HOST") as caught:
+        await embedded(Settings(data_dir=tmp_path, port=0, host=host)).__aenter__()
+    assert "port" not in str(caught.value)

@@ -107,12 +107,19 @@ def test_a_bad_value_stops_the_start_and_is_named(variable: Variable) -> None:
         ("CONTROL_PLANE_API_URL", "ftp://a", "an address such as http://"),
         ("ETCD_HOST", "etcd:2379", "without a port"),
         ("ETCD_ENDPOINTS", "etcd", "HOST:PORT"),
-        ("ETCD_PORT", "tcp://10.0.0.1:2379", "enableServiceLinks"),
+        ("LCM_BODY_BYTES", "1", "from 65536"),
+        ("LCM_APPLY_BYTES", "1000", "from 65536"),
+        ("LCM_REQUEST_BURST", "1", "from 10"),
+        ("LCM_MAX_CONNECTIONS", "1", "from 10"),
         ("ETCD_CA_FILE", "/nowhere/ca.pem", "there is no file /nowhere/ca.pem"),
         ("AWS_REGION", "us", "of the form us-east-1"),
         ("EC2_AMI_ID", "CML-2.9", "an image such as ami-"),
         ("EC2_SECURITY_GROUP_IDS", "sg-1,default", "a security group such as sg-"),
         ("WORKER_NOTIFICATION_WEBHOOKS", "https://a.b/hush,hush", "number 2 is no address"),
+        ("WORKER_NOTIFICATION_WEBHOOKS", "https://10.0.0.1/hush", "number 1 is no address to send to: 10.0.0.1"),
+        ("WORKER_NOTIFICATION_WEBHOOKS", "http://a.b/hush", "number 1 is no address to send to: plain http"),
+        ("WEBHOOK_NETWORKS", "10.0.0.1/8", "has host bits set"),
+        ("EVENT_SOURCE", "no uri", "is not a URI"),
         ("AWS_ACCESS_KEY_ID", "hush", "set AWS_SECRET_ACCESS_KEY too"),
         ("AWS_SECRET_ACCESS_KEY", "hush", "set AWS_ACCESS_KEY_ID too"),
         ("ETCD_PASSWORD", "hush", "set ETCD_USER too"),
@@ -185,6 +192,14 @@ def test_a_misspelt_variable_of_ours_stops_the_start() -> None:
 def test_a_variable_of_somebody_else_is_left_alone(name: str) -> None:
     found = examine({name: "x"} if name != "LCM_CONFIG" else {})
     assert (found.faults, found.doubts) == ((), ())
+
+
+@pytest.mark.parametrize("name", ["LCM_PORT", "LCM_API_PORT", "ETCD_PORT"])
+def test_what_kubernetes_says_of_a_service_stops_nothing_and_is_doubted(name: str) -> None:
+    found = examine({name: "tcp://10.0.0.1:8030", "KUBERNETES_PORT": "tcp://10.0.0.1:443"})
+    assert (found.faults, found.settings) == ((), Settings())
+    assert [one.path for one in found.doubts] == [name]
+    assert "enableServiceLinks" in found.doubts[0].remedy
 
 
 def test_a_misspelt_variable_of_another_name_is_doubted() -> None:
@@ -378,7 +393,7 @@ def test_secrets_are_never_shown() -> None:
 
 
 def test_every_variable_that_sounds_like_a_secret_is_one() -> None:
-    sounds = re.compile("PASSWORD|TOKEN|SECRET|API_KEY|ACCESS_KEY|WEBHOOK")
+    sounds = re.compile("PASSWORD|TOKEN|SECRET(?!_ENV_|_FILE_)|API_KEY|ACCESS_KEY|SEAL_KEYS|WEBHOOKS")
     assert {one.name for one in VARIABLES if sounds.search(one.name)} == {one.name for one in VARIABLES if one.secret}
 
 

@@ -104,6 +104,13 @@ def test_it_fits_the_terminal(columns: int) -> None:
     assert len(wide) < 5
 
 
+@pytest.mark.parametrize("columns", [50, 60])
+def test_names_stay_whole_and_it_is_said_whose_settings_these_are(columns: int) -> None:
+    written = run(**environment(*NAMED), COLUMNS=str(columns)).stdout
+    assert {one.name for one in VARIABLES} <= {line.split(" ")[0] for line in written.splitlines()}
+    assert "settings that this shell gives" in " ".join(written.split())
+
+
 def test_every_bad_value_is_named_and_the_rest_is_shown_all_the_same() -> None:
     result = run(TOTAL_CPU_CORES="lots", LOG_LEVEL="LOUD", TOTAL_MEMORY_GB="64", CML_ADMIN_PASSWORD="hush\nhush")
     assert result.exit_code == 1
@@ -159,6 +166,12 @@ def test_a_data_folder_that_is_not_there_yet_is_well(home: Path) -> None:
     assert found.state is State.OK
     assert "not made yet" in found.detail
     assert "GB free" in found.detail
+
+
+def test_a_data_folder_that_others_can_look_into_is_told(home: Path) -> None:
+    home.chmod(0o755)
+    found = data_folder(home)
+    assert (found.state, found.remedy) == (State.WARN, f"chmod 700 {home}")
 
 
 def test_little_room_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +265,7 @@ async def test_a_user_who_may_not_see_settings_is_shown_the_stores(monkeypatch: 
 
 
 async def test_controllers_key_is_tried_where_there_is_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"LCM_PORT": "0", "LCM_DATA_DIR": ".data", "CONTROL_PLANE_API_KEY": "a long random text"}
+    said = {"LCM_PORT": "0", "LCM_DATA_DIR": ".data", "CONTROL_PLANE_API_KEY": "a-long-random-text,one-before-that-one"}
     async with compose.embedded(load(said)) as it:
         monkeypatch.setenv("CONTROL_PLANE_API_KEY", said["CONTROL_PLANE_API_KEY"])
         monkeypatch.setenv("CONTROL_PLANE_API_URL", it.running.url)

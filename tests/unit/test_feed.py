@@ -41,7 +41,8 @@ def event(number: int) -> bytes:
     return encode(made)
 
 
-def frame(event: Event, at: Position) -> bytes:
+def frame(event: Event, at: Position, epoch: str) -> bytes:
+    assert epoch
     return f"{at.revision}.{at.place}.{event.name};".encode()
 
 

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import given
-from backstage import ADA, ANNA, BOB, NOW, ROOT, Stage, active
+from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active
 from documents import document
 from lcm.control.plane import LONGEST_APPLY, Ref
+from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Forbidden, Invalid, TooLarge
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.resource import Metadata
 from lcm.model.session import LabletSession
+from lcm.model.validate import read
 from lcm.model.worker import LabWorker
 from lcm.sim.crash import crash_everywhere
 from lcm.sim.loop import VirtualClock
@@ -189,10 +193,90 @@ async def test_a_revision_in_a_document_is_demanded() -> None:
     await stage[ROOT].patch(Ref(LabWorker, "w1"), {"spec": {"lab_track": "x"}})
     stale = document("LabWorker")
     stale["metadata"]["resource_version"] = made.metadata.resource_version
+    assert await faults(stage, [*workers(3), stale]) == ["documents[3].metadata.resource_version"]
+
+
+async def test_who_was_slower_than_another_in_the_midst_of_it_is_told_of_a_conflict() -> None:
+    async def other(_: Any, __: Any) -> list[Op]:
+        await stage[OTTO].patch(Ref(LabWorker, "w1"), {"spec": {"lab_track": "theirs"}})
+        return []
+
+    stage = Stage(quota=other)
+    made = await stage.put(given.worker())
+    mine = document("LabWorker", lab_track="mine")
+    mine["metadata"]["resource_version"] = made.metadata.resource_version
     with pytest.raises(Conflict) as raised:
-        await stage[ROOT].apply([*workers(3), stale])
-    assert raised.value.key == "workers/default/w1"
-    assert (await stage[ROOT].list(LabWorker)).items[0].metadata.name == "w1"
+        await stage[ROOT].apply([mine])
+    assert raised.value.wanted == made.metadata.resource_version
+
+
+async def test_everything_that_speaks_against_any_document_is_told_at_once() -> None:
+    stage = Stage()
+    await stage.put(active())
+    await stage[BOB].create(given.session(name="bobs"))
+    mine = await stage[ADA].create(given.session(name="mine"))
+    stale = named("LabletSession", "mine")
+    stale["metadata"]["resource_version"] = mine.metadata.resource_version + 7
+    revision = await stage.revision()
+    with pytest.raises(Invalid) as raised:
+        await stage[ADA].apply(
+            [
+                named("LabletSession", "good"),
+                named("LabletSession", "hasty", priority=9),
+                named("LabletSession", "foreign", owner="bob"),
+                named("LabletSession", "bobs"),
+                stale,
+                named("LabletSession", "typo", definitoin="x"),
+                named("LabletSession", "lost", definition="nowhere"),
+            ]
+        )
+    assert [(fault.path, fault.problem) for fault in raised.value.faults] == [
+        ("documents[1]", "only staff may give a priority above 0"),
+        ("documents[2]", "ada may not book for bob"),
+        ("documents[3].metadata.name", "the name is taken"),
+        ("documents[4].metadata.resource_version", f"{revision + 7} was asked for, but the object is at {revision}"),
+        ("documents[5].spec.definitoin", "unknown field"),
+        ("documents[6].spec.definition", "there is no LabletDefinition nowhere in namespace default"),
+    ]
+    assert await stage.revision() == revision
+
+
+async def test_nobody_is_accused_of_missing_what_cannot_be_read() -> None:
+    broken = document("LabletDefinition", state="active", sate="x")
+    folder = [document("LabletSession", definition="basics"), document("LabletSession") | {"metadata": {"name": "s2"}}]
+    assert await faults(Stage(), [*folder, broken]) == ["documents[2].spec.sate"]
+
+
+def heavy(number: int) -> dict[str, Any]:
+    """Give a definition within every limit of its kind that no commit can hold."""
+    ends = 40 * [{"kind": "serial", "node": "n" * 256}]
+    ports = {f"port-{place}": {"kind": "vnc", "also": ends} for place in range(100)}
+    return named("LabletDefinition", f"heavy:{number}.0", version=f"{number}.0", port_template=ports)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_what_no_commit_can_hold_lets_nothing_be_written(*, dry_run: bool) -> None:
+    stage = Stage()
+    revision = await stage.revision()
+    with pytest.raises(Invalid) as raised:
+        await stage[ROOT].apply([*workers(300), heavy(1), *workers(301)[300:], heavy(2)], dry_run=dry_run)
+    assert [fault.path for fault in raised.value.faults] == ["documents[300]", "documents[302]"]
+    assert "bytes" in raised.value.faults[0].problem
+    assert await stage.revision() == revision
+
+
+async def test_a_dry_run_of_one_object_holds_it_against_the_limits_too() -> None:
+    stage = Stage()
+    large = read(heavy(1))
+    assert isinstance(large, LabletDefinition)
+    for dry_run in (True, False):
+        with pytest.raises(TooLarge):
+            await stage[ROOT].create(large, dry_run=dry_run)
+    small = read(named("LabletDefinition", "heavy:1.0", version="1.0"))
+    await stage[ROOT].create(small)
+    labels = {f"label-{number:02}": 256 * "ü" for number in range(64)}
+    larger = msgspec.structs.replace(small, metadata=Metadata(name="heavy:1.0", labels=labels, annotations=labels))
+    assert (await stage[ROOT].replace(larger, dry_run=True)).metadata.labels == labels
 
 
 async def test_roles_and_owners_hold_here_as_well() -> None:
@@ -201,10 +285,9 @@ async def test_roles_and_owners_hold_here_as_well() -> None:
     with pytest.raises(Forbidden):
         await stage[ADA].apply([document("LabletSession"), document("WorkerTemplate")])
     assert [one.outcome for one in await stage[ADA].apply([document("LabletSession")])] == ["created"]
-    with pytest.raises(Conflict) as raised:
+    with pytest.raises(Invalid, match=r"documents\[0\]\.metadata\.name: the name is taken"):
         await stage[BOB].apply([document("LabletSession")])
-    assert raised.value.wanted == 0
-    with pytest.raises(Forbidden):
+    with pytest.raises(Invalid, match=r"documents\[0\]: anna may not book for ada"):
         await stage[ANNA].apply([named("LabletSession", "s2", owner="ada")])
 
 
@@ -286,7 +369,7 @@ async def test_nobody_elses_session_is_touched_by_its_name() -> None:
     stage = Stage()
     await stage.put(active())
     mine = await stage[ADA].create(given.session())
-    with pytest.raises(Conflict):
+    with pytest.raises(Invalid):
         await stage[BOB].apply([document("LabletSession", student_email="bob@example.org")])
     assert await stage[ADA].get(Ref(LabletSession, "s1")) == mine
     assert mine.metadata.created_at == NOW

@@ -102,3 +102,13 @@ def test_a_senseless_wait_is_not_believed(seconds: float) -> None:
     error = error_of(Problem(title="t", status=503, detail="d", reason="Later", retry_after_seconds=seconds))
     assert isinstance(error, Later)
     assert error.after == timedelta(seconds=1)
+
+
+def test_a_problem_stays_small_however_much_is_wrong() -> None:
+    many = Invalid(*(Fault(f"spec.{number}", "x" * 10_000, "y" * 10_000) for number in range(5_000)))
+    problem = problem_of(many)
+    assert len(problem.detail) <= 2_000
+    assert len(msgspec.json.encode(problem)) < 1_100_000
+    few = problem_of(Invalid(*(Fault(f"spec.{number}", "odd") for number in range(9))))
+    assert few.detail.splitlines()[-1] == "and 4 more"
+    assert len(few.faults or ()) == 9

@@ -155,15 +155,30 @@ def test_a_new_folder_is_its_owners_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
 def test_whoever_claims_a_folder_alone_is_alone(tmp_path: Path, first: bool, second: bool) -> None:  # noqa: FBT001
-    with claimed(tmp_path, alone=first), pytest.raises(Refused, match=f"process {os.getpid()} runs on {tmp_path}"):
+    runs = f"process {os.getpid()} runs" if first else "one or more processes of `lcm serve` run"
+    with claimed(tmp_path, alone=first), pytest.raises(Refused, match=f"{runs} on {tmp_path}"):
         claimed(tmp_path, alone=second).__enter__()
     with claimed(tmp_path, alone=second):
         pass
 
 
-def test_several_may_share_a_folder(tmp_path: Path) -> None:
-    with claimed(tmp_path, alone=False), claimed(tmp_path, alone=False):
+def test_several_may_share_a_folder_and_none_of_them_is_named_for_another(tmp_path: Path) -> None:
+    with claimed(tmp_path, alone=True):
         pass
+    with claimed(tmp_path, alone=False):
+        with claimed(tmp_path, alone=False):
+            pass
+        with pytest.raises(Refused, match="`lcm serve` run on"):
+            claimed(tmp_path, alone=True).__enter__()
+
+
+def test_a_folder_that_others_can_look_into_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o755)
+    with claimed(tmp_path, alone=True):
+        assert f"chmod 700 {tmp_path}" in capsys.readouterr().out
+    tmp_path.chmod(0o700)
+    with claimed(tmp_path, alone=True):
+        assert "chmod" not in capsys.readouterr().out
 
 
 def test_the_claim_of_a_killed_process_is_gone_at_once(tmp_path: Path) -> None:

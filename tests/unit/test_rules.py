@@ -56,7 +56,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     ]
     + [
         (document("LabWorkerPool", allowed_hours={"time_zone": zone}), ["spec.allowed_hours.time_zone"])
-        for zone in ("", "Mars/Base", "Europe", "../etc/passwd", "a\0b", "x" * 500, "\ud800")
+        for zone in ("", "Mars/Base", "Europe", "../etc/passwd", "a\0b", "x" * 64, "\ud800")
     ],
     "_pool_budget": [
         (

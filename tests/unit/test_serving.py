@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -69,10 +70,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Served]:
+async def served(**limits: Any) -> AsyncIterator[Served]:
     app, stop, listening = App(), asyncio.Event(), listen(LOOPBACK, 0)
     port = listening.getsockname()[1]
-    serving = asyncio.create_task(serve(app, listening, None, stop))
+    serving = asyncio.create_task(serve(app, listening, None, stop, **limits))
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, timeout=SOON) as client:
         yield Served(app, client, port, stop, serving)
     stop.set()
@@ -131,3 +132,65 @@ async def test_a_body_may_be_larger_than_a_head() -> None:
     async with served() as it:
         for _ in range(3):
             assert (await it.client.post("/", content=b"x" * 300_000)).status_code == 200
+
+
+async def ended(reader: asyncio.StreamReader) -> float:
+    """Wait until the server closes a connection; gives the seconds that it took."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await asyncio.wait_for(reader.read(), SOON)
+    return loop.time() - begun
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nx: y\r\n"])
+async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(said: bytes) -> None:
+    async with served(head_seconds=0.3) as it:
+        reader, writer = await asyncio.open_connection(LOOPBACK, it.port)
+        writer.write(said)
+        assert 0.2 < await ended(reader) < 3
+        writer.close()
+
+
+async def test_a_head_that_trickles_in_is_not_waited_for_and_neither_is_a_second_one() -> None:
+    async with served(head_seconds=0.3) as it:
+        reader, writer = await asyncio.open_connection(LOOPBACK, it.port)
+        writer.write(b"GET /a HTTP/1.1\r\n\r\nGET /b")
+        assert (await asyncio.wait_for(reader.readuntil(b"/a"), SOON)).startswith(b"HTTP/1.1 200")
+        closing = asyncio.create_task(ended(reader))
+        for _ in range(100):
+            if closing.done():
+                break
+            writer.write(b"b")
+            await asyncio.sleep(0.05)
+        assert await closing < 3
+        writer.close()
+
+
+async def test_what_is_not_a_head_has_the_time_it_needs() -> None:
+    async with served(head_seconds=0.2) as it:
+        assert (await it.client.get("/idle")).content == b"/idle"
+        asked = asyncio.create_task(it.client.get("/slow"))
+        async with it.client.stream("GET", "/stream") as response:
+            chunks = response.aiter_raw()
+            assert await anext(chunks) == LINE
+            await asyncio.sleep(0.7)
+            assert not asked.done()
+        it.app.slow.set()
+        assert (await asked).content == b"/slow"
+        assert (await it.client.get("/again")).content == b"/again"
+
+
+async def test_a_connection_too_many_is_turned_away_and_a_place_that_is_left_is_given_again() -> None:
+    async with served(most_connections=2) as it:
+        held = [await asyncio.open_connection(LOOPBACK, it.port) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        answer = await it.client.get("/")
+        assert (answer.status_code, answer.json()["reason"], answer.headers["retry-after"]) == (503, "Throttled", "5")
+        silent, writer = await asyncio.open_connection(LOOPBACK, it.port)
+        assert await ended(silent) < 3
+        held[0][1].close()
+        await held[0][1].wait_closed()
+        await asyncio.sleep(0.05)
+        assert (await it.client.get("/")).status_code == 200
+        writer.close()
+        held[1][1].close()

@@ -168,7 +168,8 @@ def test_needs_are_numbers_that_exist(cores: object) -> None:
 def test_a_number_without_quotes_is_explained() -> None:
     (fault,) = faults(document("LabletSession", resource_limits={"cpu": 1, "memory": "1Gi"}))
     assert str(fault) == (
-        "spec.resource_limits.cpu: expected str, got int; write text, in quotes if it looks like a number"
+        "spec.resource_limits.cpu: expected str, got int; use text of at most 128 characters, none of them a control "
+        "character; in quotes if it looks like a number"
     )
 
 
@@ -179,12 +180,12 @@ def test_faults_in_lists_and_maps_are_named_one_by_one() -> None:
     assert paths(wrong) == ["spec.port_template.a b", "spec.port_template.c.kind", "spec.port_template.c.nod"]
 
 
-def test_a_list_over_its_limit_is_refused_even_if_its_members_have_faults() -> None:
+def test_the_members_of_a_list_over_its_limit_are_not_looked_at() -> None:
     held = {"number": 0, "claim": {"start": SLOT["timeslot_start"], "end": SLOT["timeslot_end"], "need": {}}}
     wrong = document("Reservation") | {"status": {"held": [held] * 401}}
     assert paths(wrong) == ["status.held"]
     wrong["status"]["held"][3] = held | {"sesion": "s1"}
-    assert paths(wrong) == ["status.held[3].sesion"]
+    assert paths(wrong) == ["status.held"]
 
 
 def test_a_typed_object_is_held_against_the_same_rules() -> None:
@@ -293,3 +294,25 @@ def test_nothing_but_invalid_comes_of_junk_at_any_place() -> None:
 )
 def test_no_number_text_or_map_is_without_bounds(wrong: dict[str, Any], path: str) -> None:
     assert [fault.path for fault in faults(wrong)] == [path]
+
+
+def test_not_more_faults_are_told_than_somebody_reads() -> None:
+    wrong = document("LabWorker") | {f"field-{number}": number for number in range(1000)}
+    found = faults(wrong)
+    assert len(found) == 101
+    assert (found[-1].path, found[-1].problem) == ("document", "and more faults")
+    assert len(faults({"kind": "Nothing", "metadata": {str(number): 1 for number in range(1000)}})) == 101
+
+
+def test_a_document_of_too_many_values_is_not_walked_through() -> None:
+    assert [str(fault) for fault in faults(document("LabWorker", extra=[[1] * 1000] * 60))] == [
+        "document: more than 50000 values; no document of any kind is as large"
+    ]
+
+
+def test_what_a_fault_repeats_of_a_document_is_short() -> None:
+    long = "x" * 100_000
+    bad = {"kind": "usb", "also": [{"kind": long}] * 50}
+    wrong = document("LabletDefinition", port_template={long: bad}, lab_type=long, **{long: 1})
+    assert max(len(str(fault)) for fault in faults(wrong | {long: 1})) < 1_000
+    assert max(len(str(fault)) for fault in faults({"kind": long})) < 1_000

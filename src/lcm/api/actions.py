@@ -1,26 +1,21 @@
 """The actions of objects, each a sub-path of its object; and a worker's newest measurements."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, get_args
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
 from lcm.api.answers import Answer, resource, value
 from lcm.api.http import Request
-from lcm.api.resources import IDEMPOTENCY_KEY
 from lcm.api.routes import GET, POST, Handler, Route, permitted
 from lcm.api.shapes import OneQuery, WriteQuery, bodies
-from lcm.control.plane import Action, SessionAction, WorkerAction
+from lcm.control.plane import Action
+from lcm.control.wire import ACTIONS, IDEMPOTENCY_KEY
 from lcm.model.errors import Gone
 from lcm.model.identity import Verb
 from lcm.model.kinds import KINDS, Kind
 from lcm.model.resource import Part
 from lcm.model.worker import LabWorker, WorkerTelemetry
-
-ACTIONS: Final[Mapping[str, tuple[type[Action], ...]]] = {
-    "LabWorker": get_args(WorkerAction),
-    "LabletSession": get_args(SessionAction),
-}
 
 
 def _acting(kind: Kind, action: type[Action], body: type[Part], *, needed: bool) -> Handler:

@@ -5,26 +5,36 @@ Made by `compose`, served by `serving`. A request's errors are mapped here and n
 
 import asyncio
 import traceback
-from collections.abc import Sequence
-from contextlib import aclosing
-from typing import Final
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from lcm.api.answers import Answer, Receive, Scope, Send, Stream, send_answer, send_head
+from lcm.api.answers import Answer, Receive, Scope, Send, Stream, head_of, send_answer, send_head
 from lcm.api.auth import Door
+from lcm.api.failures import Failures
 from lcm.api.http import ClientLeft, Request, Shared
+from lcm.api.issued import Issued
 from lcm.api.limits import Limits, Streams
 from lcm.api.metrics import ELSEWHERE, Meter
 from lcm.api.openapi import describe
+from lcm.api.pouring import Pouring
 from lcm.api.problems import NO_METHOD, RATE_LIMITED, Declined, answer_of, bug
-from lcm.api.routes import GET, NoQuery, Route, Router
+from lcm.api.routes import GET, Handler, NoQuery, Route, Router
+from lcm.api.stream import beat, frame
 from lcm.api.table import ROUTES
+from lcm.control.feed import Feed
 from lcm.control.local import ControlPlane
+from lcm.control.sign_in import SignIns
+from lcm.control.sinks import House
 from lcm.control.tokens import Tokens
+from lcm.model.addresses import Reach
 from lcm.model.clock import Clock
 from lcm.model.errors import LcmError
 from lcm.model.identity import Role
+
+if TYPE_CHECKING:
+    from lcm.control.oidc import Verifier
 
 _HEAD: Final = "HEAD"
 _BUG: Final = 500
@@ -43,66 +53,90 @@ class Api:
         clock: Clock,
         limits: Limits | None = None,
         routes: Sequence[Route] = ROUTES,
+        verifier: "Verifier | None" = None,
+        house: House | None = None,
     ) -> None:
+        """Serve a plane; `verifier` accepts the tokens of an issuer as well, `house` says what sinks may do."""
         self._limits = limits or Limits()
         self._router = Router(routes)
-        self._door = Door(tokens, self._limits)
+        failures = Failures(self._limits)
+        self._door = Door(tokens, self._limits, failures, Issued(verifier, clock) if verifier else None)
         self._streams = Streams(self._limits)
+        self._feed = Feed(core.store, frame)
         meter = Meter()
         self._count = meter.answers.count
-        self._shared = Shared(core, tokens, clock, self._limits, meter, self._streams, describe(tuple(routes)))
+        self._shared = Shared(
+            core,
+            tokens,
+            clock,
+            self._limits,
+            meter,
+            self._streams,
+            self._feed,
+            describe(tuple(routes)),
+            failures,
+            SignIns(core.store, tokens, clock=clock),
+            house or House(Reach()),
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def run(self) -> None:
+        """Follow events for those who stream them, until cancelled; without it, nobody can."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed.run())
+            group.create_task(beat(self._feed))
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            request = Request(scope, receive, self._shared)
-            try:
-                await self._serve(request, send)
-            except ClientLeft:
-                return
-            except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
-                _log.error("request met a bug", path=scope["path"], trace=traceback.format_exception(error))
-                self._count(*_of(request), _BUG, 0.0)
-                if not request.started:
-                    await send_answer(send, bug())
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await receive()
-            await send({"type": "websocket.close"})
+            return self._serve(Request(scope, receive, self._shared), send)
+        return _live(receive, send) if scope["type"] == "lifespan" else _refuse(receive, send)
 
     async def _serve(self, request: Request, send: Send) -> None:
         time = asyncio.get_running_loop().time
         began = time()
         head = request.scope["method"] == _HEAD
-        answer: Answer | Stream
         try:
-            answer = await self._answer(request, began)
-            if isinstance(answer, Stream) and not head:
-                self._enter(request)
-        except LcmError as error:
-            answer = answer_of(error, matched=request.matched)
-        request.started = True
-        if isinstance(answer, Answer):
-            await send_answer(send, answer, bodiless=head)
-        else:
-            await self._pour(request, send, answer, bodiless=head)
-        self._count(*_of(request), answer.status, time() - began)
+            try:
+                answer = await self._open(request, began)(request)
+                if isinstance(answer, Stream) and not head:
+                    self._enter(request)
+            except LcmError as error:
+                answer = answer_of(error, matched=request.matched)
+            request.started = True
+            if isinstance(answer, Answer):
+                await send({"type": "http.response.start", "status": answer.status, "headers": head_of(answer)})
+                await send({"type": "http.response.body", "body": b"" if head else answer.body})
+            else:
+                await self._pour(request, send, answer, bodiless=head)
+            self._count(*_of(request), answer.status, time() - began)
+        except ClientLeft:
+            return
+        except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
+            _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
+            self._count(*_of(request), _BUG, time() - began)
+            if not request.started:
+                await send_answer(send, bug())
 
-    async def _answer(self, request: Request, now: float) -> Answer | Stream:
+    def _open(self, request: Request, now: float) -> Handler:
+        """Find who answers a request, and let its caller in."""
         scope = request.scope
         place, request.params = self._router.find(scope.get("raw_path") or scope["path"].encode())
         method = scope["method"]
         route = place.routes.get(GET if method == _HEAD else method)
         if route is None:
-            allow = (b"allow", place.allow)
             if method == "OPTIONS":
-                return Answer(204, headers=(allow,))
-            raise Declined(NO_METHOD, f"use {place.allow.decode()}", headers=(allow,))
+                return place.options
+            raise Declined(NO_METHOD, f"use {place.allow.decode()}", headers=((b"allow", place.allow),))
         request.route = route
-        request.caller = self._door.admit(request, route.policy, now)
+        if not self._door.admit(request, route.policy, now):
+            return self._verify
         if route.query is NoQuery:
             request.query(NoQuery)
-        return await route.handler(request)
+        return route.handler
+
+    async def _verify(self, request: Request) -> Answer | Stream:
+        """Have an issuer's token verified, then begin anew."""
+        await self._door.verify(request)
+        return await self._open(request, asyncio.get_running_loop().time())(request)
 
     def _enter(self, request: Request) -> None:
         caller = request.signed_in
@@ -110,11 +144,19 @@ class Api:
             raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=_STREAM_WAIT_SECONDS)
 
     async def _pour(self, request: Request, send: Send, stream: Stream, *, bodiless: bool) -> None:
-        await send_head(send, stream)
         if bodiless:
+            await send_head(send, stream)
             await send({"type": "http.response.body", "body": b""})
             return
-        pumping = asyncio.ensure_future(self._pump(stream, send))
+        try:
+            await send_head(send, stream)
+            await self._flow(request, send, stream)
+        finally:
+            self._streams.leave(request.signed_in.name)
+
+    async def _flow(self, request: Request, send: Send, stream: Stream) -> None:
+        pouring = Pouring(stream, send, patience_seconds=self._limits.send_seconds)
+        pumping = asyncio.ensure_future(pouring.run())
         leaving = asyncio.ensure_future(_left(request.receive))
         try:
             await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,19 +164,8 @@ class Api:
             pumping.cancel()
             leaving.cancel()
             await asyncio.wait({pumping, leaving})
-            self._streams.leave(request.signed_in.name)
         if not pumping.cancelled():
             pumping.result()
-
-    async def _pump(self, stream: Stream, send: Send) -> None:
-        async with aclosing(stream.begin()) as pieces:
-            async for piece in pieces:
-                try:
-                    async with asyncio.timeout(self._limits.send_seconds):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-                except TimeoutError:
-                    return
-        await send({"type": "http.response.body", "body": b""})
 
 
 def _of(request: Request) -> tuple[str, str]:
@@ -146,6 +177,11 @@ def _of(request: Request) -> tuple[str, str]:
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _refuse(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.close"})
 
 
 async def _live(receive: Receive, send: Send) -> None:

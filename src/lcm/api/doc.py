@@ -23,6 +23,8 @@ _NAMES: Final = {
     "reservations": "class-7b",
     "settings": "system",
     "leases": "scheduler",
+    "sinks": "ops-chat",
+    "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
 }
 """The object of each path that the examples speak of."""
 
@@ -33,15 +35,24 @@ JSON over HTTP. The description that programs read is at `/api/openapi.json`; th
 `make docs`. In the examples, `$LCM` is the address and `$TOKEN` a token:
 
 ```
-export LCM=http://127.0.0.1:8080 TOKEN=lcm_…
+export LCM=http://127.0.0.1:8080 TOKEN=$(lcm context token)
 ```
 
 ## Who asks
 
 Send `Authorization: Bearer TOKEN`. `lcm up` keeps a token for the administrator of this machine in the user's
-configuration folder, where the command line finds it. Services send the key of `CONTROL_PLANE_API_KEY` as a bearer
+configuration folder, where the command line finds it; `lcm token create` makes others. Where `OIDC_ISSUER` is set,
+its tokens (JWT) are accepted as well. Services send the key of `CONTROL_PLANE_API_KEY` as a bearer
 token or as `X-API-Key`; `Lcm-Actor` says which controller it is, and `Lcm-Fence: NAME;TERM` binds a write to the term
 of a lease.
+
+A browser signs in with a link that `lcm up` or `lcm sign-in` prints, once and within ten minutes, and has a session
+cookie for twelve hours then. What it changes needs the value of the cookie `lcm_csrf` in the header `X-CSRF-Token`, and
+`Origin` or `Sec-Fetch-Site` to say that the page is ours. Sign-ins that fail are limited by address, and answered 429
+with `Retry-After`. A stream ends when its token or session does.
+
+Every write is in the audit, which administrators read: who, what, when, from which address, with which token, and the
+`X-Request-ID` that came with it. What controllers report, status and measurements, is in the objects' stories instead.
 
 | role | may |
 | --- | --- |

@@ -46,6 +46,52 @@ _APPLIED: Final = {"kind": "LabletSession", "namespace": "default", "name": "ada
 _LEASE: Final = {"name": "scheduler", "holder": "scheduler-7f9c", "term": 3, "ttl_seconds": 15}
 _MEASURED: Final = {"cpu_utilization": 41.5, "network_in_bytes": 73_400_320, "network_out_bytes": 9_437_184}
 _COUNTED: Final = {"memory_utilization": 63.0, "storage_utilization": 22.5, "active_labs_count": 2}
+_EVENT: Final = {
+    "id": "9f3c1a2b.41.0",
+    "type": "lablet.session.created",
+    "time": _MOMENT,
+    "kind": "LabletSession",
+    "name": "ada-monday",
+    "namespace": "default",
+    "owner_id": "ada@example.org",
+    "data": {
+        "kind": "LabletSession",
+        "name": "ada-monday",
+        "namespace": "default",
+        "uid": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
+        "resource_generation": 1,
+        "phase": "PENDING",
+    },
+}
+_SINK: Final = {
+    "name": "ops-chat",
+    "url": "https://hooks.example.org/{credential}",
+    "format": "slack",
+    "event_types": ["alert.*"],
+    "credential": "env:SECRET_OPS_CHAT",
+}
+_DEAD: Final = {"attempts": 3, "last_error": "https://hooks.example.org answered 400", "at": _MOMENT, "replay": False}
+_TOKEN: Final = {
+    "id": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
+    "name": "ada@example.org",
+    "role": "operator",
+    "created_at": _MOMENT,
+    "expires_at": "2031-12-03T08:55:00Z",
+    "session": False,
+    "made_by": "ada@example.org",
+}
+_AUDITED: Final = {
+    "id": "2c5e9d0a-1b7f-4c3e-8d2a-7f9b6a1c0e42",
+    "at": _MOMENT,
+    "who": "ada@example.org",
+    "role": "operator",
+    "address": "192.0.2.7",
+    "request": "9b2f6c1d",
+    "token": _TOKEN["id"],
+    "deeds": [{"verb": "drain", "kind": "LabWorker", "name": "ccna-worker-1", "namespace": "default"}],
+    "epoch": "9f3c1a2b",
+    "revision": 42,
+}
 _UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
 
 
@@ -88,7 +134,23 @@ BODIES: Final[Mapping[str, Json]] = {
     "LeaseWish": {"holder": _LEASE["holder"], "ttl_seconds": _LEASE["ttl_seconds"]},
     "LeaseTerm": {"term": _LEASE["term"]},
     "LeaseAnswer": {"lease": _LEASE},
+    "TokenWish": {"expires_in_seconds": 2_592_000},
+    "TokenMade": {"token": "lcm_…", "info": _TOKEN},
+    "TokenList": {"items": [_TOKEN]},
+    "SignInLink": {"path": "/sign-in?code=lcm_…", "expires_at": _MOMENT},
+    "AuditList": {"items": [_AUDITED], "next": None},
     "Who": {"name": "ada@example.org", "role": "operator"},
+    "EventPage": {"items": [_EVENT], "last": "9f3c1a2b.42.1000000", "more": False},
+    "ShownSink": _SINK,
+    "SinkList": {"items": [{**_SINK, "resource_version": 42}], "next": None},
+    "DeadLetterList": {"items": [{"event": _EVENT, **_DEAD}], "next": None},
+    "ReplayWish": {},
+    "Replayed": {"count": 1},
+    "Queued": {"event_id": "9f3c1a2b.43.0"},
+    "ClearText": {"text": "correct horse battery staple"},
+    "SealedText": {"sealed": "sealed:3f0c5a9e1b7d:q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kA"},
+    "RotationWish": {"drop_old": False},
+    "Rotated": {"key": "3f0c5a9e1b7d", "new_key": True, "resealed": 12, "dropped": 0, "unopened": []},
     "Health": {"status": "ok"},
     "Readiness": {"ready": True, "at": _MOMENT, "checks": [{"name": "store", "ok": True}]},
     "WatchLine": {"revision": 43, "seen": [{**_APPLIED, "object": None}]},

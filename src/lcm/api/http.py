@@ -14,18 +14,24 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from lcm.api.answers import CLOSE, Receive, Scope
+from lcm.api.failures import Failures
 from lcm.api.limits import Limits, Streams
 from lcm.api.metrics import Meter
 from lcm.api.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
-from lcm.control.local import ControlPlane
+from lcm.control.audit import Deed, Origin
+from lcm.control.feed import Feed
+from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import Plane, Ref
-from lcm.control.tokens import Tokens
+from lcm.control.sign_in import SignIns
+from lcm.control.sinks import House
+from lcm.control.tokens import Credential, Tokens
+from lcm.control.wire import IDEMPOTENCY_KEY, check_request
 from lcm.model.clock import Clock
 from lcm.model.errors import Fault, Forbidden, Invalid, TooLarge
-from lcm.model.identity import Caller, Role
+from lcm.model.identity import SEES_ALL, Caller, Role
 from lcm.model.kinds import Resource
 from lcm.model.resource import Part
-from lcm.store.base import Fence
+from lcm.store.base import Fence, Put
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Part)
@@ -37,9 +43,11 @@ _MOST_REVISION: Final = 2**53
 _DRAINED: Final = 2
 """So many times its limit is read of a body that is too large: a client that still writes would not see the answer."""
 _DRAIN_SECONDS: Final = 5.0
+_FOLDER: Final = 4
+"""So many ordinary bodies' worth may be applied at once by those who do not run the system."""
 _MATCH: Final = re.compile(r'"([0-9]{1,15})"')
 _FENCE: Final = re.compile(r"([\x21-\x3a\x3c-\x7e]{1,512});([0-9]{1,15})")
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -57,8 +65,13 @@ class Shared:
     limits: Limits
     meter: Meter
     streams: Streams
+    feed: Feed
     description: bytes
     """The OpenAPI document."""
+    failures: Failures
+    sign_ins: SignIns
+    house: House
+    """What the settings say of sinks."""
     acting: Callable[[Caller], Plane] = field(init=False)
     """Gives the plane of a caller; those of recent callers are kept."""
 
@@ -93,7 +106,18 @@ class Bodied(Protocol):
 class Request:
     """One request."""
 
-    __slots__ = ("_headers", "caller", "params", "receive", "route", "scope", "shared", "started")
+    __slots__ = (
+        "_headers",
+        "_origin",
+        "caller",
+        "credential",
+        "params",
+        "receive",
+        "route",
+        "scope",
+        "shared",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, shared: Shared) -> None:
         self.scope = scope
@@ -101,16 +125,22 @@ class Request:
         self.shared = shared
         self.params: Sequence[str] = ()
         self.caller: Caller | None = None
+        self.credential: Credential | None = None
+        """What proved who the caller is."""
         self.route: Bodied | None = None
         self.started = False
         """Whether an answer has begun."""
         self._headers: Mapping[bytes, bytes] | None = None
+        self._origin: Origin | None = None
 
     @property
     def largest(self) -> int:
         """How many bytes its body may have."""
         limits = self.shared.limits
-        return limits.apply_bytes if self.route and self.route.large else limits.body_bytes
+        if self.route is None or not self.route.large:
+            return limits.body_bytes
+        trusted = self.caller is not None and self.caller.role in SEES_ALL
+        return limits.apply_bytes if trusted else min(limits.apply_bytes, _FOLDER * limits.body_bytes)
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
@@ -131,22 +161,42 @@ class Request:
         return self.caller
 
     @property
+    def address(self) -> str:
+        """From where it came; empty if that is not known."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def origin(self) -> Origin:
+        """What the audit says about where a write came from."""
+        if self._origin is None:
+            named = self.header("x-request-id") or ""
+            name = named if _REQUEST_ID.fullmatch(named) else self.shared.core.record_ids()
+            self._origin = Origin(self.address, name, self.credential.id if self.credential else "")
+        return self._origin
+
+    def note(self, verb: str, kind: str, name: str, *, by: Caller | None = None) -> Put:
+        """Write down, for the commit that does it, what the caller does to something that is no object."""
+        return self.shared.core.pen.note(by or self.signed_in, self.origin, Deed(verb=verb, kind=kind, name=name))
+
+    @property
     def plane(self) -> Plane:
         """What the caller may see."""
         return self.shared.acting(self.signed_in)
 
     @property
-    def writing(self) -> Plane:
+    def writing(self) -> LocalPlane:
         """What the caller may do, bound to the term that a service names."""
         text = self.header("lcm-fence")
+        plane = self.shared.core.acting(self.signed_in, self.origin)
         if text is None:
-            return self.plane
+            return plane
         if self.signed_in.role is not Role.SERVICE:
             raise Forbidden("only services write under a lease: leave Lcm-Fence out")
         found = _FENCE.fullmatch(text)
         if found is None:
             raise Invalid(Fault("Lcm-Fence", "not of the expected form", "write NAME;TERM"))
-        return self.plane.under(Fence(found[1], int(found[2])))
+        return plane.under(Fence(found[1], int(found[2])))
 
     @property
     def at(self) -> int | None:
@@ -161,15 +211,15 @@ class Request:
 
     @property
     def matched(self) -> bool:
-        """Whether If-Match demands a revision."""
-        return self.headers.get(b"if-match", b"*").strip() != b"*"
+        """Whether If-Match demands a revision; of what is made or done by POST, none is."""
+        return self.scope["method"] != "POST" and self.headers.get(b"if-match", b"*").strip() != b"*"
 
     @property
     def key(self) -> str | None:
         """The idempotency key."""
-        text = self.header("idempotency-key")
-        if text is not None and not _KEY.fullmatch(text):
-            raise Invalid(Fault("Idempotency-Key", "not of the expected form", "use 1 to 200 visible characters"))
+        text = self.header(IDEMPOTENCY_KEY)
+        if text is not None:
+            check_request(text)
         return text
 
     def ref(self, kind: type[R], namespace: str) -> Ref[R]:
@@ -266,6 +316,17 @@ def _parsed(raw: bytes, shape: type[Q]) -> Q:
     return _converted(dict(pairs), shape)
 
 
+def shaped(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:
+    """Give a document its type; Invalid also for the faults that it is known to have."""
+    try:
+        made = msgspec.convert(document, shape)
+    except msgspec.ValidationError as error:
+        raise Invalid(*faults, _fault(str(error))) from error
+    if faults:
+        raise Invalid(*faults)
+    return made
+
+
 def _converted(values: Mapping[str, str], shape: type[Q]) -> Q:
     try:
         return msgspec.convert(values, shape, strict=False)
@@ -278,6 +339,8 @@ def _fault(message: str) -> Fault:
     problem = problem.replace("`", "")
     if " matching regex " in problem:
         problem = "not of the expected form"
+    if " enum value " in problem:
+        problem = "none of its values"  # nothing that was sent is repeated
     return Fault(path.rstrip("`").removeprefix("$").lstrip(".") or "body", problem[:1].lower() + problem[1:])
 
 

@@ -49,8 +49,7 @@ async def _import(request: Request) -> Answer:
 async def _measure(request: Request) -> Answer:
     ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
     telemetry = telemetry_of(await request.read(MetricsReport))
-    await plane.report(ref, telemetry)
-    return value(telemetry)
+    return value(await plane.report(ref, telemetry))
 
 
 async def _acquire(request: Request) -> Answer:

@@ -18,6 +18,9 @@ class Limits:
     burst: int = 200
     remembered: int = 10_000
     """Callers and addresses whose buckets are kept; the longest silent is forgotten first."""
+    failures_per_minute: float = 10.0
+    failure_burst: int = 20
+    """Sign-ins that may fail at once from one address."""
     streams: int = 20
     """Streams that one caller may have open."""
 
@@ -25,23 +28,32 @@ class Limits:
 class Buckets:
     """A token bucket for each of the most recent callers."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._rate = limits.requests_per_second
-        self._burst = float(limits.burst)
+    def __init__(self, limits: Limits, *, rate: float | None = None, burst: int | None = None) -> None:
+        """Fill each bucket as fast as the limits say for requests, unless told otherwise."""
+        self._rate = limits.requests_per_second if rate is None else rate
+        self._burst = float(limits.burst if burst is None else burst)
         self._most = limits.remembered
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str, now: float) -> float:
         """Take one request's worth; 0 says that it was there, else the seconds until it will be."""
         levels = self._levels
-        kept = levels.get(name)
-        level = self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
+        level = self._level(name, now)
         allowed = level >= 1
         levels[name] = (level - 1 if allowed else level, now)
         levels.move_to_end(name)
         if len(levels) > self._most:
             levels.popitem(last=False)
         return 0.0 if allowed else (1 - level) / self._rate
+
+    def wait(self, name: str, now: float) -> float:
+        """Take nothing; 0 says that one request's worth is there, else the seconds until it will be."""
+        level = self._level(name, now)
+        return 0.0 if level >= 1 else (1 - level) / self._rate
+
+    def _level(self, name: str, now: float) -> float:
+        kept = self._levels.get(name)
+        return self._burst if kept is None else min(self._burst, kept[0] + (now - kept[1]) * self._rate)
 
     def __len__(self) -> int:
         return len(self._levels)

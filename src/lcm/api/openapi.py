@@ -14,6 +14,7 @@ from lcm.api.openapi_schemas import Schemas, name_of, parameters
 from lcm.api.problems import REASONS
 from lcm.api.routes import Route
 from lcm.api.shapes import SCHEMAS
+from lcm.control.wire import IDEMPOTENCY_KEY, REQUEST_PATTERN
 
 Json = Any
 """A part of the document."""
@@ -35,9 +36,13 @@ _HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
         "the ETag that the object must still have; 412 if it has another",
         {"type": "string", "pattern": '^(\\*|"[0-9]{1,15}")$', "examples": ['"42"']},
     ),
-    "Idempotency-Key": (
+    IDEMPOTENCY_KEY: (
         "repeated with the same key, the request is done once and answered as the first time",
-        {"type": "string", "pattern": "^[!-~]{1,200}$", "examples": ["4f0c2a51-7d0e"]},
+        {"type": "string", "pattern": f"^{REQUEST_PATTERN}$", "examples": ["4f0c2a51-7d0e"]},
+    ),
+    "Last-Event-ID": (
+        "the id of the last event received; what happened since comes first, or `reset` if that is not known any more",
+        {"type": "string", "maxLength": 128, "examples": ["9f3c1a2b.42.0"]},
     ),
 }
 _ETAG: Final = {"description": "the object's revision", "schema": {"type": "string", "examples": ['"42"']}}

@@ -4,13 +4,14 @@ Used by `openapi`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from lcm.api.routes import Patch, Route
 from lcm.api.shapes import SCHEMAS
 from lcm.control.problems import Problem
+from lcm.model.event import Data
 from lcm.model.kinds import KINDS
 from lcm.model.resource import Part
 
@@ -27,7 +28,7 @@ class Schemas:
     def __init__(self, routes: Iterable[Route]) -> None:
         shapes = [shape for route in routes for shape in (route.body, route.answer) if _is_struct(shape)]
         kinds = [kind.struct for kind in KINDS.values()]
-        every = list(dict.fromkeys([Problem, *kinds, *shapes]))
+        every = list(dict.fromkeys([Problem, *kinds, *get_args(Data), *shapes]))
         _, self._named = msgspec.json.schema_components(every, ref_template=_TEMPLATE)
         for route in routes:
             if isinstance(route.body, Patch):

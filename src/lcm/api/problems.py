@@ -92,7 +92,7 @@ def _problem(reason: Reason, detail: str, wait: float | UnsetType = UNSET) -> Pr
 
 REASONS: Final[Mapping[int, str]] = {
     400: "Malformed",
-    401: "Unauthorized",
+    401: "Unauthorized, or why an issuer's token is refused: TokenExpired, TokenAudience, TokenSignature …",
     403: "Forbidden",
     404: "NotFound, or NoRoute where nothing is served",
     408: "RequestTimeout",

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lcm.api.answers import JSON, MERGE_PATCH, Answer, resource, value
+from lcm.api.answers import JSON, MERGE_PATCH, Answer, resource, stored, value
 from lcm.api.http import Request
 from lcm.api.routes import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, permitted
 from lcm.api.shapes import LISTS, ApplyBody, DryQuery, ListQuery, OneQuery, WriteQuery
 from lcm.control.ledger import missing
 from lcm.control.plane import Ref
-from lcm.control.wire import Results
+from lcm.control.wire import IDEMPOTENCY_KEY, Results
 from lcm.model.errors import Fault, Invalid
 from lcm.model.identity import Verb
 from lcm.model.kinds import KINDS, Kind, Resource
@@ -17,7 +17,6 @@ from lcm.model.resource import DEFAULT_NAMESPACE
 from lcm.model.selector import EVERYTHING, parse
 
 IF_MATCH: Final = "If-Match"
-IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 
 
 class Collection:
@@ -54,15 +53,14 @@ class Collection:
         found = await request.plane.get(ref)
         if found is None:
             raise missing(ref)
-        return resource(found)
+        return stored(found)
 
     async def replace(self, request: Request) -> Answer:
         """Put a document in an object's place."""
         query, at, plane = request.query(WriteQuery), request.at, request.writing
         ref = self._ref(request, query)
         document = await self._addressed(request, ref, await request.document())
-        wanted = request.shared.core.read(document, self._struct)
-        return resource(await plane.replace(wanted, at=at, dry_run=query.dry_run))
+        return resource(await plane.put(ref, document, at=at, dry_run=query.dry_run))
 
     async def patch(self, request: Request) -> Answer:
         """Merge a document into an object."""

@@ -96,6 +96,10 @@ class Place:
     allow: bytes = b""
     """The methods that exist here, as the header says them."""
 
+    async def options(self, _: Request) -> Answer:
+        """Tell which methods exist here."""
+        return Answer(204, headers=((b"allow", self.allow),))
+
 
 class Router:
     """A tree of paths, by the bytes between slashes: an encoded slash is part of a name, never of a path."""

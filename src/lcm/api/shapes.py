@@ -4,13 +4,15 @@ Used by the tables of `api` and by `openapi`. What the client shares with the AP
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lcm.control.plane import LONGEST_APPLY, LONGEST_PAGE, PAGE
 from lcm.control.problems import Problem
+from lcm.control.wire import EventId
+from lcm.model.event import Data, Event
 from lcm.model.kinds import KINDS, Kind
 from lcm.model.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Text
 
@@ -21,6 +23,8 @@ _Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
 _DryRun = Annotated[bool, Meta(description="check everything, answer what would be, write nothing")]
 AnyObject = Annotated[Any, Meta(extra_json_schema={"oneOf": _KINDS, "discriminator": {"propertyName": "kind"}})]
 """A document of any kind; its `kind` tells which."""
+_EVENT_DATA: Final = [{"$ref": f"{SCHEMAS}{one.__name__}"} for one in get_args(Data)]
+_EventData = Annotated[Any, Meta(extra_json_schema={"anyOf": _EVENT_DATA})]
 _ObjectOrNull = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_KINDS, {"type": "null"}]})]
 
 
@@ -80,6 +84,50 @@ class WatchLine(msgspec.Struct, frozen=True):
     revision: Count
     seen: tuple[ObjectSeen, ...]
     problem: Problem | UnsetType = UNSET
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event; what `data` holds depends on its type."""
+
+    id: EventId
+    type: str
+    time: Moment
+    kind: str
+    name: str
+    namespace: str
+    data: _EventData
+    owner_id: str | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
+    worker_id: str | UnsetType = UNSET
+    definition_id: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, number: str, event: Event) -> "EventLine":
+        """Write an event under its id."""
+        return cls(
+            id=number,
+            type=event.type,
+            time=event.time,
+            kind=event.kind,
+            name=event.name,
+            namespace=event.namespace,
+            data=event.data,
+            owner_id=event.owner or UNSET,
+            session_id=event.session_id or UNSET,
+            worker_id=event.worker_id or UNSET,
+            definition_id=event.definition_id or UNSET,
+        )
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events in the order in which they happened.
+
+    `last` is where to go on, here as `after` and on the stream as Last-Event-ID; `more` says that there is something.
+    """
+
+    items: tuple[EventLine, ...]
+    last: EventId
+    more: bool
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ async def _look(shared: Shared) -> tuple[int | None, dict[str, bool]]:
             revision = (await shared.core.store.scan("settings/", limit=1)).revision
     except (LcmError, TimeoutError):
         revision = None
-    return revision, {"store": revision is not None, "tokens": shared.tokens.caught_up}
+    return revision, {"store": revision is not None, "tokens": shared.tokens.caught_up, "events": shared.feed.caught_up}
 
 
 ROUTES: Final[tuple[Route, ...]] = (

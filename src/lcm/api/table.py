@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lcm.api import actions, internal, resources, system, watch
+from lcm.api import actions, audit, events, internal, resources, secrets, sign_in, sinks, stream, system, tokens, watch
 from lcm.api.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -10,5 +10,12 @@ ROUTES: Final[tuple[Route, ...]] = (
     *resources.ROUTES,
     *actions.ROUTES,
     *watch.ROUTES,
+    *stream.ROUTES,
+    *events.ROUTES,
+    *sinks.ROUTES,
+    *secrets.ROUTES,
+    *tokens.ROUTES,
+    *sign_in.ROUTES,
+    *audit.ROUTES,
     *internal.ROUTES,
 )

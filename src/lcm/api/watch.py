@@ -1,7 +1,7 @@
 """The watch: every commit that touches the wanted kinds, a line of JSON each, for what the caller may see.
 
-A line without anything seen is a sign of life. The caller's token is looked at again before every line: one that was
-revoked ends the stream.
+A line without anything seen is a sign of life. The caller's token is looked at again before every line: the stream ends
+when the token does.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from lcm.api.answers import NDJSON, Stream
-from lcm.api.auth import find_caller
+from lcm.api.auth import Vigil
 from lcm.api.http import Request
-from lcm.api.problems import UNAUTHORIZED, Declined, told
+from lcm.api.problems import told
 from lcm.api.routes import GET, SIGNED_IN, Route
 from lcm.api.shapes import ObjectSeen, WatchLine, WatchQuery
 from lcm.control.plane import Changes
@@ -47,12 +47,13 @@ def _kinds(caller: Caller, text: str) -> list[type[Resource]]:
 
 
 async def _lines(request: Request, kinds: list[type[Resource]], after: int) -> AsyncGenerator[bytes]:
+    vigil = Vigil(request)
     async with request.plane.watch(*kinds, after=after) as watch:
         coming = asyncio.ensure_future(anext(watch))
         try:
             while True:
                 await asyncio.wait({coming}, timeout=LIFE_SECONDS)
-                _check_token(request)
+                vigil.check()
                 if not coming.done():
                     yield _line(WatchLine(after, ()))
                     continue
@@ -65,11 +66,6 @@ async def _lines(request: Request, kinds: list[type[Resource]], after: int) -> A
         finally:
             coming.cancel()
             await asyncio.wait({coming})
-
-
-def _check_token(request: Request) -> None:
-    if find_caller(request.shared.tokens, request.headers) != request.caller:
-        raise Declined(UNAUTHORIZED, "the token is no longer valid")
 
 
 def _written(changes: Changes) -> WatchLine:

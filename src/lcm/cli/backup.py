@@ -28,7 +28,10 @@ _PATIENCE_SECONDS: Final = TTL_SECONDS + 5
 
 
 def backup(file: File, data: Data = None) -> None:
-    """Write everything that is stored, as it is at one moment, into a file. What runs may go on running."""
+    """Write everything that is stored, as it is at one moment, into a file. What runs may go on running.
+
+    Sealed secrets stay sealed: keep a copy of their keys too, but elsewhere.
+    """
     settings = _settings(data)
     asyncio.run(_backup(settings, file))
 
@@ -40,11 +43,8 @@ def restore(file: File, data: Data = None, *, yes: Yes = False) -> None:
 
 
 async def _backup(settings: Settings, file: Path) -> None:
-    if settings.engine == "sqlite" and not (settings.data_dir / STORE).exists():
-        raise Invalid(
-            Fault(str(settings.data_dir), "there is no store in this folder", "name the right one with --data")
-        )
-    async with _opened(settings) as store:
+    check_there(settings)
+    async with opened(settings) as store:
         await files.backup(store, file, now=SystemClock().now())
     out(f"{file}: {_described(await files.inspect(file))}")
 
@@ -56,7 +56,7 @@ async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claimed(settings.data_dir, alone=True))
-        store = await undo.enter_async_context(_opened(settings, restoring=True))
+        store = await undo.enter_async_context(opened(settings, restoring=True))
         present = await everything(store, "")
         _ask(
             f"Replace {len(present.entries)} keys at revision {present.revision} in {_where(settings)} by it?", yes=yes
@@ -74,7 +74,10 @@ async def _load(store: Store, file: Path, epoch: str, *, alone: bool) -> None:
         except (Invalid, TooLarge):
             raise
         except Refused as error:
-            if not alone or second == _PATIENCE_SECONDS - 1:
+            if not alone:
+                told = f"{error}. Leases of processes that were killed end within {TTL_SECONDS} seconds: repeat it then"
+                raise Refused(told) from error
+            if second == _PATIENCE_SECONDS - 1:
                 raise
             if second == 0:
                 say(f"A process that was killed left leases behind, which end within {TTL_SECONDS} seconds: {error}")
@@ -103,6 +106,14 @@ def _where(settings: Settings) -> str:
     return f"etcd at {', '.join(settings.etcd_addresses)} under {settings.etcd_root}"
 
 
+def check_there(settings: Settings) -> None:
+    """Raise Invalid rather than begin a store in a folder that has none."""
+    if settings.engine == "sqlite" and not (settings.data_dir / STORE).exists():
+        raise Invalid(
+            Fault(str(settings.data_dir), "there is no store in this folder", "name the right one with --data")
+        )
+
+
 def _settings(data: Path | None) -> Settings:
     settings = with_options(config.load(), data_dir=data)
     log.set_up(settings.log_level)
@@ -110,7 +121,8 @@ def _settings(data: Path | None) -> Settings:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings, *, restoring: bool = False) -> AsyncIterator[Store]:
+async def opened(settings: Settings, *, restoring: bool = False) -> AsyncIterator[Store]:
+    """Open the store of the settings for one command. What runs on it may go on running."""
     store = await open_store(settings, restoring=restoring)
     try:
         yield store

@@ -1,13 +1,15 @@
-"""`lcm context list|use|set|delete`."""
+"""`lcm context list|use|set|token|delete`."""
 
 import sys
 from typing import Annotated
 
+import msgspec
 import typer
 
-from lcm.cli import contexts, render, table
+from lcm.cli import contexts, render, run, table
 from lcm.cli.command import OneCommand
 from lcm.cli.contexts import Book
+from lcm.cli.options import ContextName
 from lcm.model.errors import Fault, Invalid
 from lcm.model.secret import Secret
 from lcm.system import SystemClock
@@ -46,7 +48,7 @@ def list_() -> None:
 @app.command(cls=OneCommand)
 def use(name: Name) -> None:
     """Make a context the current one."""
-    contexts.change(lambda book: Book(_there(book, name), book.contexts))
+    contexts.change(lambda book: msgspec.structs.replace(book, current=_there(book, name)))
     render.out(f"context {name} is current")
 
 
@@ -70,12 +72,19 @@ def set_(
 
 
 @app.command(cls=OneCommand)
+def token(context: ContextName = None) -> None:
+    """Print the token in use, for programs that need it: export TOKEN=$(lcm context token)."""
+    render.out(run.chosen(context).token.reveal())
+
+
+@app.command(cls=OneCommand)
 def delete(name: Name) -> None:
     """Forget a context."""
     contexts.change(
-        lambda book: Book(
-            None if book.current == _there(book, name) else book.current,
-            {one: kept for one, kept in book.contexts.items() if one != name},
+        lambda book: msgspec.structs.replace(
+            book,
+            current=None if book.current == _there(book, name) else book.current,
+            contexts={one: kept for one, kept in book.contexts.items() if one != name},
         )
     )
     render.out(f"context {name} deleted")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from lcm.model.bearer import bearer
 from lcm.model.errors import Fault, Invalid, Stuck
 from lcm.model.secret import Secret
 
@@ -46,6 +47,8 @@ class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     current: str | None = None
     contexts: dict[str, Stored] = {}
+    own: dict[str, Stored] = {}
+    """What `lcm up` wrote last for each folder that it ran on."""
 
     def find(self, name: str) -> Context | None:
         """Give a context by its name."""
@@ -65,19 +68,23 @@ def current(name: str | None = None, environment: Mapping[str, str] = os.environ
         return _named(name)
     url, token = environment.get("LCM_URL"), environment.get("LCM_TOKEN")
     if url and token:
-        return Context("environment", checked_url(url, "LCM_URL"), Secret(token))
+        return Context("environment", checked_url(url, "LCM_URL"), bearer(token, "LCM_TOKEN"))
     chosen = environment.get("LCM_CONTEXT")
     kept = _named(chosen) if chosen else _kept()
     if url:
         return _at(checked_url(url, "LCM_URL"), kept)
-    return Context(kept.name, kept.url, Secret(token)) if kept and token else kept
+    return Context(kept.name, kept.url, bearer(token, "LCM_TOKEN")) if kept and token else kept
 
 
 def remember(name: str, url: str, token: Secret, *, make_current: bool) -> Path:
     """Keep a context under a name; what was kept under it is replaced."""
-    entry = Stored(checked_url(url, "url"), token.reveal())
+    entry = Stored(checked_url(url, "url"), bearer(token.reveal(), "token").reveal())
     return change(
-        lambda book: Book(name if make_current or not book.current else book.current, {**book.contexts, name: entry})
+        lambda book: msgspec.structs.replace(
+            book,
+            current=name if make_current or not book.current else book.current,
+            contexts={**book.contexts, name: entry},
+        )
     )
 
 
@@ -130,12 +137,17 @@ def _named(name: str) -> Context:
     if found is None:
         known = ", ".join(sorted(book.contexts)) or "there are none"
         raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
-    return found
+    return _sendable(found)
 
 
 def _kept() -> Context | None:
     book = read()
-    return book.find(book.current) if book.current else None
+    found = book.find(book.current) if book.current else None
+    return _sendable(found) if found else None
+
+
+def _sendable(found: Context) -> Context:
+    return Context(found.name, found.url, bearer(found.token.reveal(), f"token of context {found.name}"))
 
 
 def _at(url: str, kept: Context | None) -> Context:

@@ -18,10 +18,13 @@ from lcm.cli.doctor_checks import PACKAGE, Check, State
 from lcm.cli.doctor_reach import Seen
 from lcm.cli.options import ContextName
 from lcm.config import Configuration, Value
+from lcm.control.tokens import keys_in
 from lcm.data_folder import STORE
 from lcm.model.errors import LcmError
+from lcm.model.secret import Secret
 from lcm.system import SystemClock
 
+_WHOSE: Final = "These are the settings that this shell gives; what already runs may have been started with others."
 _COLOURS: Final = {State.OK: "green", State.WARN: "yellow", State.FAIL: "red"}
 
 
@@ -85,8 +88,8 @@ async def _api(found: Configuration, name: str | None, seen: Seen) -> list[Check
     except LcmError as error:
         return [Check("api", State.FAIL, str(error))]
     key = found.settings.control_plane_api_key
-    if context is None and key and "CONTROL_PLANE_API_URL" in found.sources:
-        context = Context("CONTROL_PLANE_API_URL", found.settings.control_plane_api_url, key)
+    if context is None and keys_in(key) and "CONTROL_PLANE_API_URL" in found.sources:
+        context = Context("CONTROL_PLANE_API_URL", found.settings.control_plane_api_url, Secret(keys_in(key)[0]))
     if context is None:
         return [Check("api", State.OK, "none is configured; `lcm up` starts one, LCM_URL and LCM_TOKEN name one")]
     return list(await doctor_reach.api(context, seen))
@@ -103,7 +106,9 @@ def _written(found: Configuration) -> datetime | None:
 def _print(report: Report) -> None:
     """Write settings first: what is wrong then stands where a person looks, above the next prompt."""
     rows = [(one.variable, one.value, _short(one)) for one in report.settings]
-    table.print_rows(("VARIABLE", "VALUE", "SOURCE"), rows, SystemClock().now())
+    table.print_rows(("VARIABLE", "VALUE", "SOURCE"), rows, SystemClock().now(), whole=("VARIABLE",))
+    for line in render.wrapped(_WHOSE, render.room() or render.WIDEST):
+        render.out(line)
     render.out(f"\nLablet Cloud Manager {report.version}")
     for line in _lines(report.checks):
         render.out(line)

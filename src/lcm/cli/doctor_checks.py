@@ -15,6 +15,7 @@ import msgspec
 
 from lcm.config import Configuration
 from lcm.config_values import VARIABLES
+from lcm.data_folder import open_to_others
 
 PACKAGE: Final = "lablet-cloud-manager"
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -73,6 +74,8 @@ def data_folder(folder: Path) -> Check:
         return Check("data folder", State.FAIL, f"{there} cannot be written", "choose another folder by LCM_DATA_DIR")
     free = shutil.disk_usage(there).free
     detail = f"{whole}{'' if there == whole else ' (not made yet)'}, {free / 1e9:.1f} GB free"
+    if free >= _LITTLE_BYTES and open_to_others(whole):
+        return Check("data folder", State.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
     if free >= _LITTLE_BYTES:
         return Check("data folder", State.OK, detail)
     return Check(

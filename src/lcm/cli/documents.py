@@ -175,8 +175,9 @@ class _Reading:
             self.roots.append(self._root)
         self._root = None
 
+    # What follows the sign may be somebody's password, without the quotes that it needs: it is not repeated.
     def _alias(self, event: Any) -> None:  # noqa: ANN401 - likewise
-        self._note(event, f"the alias {shown(event.anchor)}", "write the value out; aliases are not read")
+        self._note(event, "an alias", "write the value out, or put text that begins with * in quotes")
         self._add(None, event, f"*{event.anchor}")
 
     def _add(self, value: object, event: Any, key: str | None = None) -> Place:  # noqa: ANN401 - likewise
@@ -215,7 +216,7 @@ class _Reading:
         if not _FLOAT.fullmatch(text):
             return text
         if (number := _number(text)) is None and not self._key_is_due():
-            self._note(event, f"the number {shown(text)} is too large", "put it in quotes if it is text")
+            self._note(event, "a number that is too large", "put it in quotes if it is text")
         return number
 
     def _key_is_due(self) -> bool:
@@ -223,9 +224,9 @@ class _Reading:
 
     def _undecorated(self, event: Any) -> None:  # noqa: ANN401 - likewise
         if event.anchor is not None:
-            self._note(event, f"the anchor {shown(event.anchor)}", "remove it; aliases are not read")
+            self._note(event, "an anchor", "remove it, or put text that begins with & in quotes")
         if event.tag is not None:
-            self._note(event, f"the tag {shown(event.tag)}", "remove it; tags are not read")
+            self._note(event, "a tag", "remove it, or put text that begins with ! in quotes")
 
     def _note(self, event: Any, problem: str, remedy: str, *, fatal: bool = False) -> None:  # noqa: ANN401 - likewise
         self.flaws.append(Flaw(event.start_mark.line + 1, Fault(self._path() or "document", problem, remedy), fatal))

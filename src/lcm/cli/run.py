@@ -7,12 +7,15 @@ now · 7 time is up · 8 what was waited for can no longer happen · 130 Ctrl-C.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from lcm.cli import contexts, render
 from lcm.cli.contexts import Context
 from lcm.control.plane import Plane
 from lcm.model.errors import Conflict, Deposed, Forbidden, Gone, Invalid, Later, LcmError, Refused, Relist, Throttled
+
+if TYPE_CHECKING:
+    from lcm.control.client_line import Line
 
 T = TypeVar("T")
 
@@ -71,6 +74,11 @@ def with_plane(
     return asyncio.run(_with_plane(work, chosen(context), within_seconds))
 
 
+def with_line(work: "Callable[[Line], Awaitable[T]]", context: str | None = None) -> T:
+    """Do a command's work by requests of its own, where the plane has no verb for it."""
+    return asyncio.run(_with_line(work, chosen(context)))
+
+
 def chosen(name: str | None) -> Context:
     """Find the context to use; NoContext when there is none."""
     found = contexts.current(name)
@@ -91,6 +99,16 @@ async def connect(context: Context) -> AsyncIterator[Plane]:
         yield plane
     finally:
         await plane.close()
+
+
+async def _with_line(work: "Callable[[Line], Awaitable[T]]", context: Context) -> T:
+    from lcm.control.client_line import Limits, Line  # noqa: PLC0415 - likewise
+
+    line = Line(context.url, context.token, actor="", limits=Limits(), trust=None, transport=None)
+    try:
+        return await work(line)
+    finally:
+        await line.close()
 
 
 async def _with_plane(work: Callable[[Plane], Awaitable[T]], context: Context, within_seconds: float | None) -> T:

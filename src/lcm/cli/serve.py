@@ -33,4 +33,6 @@ async def _serve(settings: Settings, parts: list[Part]) -> None:
     stop = stop_on_signals()
     async with compose.serve(settings, parts) as running:
         say(f"Serving at {running.url}. Ctrl-C stops it.")
+        if not settings.oidc_issuer and not await running.tokens.list():
+            say("Nobody can sign in yet: `lcm token create NAME --role admin --offline` makes the first token.")
         await running.parts.until(stop)

@@ -13,6 +13,7 @@ from lcm.cli.documents import MOST_BYTES, Written, read
 from lcm.model.errors import Fault, Invalid
 from lcm.model.kinds import KINDS
 from lcm.model.resource import DEFAULT_NAMESPACE
+from lcm.model.secrets_in import without_plain
 from lcm.model.validate import read as read_resource
 
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
@@ -69,7 +70,7 @@ def checked_here(sources: Sequence[Source]) -> Iterator[Fault]:
     """Find the faults that can be found without asking anybody."""
     for source in sources:
         try:
-            read_resource(source.value)
+            read_resource(_without_plain(source.value))
         except Invalid as error:
             yield from map(source.fault, error.faults)
 
@@ -97,6 +98,12 @@ def key_of(value: dict[str, Any]) -> str | None:
     """Say under which key the object of a document is stored."""
     who = identity(value)
     return KINDS[who[0]].key(who[1], who[2]) if who and who[0] in KINDS else None
+
+
+def _without_plain(value: dict[str, Any]) -> object:
+    """Hide secrets in clear, which the API would seal."""
+    known = KINDS.get(str(value.get("kind")))
+    return without_plain(value, known.struct) if known else value
 
 
 def _note_doubles(found: Gathered) -> None:

@@ -1,7 +1,7 @@
 """Tables that fit the terminal: the least important columns are left out, then cells are cut. Called by `printer`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
@@ -10,6 +10,8 @@ from lcm.cli import render
 R = TypeVar("R")
 _GAP: Final = 2
 _NARROWEST: Final = 6
+_NARROW: Final = 4
+"""Beside a column that must stay whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Column(Generic[R]):
     cell: Callable[[R, datetime], str]
     rank: int = 0
     wide: bool = False
+    whole: bool = False
+    """Never cut, however little room there is."""
     colour: Callable[[str], str | None] | None = None
 
 
@@ -40,7 +44,7 @@ class Table(Generic[R]):
         ]
         if not self._begun:
             rows = self._drop(rows)
-        widths = squeezed(self._widths, self._room)
+        widths = squeezed(self._widths, self._room, [number for number, one in enumerate(self._columns) if one.whole])
         if not self._begun:
             self._begun = True
             yield self._line([column.heading for column in self._columns], widths, painted=False)
@@ -71,17 +75,23 @@ def fitting(widths: Sequence[int], ranks: Sequence[int], room: int | None) -> li
     return kept
 
 
-def squeezed(widths: Sequence[int], room: int | None) -> list[int]:
-    """Take from the widest column, cell by cell, until all fit."""
+def squeezed(widths: Sequence[int], room: int | None, whole: Collection[int] = ()) -> list[int]:
+    """Take from the widest column, but not from whole ones, cell by cell, until all fit."""
     left = list(widths)
-    while room is not None and _total(left) > room and max(left) > _NARROWEST:
-        left[left.index(max(left))] -= 1
+    others = [number for number in range(len(left)) if number not in whole]
+    while room is not None and _total(left) > room:
+        widest = max(others, key=left.__getitem__)
+        if left[widest] <= (_NARROW if whole else _NARROWEST):
+            break
+        left[widest] -= 1
     return left
 
 
-def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]], now: datetime) -> None:
-    """Print a small table of texts."""
-    columns = [_numbered(heading, number) for number, heading in enumerate(headings)]
+def print_rows(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], now: datetime, *, whole: Collection[str] = ()
+) -> None:
+    """Print a small table of texts; columns of some headings are never cut."""
+    columns = [replace(_numbered(heading, number), whole=heading in whole) for number, heading in enumerate(headings)]
     for line in Table(columns, render.room()).lines(rows, now):
         render.out(line)
 

@@ -5,24 +5,25 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
 
 from lcm import config, log
-from lcm.cli import contexts
+from lcm.api.sign_in import LINK, link_path
+from lcm.cli import contexts, local_context
+from lcm.cli.local_context import ADMIN, Kept
 from lcm.cli.render import out
 from lcm.cli.stopping import stop_on_signals
 from lcm.compose import UP_PORT, Embedded, Running, embedded
 from lcm.config import Settings
+from lcm.control.sign_in import SignIns
 from lcm.data_folder import STORE
 from lcm.model.identity import Role
 from lcm.sim.cml.pace import FASTEST
 from lcm.store.base import everything
-
-CONTEXT: Final = "local"
-ADMIN: Final = "local-admin"
+from lcm.system import SystemClock
 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Folder for the data; LCM_DATA_DIR, else .data.")
@@ -52,32 +53,33 @@ def with_options(settings: Settings, **said: object) -> Settings:
 async def _up(settings: Settings, speed: float) -> None:
     stop = stop_on_signals()
     async with embedded(settings, speed=speed) as it:
-        await _remember(it.running)
-        await _greet(it, settings, speed)
+        kept = await local_context.keep(it.running, settings.data_dir)
+        await _greet(it, settings, speed, kept)
         await it.running.parts.until(stop)
         out("Stopping.")
     out("Stopped; everything is on disk.")
 
 
-async def _remember(running: Running) -> None:
-    """Make the command line work at once: with the token of last time if this store knows it, else with a new one."""
-    known = contexts.read().find(CONTEXT)
-    token = known.token if known and running.tokens.find(known.token.reveal()) else None
-    if token is None:
-        token, _ = await running.tokens.make(ADMIN, Role.ADMIN)
-    contexts.remember(CONTEXT, running.url, token, make_current=True)
+async def _link(running: Running) -> str:
+    """Make a link with which a browser signs in as the administrator."""
+    sign_ins = SignIns(running.store, running.tokens, clock=SystemClock())
+    code, _ = await sign_ins.invite(ADMIN, Role.ADMIN, also=[local_context.note(running, "create", LINK, ADMIN)])
+    return running.url + link_path(code.reveal())
 
 
-async def _greet(it: Embedded, settings: Settings, speed: float) -> None:
+async def _greet(it: Embedded, settings: Settings, speed: float, kept: Kept) -> None:
     state = await everything(it.running.store, "")
     lcm = _command()
+    use = "which is now the current one" if kept.current else f"for `{lcm} context use {kept.name}`: another one runs"
     out(
         f"Lablet Cloud Manager {metadata.version('lablet-cloud-manager')} runs at {it.running.url}\n"
         f"  data      {(settings.data_dir / STORE).absolute()}: {len(state.entries)} keys, revision {state.revision},"
         f" epoch {it.running.store.epoch}\n"
         f"  allocator {_free(it)}\n"
         f"  cloud     simulated, at {speed:g} times the clock's speed\n"
-        f"  sign-in   {ADMIN}, through the context {CONTEXT!r} in {contexts.file()}, which is now the current one\n"
+        f"  sign-in   {ADMIN}, through the context {kept.name!r} in {contexts.file()}, {use}\n"
+        f"  browser   {await _link(it.running)}\n"
+        f"            signs in once, within ten minutes; `{lcm} sign-in` prints another\n"
         "\n"
         "In another terminal:\n"
         f"  {lcm} apply -f examples/first   a template, a pool, a worker, a lab, settings\n"

@@ -80,16 +80,16 @@ def goal_of(noun: Noun, text: str) -> Goal:
     raise typer.BadParameter(f"{text!r} is nothing to wait for; {_FORMS}", param_hint="--for")
 
 
-def span_of(text: str) -> timedelta:
+def span_of(text: str, hint: str = "--timeout") -> timedelta:
     """Read a length of time such as 90s, 10m or 1h30m."""
     found = _SPAN.fullmatch(text.strip())
     if not found or not any(found.groups()):
-        raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 10m or 2h", param_hint="--timeout")
+        raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 10m or 2h", param_hint=hint)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     try:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError as error:
-        raise typer.BadParameter(f"{text!r} is too long", param_hint="--timeout") from error
+        raise typer.BadParameter(f"{text!r} is too long", param_hint=hint) from error
 
 
 def reachable(machine: Machine[Any], phase: str) -> set[str]:

@@ -25,7 +25,8 @@ from lcm.control.plane import (
 from lcm.control.records import kind_of
 from lcm.control.stepping import moved
 from lcm.model.errors import Fault, IllegalStep, Invalid, Refused
-from lcm.model.resource import story
+from lcm.model.resource import Minutes, story
+from lcm.model.rules import YEARS
 from lcm.model.session import SESSION, LabletSession, SessionPhase
 from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase
 from lcm.model.worker_steps import WORKER
@@ -49,7 +50,7 @@ def acted(resource: R, action: Action, *, now: datetime, author: str, longest: t
         case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze():
             made = _worker(resource, action, now, author)
         case LabletSession(), Extend(minutes=minutes):
-            made = _extended(resource, timedelta(minutes=minutes), now, longest)
+            made = _extended(resource, _span("minutes", minutes), now, longest)
         case LabletSession(), Terminate(reason=reason):
             made = terminated(resource, now=now, author=author, reason=reason or "ended by request")
         case _:
@@ -87,7 +88,7 @@ def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str)
         raise Refused(f"{worker.metadata.name} is being deleted")
     match action:
         case Drain(deadline_minutes=minutes):
-            span = timedelta(minutes=minutes) if minutes else None
+            span = _span("deadline_minutes", minutes) if minutes is not None else None
             drain = drained(worker, span, now=now, author=author, reason="drain asked for")
             return _wanted(drain, "stopped")
         case Undrain():
@@ -97,7 +98,8 @@ def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str)
         case Resume():
             return _wanted(worker, "running")
         case Snooze(minutes=minutes):
-            return _snoozed(worker, timedelta(minutes=minutes or worker.spec.idle.snooze_minutes), now)
+            usual = worker.spec.idle.snooze_minutes
+            return _snoozed(worker, _span("minutes", usual if minutes is None else minutes), now)
 
 
 def _undrained(worker: LabWorker, now: datetime, author: str) -> LabWorker:
@@ -139,14 +141,28 @@ def _extended(session: LabletSession, span: timedelta, now: datetime, longest: t
         raise Refused(f"{session.metadata.name} is being deleted")
     if status.ends_at is None:
         raise Refused(f"{session.metadata.name} has no end yet: its time begins when it runs")
-    end = status.ends_at + span
+    end = _later(status.ends_at, span)
     _hold_to(session, end, now, longest)
     return _status(
         session,
         ends_at=end,
         expires_at=end if session.spec.timeslot_end is not None else status.expires_at,
-        claim=msgspec.structs.replace(status.claim, end=status.claim.end + span) if status.claim else None,
+        claim=msgspec.structs.replace(status.claim, end=_later(status.claim.end, span)) if status.claim else None,
     )
+
+
+def _span(field: str, minutes: int) -> timedelta:
+    try:
+        return timedelta(minutes=msgspec.convert(minutes, Minutes))
+    except msgspec.ValidationError as error:
+        raise Invalid(Fault(field, f"{minutes} is no such number", "use whole minutes, at most a year")) from error
+
+
+def _later(moment: datetime, span: timedelta) -> datetime:
+    """Add to a moment, within the years that slots are held to."""
+    if moment.year > YEARS[1] or (moment + span).year > YEARS[1]:
+        raise Invalid(Fault("minutes", "too far away", f"use so many that it ends before the year {YEARS[1] + 1}"))
+    return moment + span
 
 
 def _hold_to(session: LabletSession, end: datetime, now: datetime, longest: timedelta | None) -> None:

@@ -16,7 +16,7 @@ from lcm.control.records import kind_of
 from lcm.control.references import Sought, Target, choose
 from lcm.control.stepping import TEARDOWN
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Forbidden, Invalid
+from lcm.model.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.identity import SEES_ALL, SERVICE, Caller, Subject
 from lcm.model.kinds import Resource
 from lcm.model.reservation import Reservation
@@ -56,6 +56,9 @@ def held(resource: Resource, wanted: Sought | None, found: Sequence[Target]) -> 
         target = choose(wanted, found) if wanted else None
     except Invalid as error:
         faults += error.faults
+    except Conflict:
+        if not faults:
+            raise
     if faults:
         raise Invalid(*faults)
     return target

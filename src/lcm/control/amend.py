@@ -61,9 +61,10 @@ def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401
 def _priority(old: int, new: int, caller: Caller) -> int:
     if caller.role in SEES_ALL:
         return new
-    if new not in (0, old):
-        raise Forbidden("only staff may change a priority")
-    return old
+    # 0 is what the field holds when nobody wrote it.
+    if new > old and new != 0:
+        raise Forbidden("only staff may raise a priority")
+    return old if new == 0 else new
 
 
 def _fixed(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects of one kind

@@ -3,26 +3,36 @@
 Somebody who writes in between only makes the rest be planned anew. Used by `local`; `bundles` packs the commits.
 """
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from lcm.control.bundles import Item, bundled
+from lcm.control.bundles import Item, bundled, weighed
+from lcm.control.deletion import present
 from lcm.control.drafts import Drafts, Quota
-from lcm.control.ledger import ATTEMPTS, Ledger
-from lcm.control.plane import LONGEST_APPLY, Applied, Document
-from lcm.control.records import Record, key_of, opened
-from lcm.control.references import Sought, Target, stored
+from lcm.control.ledger import ATTEMPTS, Ledger, taken
+from lcm.control.plane import LONGEST_APPLY, Applied, Document, Ref, ref_of
+from lcm.control.records import Record, key_of, nameable, opened
+from lcm.control.references import Sought, Target, sought
+from lcm.control.verdicts import Breath, Verdicts
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Fault, Invalid, TooLarge
+from lcm.model.errors import Conflict, Fault, Forbidden, Invalid, TooLarge
 from lcm.model.identity import Verb, sees
 from lcm.model.kinds import KINDS, Resource
 from lcm.model.pool import WorkerTemplate
-from lcm.store.base import MAX_OPERATIONS, Entry, Store, everything
+from lcm.model.resource import DEFAULT_NAMESPACE
+from lcm.store.base import MAX_OPERATIONS, Entry, everything
 
-Read = Callable[[object], Resource]
+
+class Read(Protocol):
+    """Gives a document its type; what it says nothing of may stay as it is in what it is put onto."""
+
+    def __call__(self, document: object, *, onto: Resource | None) -> Resource:
+        """Raise Invalid with every fault."""
+        ...
+
+
 ORDER: Final = (
     "SystemSettings",
     "WorkerTemplate",
@@ -37,15 +47,17 @@ ORDER: Final = (
 _FEW: Final = 32
 """So many objects are read one by one; more of one kind and namespace, by a scan."""
 
-_BREATH: Final = 100
-"""So many documents are worked on before others get their turn."""
+Family = tuple[str, str, str]
+"""A kind, a namespace, and a name without its version."""
+
+_TWICE: Final = Fault("metadata.name", "the same object twice", "keep one of them")
 
 
 @dataclass(slots=True)
 class Known:
     """What names may mean: what the store holds, and what was admitted just now."""
 
-    store: Store
+    ledger: Ledger
     read: dict[Sought, Sequence[Target]] = field(default_factory=dict)
     fresh: dict[tuple[type, str, str], dict[str, Target]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -58,7 +70,7 @@ class Known:
     async def found(self, wanted: Sought) -> Sequence[Target]:
         """Give every object that a name may mean."""
         if wanted not in self.read:
-            self.read[wanted] = await stored(self.store, wanted)
+            self.read[wanted] = await present(self.ledger, wanted)
         fresh = self.fresh.get((wanted.kind, wanted.namespace, _family(wanted.name)), {})
         mine = [one for name, one in fresh.items() if not wanted.exact or name == wanted.name]
         return [*mine, *(one for one in self.read[wanted] if one.metadata.name not in fresh)]
@@ -77,64 +89,91 @@ class Application:
         """Create or replace every object, or none if one may not be."""
         if len(documents) > LONGEST_APPLY:
             raise TooLarge(f"{len(documents)} documents at once; the limit is {LONGEST_APPLY}")
-        resources = await self._typed(documents)
-        for kind in dict.fromkeys(map(type, resources)):
+        verdicts = Verdicts()
+        entries = await self._entries(documents)
+        resources = await self._typed(dict(enumerate(documents)), entries, verdicts)
+        for kind in dict.fromkeys(type(resource) for _, resource in resources):
             self.ledger.allow(Verb.WRITE, kind)
-        items = await self._planned(list(enumerate(resources)))
+        lost = {_family_of(documents[place]) for place in verdicts.found}
+        items = await self._planned(resources, entries, verdicts, lost)
+        verdicts.settle()
         await self.quota(self.ledger.caller, [item.after for item in items if item.is_new])
         done = {item.place: item.applied() for item in items if dry_run or item.draft is None}
-        await self._write([item for item in items if item.place not in done], done)
-        return [done[place] for place in range(len(resources))]
+        await self._write([item for item in items if item.place not in done], done, documents)
+        return [done[place] for place in range(len(documents))]
 
-    async def _typed(self, documents: Sequence[Document]) -> list[Resource]:
-        faults: list[Fault] = []
-        resources: dict[str, Resource] = {}
-        for place, document in enumerate(documents):
-            await _breathe(place)
+    async def _typed(
+        self, documents: Mapping[int, Document], entries: Mapping[str, Entry], verdicts: Verdicts
+    ) -> list[tuple[int, Resource]]:
+        """Read every document that can be read, each with its place."""
+        resources: dict[str, tuple[int, Resource]] = {}
+        breath = Breath()
+        for place, document in documents.items():
+            await breath.take()
+            if verdicts.enough:
+                break
             try:
-                resource = self.read(document)
+                resource = self.read(document, onto=self._stored(document, entries))
             except Invalid as error:
-                faults += _placed(place, error)
+                verdicts.add(place, error)
                 continue
             if key_of(resource) in resources:
-                faults.append(Fault(f"documents[{place}].metadata.name", "the same object twice", "keep one of them"))
-            resources[key_of(resource)] = resource
-        if faults:
-            raise Invalid(*faults)
+                verdicts.add(place, Invalid(_TWICE))
+            else:
+                resources[key_of(resource)] = (place, resource)
         return list(resources.values())
 
-    async def _planned(self, resources: Sequence[tuple[int, Resource]]) -> list[Item]:
-        """Admit every document against the store and those before it; raises Invalid with the faults of all."""
-        entries = await self._entries([resource for _, resource in resources])
-        known, items, faults = Known(self.ledger.store), list[Item](), list[Fault]()
-        for count, (place, resource) in enumerate(sorted(resources, key=_rank)):
-            await _breathe(count)
+    def _stored(self, document: object, entries: Mapping[str, Entry]) -> Resource | None:
+        """Give what a document is put onto, as far as that exists for the caller."""
+        ref = _named(document)
+        entry = entries.get(ref.key) if ref else None
+        found = opened(entry, ref.kind) if ref and entry else None
+        return found if found is not None and sees(self.ledger.caller, found) else None
+
+    async def _planned(
+        self,
+        resources: Sequence[tuple[int, Resource]],
+        entries: Mapping[str, Entry],
+        verdicts: Verdicts,
+        lost: Collection[Family] = (),
+    ) -> list[Item]:
+        """Admit every document against the store and those before it, and note what speaks against each.
+
+        That one refers to what is `lost`, documents that cannot be read, is not held against it.
+        """
+        known, items, breath = Known(self.ledger), list[Item](), Breath()
+        for place, resource in sorted(resources, key=_rank):
+            await breath.take()
+            if verdicts.enough:
+                break
             try:
                 item = await self._item(place, resource, entries.get(key_of(resource)), known)
-            except Invalid as error:
-                faults += _placed(place, error)
+            except (Invalid, Conflict, Forbidden) as error:
+                verdicts.add(place, error, but=_reference_to(lost, resource))
                 continue
             known.add(item.after)
             items.append(item)
-        if faults:
-            raise Invalid(*faults)
         return items
 
     async def _item(self, place: int, resource: Resource, entry: Entry | None, known: Known) -> Item:
+        return weighed(await self._drafted(place, resource, entry, known), self.ledger.clock.now())
+
+    async def _drafted(self, place: int, resource: Resource, entry: Entry | None, known: Known) -> Item:
         if entry is None:
             return Item(place, resource, None, await self.drafts.new(resource, found=known.found))
         record = Record(opened(entry, type(resource)), entry)
         if not sees(self.ledger.caller, record.resource):
-            raise Conflict(entry.key, wanted=0, found=entry.revision)
+            raise taken(ref_of(resource))
         demanded = resource.metadata.resource_version
         if demanded not in (0, entry.revision):
             raise Conflict(entry.key, wanted=demanded, found=entry.revision)
         return Item(place, resource, record, await self.drafts.changed(record, resource, found=known.found))
 
-    async def _entries(self, resources: Iterable[Resource]) -> dict[str, Entry]:
+    async def _entries(self, documents: Iterable[object]) -> dict[str, Entry]:
+        """Read what is stored of the objects that documents are about."""
         groups: dict[str, list[str]] = defaultdict(list)
-        for resource in resources:
-            groups[KINDS[resource.kind].key(resource.metadata.namespace, "")].append(key_of(resource))
+        for ref in filter(None, map(_named, documents)):
+            groups[ref.known.key(ref.namespace, "")].append(ref.key)
         entries: list[Entry | None] = []
         for prefix, keys in groups.items():
             if len(keys) > _FEW:
@@ -143,7 +182,7 @@ class Application:
                 entries += [await self.ledger.store.get(key) for key in keys]
         return {entry.key: entry for entry in entries if entry is not None}
 
-    async def _write(self, items: Sequence[Item], done: dict[int, Applied]) -> None:
+    async def _write(self, items: Sequence[Item], done: dict[int, Applied], documents: Sequence[Document]) -> None:
         """Write items, and what the commits made of them into `done`; what somebody disturbs is planned anew.
 
         Smaller commits are harder to disturb; the Conflict of one that holds one object names the first not written.
@@ -158,18 +197,38 @@ class Application:
                 if in_vain == ATTEMPTS:
                     raise
                 most = max(1, most // 2)
-                items = await self._planned([(item.place, item.resource) for item in items if item.place not in done])
+                items = await self._again(
+                    {item.place: documents[item.place] for item in items if item.place not in done}
+                )
                 done |= {item.place: item.applied() for item in items if item.draft is None}
             items = [item for item in items if item.place not in done]
+
+    async def _again(self, documents: Mapping[int, Document]) -> list[Item]:
+        """Plan anew what is not written yet."""
+        verdicts, entries = Verdicts(late=True), await self._entries(documents.values())
+        planned = await self._planned(await self._typed(documents, entries, verdicts), entries, verdicts)
+        verdicts.settle()
+        return planned
 
     async def _commit(self, items: Sequence[Item], done: dict[int, Applied], *, most: int) -> None:
         written: dict[str, int] = {}
         for bundle in bundled(items, now=self.ledger.clock.now(), most=most):
             extra = await self.quota(self.ledger.caller, [item.after for item in bundle.items if item.is_new])
-            revision = await self.ledger.submit([*bundle.ops, *bundle.checks(written), *extra], bundle.events)
+            ops = [*bundle.ops, *bundle.checks(written), *extra]
+            revision = await self.ledger.submit(ops, bundle.events, deeds=bundle.deeds)
             for item in bundle.items:
                 written[item.key] = revision
                 done[item.place] = item.applied(revision)
+
+
+def _named(document: object) -> Ref[Resource] | None:
+    """Say which object a document is about, before it is read; None if it cannot be read."""
+    said = document if isinstance(document, Mapping) else {}
+    known, metadata = KINDS.get(str(said.get("kind"))), said.get("metadata")
+    if known is None or not isinstance(metadata, Mapping):
+        return None
+    ref: Ref[Resource] = Ref(known.struct, str(metadata.get("name")), str(metadata.get("namespace", DEFAULT_NAMESPACE)))
+    return ref if nameable(ref) else None
 
 
 def _rank(placed: tuple[int, Resource]) -> int:
@@ -180,15 +239,17 @@ def _family(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _placed(place: int, error: Invalid) -> list[Fault]:
-    """Say in which document each fault is."""
-    where = f"documents[{place}]"
-    return [
-        Fault(where if fault.path == "document" else f"{where}.{fault.path}", fault.problem, fault.remedy)
-        for fault in error.faults
-    ]
+def _family_of(document: object) -> Family:
+    """Say by what a document that cannot be read was to be found."""
+    said = document if isinstance(document, Mapping) else {}
+    metadata = said.get("metadata")
+    named = metadata if isinstance(metadata, Mapping) else {}
+    return str(said.get("kind")), str(named.get("namespace", DEFAULT_NAMESPACE)), _family(str(named.get("name")))
 
 
-async def _breathe(count: int) -> None:
-    if count % _BREATH == _BREATH - 1:
-        await asyncio.sleep(0)
+def _reference_to(lost: Collection[Family], resource: Resource) -> str | None:
+    """Say where an object refers to one of these; None if it does not."""
+    wanted = sought(resource)
+    if wanted is None or (wanted.kind.__name__, wanted.namespace, _family(wanted.name)) not in lost:
+        return None
+    return wanted.path

@@ -1,23 +1,26 @@
 """Packing changes of many objects into commits within the store's limits. Pure. Used by `applying` and `importing`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from lcm.control.audit import Deed
 from lcm.control.drafts import Draft
 from lcm.control.plane import Applied
 from lcm.control.records import Record, key_of
 from lcm.control.references import Target, hold
+from lcm.model.errors import Fault, Invalid
 from lcm.model.event import encode
 from lcm.model.kinds import Resource
 from lcm.store.base import MAX_BYTES, MAX_OPERATIONS, Check, Op, Put
 
 _OPERATIONS: Final = MAX_OPERATIONS - 16
 _BYTES: Final = MAX_BYTES - 100_000
-"""What is left of a commit for its fence, its events and what a quota or guard adds."""
+"""What is left of a commit for its fence, its events, its audit record and what a quota or guard adds."""
 
 _OVERHEAD_BYTES: Final = 16
+_SMALLER: Final = "make it smaller, or several of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Item:
     resource: Resource
     record: Record[Any] | None
     draft: Draft[Any] | None
+    alone: "Bundle | None" = field(default=None, compare=False, repr=False)
+    """What it would be as a commit of its own, once that is known."""
 
     @property
     def key(self) -> str:
@@ -70,8 +75,13 @@ class Bundle:
     targets: dict[str, Target] = field(default_factory=dict)
     size: int = 0
 
+    @property
+    def deeds(self) -> Sequence[Deed]:
+        """What the audit is to know of it."""
+        return [item.draft.edit.deed() for item in self.items if item.draft is not None]
+
     def takes(self, other: "Bundle", most: int) -> bool:
-        """Tell whether another fits in as well; one that is too large for any commit is alone with the error."""
+        """Tell whether another fits in as well."""
         return not self.items or (
             len(self.ops) + len(self.targets) + len(other.ops) + len(other.targets) <= _OPERATIONS
             and self.size + other.size <= _BYTES
@@ -96,13 +106,23 @@ def bundled(items: Sequence[Item], *, now: datetime, most: int = MAX_OPERATIONS)
     """Pack items in their order, at most so many a commit."""
     bundle = Bundle()
     for item in items:
-        one = _single(item, now)
+        one = item.alone or _single(item, now)
         if not bundle.takes(one, most):
             yield bundle
             bundle = Bundle()
         bundle.add(one)
     if bundle.items:
         yield bundle
+
+
+def weighed(item: Item, now: datetime) -> Item:
+    """Give an item with its commit made ready; raises Invalid if no commit could hold it."""
+    if item.draft is None:
+        return item
+    alone = _single(item, now)
+    if alone.size > _BYTES:
+        raise Invalid(Fault("document", f"{alone.size} bytes as it is kept; the limit is {_BYTES}", _SMALLER))
+    return replace(item, alone=alone)
 
 
 def _single(item: Item, now: datetime) -> Bundle:

@@ -6,11 +6,10 @@
 Nothing is decided here: each verb is one request to `api`, and its errors are raised as the plane there raised them.
 """
 
-import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -29,12 +28,11 @@ from lcm.control.plane import (
     Imported,
     Listing,
     Ref,
-    SessionAction,
-    WorkerAction,
     ref_of,
 )
 from lcm.control.records import nameable
 from lcm.control.wire import (
+    ACTIONS,
     FENCE,
     IDEMPOTENCY_KEY,
     Documents,
@@ -45,6 +43,7 @@ from lcm.control.wire import (
     Results,
     StatusReport,
     Who,
+    check_request,
     report_of,
 )
 from lcm.model.errors import Fault, Gone, Invalid
@@ -54,7 +53,6 @@ from lcm.model.machine import USER
 from lcm.model.resource import Status
 from lcm.model.secret import Secret
 from lcm.model.selector import EVERYTHING, Where, parse, write
-from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, WorkerTelemetry
 from lcm.store.base import Fence, Lease
 
@@ -62,11 +60,6 @@ R = TypeVar("R", bound=Resource)
 
 _MERGE_PATCH: Final = {"Content-Type": "application/merge-patch+json"}
 _LEASES: Final = "/api/internal/leases"
-_ACTIONS: Final[Mapping[type, tuple[type[Action], ...]]] = {
-    LabWorker: get_args(WorkerAction),
-    LabletSession: get_args(SessionAction),
-}
-_REQUEST: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 class HttpPlane:
@@ -167,7 +160,7 @@ class HttpPlane:
 
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
         name = type(action).__struct_config__.tag
-        if not isinstance(action, _ACTIONS.get(ref.kind, ())):  # the API has no path for it
+        if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
             raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "see its kind's actions"))
         path = f"{_path(ref)}/{name}"
         query = _within(ref) | _dry(dry_run=dry_run)
@@ -180,8 +173,9 @@ class HttpPlane:
         body = StatusReport(resource_version=resource.metadata.resource_version, status=seen, reason=reason)
         return read(await self._write("POST", f"{_internal(ref)}/status", _within(ref), body), ref.kind)
 
-    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> None:
-        await self._write("POST", f"{_internal(ref)}/metrics", _within(ref), report_of(telemetry))
+    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> WorkerTelemetry:
+        answer = await self._write("POST", f"{_internal(ref)}/metrics", _within(ref), report_of(telemetry))
+        return read(answer, WorkerTelemetry)
 
     async def telemetry(self, ref: Ref[LabWorker]) -> WorkerTelemetry | None:
         try:
@@ -246,8 +240,8 @@ class HttpPlane:
 
 
 def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:
-    if request is not None and not _REQUEST.fullmatch(request):
-        raise Invalid(Fault(IDEMPOTENCY_KEY, "not of the expected form", "use 1 to 200 visible characters"))
+    if request is not None:
+        check_request(request)
     return (
         ({FENCE: f"{fence.lease};{fence.term}"} if fence else {})
         | ({} if at is None else {"If-Match": f'"{at}"'})

@@ -17,6 +17,7 @@ import msgspec
 
 from lcm.control.problems import Problem, error_of
 from lcm.control.wire import DEAD_SECONDS
+from lcm.model.bearer import bearer
 from lcm.model.errors import Fault, Invalid, LcmError, Stuck, Unreachable
 from lcm.model.secret import Secret
 from lcm.store.codec import read_known
@@ -58,9 +59,10 @@ class Line:
     ) -> None:
         self.limits = limits
         self.closed = False
+        presented = f"Bearer {bearer(token.reveal(), 'token').reveal()}"
         self._client = httpx.AsyncClient(
             base_url=_checked(url),
-            headers=_HEADERS | {"Authorization": f"Bearer {token.reveal()}"} | ({"Lcm-Actor": actor} if actor else {}),
+            headers=_HEADERS | {"Authorization": presented} | ({"Lcm-Actor": actor} if actor else {}),
             timeout=_time_limits(limits, limits.request_seconds),
             transport=transport or _network(url, trust),
             trust_env=False,  # a proxy for the internet does not lead to our own API
@@ -129,7 +131,9 @@ def read(body: bytes | msgspec.Raw, kind: type[T]) -> T:
 
 def unanswered(request: httpx.Request, error: Exception) -> Unreachable:
     """Say that no answer came."""
-    return Unreachable(f"{request.method} {request.url}: {str(error) or type(error).__name__}")
+    # That error repeats the header that it complains of, and a header may hold a secret.
+    said = "" if isinstance(error, httpx.LocalProtocolError) else str(error)
+    return Unreachable(f"{request.method} {request.url}: {said or type(error).__name__}")
 
 
 def told(response: httpx.Response) -> LcmError:

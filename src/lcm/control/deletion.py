@@ -4,7 +4,8 @@ What has a life of its own is told to end it and is removed with its last step. 
 then its users are looked for, then it is removed or unmarked again: whoever refers to it in between sees the mark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,23 +13,27 @@ import msgspec
 
 from lcm.control.actions import drained, terminated
 from lcm.control.ledger import Edit, Ledger, persistently
-from lcm.control.plane import R, Ref
+from lcm.control.plane import R, Ref, ref_of
 from lcm.control.records import Record, mentions, opened
-from lcm.control.references import refers_to
+from lcm.control.references import Sought, Target, lingers, refers_to, stored
 from lcm.control.stepping import moved, over
+from lcm.model.clock import Clock
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Refused
+from lcm.model.errors import Conflict, Gone, Refused
+from lcm.model.identity import Caller, Role, sees
 from lcm.model.kinds import KINDS, Resource
+from lcm.model.machine import CONTROL_PLANE
 from lcm.model.pool import POOL, LabWorkerPool, PoolPhase, WorkerTemplate
 from lcm.model.reservation import Reservation, ReservationPhase
 from lcm.model.session import LabletSession
 from lcm.model.worker import HOSTING, LabWorker
-from lcm.store.base import everything
+from lcm.store.base import Store, everything
 
 _USERS: Final[Mapping[type, tuple[type[Resource], ...]]] = {
     WorkerTemplate: (LabWorkerPool,),
     LabletDefinition: (LabletSession, Reservation),
 }
+_PLANE: Final = Caller(name=CONTROL_PLANE, role=Role.SERVICE, actor=CONTROL_PLANE)
 _NAMED: Final = 5
 _DELETED: Final = "deleted"
 _CANCELLABLE: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACTIVE})
@@ -44,7 +49,7 @@ async def delete(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run: bool) 
         after = dismissed(record.resource, now=ledger.clock.now(), author=ledger.author)
         if dry_run or after is record.resource:
             return after
-        return await ledger.write(Edit(record, after, removed=over(after)))
+        return await ledger.write(Edit(record, after, removed=over(after), verb="delete"))
 
     return await persistently(attempt, unless=lambda _: at is not None)
 
@@ -56,7 +61,7 @@ async def _delete_unused(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run
         if record.resource.metadata.deletion_timestamp is None:
             await _refuse_if_used(ledger, record)
             if dry_run:
-                return _marked(record.resource, ledger.clock.now())
+                return marked(record.resource, ledger.clock.now())
             record, at = await _remarked(ledger, record, ledger.clock.now()), None
         try:
             await _refuse_if_used(ledger, record)
@@ -70,6 +75,34 @@ async def _delete_unused(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run
     return await persistently(attempt, unless=lambda _: at is not None)
 
 
+async def finish_deletions(store: Store, *, clock: Clock) -> int:
+    """Finish the deletions whose callers were stopped half-way, and say how many those were. May be repeated."""
+    finished, ledger = 0, Ledger(store, clock, _PLANE)
+    for kind in _USERS:
+        page = await everything(store, f"{KINDS[kind.__name__].plural}/")
+        for entry in page.entries:
+            if b'"deletion_timestamp":"' in entry.value:
+                finished += await _finish(ledger, opened(entry, kind))
+    return finished
+
+
+async def present(ledger: Ledger, wanted: Sought) -> Sequence[Target]:
+    """Read every object that a name may mean, after deletions that were left half-way are finished."""
+    found = await stored(ledger.store, wanted)
+    finished = [await _finish(ledger, one) for one in found]
+    return await stored(ledger.store, wanted) if any(finished) else found
+
+
+async def _finish(ledger: Ledger, resource: Resource) -> bool:
+    """Remove a marked object whose deleter was stopped, or take the mark away if it is used; False for all others."""
+    if not lingers(resource, ledger.clock.now()):
+        return False
+    ours = Ledger(ledger.store, ledger.clock, _PLANE, record_ids=ledger.record_ids)
+    with suppress(Conflict, Gone, Refused):  # then somebody else was faster, or it is used
+        await delete(ours, ref_of(resource), at=resource.metadata.resource_version, dry_run=False)
+    return True
+
+
 async def _found(ledger: Ledger, ref: Ref[R], at: int | None) -> Record[R]:
     record = await ledger.need(ref)
     if at is not None and record.revision != at:
@@ -79,7 +112,7 @@ async def _found(ledger: Ledger, ref: Ref[R], at: int | None) -> Record[R]:
 
 def dismissed(resource: R, *, now: datetime, author: str) -> R:
     """Mark an object as one that is to go and take the step that leads to its end; the very same if that was done."""
-    made: Resource = _marked(resource, now)
+    made: Resource = marked(resource, now)
     match made:
         case LabWorker() if made.status.phase in HOSTING:
             span = timedelta(minutes=made.spec.drain_deadline_minutes)
@@ -96,7 +129,8 @@ def dismissed(resource: R, *, now: datetime, author: str) -> R:
     return made
 
 
-def _marked(resource: R, now: datetime | None) -> R:
+def marked(resource: R, now: datetime | None) -> R:
+    """Set the mark of an object that is to go, or take it away."""
     if now is not None and resource.metadata.deletion_timestamp is not None:
         return resource
     metadata = msgspec.structs.replace(resource.metadata, deletion_timestamp=now)
@@ -110,7 +144,8 @@ def _released(resource: R) -> R:
 
 async def _remarked(ledger: Ledger, record: Record[R], now: datetime | None) -> Record[R]:
     """Set the mark, or take it away."""
-    resource = await ledger.write(Edit(record, _marked(record.resource, now), quiet=True))
+    verb = "mark" if now else "unmark"
+    resource = await ledger.write(Edit(record, marked(record.resource, now), quiet=True, verb=verb))
     return Record(resource, msgspec.structs.replace(record.entry, revision=resource.metadata.resource_version))
 
 
@@ -118,15 +153,24 @@ async def _refuse_if_used(ledger: Ledger, record: Record[R]) -> None:
     """Raise Refused while others refer to an object that have not ended."""
     target = record.resource
     assert isinstance(target, WorkerTemplate | LabletDefinition)
-    users: list[str] = []
+    users: list[Resource] = []
     for kind in _USERS[type(target)]:
         known = KINDS[kind.__name__]
         page = await everything(ledger.store, f"{known.plural}/{target.metadata.namespace}/")
         some = (opened(entry, kind) for entry in page.entries if mentions(entry, target.metadata.name))
-        users += [f"{known.name} {one.metadata.name}" for one in some if refers_to(one, target) and _lives(one)]
+        users += [one for one in some if refers_to(one, target) and _lives(one)]
     if users:
-        named = ", ".join(users[:_NAMED]) + (f" and {len(users) - _NAMED} more" if len(users) > _NAMED else "")
-        raise Refused(f"{target.kind} {target.metadata.name} is used by {named}; delete or change those first")
+        told = _told(users, ledger.caller)
+        raise Refused(f"{target.kind} {target.metadata.name} is used by {told}; those must be deleted or changed first")
+
+
+def _told(users: Sequence[Resource], caller: Caller) -> str:
+    """Name users of something, as far as they exist for the caller, and count the rest."""
+    shown = [f"{one.kind} {one.metadata.name}" for one in users if sees(caller, one)][:_NAMED]
+    rest = len(users) - len(shown)
+    if not shown:
+        return f"{rest} of other people's objects"
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def _lives(resource: Resource) -> bool:

@@ -9,10 +9,12 @@ from typing import Generic
 
 from lcm.control.admit import admitted, held
 from lcm.control.amend import amended
+from lcm.control.deletion import marked, present
 from lcm.control.ledger import Edit, Ledger
 from lcm.control.plane import R
 from lcm.control.records import Record
-from lcm.control.references import Found, Sought, Target, sought, stored
+from lcm.control.references import Found, Sought, Target, lingers, refuse_marked, sought
+from lcm.control.sealing import UNSEALED, Sealing
 from lcm.model.identity import Caller
 from lcm.model.kinds import Resource
 from lcm.store.base import Op
@@ -41,9 +43,11 @@ class Drafts:
 
     ledger: Ledger
     ids: Callable[[], str]
+    sealing: Sealing = UNSEALED
 
     async def new(self, resource: R, *, found: Found | None = None) -> Draft[R]:
         """Admit a new object; `found` gives what its names may mean, else the store does."""
+        resource = self.sealing.kept(None, resource)
         wanted = sought(resource)
         target = held(resource, wanted, await self._among(wanted, found))
         made = admitted(
@@ -58,7 +62,12 @@ class Drafts:
 
     async def changed(self, record: Record[R], wanted: R, *, found: Found | None = None) -> Draft[R] | None:
         """Admit a change; None means that nothing differs."""
+        wanted = self.sealing.kept(record.resource, wanted)
         after = amended(record.resource, wanted, caller=self.ledger.caller)
+        if lingers(record.resource, self.ledger.clock.now()):
+            after = marked(after, None)
+        else:
+            refuse_marked(record.resource)
         if after is record.resource:
             return None
         refers = sought(after)
@@ -68,4 +77,4 @@ class Drafts:
     async def _among(self, wanted: Sought | None, found: Found | None) -> Sequence[Target]:
         if wanted is None:
             return ()
-        return await (found(wanted) if found else stored(self.ledger.store, wanted))
+        return await (found(wanted) if found else present(self.ledger, wanted))

@@ -6,6 +6,7 @@ duplicate on any replica. Called by the event stream of `api`.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from typing import Final, NamedTuple, Protocol
@@ -37,7 +38,7 @@ class Position(NamedTuple):
 class Frame(Protocol):
     """Writes an event as subscribers receive it."""
 
-    def __call__(self, event: Event, at: Position) -> bytes:
+    def __call__(self, event: Event, at: Position, epoch: str) -> bytes:
         """Give the bytes."""
         ...
 
@@ -164,6 +165,12 @@ class Feed:
         if not members:
             self._groups.pop(question, None)
 
+    def tell_all(self, frame: bytes) -> None:
+        """Send every subscriber something that is no event."""
+        for _, members in self._groups.values():
+            for subscriber in members:
+                subscriber.put(frame, sys.maxsize)
+
     async def _read(self) -> None:
         page = await self._store.scan("", limit=1)
         self.revision = page.revision
@@ -175,7 +182,7 @@ class Feed:
     def _publish(self, happened: Happened) -> None:
         for place, raw in enumerate(happened.events):
             event = decode(raw)
-            frame = self._frame(event, Position(happened.revision, place))
+            frame = self._frame(event, Position(happened.revision, place), self.epoch)
             for question, members in self._groups.values():
                 if question.wants(event):
                     for subscriber in members:
@@ -187,7 +194,7 @@ class Feed:
         for place, raw in enumerate(happened.events):
             at = Position(happened.revision, place)
             if at > position and question.wants(event := decode(raw)):
-                found.append(self._frame(event, at))
+                found.append(self._frame(event, at, self.epoch))
         return b"".join(found)
 
     def _end_all(self) -> None:

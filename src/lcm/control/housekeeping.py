@@ -1,37 +1,64 @@
-"""Keeps the store small: forgets history of more than an hour ago and requests of more than a day ago.
+"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over.
 
-Started by `compose` in every process that serves the plane; several do no harm.
+Started by `compose` in every process that serves the plane; several do no harm. When the store was at which revision is
+kept in the store itself, so that processes that never live for an hour forget as well.
 """
 
 import asyncio
-from collections import deque
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
-from lcm.control import requests
+from lcm.control import audit, requests, sign_in, sinks, tokens
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Later
-from lcm.store.base import Store
+from lcm.model.resource import Count, Moment, Part
+from lcm.store.base import ABSENT, Put, Store
+from lcm.store.codec import Codec
 
 EVERY: Final = timedelta(minutes=10)
 HISTORY: Final = timedelta(hours=1)
 """How long a watch may be away and still resume."""
+SAMPLES: Final = "housekeeping/samples"
 
+_MOST: Final = 100
+_CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
+
+
+class Sample(Part):
+    """When the store was at which revision."""
+
+    at: Moment
+    revision: Count
+
+
+class Samples(Part):
+    """Samples of one history, oldest first."""
+
+    epoch: str
+    samples: tuple[Sample, ...] = ()
 
 
 class Housekeeping:
     """Compacts and sweeps one store."""
 
-    def __init__(self, store: Store, *, clock: Clock, every: timedelta = EVERY, history: timedelta = HISTORY) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        every: timedelta = EVERY,
+        history: timedelta = HISTORY,
+        audit_kept: timedelta = audit.KEPT,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._every = every
         self._history = history
-        self._samples: deque[tuple[datetime, int]] = deque()
-        """When the store was at which revision, oldest first."""
+        self._audit_kept = audit_kept
 
     async def run(self) -> None:
         """Tidy up again and again, until it is cancelled."""
@@ -45,16 +72,36 @@ class Housekeeping:
     async def tidy(self) -> None:
         """Forget what is old enough, once."""
         now = self._clock.now()
-        page = await self._store.scan(requests.PREFIX, limit=1)
-        self._samples.append((now, page.revision))
-        if (revision := self._old_enough(now)) is not None:
-            await self._store.compact(revision)
-        if swept := await requests.sweep(self._store, now - requests.KEPT):
-            _log.info("old requests forgotten", count=swept)
+        if (revision := await self._old_enough(now)) is not None:
+            needed = await sinks.oldest_needed(self._store, now)
+            await self._store.compact(revision if needed is None else min(revision, needed))
+        swept = {
+            "requests": await requests.sweep(self._store, now - requests.KEPT),
+            "tokens": await tokens.sweep(self._store, now),
+            "sign_in_links": await sign_in.sweep(self._store, now),
+            "audit_records": await audit.sweep(self._store, now - self._audit_kept),
+        }
+        if any(swept.values()):
+            _log.info("old records forgotten", **swept)
 
-    def _old_enough(self, now: datetime) -> int | None:
-        """Take the newest revision that is older than the history to keep."""
-        revision = None
-        while self._samples and self._samples[0][0] <= now - self._history:
-            revision = self._samples.popleft()[1]
-        return revision
+    async def _old_enough(self, now: datetime) -> int | None:
+        """Take the newest revision that is known to be older than the history to keep; None when there is none."""
+        page = await self._store.scan(SAMPLES, limit=1)
+        entry = page.entries[0] if page.entries else None
+        known = self._known(entry.value if entry else None, now)
+        old = [sample for sample in known if sample.at <= now - self._history]
+        kept = [*old[-1:], *known[len(old) :]]
+        if not kept or kept[-1].at <= now - self._every / 2:
+            fresh = Samples(
+                epoch=self._store.epoch, samples=(*kept[1 - _MOST :], Sample(at=now, revision=page.revision))
+            )
+            at = entry.revision if entry else ABSENT
+            await self._store.commit(Put(SAMPLES, _CODEC.encode(fresh), at=at))
+        return old[-1].revision if old else None
+
+    def _known(self, value: bytes | None, now: datetime) -> Sequence[Sample]:
+        """Read what was sampled; what a clock wrote that was far ahead says nothing, nor does another history."""
+        found = _CODEC.decode(value, Samples) if value else None
+        if found is None or found.epoch != self._store.epoch:
+            return []
+        return [sample for sample in found.samples if sample.at <= now + self._every]

@@ -19,7 +19,7 @@ from lcm.control.ledger import Edit, Ledger, persistently
 from lcm.control.plane import BulkImport, DiscoveredInstance, Imported
 from lcm.control.records import opened
 from lcm.model.errors import Fault, Invalid
-from lcm.model.resource import DEFAULT_NAMESPACE, Metadata
+from lcm.model.resource import DEFAULT_NAMESPACE, PRINTED, Metadata
 from lcm.model.worker import AwsSpec, Ec2Facts, LabWorker, LabWorkerSpec
 from lcm.store.base import ABSENT, Put, everything
 
@@ -31,6 +31,7 @@ _UNKNOWN_IMAGE: Final = "unknown"
 """Stands where discovery named no image: the machine runs all the same, and no other can be launched of it."""
 
 _STRANGE: Final = re.compile(r"[^a-z0-9]+")
+_PRINTED: Final = re.compile(PRINTED)
 _LONGEST_NAME: Final = 50
 
 
@@ -67,7 +68,7 @@ class Import:
         for bundle in bundled(items, now=self.ledger.clock.now()):
             names = [item.resource.metadata.name for item in bundle.items]
             guard = Put(_GUARDS + self.found.aws_region, " ".join(names).encode(), at=revision)
-            revision = await self.ledger.submit([*bundle.ops, guard], bundle.events)
+            revision = await self.ledger.submit([*bundle.ops, guard], bundle.events, deeds=bundle.deeds)
             self.made += names
 
     def _alive(self) -> list[DiscoveredInstance]:
@@ -89,7 +90,7 @@ class Import:
         )
         status = msgspec.structs.replace(made.status, ec2=_facts(instance))
         made = msgspec.structs.replace(made, status=status)
-        return Item(place, made, None, Draft(Edit(None, made, origin=IMPORTED)))
+        return Item(place, made, None, Draft(Edit(None, made, origin=IMPORTED, verb="import")))
 
     def _spec(self, instance: DiscoveredInstance) -> LabWorkerSpec:
         named = instance.ami_id or instance.ami_name
@@ -97,8 +98,7 @@ class Import:
             region=self.found.aws_region,
             ami_id=instance.ami_id or (None if named else _UNKNOWN_IMAGE),
             ami_name_pattern=None if instance.ami_id else instance.ami_name or None,
-            # The cloud's own tags cannot be set by others.
-            tags={name: text for name, text in instance.tags.items() if not name.startswith("aws:")},
+            tags={name: text for name, text in instance.tags.items() if _kept(name, text)},
         )
         if instance.instance_type:
             aws = msgspec.structs.replace(aws, instance_type=instance.instance_type)
@@ -123,6 +123,11 @@ def _name(instance: DiscoveredInstance, taken: set[str]) -> str:
     if given and given not in taken and not looks_like_a_uid(given):
         return given
     return f"imported-{_clean(instance.instance_id)}"
+
+
+def _kept(name: str, text: str) -> bool:
+    """Tell whether a tag is one that a document may have too: the cloud's own cannot be set by others."""
+    return not name.startswith("aws:") and all(map(_PRINTED.search, (name, text)))
 
 
 def _clean(text: str) -> str:

@@ -9,14 +9,15 @@ from datetime import datetime
 from typing import Final, Generic, TypeVar
 
 from lcm.control import events
+from lcm.control.audit import NOWHERE, Deed, Origin, Pen, author_of
 from lcm.control.plane import R, Ref
 from lcm.control.records import Record, at_revision, change, creation, find, removal
 from lcm.model.clock import Clock
-from lcm.model.errors import Conflict, Forbidden, Gone
+from lcm.model.errors import Conflict, Forbidden, Gone, Taken
 from lcm.model.event import Event, encode
 from lcm.model.identity import PERMITTED, SERVICE, Caller, Verb, sees
-from lcm.model.machine import USER
-from lcm.store.base import Fence, Op, Store
+from lcm.store.base import Fence, Op, Store, check_commit
+from lcm.system import new_id
 
 T = TypeVar("T")
 ATTEMPTS: Final = 32
@@ -33,12 +34,20 @@ class Edit(Generic[R]):
     origin: str = events.CREATED
     quiet: bool = False
     """It means nothing to the outside."""
+    verb: str = ""
+    """What the audit calls it, where that is more than making, changing or removing."""
 
     def ops(self) -> Sequence[Op]:
         """Say what the store must do."""
         if self.before is None:
             return creation(self.after)
         return removal(self.before) if self.removed else change(self.before, self.after)
+
+    def deed(self) -> Deed:
+        """Say what the audit is to know of it."""
+        usual = "create" if self.before is None else "delete" if self.removed else "update"
+        metadata = self.after.metadata
+        return Deed(verb=self.verb or usual, kind=self.after.kind, name=metadata.name, namespace=metadata.namespace)
 
     def events(self, now: datetime) -> Sequence[Event]:
         """Say what it means to the outside."""
@@ -56,12 +65,13 @@ class Ledger:
     clock: Clock
     caller: Caller
     fence: Fence | None = None
+    origin: Origin = NOWHERE
+    record_ids: Callable[[], str] = new_id
     author: str = field(init=False)
     """Under which name the caller stands in an object's story."""
 
     def __post_init__(self) -> None:
-        served = self.caller.role in SERVICE and self.caller.actor not in ("", USER)
-        object.__setattr__(self, "author", self.caller.actor if served else self.caller.name)
+        object.__setattr__(self, "author", author_of(self.caller))
 
     def allow(self, verb: Verb, kind: type[R]) -> None:
         """Raise Forbidden unless the caller's role may do this with this kind."""
@@ -85,23 +95,42 @@ class Ledger:
             raise missing(ref)
         return record
 
-    async def write(self, edit: Edit[R], *ops: Op) -> R:
+    async def write(self, edit: Edit[R], *ops: Op, reported: bool = False) -> R:
         """Commit one object's change, and return it as it is then."""
-        revision = await self.commit(edit, ops=ops)
+        revision = await self.commit(edit, ops=ops, reported=reported)
         return at_revision(edit.after, revision)
 
-    async def commit(self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = ()) -> int:
-        """Commit changes with the events they cause; return the revision."""
+    def rehearse(self, edit: Edit[R], *ops: Op) -> R:
+        """Hold one object's change against the limits of a commit, which is not made; raises TooLarge or Invalid."""
+        events = [encode(event) for event in edit.events(self.clock.now())]
+        check_commit(self._noted([*edit.ops(), *ops], [edit.deed()]), events, self.fence)
+        return edit.after
+
+    async def commit(
+        self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = (), reported: bool = False
+    ) -> int:
+        """Commit changes with the events they cause; return the revision. What is merely reported is nobody's deed."""
         now = self.clock.now()
         every = [*told, *(event for edit in edits for event in edit.events(now))]
         mine = [op for edit in edits for op in edit.ops()]
-        return await self.submit([*mine, *ops], [encode(event) for event in every])
+        deeds = [] if reported else [edit.deed() for edit in edits]
+        return await self.submit([*mine, *ops], [encode(event) for event in every], deeds=deeds)
 
-    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = ()) -> int:
-        """Write, under the fence. Every write of the plane ends here."""
+    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[Deed]) -> int:
+        """Write, under the fence, what the caller did to what, and who that was. Every write of the plane ends here."""
         if self.fence is not None:
             self.served("write under a lease")
-        return await self.store.commit(*ops, events=events, fence=self.fence)
+        return await self.store.commit(*self._noted(ops, deeds), events=events, fence=self.fence)
+
+    def _noted(self, ops: Sequence[Op], deeds: Sequence[Deed]) -> Sequence[Op]:
+        if not deeds:
+            return ops
+        return [*ops, Pen(self.store, self.clock, self.record_ids).note(self.caller, self.origin, *deeds)]
+
+
+def taken(ref: Ref[R]) -> Taken:
+    """Say that a name is somebody else's, and nothing more about what it is the name of."""
+    return Taken(f"{ref.kind.__name__} {ref.name} in namespace {ref.namespace}: the name is taken")
 
 
 def missing(ref: Ref[R]) -> Gone:

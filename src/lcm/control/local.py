@@ -6,14 +6,18 @@ process for theirs. What each verb does stands in the files it calls.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
 
 from lcm.control import deletion
 from lcm.control.actions import acted
 from lcm.control.applying import Application
+from lcm.control.audit import NOWHERE, Origin, Pen
 from lcm.control.drafts import Draft, Drafts, Quota, unlimited
 from lcm.control.events import measured
 from lcm.control.importing import Import
-from lcm.control.ledger import Edit, Ledger, persistently
+from lcm.control.ledger import Edit, Ledger, persistently, taken
 from lcm.control.listing import listed
 from lcm.control.patching import patched
 from lcm.control.plane import (
@@ -33,20 +37,24 @@ from lcm.control.plane import (
 from lcm.control.records import CODEC, Record, key_of, telemetry_key, written
 from lcm.control.references import hold, sought, stored
 from lcm.control.requests import Request
-from lcm.control.stepping import over, stepped
+from lcm.control.sealing import Sealer, Sealing
+from lcm.control.stepping import over, permit, stepped
 from lcm.control.watching import LocalWatch
 from lcm.model.clock import Clock
-from lcm.model.defaults import beneath
+from lcm.model.defaults import beneath, kept
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Fault, Invalid
 from lcm.model.identity import SEES_ALL, Caller, Verb
-from lcm.model.kinds import Resource
+from lcm.model.kinds import KINDS, Resource
 from lcm.model.resource import API_VERSION, Status
 from lcm.model.selector import EVERYTHING, Where
 from lcm.model.validate import read
 from lcm.model.worker import LabWorker, WorkerTelemetry
 from lcm.store.base import ABSENT, Check, Fence, Lease, Op, Put, Store
 from lcm.system import new_id
+
+_AHEAD: Final = timedelta(minutes=5)
+"""So far another machine's clock may be ahead."""
 
 
 class ControlPlane:
@@ -60,12 +68,22 @@ class ControlPlane:
         ids: Callable[[], str] = new_id,
         defaults: Mapping[str, Document] = {},
         quota: Quota = unlimited,
+        sealer: Sealer | None = None,
+        record_ids: Callable[[], str] = new_id,
     ) -> None:
-        """Work on a store; `defaults` are put beneath the documents of each kind, `quota` is asked before creates."""
+        """Work on a store; `defaults` are put beneath the documents of each kind, `quota` is asked before creates.
+
+        `sealer` has the keys for secrets that people write in clear; without it such documents are refused.
+        `record_ids` names requests and audit records, apart from objects: those are named alike wherever one asks from.
+        """
         self.store = store
         self.clock = clock
         self.ids = ids
         self.quota = quota
+        self.sealing = Sealing(sealer)
+        self.record_ids = record_ids
+        self.pen = Pen(store, clock, record_ids)
+        """Writes down what callers do to what is no object."""
         self._defaults = defaults
 
     @property
@@ -73,36 +91,53 @@ class ControlPlane:
         """Name the history that revisions belong to."""
         return self.store.epoch
 
-    def acting(self, caller: Caller) -> "LocalPlane":
-        """Give the plane of one caller."""
-        return LocalPlane(self, caller)
+    def acting(self, caller: Caller, origin: Origin = NOWHERE) -> "LocalPlane":
+        """Give the plane of one caller; the audit says of its writes that they came from the origin."""
+        return LocalPlane(self, caller, origin=origin)
 
-    def read(self, document: object, kind: type[Resource] | None = None) -> Resource:
-        """Give a document its type, with what the settings say where it says nothing; raises Invalid."""
+    def read(self, document: object, kind: type[Resource] | None = None, *, onto: Resource | None = None) -> Resource:
+        """Give a document its type, with what the settings say where it says nothing; raises Invalid.
+
+        What it is put `onto` keeps what the settings said when that was made.
+        What it has in clear is sealed before anything else looks at it.
+        """
         if not isinstance(document, Mapping):
             return read(document)
-        if kind is not None and document.get("kind", kind.__name__) != kind.__name__:
-            raise Invalid(Fault("kind", f"{document['kind']!r} is not what is written here", f"use {kind.__name__}"))
+        known = KINDS.get(str(document.get("kind"))) if kind is None else KINDS[kind.__name__]
+        said: dict[str, Any]
+        said, faults = self.sealing.raw(document, known.struct if known else None)
+        if kind is not None and said.get("kind", kind.__name__) != kind.__name__:
+            raise Invalid(Fault("kind", f"{said['kind']!r} is not what is written here", f"use {kind.__name__}"))
         if kind is not None:
-            document = {"api_version": API_VERSION, "kind": kind.__name__, **document}
-        defaults = self._defaults.get(str(document.get("kind")))
-        return read(beneath(document, defaults) if defaults else document)
+            said = {"api_version": API_VERSION, "kind": kind.__name__, **said}
+        return read_beside(faults, self.filled(said, onto))
+
+    def filled(self, document: Document, onto: Resource | None = None) -> Document:
+        """Put beneath a document what the settings say, or said when what it is put onto was made."""
+        kind = str(document.get("kind"))
+        if onto is not None and kind == onto.kind:
+            defaults = kept(kind, msgspec.to_builtins(onto.spec))
+        else:
+            defaults = self._defaults.get(kind)
+        return beneath(document, defaults) if defaults else document
 
 
 class LocalPlane:
     """What one caller may see and do."""
 
-    def __init__(self, core: ControlPlane, caller: Caller, fence: Fence | None = None) -> None:
+    def __init__(
+        self, core: ControlPlane, caller: Caller, fence: Fence | None = None, *, origin: Origin = NOWHERE
+    ) -> None:
         self._core = core
-        self._ledger = Ledger(core.store, core.clock, caller, fence)
-        self._drafts = Drafts(self._ledger, core.ids)
+        self._ledger = Ledger(core.store, core.clock, caller, fence, origin, core.record_ids)
+        self._drafts = Drafts(self._ledger, core.ids, core.sealing)
 
     @property
     def caller(self) -> Caller:
         return self._ledger.caller
 
     def under(self, fence: Fence) -> "LocalPlane":
-        return LocalPlane(self._core, self.caller, fence)
+        return LocalPlane(self._core, self.caller, fence, origin=self._ledger.origin)
 
     async def get(self, ref: Ref[R]) -> R | None:
         self._ledger.allow(Verb.READ, ref.kind)
@@ -126,6 +161,7 @@ class LocalPlane:
 
     async def create(self, resource: R, *, dry_run: bool = False, request: str | None = None) -> R:
         self._ledger.allow(Verb.WRITE, type(resource))
+        resource = self._core.sealing.typed(resource)
         asked = self._request(request, "create", resource)
 
         async def attempt() -> R:
@@ -140,19 +176,35 @@ class LocalPlane:
 
         try:
             return await persistently(attempt, unless=lambda error: error.key == key_of(resource))
-        except Conflict:
+        except Conflict as error:
             # Somebody else may have sent this very request.
             if asked is not None and (earlier := await asked.earlier(self._ledger, ref_of(resource))):
                 return earlier.resource
+            if error.key == key_of(resource) and await self._ledger.find(ref_of(resource)) is None:
+                raise taken(ref_of(resource)) from error
             raise
 
     async def replace(self, resource: R, *, at: int | None = None, dry_run: bool = False) -> R:
         at = at if at is not None else resource.metadata.resource_version or None
-        return await self._change(ref_of(resource), lambda _: resource, at=at, dry_run=dry_run)
+        sealed = self._core.sealing.typed(resource)
+        return await self._change(ref_of(resource), lambda _: sealed, at=at, dry_run=dry_run)
+
+    async def put(self, ref: Ref[R], document: object, *, at: int | None = None, dry_run: bool = False) -> R:
+        """Do what `replace` does with a document as somebody wrote it; what the settings fill in stays as it is."""
+        kind: type[Any] = ref.kind
+
+        def wanted(stored: R) -> R:
+            made = self._core.read(document, kind, onto=stored)
+            assert isinstance(made, type(stored))
+            return made
+
+        return await self._change(ref, wanted, at=at or _demanded(document), dry_run=dry_run)
 
     async def patch(self, ref: Ref[R], document: Document, *, at: int | None = None, dry_run: bool = False) -> R:
+        sealed, faults = self._core.sealing.raw(document, ref.kind)
+
         def wanted(stored: R) -> R:
-            made = read(patched(stored, document))
+            made = read_beside(faults, self._core.filled(patched(stored, sealed)))
             assert isinstance(made, type(stored))
             return made
 
@@ -177,12 +229,14 @@ class LocalPlane:
             longest = await self._longest(record, action)
             now, author = self._core.clock.now(), self._ledger.author
             after = acted(record.resource, action, now=now, author=author, longest=longest)
-            return after if dry_run else await self._acted(record, after, asked)
+            verb = str(type(action).__struct_config__.tag)
+            return after if dry_run else await self._acted(Edit(record, after, verb=verb), asked)
 
         return await persistently(attempt, unless=lambda _: False)
 
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
         self._ledger.allow(Verb.STEP, type(resource))
+        permit(type(resource), self.caller.actor)
         record = await self._ledger.need(ref_of(resource))
         wanted = resource.metadata.resource_version
         if record.revision != wanted:
@@ -191,22 +245,28 @@ class LocalPlane:
         after = stepped(record.resource, status, by=by, author=self._ledger.author, now=now, reason=reason)
         if after is record.resource:
             return after
-        return await self._ledger.write(Edit(record, after, removed=over(after)))
+        return await self._ledger.write(Edit(record, after, removed=over(after)), reported=True)
 
-    async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> None:
+    async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
         self._ledger.allow(Verb.STEP, LabWorker)
+        now = self._core.clock.now()
+        if telemetry.collected_at > now + _AHEAD:
+            problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
+            raise Invalid(Fault("collected_at", problem, "set the clock of the machine that measures"))
 
-        async def attempt() -> None:
+        async def attempt() -> WorkerTelemetry:
             record = await self._ledger.need(ref)
             key = telemetry_key(record.resource)
             entry = await self._core.store.get(key)
-            if entry and CODEC.decode(entry.value, WorkerTelemetry).collected_at >= telemetry.collected_at:
-                return
+            kept = CODEC.decode(entry.value, WorkerTelemetry) if entry else None
+            if kept and kept.collected_at >= telemetry.collected_at:
+                return kept
             put = Put(key, written(telemetry), at=entry.revision if entry else ABSENT)
-            event = measured(record.resource, telemetry, now=self._core.clock.now())
+            event = measured(record.resource, telemetry, now=now)
             await self._ledger.commit(ops=[put, Check(record.key, record.revision)], told=[event])
+            return telemetry
 
-        await persistently(attempt, unless=lambda _: False)
+        return await persistently(attempt, unless=lambda _: False)
 
     async def telemetry(self, ref: WorkerRef) -> WorkerTelemetry | None:
         self._ledger.allow(Verb.READ, LabWorker)
@@ -245,8 +305,7 @@ class LocalPlane:
             if draft is None:
                 return record.resource
             if dry_run:
-                draft.edit.ops()
-                return draft.edit.after
+                return self._ledger.rehearse(draft.edit, *_held(draft))
             return await self._ledger.write(draft.edit, *_held(draft))
 
         own = f"{ref.known.plural}/"
@@ -254,16 +313,17 @@ class LocalPlane:
 
     async def _free(self, draft: Draft[R]) -> R:
         """Tell, without writing, whether the object could be made."""
-        made = draft.edit.after
-        draft.edit.ops()
+        made = self._ledger.rehearse(draft.edit, *_held(draft))
         if (entry := await self._core.store.get(key_of(made))) is not None:
             raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
         return made
 
-    async def _acted(self, record: Record[R], after: R, asked: Request | None) -> R:
+    async def _acted(self, edit: Edit[R], asked: Request | None) -> R:
+        record, after = edit.before, edit.after
+        assert record is not None, "an action needs an object"
         kept = [asked.answered(after, self._core.clock.now())] if asked else []
         if after is not record.resource:
-            return await self._ledger.write(Edit(record, after), *kept)
+            return await self._ledger.write(edit, *kept)
         if kept:
             await self._ledger.commit(ops=[*kept, Check(record.key, record.revision)])
         return after
@@ -279,7 +339,25 @@ class LocalPlane:
         return None
 
     def _request(self, given: str | None, verb: str, asked: Resource | Action) -> Request | None:
-        return None if given is None else Request.of(self.caller, given, verb, asked)
+        return None if given is None else Request.of(self.caller, given, verb, asked, self._core.sealing)
+
+
+def read_beside(faults: Sequence[Fault], document: object) -> Resource:
+    """Give a document its type, unless it has faults of its own besides those known already."""
+    try:
+        made = read(document)
+    except Invalid as error:
+        raise Invalid(*faults, *error.faults) from error
+    if faults:
+        raise Invalid(*faults)
+    return made
+
+
+def _demanded(document: object) -> int | None:
+    """Give the revision that a document demands; what is none is found when it is read."""
+    metadata = document.get("metadata") if isinstance(document, Mapping) else None
+    revision = metadata.get("resource_version") if isinstance(metadata, Mapping) else None
+    return revision or None if isinstance(revision, int) else None
 
 
 def _held(draft: Draft[R]) -> Sequence[Op]:

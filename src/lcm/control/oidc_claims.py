@@ -14,12 +14,9 @@ import msgspec
 
 from lcm.control.oidc_wire import is_trustworthy
 from lcm.model.errors import Fault, Invalid
-from lcm.model.identity import Caller, Role, Subject
+from lcm.model.identity import RANKS, Caller, Role, Subject
 
 Claims = Mapping[str, Any]
-
-RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.USER)
-"""The roles that a token can give, highest first. `service` is for our own processes, which have keys."""
 
 _LAST_SECOND: Final = 2**37
 """Some four thousand years ahead; with a leeway added it is still a moment."""

@@ -5,7 +5,7 @@ on from there (`outbox_courier`). Of all processes that run one, the holder of a
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -44,8 +44,12 @@ class Outbox:
         source: str,
         holder: str = "outbox",
         ttl_seconds: int = TTL_SECONDS,
+        built_in: Sequence[Sink] = (),
     ) -> None:
-        """Deliver with `post`. `source` says in the events whose they are: a URI of this installation."""
+        """Deliver with `post`, to `built_in` sinks besides those of the store.
+
+        `source` says in the events whose they are: a URI of this installation.
+        """
         self._store = store
         self._post = post
         self._reveal = reveal
@@ -54,6 +58,7 @@ class Outbox:
         self._source = source
         self._holder = holder
         self._ttl_seconds = ttl_seconds
+        self._built_in = {sink.name: sink for sink in built_in}
         self._work: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -142,7 +147,7 @@ class Outbox:
     async def _follow_sinks(self, couriers: "_Couriers") -> None:
         page = await everything(self._store, SINKS)
         sinks = {entry.key.removeprefix(SINKS): entry for entry in page.entries}
-        await couriers.begin(sinks)
+        await couriers.begin(sinks, self._built_in)
         async with self._store.watch(SINKS, after=page.revision) as watch:
             async for changed in watch:
                 for change in changed.changes:
@@ -183,9 +188,12 @@ class _Couriers:
         self._group = group
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, sinks: Mapping[str, Entry]) -> None:
+    async def begin(self, sinks: Mapping[str, Entry], built_in: Mapping[str, Sink]) -> None:
         """Clear up after sinks that are no more, and start with those that are there."""
-        await self._means.ledger.forget_all_but(sinks)
+        await self._means.ledger.forget_all_but({*sinks, *built_in})
+        for name, sink in built_in.items():
+            await self._means.ledger.open(name, None)
+            self._run(sink)
         for name, entry in sinks.items():
             await self.change(name, entry)
 
@@ -211,7 +219,10 @@ class _Couriers:
         except Stuck as error:  # one that this version cannot read must not stop the others
             _log.error("sink left out", sink=name, error=str(error))
         else:
-            self._running[name] = self._group.create_task(Courier(sink, self._means).run())
+            self._run(sink)
+
+    def _run(self, sink: Sink) -> None:
+        self._running[sink.name] = self._group.create_task(Courier(sink, self._means).run())
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -18,7 +18,7 @@ from lcm.control.outbox_letters import Letters
 from lcm.control.sinks import CURSORS, KEPT
 from lcm.model.clock import Clock
 from lcm.model.errors import Gone, Later, LcmError, Refused, Relist, Stuck
-from lcm.model.event import Event
+from lcm.model.event import Event, EventsLost, data_of
 from lcm.model.resource import DEFAULT_NAMESPACE
 from lcm.model.secret import Secret
 from lcm.model.sink import RESET, DeadLetter, Sink, SinkStatus, StoredEvent, event_id, read_event, wants
@@ -217,7 +217,7 @@ class Courier:
             kind="Sink",
             name=self._sink.name,
             namespace=DEFAULT_NAMESPACE,
-            data=msgspec.Raw(msgspec.json.encode({"reason": status.reset})),
+            data=data_of(EventsLost(reason=status.reset)),
         )
         letter = await self._deliver(event_id(status.epoch, status.revision, RESET), event)
         if letter is None:

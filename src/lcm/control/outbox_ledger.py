@@ -43,13 +43,17 @@ class Ledger:
     def __getitem__(self, name: str) -> SinkStatus:
         return self._statuses[name]
 
-    async def open(self, name: str, sink: Entry) -> None:
-        """Learn how far a sink has got; one that is new, if only under an old name, begins with its making."""
+    async def open(self, name: str, sink: Entry | None) -> None:
+        """Learn how far a sink has got; one that is new, if only under an old name, begins with its making.
+
+        None stands for one that the settings make, which begins when it is first delivered to.
+        """
         entry = await self._store.get(CURSORS + name)
         status = CODEC.decode(entry.value, SinkStatus) if entry else None
-        epoch, made = self._store.epoch, sink.created
+        epoch, made = self._store.epoch, sink.created if sink else 0
         if status is None or (status.epoch == epoch and status.sink != made):
-            status = SinkStatus(epoch=epoch, revision=made, sink=made, at=self._clock.now())
+            begin = made or (await self._store.scan(CURSORS, limit=1)).revision
+            status = SinkStatus(epoch=epoch, revision=begin, sink=made, at=self._clock.now())
         self._statuses[name] = status
         self.note(name, sink=made)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from lcm.model.identity import Caller
 from lcm.model.kinds import KINDS, Kind, Resource
-from lcm.model.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Positive, Region, Status, Text
+from lcm.model.resource import DEFAULT_NAMESPACE, Count, Minutes, Moment, Name, Part, Region, Status, Text
 from lcm.model.selector import EVERYTHING, Where
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, WorkerTelemetry
@@ -120,7 +120,7 @@ class Applied(Part):
 class Drain(Part, tag_field="action", tag="drain"):
     """Take no new sessions; wait for the present ones until the deadline."""
 
-    deadline_minutes: Positive | None = None
+    deadline_minutes: Minutes | None = None
 
 
 class Undrain(Part, tag_field="action", tag="undrain"):
@@ -138,13 +138,13 @@ class Resume(Part, tag_field="action", tag="resume"):
 class Snooze(Part, tag_field="action", tag="snooze"):
     """Put off pausing an idle worker; without minutes, for as long as its spec says."""
 
-    minutes: Positive | None = None
+    minutes: Minutes | None = None
 
 
 class Extend(Part, tag_field="action", tag="extend"):
     """Make a session end later: by so many minutes."""
 
-    minutes: Positive
+    minutes: Minutes
 
 
 class Terminate(Part, tag_field="action", tag="terminate"):
@@ -223,7 +223,8 @@ class Plane(Protocol):
     def watch(self, *kinds: type[Resource], after: int) -> Watch:
         """Follow every commit above `after` that touches these kinds, for what this caller may see.
 
-        No gap and no duplicate, across cut connections; Relist as the store's watch says.
+        No gap and no duplicate, across cut connections; Relist as the store's watch says, and when `after` has not
+        happened.
         """
         ...
 
@@ -268,13 +269,17 @@ class Plane(Protocol):
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
         """Report what was seen: put `status` in place of the object's, at exactly the revision of `resource`.
 
-        Another phase must be a step of this caller's actor in the table. History is kept by the plane. An object that
-        is to be deleted goes in the same commit as its step into a final phase. No difference spends no revision.
+        Forbidden for an actor that takes no step of the kind's table; another phase must be a step of this caller's
+        actor. History is kept by the plane. An object that is to be deleted goes in the same commit as its step into a
+        final phase. No difference spends no revision.
         """
         ...
 
-    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> None:
-        """Keep a worker's newest measurements; what is older than those kept is dropped."""
+    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> WorkerTelemetry:
+        """Keep a worker's newest measurements, and return those kept: what is older than they are is dropped.
+
+        Invalid when they come from the future, which would keep out all that follow.
+        """
         ...
 
     async def telemetry(self, ref: Ref[LabWorker]) -> WorkerTelemetry | None:

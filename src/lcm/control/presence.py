@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from lcm.model.errors import Deposed, Later
-from lcm.store.base import Lease, Store
+from lcm.store.base import LEASES_PREFIX, Lease, Store, everything
 
 PREFIX: Final = "processes/"
 TTL_SECONDS: Final = 15
@@ -58,3 +58,10 @@ class Presence:
 
     async def _take(self) -> None:
         self._lease = await self._store.acquire(f"{PREFIX}{self._process}", self._process, ttl_seconds=TTL_SECONDS)
+
+
+async def machines(store: Store) -> set[str]:
+    """Name the machines whose processes run on a store."""
+    found = await everything(store, LEASES_PREFIX + PREFIX)
+    names = (entry.key.rpartition("/")[2] for entry in found.entries)
+    return {name.rsplit("-", 2)[0] for name in names}

@@ -3,7 +3,7 @@
 `api` answers with them, `control.client` reads them; one table serves both ways. `reason` is what programs look at.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from lcm.control.oidc_claims import Reason
 from lcm.model.errors import (
     Conflict,
     Deposed,
@@ -25,6 +26,7 @@ from lcm.model.errors import (
     Refused,
     Relist,
     Stuck,
+    Taken,
     Throttled,
     TooLarge,
     Unreachable,
@@ -34,6 +36,13 @@ MEDIA_TYPE: Final = "application/problem+json"
 _PRECONDITION_FAILED: Final = 412
 _SERVER: Final = 500
 _LONGEST_WAIT: Final = timedelta(hours=1)
+_MOST_FAULTS: Final = 501
+"""As many as an apply tells, and that there are more."""
+_LONGEST_TEXT: Final = 1_000
+_LONGEST_DETAIL: Final = 20_000
+_SUMMARY_LINES: Final = 5
+_LONGEST_SUMMARY: Final = 2_000
+"""Of faults, which are told one by one beside it."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,24 +95,43 @@ def problem_of(error: LcmError, *, matched: bool = False) -> Problem:
     row = next(row for row in _ROWS if isinstance(error, row.error))
     if isinstance(error, Conflict):
         row = row if error.wanted else _EXISTS
+        known = not isinstance(error, Taken)
         return Problem(
             title=row.title,
             status=_PRECONDITION_FAILED if matched else row.status,
             detail=str(error),
             reason=row.reason,
-            key=error.key,
+            key=error.key if known else UNSET,
             wanted=error.wanted,
-            found=error.found,
+            found=error.found if known else UNSET,
         )
     return Problem(
         title=row.title,
         status=row.status,
-        detail=str(error),
+        detail=_summary(error.faults) if isinstance(error, Invalid) else _cut(str(error), _LONGEST_DETAIL),
         reason=row.reason,
-        faults=error.faults if isinstance(error, Invalid) else UNSET,
+        faults=tuple(map(_bounded, error.faults[:_MOST_FAULTS])) if isinstance(error, Invalid) else UNSET,
         retry_after_seconds=error.after.total_seconds() if isinstance(error, Later) else UNSET,
         stuck=error.reason if isinstance(error, Stuck) else UNSET,
     )
+
+
+def _summary(faults: Sequence[Fault]) -> str:
+    lines = [str(_bounded(fault)) for fault in faults[:_SUMMARY_LINES]]
+    if len(faults) > _SUMMARY_LINES:
+        lines.append(f"and {len(faults) - _SUMMARY_LINES} more")
+    return _cut("\n".join(lines), _LONGEST_SUMMARY)
+
+
+def _bounded(fault: Fault) -> Fault:
+    """Cut what a fault repeats of a request, which may be as long as somebody likes."""
+    if max(len(fault.path), len(fault.problem), len(fault.remedy)) <= _LONGEST_TEXT:
+        return fault
+    return Fault(*(_cut(text, _LONGEST_TEXT) for text in (fault.path, fault.problem, fault.remedy)))
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def error_of(problem: Problem) -> LcmError:
@@ -117,7 +145,9 @@ def error_of(problem: Problem) -> LcmError:
 
 
 def _conflict(problem: Problem) -> LcmError:
-    return Conflict(problem.key or "", wanted=problem.wanted or 0, found=problem.found or 0)
+    if not problem.wanted and isinstance(problem.found, UnsetType):
+        return Taken(problem.detail)
+    return Conflict(problem.key or "", wanted=problem.wanted or 0, found=problem.found or 0, message=problem.detail)
 
 
 def _invalid(problem: Problem) -> LcmError:
@@ -158,4 +188,5 @@ _MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
     "Unreachable": _later(Unreachable),
     "RequestTimeout": _later(Unreachable),
     "Unauthorized": _plain(Forbidden),
+    **{reason.value: _plain(Forbidden) for reason in Reason},
 }

@@ -6,12 +6,13 @@ So one of the two always notices the other.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.plane import Ref
 from lcm.control.records import find, key_of, opened
 from lcm.model.definition import DefinitionState, LabletDefinition, version_key
-from lcm.model.errors import Fault, Invalid
+from lcm.model.errors import Conflict, Fault, Invalid
 from lcm.model.kinds import KINDS, Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
@@ -19,6 +20,9 @@ from lcm.model.session import LabletSession
 from lcm.store.base import Check, Store, everything
 
 Target = WorkerTemplate | LabletDefinition
+LINGERING: Final = timedelta(minutes=1)
+"""Who has marked something removes it, or takes the mark away, far sooner; else they were stopped in between."""
+
 _LISTED: Final = 5
 
 
@@ -78,7 +82,10 @@ async def stored(store: Store, wanted: Sought) -> Sequence[Target]:
 
 
 def choose(wanted: Sought, found: Sequence[Target]) -> Target:
-    """Pick the one that is meant, of a definition's versions the newest active; raises Invalid when none will do."""
+    """Pick the one that is meant, of a definition's versions the newest active; raises Invalid when none will do.
+
+    Conflict while the only one that would do is being deleted: it may stay.
+    """
     if not found:
         problem = f"there is no {wanted.kind.__name__} {wanted.name} in namespace {wanted.namespace}"
         raise Invalid(Fault(wanted.path, problem, "create it first, or correct the name"))
@@ -86,6 +93,8 @@ def choose(wanted: Sought, found: Sequence[Target]) -> Target:
     usable = [one for one, problem in zip(found, problems, strict=True) if not problem]
     if usable:
         return max(usable, key=_newness)
+    for one in found:
+        refuse_marked(one)
     remedy = "set one to state: active" if wanted.kind is LabletDefinition else "use another"
     raise Invalid(Fault(wanted.path, ", ".join(problems[:_LISTED]), remedy))
 
@@ -93,6 +102,20 @@ def choose(wanted: Sought, found: Sequence[Target]) -> Target:
 def hold(target: Target, revision: int | None = None) -> Check:
     """Demand that what is referred to has not changed since it was read."""
     return Check(key_of(target), target.metadata.resource_version if revision is None else revision)
+
+
+def refuse_marked(resource: Resource) -> None:
+    """Raise Conflict while it is not known whether what others may refer to will go."""
+    if isinstance(resource, Target) and resource.metadata.deletion_timestamp is not None:
+        revision, name = resource.metadata.resource_version, resource.metadata.name
+        message = f"{resource.kind} {name} is being deleted; try again in a moment"
+        raise Conflict(key_of(resource), wanted=revision, found=revision, message=message)
+
+
+def lingers(resource: Resource, now: datetime) -> bool:
+    """Tell whether whoever marked what others may refer to was stopped before they had removed it."""
+    marked = resource.metadata.deletion_timestamp
+    return isinstance(resource, Target) and marked is not None and now - marked > LINGERING
 
 
 def _unusable(target: Target) -> str:

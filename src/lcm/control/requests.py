@@ -3,7 +3,6 @@
 Used by `local` for creates and actions that carry a key, and by `housekeeping`, which sweeps the old ones.
 """
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -14,14 +13,16 @@ import msgspec
 from lcm.control.ledger import Ledger
 from lcm.control.plane import R, Ref
 from lcm.control.records import CODEC, Record, key_of, opened
+from lcm.control.sealing import UNSEALED, Sealing
+from lcm.control.wire import IDEMPOTENCY_KEY, check_request
 from lcm.model.errors import Fault, Gone, Invalid
 from lcm.model.identity import Caller
 from lcm.model.resource import Moment, Part
+from lcm.model.secret import Secret
 from lcm.store.base import ABSENT, Delete, Put, Store
 
 PREFIX: Final = "requests/"
 KEPT: Final = timedelta(hours=24)
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _SWEPT: Final = 100
 
 
@@ -40,20 +41,23 @@ class Request:
 
     key: str
     digest: str
+    sealing: Sealing | None = None
+    """Seals the digest, if it must be."""
 
     @classmethod
-    def of(cls, caller: Caller, given: str, verb: str, asked: msgspec.Struct) -> "Request":
-        """Know a request again: by its sender, their key, and what was asked."""
-        if not _KEY.fullmatch(given):
-            remedy = "use 1 to 200 visible ASCII characters without spaces"
-            raise Invalid(Fault("Idempotency-Key", f"{given[:80]!r} is no key", remedy))
+    def of(cls, caller: Caller, given: str, verb: str, asked: msgspec.Struct, sealing: Sealing = UNSEALED) -> "Request":
+        """Know a request again: by its sender, their key, and what was asked, secrets included."""
+        check_request(given)
         sender = sha256(f"{caller.name}\n{given}".encode())
-        digest = sha256(msgspec.json.encode((caller.role, verb, type(asked).__name__, asked)))
-        return cls(PREFIX + sender.hexdigest(), digest.hexdigest())
+        clear = sealing.clear(asked)
+        digest = sha256(msgspec.json.encode((caller.role, verb, type(asked).__name__, clear)))
+        # A digest of what is secret could be guessed at, so that it is kept sealed itself.
+        return cls(PREFIX + sender.hexdigest(), digest.hexdigest(), None if clear is asked else sealing)
 
     def answered(self, resource: R, now: datetime) -> Put:
         """Keep that it was answered with this object."""
-        record = Answered(digest=self.digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
+        digest = self.sealing.text(Secret(self.digest)) if self.sealing else self.digest
+        record = Answered(digest=digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
         return Put(self.key, CODEC.encode(record), at=ABSENT)
 
     async def earlier(self, ledger: Ledger, ref: Ref[R]) -> Record[R] | None:
@@ -62,9 +66,10 @@ class Request:
         if entry is None:
             return None
         record = CODEC.decode(entry.value, Answered)
-        if record.digest != self.digest:
+        digest = self.sealing.clear_text(record.digest) if self.sealing else record.digest
+        if digest != self.digest:
             problem = "was used for another request"
-            raise Invalid(Fault("Idempotency-Key", problem, "use a new key for a new request"))
+            raise Invalid(Fault(IDEMPOTENCY_KEY, problem, "use a new key for a new request"))
         found = await ledger.store.get(record.key)
         resource = opened(found, ref.kind) if found else None
         if found is None or resource is None or resource.metadata.uid != record.uid:

@@ -3,16 +3,18 @@
 Called by `api` for whoever may; `outbox` delivers to what is written here, in whichever process leads.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from lcm.control.records import NAME
 from lcm.model.addresses import Reach
-from lcm.model.errors import Conflict, Fault, Gone, Invalid, NoRoom
+from lcm.model.errors import Conflict, Fault, Gone, Invalid, NoRoom, Refused
 from lcm.model.resource import Count, Part
-from lcm.model.sink import CREDENTIAL, DeadLetter, Format, Sink, SinkStatus
+from lcm.model.sink import BUILT_IN, CREDENTIAL, HIDDEN, DeadLetter, Format, Sink, SinkStatus, shown_url
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store, everything
 from lcm.store.codec import Codec
 
@@ -28,6 +30,15 @@ CODEC: Final = Codec()
 _OPERATIONS: Final = 100
 _BATCH_BYTES: Final = 500_000
 _ROUNDS: Final = 5
+_SLACK: Final = "hooks.slack.com"
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """What the settings say of sinks: where they may lead, and those that are always there."""
+
+    reach: Reach
+    built_in: tuple[Sink, ...] = ()
 
 
 class SinkReport(Part):
@@ -38,26 +49,42 @@ class SinkReport(Part):
     status: SinkStatus | None = None
 
 
-async def list_sinks(store: Store) -> Sequence[SinkReport]:
-    """Read all sinks, in the order of their names."""
+async def list_sinks(store: Store, built_in: Sequence[Sink] = ()) -> Sequence[SinkReport]:
+    """Read all sinks, in the order of their names, after those that the settings make."""
     found = await everything(store, SINKS)
     entries = {entry.key.removeprefix(CURSORS): entry for entry in (await everything(store, CURSORS)).entries}
-    return [_report(entry, entries.get(entry.key.removeprefix(SINKS))) for entry in found.entries]
+    fixed = [_built_in(sink, entries.get(sink.name)) for sink in built_in]
+    return [*fixed, *(_report(entry, entries.get(entry.key.removeprefix(SINKS))) for entry in found.entries)]
 
 
-async def find(store: Store, name: str) -> SinkReport | None:
+async def find(store: Store, name: str, built_in: Sequence[Sink] = ()) -> SinkReport | None:
     """Read one sink; None means that there is none of this name."""
+    for sink in built_in:
+        if sink.name == name:
+            return _built_in(sink, await store.get(CURSORS + name))
     entry = await store.get(SINKS + name)
     return _report(entry, await store.get(CURSORS + name)) if entry else None
 
 
-async def put(store: Store, sink: Sink, reach: Reach, *, now: datetime, at: int | None = None) -> SinkReport:
+async def put(
+    store: Store,
+    sink: Sink,
+    reach: Reach,
+    *,
+    now: datetime,
+    at: int | None = None,
+    dry_run: bool = False,
+    beside: Sequence[Op] = (),
+) -> SinkReport:
     """Make or replace a sink. Invalid with every fault; NoRoom when there are too many; Conflict as commits say.
 
-    `at` demands a revision, ABSENT that it is new. May be repeated: deliveries go on where they were.
+    `at` demands a revision, ABSENT that it is new. A URL as it was shown stands for the one that is stored. `beside` is
+    written in the same commit. May be repeated: deliveries go on where they were.
     """
-    admit(sink, reach)
     entry = await store.get(SINKS + sink.name)
+    if entry and sink.url == shown_url(known := CODEC.decode(entry.value, Sink).url):
+        sink = msgspec.structs.replace(sink, url=known)
+    admit(sink, reach)
     found = entry.revision if entry else ABSENT
     if at is not None and at != found:
         raise Conflict(SINKS + sink.name, wanted=at, found=found)
@@ -65,16 +92,20 @@ async def put(store: Store, sink: Sink, reach: Reach, *, now: datetime, at: int 
         raise NoRoom(f"there are {MAX_SINKS} sinks already; delete one first")
     created_at = CODEC.decode(entry.value, Sink).created_at if entry else now
     sink = msgspec.structs.replace(sink, created_at=created_at)
+    if dry_run:
+        return SinkReport(sink=sink, resource_version=found)
     value = CODEC.encode(sink, onto=entry.value if entry else None)
-    revision = await store.commit(Put(SINKS + sink.name, value, at=found))
+    revision = await store.commit(Put(SINKS + sink.name, value, at=found), *beside)
     return SinkReport(sink=sink, resource_version=revision)
 
 
-async def delete(store: Store, name: str, *, at: int | None = None) -> None:
-    """Remove a sink with its dead letters. Gone when there is none."""
+async def delete(store: Store, name: str, *, at: int | None = None, beside: Sequence[Op] = ()) -> None:
+    """Remove a sink with its dead letters. Gone when there is none; Refused for one that the settings make."""
+    if name.startswith(BUILT_IN):
+        raise read_only(name)
     if await store.get(SINKS + name) is None:
-        raise Gone(f"there is no sink {name}")
-    await store.commit(Delete(SINKS + name, at=at), Delete(CURSORS + name))
+        raise missing(name)
+    await store.commit(Delete(SINKS + name, at=at), Delete(CURSORS + name), *beside)
     letters = [Delete(entry.key) async for entry in entries_of(store, f"{LETTERS}{name}/")]
     for batch in batches(letters):
         await store.commit(*batch)
@@ -86,18 +117,19 @@ async def dead(store: Store, name: str) -> Sequence[DeadLetter]:
     return sorted(letters, key=lambda letter: (letter.at, letter.event.time, letter.event_id))
 
 
-async def replay(store: Store, name: str, event_id: str | None = None) -> int:
-    """Ask for a dead letter, or for all of a sink's, to be sent once more; return how many are newly asked for.
+async def replay(store: Store, name: str, *event_ids: str, beside: Sequence[Op] = ()) -> int:
+    """Ask for some dead letters, or for all of a sink's, to be sent once more; return how many are newly asked for.
 
-    What is taken then is gone from the list; what is not stays on it, with the newest error. Gone when the one asked
-    for is not there. May be repeated.
+    What is taken then is gone from the list; what is not stays on it, with the newest error. Gone when one that is
+    asked for is not there: then none is sent. May be repeated.
     """
+    wanted = {letter_key(name, event_id) for event_id in event_ids}
     for _ in range(_ROUNDS):
-        entries = [entry async for entry in entries_of(store, f"{LETTERS}{name}/") if _is_for(entry, name, event_id)]
-        if event_id is not None and not entries:
-            raise Gone(f"sink {name} has no dead letter {event_id}")
+        entries = [one async for one in entries_of(store, f"{LETTERS}{name}/") if not wanted or one.key in wanted]
+        if absent := wanted - {entry.key for entry in entries}:
+            raise Gone(f"sink {name} has no dead letter {min(absent).rpartition('/')[2]}")
         try:
-            return await _mark(store, entries)
+            return await _mark(store, entries, beside)
         except Conflict:
             continue  # some were sent meanwhile, or dropped
     raise Conflict(f"{LETTERS}{name}/", wanted=ABSENT, found=ABSENT)
@@ -108,31 +140,44 @@ async def oldest_needed(store: Store, now: datetime) -> int | None:
 
     A sink nobody delivered to for a day holds nothing back; when it comes back it is told that events were lost.
     """
-    cursors = {entry.key.removeprefix(CURSORS): entry async for entry in entries_of(store, CURSORS)}
-    found = []
+    statuses = {
+        entry.key.removeprefix(CURSORS): CODEC.decode(entry.value, SinkStatus)
+        async for entry in entries_of(store, CURSORS)
+    }
+    places = [(one.at, one.revision) for name, one in statuses.items() if name.startswith(BUILT_IN)]
     async for entry in entries_of(store, SINKS):
-        report = _report(entry, cursors.get(entry.key.removeprefix(SINKS)))
-        since, revision = report.sink.created_at, entry.created
-        if report.status is not None and report.status.sink == entry.created:
-            since, revision = report.status.at, report.status.revision
-        if since is not None and now - since < KEPT:
-            found.append(revision)
-    return min(found, default=None)
+        status = statuses.get(entry.key.removeprefix(SINKS))
+        if status is not None and status.sink == entry.created:
+            places.append((status.at, status.revision))
+        elif (made_at := CODEC.decode(entry.value, Sink).created_at) is not None:
+            places.append((made_at, entry.created))
+    return min((revision for since, revision in places if now - since < KEPT), default=None)
 
 
 def admit(sink: Sink, reach: Reach) -> None:
     """Raise Invalid if a sink could never work."""
-    faults = list[Fault]()
-    try:
-        reach.target(sink.url.replace(CREDENTIAL, "~"))  # which no host may hold
-    except Invalid as error:
-        faults += error.faults
+    faults = [*_name_faults(sink), *_url_faults(sink, reach)]
     if sink.credential is None and (sink.format is Format.PAGERDUTY or CREDENTIAL in sink.url):
         faults.append(Fault("credential", "missing", "say where it is, for example env:PAGERDUTY_ROUTING_KEY"))
     if sink.previous_secret is not None and sink.secret is None:
         faults.append(Fault("secret", "missing", "name the present one as well as the previous one"))
     if faults:
         raise Invalid(*faults)
+
+
+def nameable(name: str) -> bool:
+    """Tell whether a sink can be called so; what cannot is no key of the store either."""
+    return NAME.fullmatch(name) is not None
+
+
+def missing(name: str) -> Gone:
+    """Say that there is no such sink."""
+    return Gone(f"there is no sink {name}")
+
+
+def read_only(name: str) -> Refused:
+    """Say that the settings alone can change a sink."""
+    return Refused(f"sink {name} is made by WORKER_NOTIFICATION_WEBHOOKS: change it there")
 
 
 def letter_key(sink: str, event_id: str) -> str:
@@ -165,7 +210,7 @@ def batches(ops: Iterable[Op]) -> Iterator[Sequence[Op]]:
         yield batch
 
 
-async def _mark(store: Store, entries: Iterable[Entry]) -> int:
+async def _mark(store: Store, entries: Iterable[Entry], beside: Sequence[Op]) -> int:
     letters = [(entry, CODEC.decode(entry.value, DeadLetter)) for entry in entries]
     puts = [
         Put(entry.key, CODEC.encode(msgspec.structs.replace(letter, replay=True)), at=entry.revision)
@@ -173,12 +218,32 @@ async def _mark(store: Store, entries: Iterable[Entry]) -> int:
         if not letter.replay
     ]
     for batch in batches(puts):
-        await store.commit(*batch)
+        await store.commit(*batch, *beside)
+        beside = ()
     return len(puts)
 
 
-def _is_for(entry: Entry, name: str, event_id: str | None) -> bool:
-    return event_id is None or entry.key == letter_key(name, event_id)
+def _name_faults(sink: Sink) -> Iterator[Fault]:
+    if sink.name.startswith(BUILT_IN):
+        yield Fault("name", f"names that begin with {BUILT_IN} are for sinks of the settings", "choose another")
+
+
+def _url_faults(sink: Sink, reach: Reach) -> Collection[Fault]:
+    try:
+        target = reach.target(sink.url.replace(CREDENTIAL, "~"))  # which no host may hold
+    except Invalid as error:
+        return error.faults
+    if HIDDEN in sink.url:
+        return [Fault("url", f"{HIDDEN} stands in it for what is not shown", "write the whole URL")]
+    if target.host == _SLACK and CREDENTIAL not in sink.url:
+        remedy = f"write https://{_SLACK}/services/{CREDENTIAL}, and where the rest is as the credential"
+        return [Fault("url", "it is a secret, and would be stored in clear", remedy)]
+    return []
+
+
+def _built_in(sink: Sink, cursor: Entry | None) -> SinkReport:
+    status = CODEC.decode(cursor.value, SinkStatus) if cursor else None
+    return SinkReport(sink=sink, resource_version=0, status=status)
 
 
 def _report(entry: Entry, cursor: Entry | None) -> SinkReport:

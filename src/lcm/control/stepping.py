@@ -10,12 +10,21 @@ import msgspec
 
 from lcm.control.plane import R
 from lcm.control.records import kind_of
-from lcm.model.errors import Fault, Invalid
-from lcm.model.machine import CONTROL_PLANE
+from lcm.model.errors import Fault, Forbidden, Invalid
+from lcm.model.kinds import KINDS
+from lcm.model.machine import ACTORS, CONTROL_PLANE
 from lcm.model.resource import PhaseChange, Status, with_change
 
 TEARDOWN = "lcm/teardown"
 """The finalizer of what has a life of its own: it is removed only once that has ended."""
+
+
+def permit(kind: type[R], actor: str) -> None:
+    """Raise Forbidden unless an actor has a part in the lives of a kind's objects, and so may say what it saw."""
+    machine = KINDS[kind.__name__].machine
+    parts = {step.by for step in machine.steps} & ACTORS if machine else ACTORS
+    if actor not in parts:
+        raise Forbidden(f"only {', '.join(sorted(parts))} may report what was seen of {kind.__name__} objects")
 
 
 def stepped(resource: R, status: Status, *, by: str, author: str, now: datetime, reason: str = "") -> R:

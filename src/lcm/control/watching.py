@@ -10,12 +10,12 @@ from typing import Any, Final, Self
 from lcm.control.ledger import Ledger
 from lcm.control.plane import Changes, Ref, Seen
 from lcm.control.records import located, mentions, opened
-from lcm.model.errors import Forbidden
+from lcm.model.errors import Forbidden, LcmError
 from lcm.model.identity import PERMITTED, SEES_ALL, Verb, sees
 from lcm.model.kinds import KINDS, Kind, Resource
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
-from lcm.store.base import Change, Cursor, Watch
+from lcm.store.base import Change, Cursor, Watch, not_yet
 
 _OWNED: Final = (LabletSession, Reservation)
 _PAGE: Final = 500
@@ -30,7 +30,7 @@ class LocalWatch:
         self._after = after
         self._kinds = {KINDS[kind.__name__].plural: KINDS[kind.__name__] for kind in kinds or _readable(ledger)}
         self._own: set[str] | None = None
-        self._refusal = _refusal(ledger, self._kinds.values())
+        self._refusal: LcmError | None = _refusal(ledger, self._kinds.values())
         prefix = f"{next(iter(self._kinds))}/" if len(self._kinds) == 1 else ""
         self._watch: Watch | None = None if self._refusal else ledger.store.watch(prefix, after=after)
 
@@ -42,6 +42,7 @@ class LocalWatch:
             raise self._refusal
         assert self._watch is not None, "what is not refused is watched"
         if self._own is None:
+            await self._begun()
             self._own = await self._own_keys()
         while True:
             changed = await anext(self._watch)
@@ -76,6 +77,14 @@ class LocalWatch:
             return None
         own.discard(key)
         return Seen(ref, None)
+
+    async def _begun(self) -> None:
+        """Make sure that the revision to begin after has happened: what comes before it would be missed."""
+        page = await self._ledger.store.scan(f"{next(iter(self._kinds))}/", limit=1)
+        if self._after > page.revision:
+            self._refusal = not_yet(self._after)
+            await self.aclose()
+            raise self._refusal
 
     async def _own_keys(self) -> set[str]:
         keys: set[str] = set()

@@ -3,15 +3,18 @@
 `api` reads what `control.client` writes, and the other way round: one set of structs, so that they cannot differ.
 """
 
-from collections.abc import Sequence
-from typing import Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, get_args
 
 import msgspec
 
-from lcm.control.plane import Applied, Document
+from lcm.control.plane import Action, Applied, Document, SessionAction, WorkerAction
 from lcm.control.problems import Problem
+from lcm.model.errors import Fault, Invalid
 from lcm.model.identity import Role, Subject
 from lcm.model.resource import Count, Moment, Part, Percent, Positive, Text
+from lcm.model.sink import Sink, SinkStatus
 from lcm.model.worker import WorkerTelemetry
 from lcm.store.base import Lease
 
@@ -20,12 +23,24 @@ FENCE: Final = "Lcm-Fence"
 EPOCH: Final = "Lcm-Epoch"
 """On a watch's answer: the history its revisions belong to."""
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+REQUEST_PATTERN: Final = "[!-~]{1,200}"
+"""What an idempotency key looks like."""
+ACTIONS: Final[Mapping[str, tuple[type[Action], ...]]] = {
+    "LabWorker": get_args(WorkerAction),
+    "LabletSession": get_args(SessionAction),
+}
+"""By kind; each is a sub-path of its object."""
 NDJSON: Final = "application/x-ndjson"
 """What a watch is answered in."""
 LIFE_SECONDS: Final = 5.0
 """A watch on which nothing happens says so this often."""
 DEAD_SECONDS: Final = 15.0
 """A watch that has said nothing for so long is dead."""
+
+EventId = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=128, description="EPOCH.REVISION.N", examples=["9f3c1a2b.42.0"]),
+]
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -108,6 +123,82 @@ class Who(msgspec.Struct, frozen=True):
     role: Role
 
 
+class ShownSink(Sink):
+    """A sink as it is shown, and as it may be sent back: what is bookkeeping is then ignored.
+
+    `built_in` ones are made by the settings. A URL that ends in *** is not shown in full; sent back, it stays as it is.
+    """
+
+    resource_version: Count = 0
+    built_in: bool = False
+    status: SinkStatus | None = None
+
+
+class ReplayWish(Part):
+    """Which dead letters to send once more: those of these events, or without any, all."""
+
+    event_ids: Annotated[tuple[EventId, ...], msgspec.Meta(max_length=1000)] = ()
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many dead letters will be sent once more that were not waiting for it already."""
+
+    count: Count
+
+
+class Queued(msgspec.Struct, frozen=True):
+    """An event that will be sent."""
+
+    event_id: EventId
+
+
+class ToldEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as it is listed."""
+
+    id: EventId
+    type: str
+    time: Moment
+    kind: str
+    name: str
+    namespace: str
+    data: msgspec.Raw
+    owner_id: str | None = None
+    session_id: str | None = None
+    worker_id: str | None = None
+    definition_id: str | None = None
+
+
+class ToldEvents(msgspec.Struct, frozen=True):
+    """Events in the order in which they happened. `last` is where to go on, and `more` says that there is something."""
+
+    items: tuple[ToldEvent, ...]
+    last: EventId
+    more: bool = False
+
+
+class ToldLetter(msgspec.Struct, frozen=True):
+    """A dead letter as it is listed."""
+
+    event: ToldEvent
+    attempts: int
+    last_error: str
+    at: Moment
+    replay: bool = False
+
+
+class ToldLetters(msgspec.Struct, frozen=True):
+    """A page of dead letters."""
+
+    items: tuple[ToldLetter, ...]
+    next: str | None = None
+
+
+class ToldSinks(msgspec.Struct, frozen=True):
+    """All sinks."""
+
+    items: tuple[ShownSink, ...]
+
+
 class Sight(msgspec.Struct, frozen=True):
     """An object in a line of a watch; null when it is gone."""
 
@@ -123,6 +214,13 @@ class Line(msgspec.Struct, frozen=True):
     revision: int = 0
     seen: tuple[Sight, ...] = ()
     problem: Problem | None = None
+
+
+def check_request(given: str) -> None:
+    """Refuse what cannot be the key of a request."""
+    if not re.fullmatch(REQUEST_PATTERN, given):
+        remedy = "use 1 to 200 visible ASCII characters without spaces"
+        raise Invalid(Fault(IDEMPOTENCY_KEY, f"{given[:80]!r} is no key", remedy))
 
 
 def report_of(telemetry: WorkerTelemetry) -> MetricsReport:

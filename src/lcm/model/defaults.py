@@ -14,6 +14,40 @@ _OF_A_REGION: Final = {"ami_id", "vpc_id", "subnet_ids", "security_group_ids"}
 _OF_A_NETWORK: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
 
 
+_WORKER: Final = {
+    "aws": (
+        "region",
+        "instance_type",
+        "ami_id",
+        "vpc_id",
+        "subnet_ids",
+        "security_group_ids",
+        "iam_instance_profile",
+    ),
+    "cml": ("admin_username", "admin_password", "license_token"),
+    "idle": ("threshold_minutes", "warn_minutes"),
+}
+_KEPT: Final[Mapping[str, Mapping[str, Any]]] = {
+    "LabWorker": {**_WORKER, "wanted_state": ()},
+    "WorkerTemplate": {"worker": _WORKER},
+    "LabWorkerPool": {"min_workers": (), "max_workers": (), "thresholds": ("cpu_scale_up", "cpu_scale_down")},
+}
+"""What others than a document's author may have written, by kind: the settings of the installation, or an action."""
+
+
+def kept(kind: str, spec: Document) -> Document | None:
+    """Give the part of a stored spec that stays where a new document says nothing; None for kinds without any.
+
+    The settings may have been others when it was made: whoever applies the same file again changes nothing.
+    """
+    return {"spec": _picked(spec, _KEPT[kind])} if kind in _KEPT else None
+
+
+def _picked(part: Document, names: Any) -> dict[str, Any]:  # noqa: ANN401 - names, or a tree of them
+    inner = names if isinstance(names, Mapping) else dict.fromkeys(names, ())
+    return {name: _picked(part[name], deeper) if deeper else part[name] for name, deeper in inner.items()}
+
+
 def beneath(document: Document, defaults: Document) -> Document:
     """Give the document with the defaults for its kind wherever it says nothing."""
     said, given = _part(document, "spec"), _part(defaults, "spec")

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from lcm.model.capacity import Amount
-from lcm.model.resource import API_VERSION, END, Count, Metadata, Minutes, Part, Status, Text
+from lcm.model.resource import API_VERSION, END, Count, Metadata, Minutes, Part, ShortText, Status, Text
 from lcm.model.worker import LabType, LicenseFlavour
 
 CmlVersion = Annotated[
@@ -52,7 +52,10 @@ class Topology(Part):
         ),
     ]
     digest: Annotated[
-        str, msgspec.Meta(pattern=r"^(sha256:[0-9a-f]{64})?" + END, description="sha256: and 64 hexadecimal digits")
+        str,
+        msgspec.Meta(
+            pattern=r"^(sha256:[0-9a-f]{64})?" + END, max_length=71, description="sha256: and 64 hexadecimal digits"
+        ),
     ] = ""
 
 
@@ -68,7 +71,7 @@ class PortEnd(Part):
     """One thing that a port leads to; a placeholder that is in no port tag leads nowhere."""
 
     kind: Literal["serial", "vnc", "pat", "placeholder"]
-    node: str = ""
+    node: Annotated[str, msgspec.Meta(max_length=256)] = ""
     line: Count | None = None
     protocol: Literal["tcp", "udp"] | None = None
     inside: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
@@ -77,7 +80,7 @@ class PortEnd(Part):
 class PortUse(PortEnd):
     """What a named port leads to. A placeholder in several port tags leads to all of them: `also` are the others."""
 
-    also: tuple[PortEnd, ...] = ()
+    also: Annotated[tuple[PortEnd, ...], msgspec.Meta(max_length=256)] = ()
 
     @property
     def ends(self) -> tuple[PortEnd, ...]:
@@ -97,7 +100,7 @@ PortName = Annotated[
         examples=["PC_serial"],
     ),
 ]
-PortTemplate = Mapping[PortName, PortUse]
+PortTemplate = Annotated[Mapping[PortName, PortUse], msgspec.Meta(max_length=6000, description="at most 6000 ports")]
 
 
 class AmiRequirements(Part):
@@ -105,7 +108,9 @@ class AmiRequirements(Part):
 
     cml_version_min: CmlVersion | None = None
     cml_version_max: CmlVersion | None = None
-    node_definitions: tuple[str, ...] = ()
+    node_definitions: Annotated[
+        tuple[ShortText, ...], msgspec.Meta(max_length=1000, description="a list of at most 1000")
+    ] = ()
 
 
 class LabletDefinitionSpec(Part):
@@ -115,7 +120,7 @@ class LabletDefinitionSpec(Part):
     topology: Topology
     description: Text = ""
     lab_type: LabType = LabType.CML
-    lab_track: str = ""
+    lab_track: ShortText = ""
     resource_requirements: ResourceRequirements | None = None
     node_count: Count | None = None
     port_template: PortTemplate | None = None

@@ -2,6 +2,7 @@
 
 LcmError
 ├── Conflict      somebody was faster: read again, decide again
+│   └── Taken        the name belongs to somebody else: choose another
 ├── Relist        the history asked for is gone: list, then watch from the list's revision
 ├── Deposed       the lease's term is over: stop leading, campaign again
 ├── Gone          what was asked for does not exist; a delete's success
@@ -30,11 +31,18 @@ class LcmError(Exception):
 class Conflict(LcmError):
     """A precondition did not hold. Nothing was written."""
 
-    def __init__(self, key: str, *, wanted: int, found: int) -> None:
-        super().__init__(f"{key} was expected {_at(wanted)} but is {_at(found)}")
+    def __init__(self, key: str, *, wanted: int, found: int, message: str = "") -> None:
+        super().__init__(message or f"{key} was expected {_at(wanted)} but is {_at(found)}")
         self.key = key
         self.wanted = wanted
         self.found = found
+
+
+class Taken(Conflict):
+    """A name belongs to something that the caller may not know more about."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("", wanted=0, found=0, message=message)
 
 
 class Relist(LcmError):

@@ -76,11 +76,30 @@ class SessionStatusChanged(Part):
     timestamp: Moment
 
 
-Data = ObjectEvent | WorkerSummary | WorkerStatusUpdated | WorkerMetrics | SessionStatusChanged
+class SinkTested(Part):
+    """Somebody wanted to see whether a sink is reached."""
+
+    sink: str
+    requested_by: str
+    timestamp: Moment
 
 
-class Event(Part):
-    """One event as it is stored. `owner` None: staff and services see it, and nobody else."""
+class EventsLost(Part):
+    """Some events did not reach a sink; what matters must be read anew."""
+
+    reason: Text
+
+
+Data = (
+    ObjectEvent | WorkerSummary | WorkerStatusUpdated | WorkerMetrics | SessionStatusChanged | SinkTested | EventsLost
+)
+
+
+class Event(Part, forbid_unknown_fields=False):
+    """One event as it is stored. `owner` None: staff and services see it, and nobody else.
+
+    A newer version's events are read as far as they are known: replicas are not all exchanged at once.
+    """
 
     type: str
     time: Moment

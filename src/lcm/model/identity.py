@@ -61,9 +61,18 @@ class AccessToken(Part):
     sha256: str
     created_at: Moment
     expires_at: Moment | None = None
+    session: bool = False
+    """A browser's, which presents it as a cookie."""
+    bound: Moment | None = None
+    """What is made with it does not outlive this moment."""
+    made_by: str = ""
 
 
+RANKS: Final = (Role.ADMIN, Role.OPERATOR, Role.AUTHOR, Role.USER)
+"""The roles of people, highest first. `service` is for our own processes, which have keys."""
 EVERYONE: Final = frozenset(Role)
+PEOPLE: Final = frozenset(RANKS)
+ADMINS: Final = frozenset({Role.ADMIN})
 STAFF: Final = frozenset({Role.ADMIN, Role.OPERATOR})
 SERVICE: Final = frozenset({Role.SERVICE})
 SEES_ALL: Final = STAFF | SERVICE

@@ -21,6 +21,8 @@ SCHEDULER: Final = "scheduler"
 WORKER_CONTROLLER: Final = "worker-controller"
 LABLET_CONTROLLER: Final = "lablet-controller"
 POOL_CONTROLLER: Final = "pool-controller"
+ACTORS: Final = frozenset({SCHEDULER, WORKER_CONTROLLER, LABLET_CONTROLLER, POOL_CONTROLLER})
+"""Our own processes besides the control plane."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,10 @@ from lcm.model.resource import (
     Name,
     Part,
     Positive,
+    ShortText,
     Status,
     Text,
+    ZoneName,
 )
 from lcm.model.worker import LabWorkerSpec
 
@@ -93,7 +95,7 @@ class AllowedHours(Part):
 
     start_hour: Hour = 0
     end_hour: Hour = 24
-    time_zone: str = "UTC"
+    time_zone: ZoneName = "UTC"
 
 
 class Budget(Part):
@@ -106,7 +108,7 @@ class Budget(Part):
 class LabWorkerPoolSpec(Part):
     """What is wanted of a pool."""
 
-    lab_track: str
+    lab_track: ShortText
     template: Name
     min_workers: Count = 1
     max_workers: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10

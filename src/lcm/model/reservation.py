@@ -8,7 +8,19 @@ import msgspec
 
 from lcm.model.capacity import Claim
 from lcm.model.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
-from lcm.model.resource import API_VERSION, Count, Metadata, Moment, Name, Part, Region, Status, Text
+from lcm.model.resource import (
+    API_VERSION,
+    Count,
+    Metadata,
+    Moment,
+    Name,
+    Part,
+    Region,
+    ShortText,
+    Status,
+    Text,
+    ZoneName,
+)
 from lcm.model.session import Email, Seat
 
 OCCURRENCES_LIMIT: Final = 400
@@ -44,9 +56,9 @@ class Recurrence(Part):
 
     every: Literal["day", "week"]
     until: date
-    time_zone: str
+    time_zone: ZoneName
     interval: Annotated[int, msgspec.Meta(ge=1, le=52)] = 1
-    weekdays: tuple[Weekday, ...] = ()
+    weekdays: Annotated[tuple[Weekday, ...], msgspec.Meta(max_length=7)] = ()
 
 
 class ReservationSpec(Part):
@@ -57,9 +69,9 @@ class ReservationSpec(Part):
     timeslot_end: Moment
     count: Annotated[int, msgspec.Meta(ge=1, le=OCCURRENCES_LIMIT)] = 1
     recurrence: Recurrence | None = None
-    owner: str = ""
-    student_emails: tuple[Email, ...] = ()
-    lab_track: str = ""
+    owner: ShortText = ""
+    student_emails: Annotated[tuple[Email, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    lab_track: ShortText = ""
     region_required: Region | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 

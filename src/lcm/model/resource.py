@@ -20,6 +20,7 @@ Name = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[a-z0-9]([a-z0-9.:-]{0,61}[a-z0-9])?" + END,
+        max_length=63,
         description="lower-case letters, digits, '.', '-' and, before a version, ':'; at most 63 characters",
         examples=["ccna-worker-1"],
     ),
@@ -31,17 +32,28 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True, examples=["2026-11-02T09:00:00Z"])]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
-Labels = Annotated[
-    Mapping[Annotated[str, msgspec.Meta(min_length=1, max_length=128)], Annotated[str, msgspec.Meta(max_length=256)]],
-    msgspec.Meta(max_length=64, description="at most 64 pairs of short texts"),
+PRINTED: Final = r"^[^\x00-\x1f\x7f-\x9f]*" + END
+"""No control characters: what is shown in a terminal must not steer it."""
+_SHORT: Final = "characters, none of them a control character; in quotes if it looks like a number"
+ShortText = Annotated[str, msgspec.Meta(pattern=PRINTED, max_length=128, description=f"text of at most 128 {_SHORT}")]
+ZoneName = Annotated[str, msgspec.Meta(max_length=64, description="a time zone such as Europe/Berlin")]
+LabelName = Annotated[
+    str, msgspec.Meta(pattern=PRINTED, min_length=1, max_length=128, description=f"text of 1 to 128 {_SHORT}")
 ]
-Region = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}" + END, examples=["us-east-1"])]
+LabelText = Annotated[str, msgspec.Meta(pattern=PRINTED, max_length=256, description=f"text of at most 256 {_SHORT}")]
+Labels = Annotated[
+    Mapping[LabelName, LabelText], msgspec.Meta(max_length=64, description="at most 64 pairs of short texts")
+]
+Region = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}" + END, max_length=32, examples=["us-east-1"]),
+]
 SecretRef = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^(env|file|aws|sealed):.+" + END,
         max_length=4096,
-        description="where a secret is: env:NAME, file:/path, aws:name or sealed:…; never the secret itself",
+        description="where a secret is: env:NAME, file:/path or aws:name; or plain:TEXT, answered as sealed:…",
         examples=["env:CML_LICENSE_TOKEN"],
     ),
 ]
@@ -55,9 +67,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Owner(Part):
     """The object that made this one."""
 
-    kind: str
+    kind: ShortText
     name: Name
-    uid: str
+    uid: ShortText
 
 
 class Metadata(Part):
@@ -67,12 +79,12 @@ class Metadata(Part):
     namespace: Name = DEFAULT_NAMESPACE
     labels: Labels = {}
     annotations: Labels = {}
-    uid: str = ""
+    uid: ShortText = ""
     generation: Count = 0
     resource_version: Count = 0
     created_at: Moment | None = None
     deletion_timestamp: Moment | None = None
-    finalizers: tuple[str, ...] = ()
+    finalizers: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=16)] = ()
     owner: Owner | None = None
 
 

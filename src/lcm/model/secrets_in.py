@@ -1,7 +1,7 @@
 """Where a document refers to secrets, found by the types of its fields.
 
-Used by admission (which seals what somebody wrote in clear), by the rotation of keys, and by whoever looks for leaks.
-A field that is a `SecretRef` is found wherever it stands: in parts, in lists, in mappings, in what may be missing.
+Used by admission (which seals what somebody wrote in clear), by the command line, and by whoever looks for leaks. A
+field that is a `SecretRef` is found wherever it stands: in parts, in lists, in mappings, in what may be missing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,17 @@ S = TypeVar("S", bound=msgspec.Struct)
 Change = Callable[[str, str], str]
 """Given the path of a reference, as faults spell it, and the reference; returns what shall stand there instead."""
 
+PLAIN: Final = "plain:"
+"""Begins a secret that somebody wrote in clear."""
+SEALED: Final = "sealed:"
+STAND_IN: Final = f"{SEALED}…"
+"""A reference that leads nowhere, for where one must stand."""
+
 _MARK: Final = get_args(SecretRef)[1]
+_MOST_STRAYS: Final = 100
+_LONGEST_STEP: Final = 130
+_Trail = tuple[Any, str] | None
+"""A way down into a document: the way to what holds it, and one more step."""
 
 
 def secrets_in(document: msgspec.Struct) -> list[tuple[str, str]]:
@@ -43,6 +53,39 @@ def with_raw_secrets(document: object, kind: type[msgspec.Struct], change: Chang
     return _changed(document, kind, "", change)
 
 
+def without_plain(document: object, kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - likewise
+    """Put a stand-in for every secret in clear, so that a document can be checked, and shown, without them."""
+    return with_raw_secrets(document, kind, lambda _, ref: STAND_IN if ref.startswith(PLAIN) else ref)
+
+
+def strays(document: object) -> list[str]:
+    """List where texts that call themselves secrets stand; asked of what is left when all that belong were taken out.
+
+    A name that calls itself one is not spelt.
+    """
+    found: list[_Trail] = []
+    left: list[tuple[_Trail, object]] = [(None, document)]
+    while left and len(found) < _MOST_STRAYS:
+        trail, value = left.pop()
+        if isinstance(value, str) and value.startswith(PLAIN):
+            found.append(trail)
+        elif isinstance(value, Mapping):
+            left += (((trail, f".{name}"), item) for name, item in value.items() if not str(name).startswith(PLAIN))
+            found += [trail for name in value if str(name).startswith(PLAIN)][:_MOST_STRAYS]
+        elif isinstance(value, list | tuple):
+            left += (((trail, f"[{number}]"), item) for number, item in enumerate(value))
+    return sorted({_spelt(trail) for trail in found})
+
+
+def _spelt(trail: "_Trail") -> str:
+    """Write a way down as a path; only of the few that are told, for every step may be long."""
+    steps = []
+    while trail is not None:
+        trail, step = trail
+        steps.append(step[:_LONGEST_STEP])
+    return "".join(reversed(steps)).removeprefix(".") or "document"
+
+
 def _changed(value: Any, hint: Any, path: str, change: Change) -> Any:  # noqa: ANN401 - a value of any type, and its hint
     if isinstance(value, str):
         return change(path, value) if any(_MARK in get_args(one) for one in _options(hint)) else value
@@ -50,8 +93,8 @@ def _changed(value: Any, hint: Any, path: str, change: Change) -> Any:  # noqa: 
         return _struct_changed(value, path, change)
     if isinstance(value, Mapping):
         return _mapping_changed(value, hint, path, change)
-    if isinstance(value, list | tuple):
-        inner = next(_items(hint, Sequence), None)
+    inner = next(_items(hint, Sequence), None)
+    if isinstance(value, list | tuple) and inner is not None:
         return type(value)(_changed(item, inner, f"{path}[{number}]", change) for number, item in enumerate(value))
     return value
 
@@ -71,7 +114,11 @@ def _mapping_changed(value: Mapping[Any, Any], hint: Any, path: str, change: Cha
         hints |= {encoded: inner for encoded, (_, inner) in _bearing(one).items()}
     for one in _items(hint, Mapping):
         hints |= dict.fromkeys(value, one)
-    return {name: _changed(item, hints.get(name), _below(path, name), change) for name, item in value.items()}
+    return {
+        # What no type leads to may be nested as deep as somebody likes.
+        name: _changed(item, hints[name], _below(path, name), change) if name in hints else item
+        for name, item in value.items()
+    }
 
 
 @cache

@@ -23,6 +23,7 @@ from lcm.model.resource import (
     Part,
     Positive,
     Region,
+    ShortText,
     Status,
     Text,
 )
@@ -62,19 +63,19 @@ class LabletSessionSpec(Part):
     """What somebody booked. Without a slot it is wanted as soon as possible, for `duration_minutes`."""
 
     definition: Name
-    owner: str = ""
+    owner: ShortText = ""
     student_email: Email | None = None
     lab_instance_type: LabType = LabType.CML
-    lab_track: str = ""
+    lab_track: ShortText = ""
     timeslot_start: Moment | None = None
     timeslot_end: Moment | None = None
     duration_minutes: Minutes | None = None
     give_up_at: Moment | None = None
-    reservation_id: str | None = None
+    reservation_id: ShortText | None = None
     region_required: Region | None = None
     region_preferred: Region | None = None
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
-    resource_limits: Mapping[str, str] | None = None
+    resource_limits: Annotated[Mapping[ShortText, ShortText], msgspec.Meta(max_length=16)] | None = None
 
 
 class Seat(Part):

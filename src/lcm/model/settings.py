@@ -42,7 +42,9 @@ class DiscoverySettings(Part):
     """Where and how often strangers are looked for."""
 
     enabled: bool | None = None
-    regions: tuple[Region, ...] | None = None
+    regions: Annotated[tuple[Region, ...], msgspec.Meta(max_length=64, description="a list of at most 64")] | None = (
+        None
+    )
     ami_name_pattern: NamePattern | None = None
     scan_interval_seconds: ScanSeconds | None = None
 

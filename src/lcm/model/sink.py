@@ -20,6 +20,15 @@ CREDENTIAL: Final = "{credential}"
 RESET: Final = "reset"
 """The type of the event that tells a sink that some were lost."""
 
+TEST: Final = "sink.test"
+"""The type of the event that somebody sends to one sink to see whether it arrives."""
+
+BUILT_IN: Final = "setting."
+"""How the names begin of sinks that the settings make."""
+
+HIDDEN: Final = "***"
+"""Stands for the part of a URL that may be a secret."""
+
 TypePattern = Annotated[
     str,
     msgspec.Meta(
@@ -64,7 +73,8 @@ class Sink(Part):
 class SinkStatus(Part):
     """How far a sink has got: all events up to `revision` are done, and `n` of the next commit that has any.
 
-    `sink` is the revision at which the sink was made: another sink of the same name begins anew. `tries` counts how
+    `sink` is the revision at which the sink was made: another sink of the same name begins anew; 0 for one that the
+    settings make. `tries` counts how
     often the next event was refused, `failures` how often in a row nothing got through, `dropped` the dead letters for
     which there was no room. `reset` says why events were lost that the sink is yet to be told of.
     """
@@ -109,7 +119,9 @@ _events: Final = msgspec.json.Decoder(StoredEvent)
 
 
 def wants(sink: Sink, event: Event) -> bool:
-    """Tell whether an event passes a sink's filters."""
+    """Tell whether an event passes a sink's filters; a test is for the sink that it names, whatever its filters."""
+    if event.type == TEST:
+        return event.name == sink.name
     pairs = (
         (sink.owner_id, event.owner),
         (sink.worker_id, event.worker_id),
@@ -120,6 +132,16 @@ def wants(sink: Sink, event: Event) -> bool:
     return all(wanted is None or wanted == found for wanted, found in pairs) and any(
         fnmatchcase(event.type, pattern) for pattern in patterns
     )
+
+
+def shown_url(url: str) -> str:
+    """Write a sink's URL as it may be shown: many receivers' paths are secrets, unless {credential} stands for them."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    host, mark, _ = host.partition("?")
+    if CREDENTIAL in url or not (path or mark):
+        return url
+    return f"{scheme}://{host}{'?' if mark else slash}{HIDDEN}"
 
 
 def read_event(raw: bytes) -> StoredEvent:

@@ -15,6 +15,7 @@ from lcm.model.resource import (
     API_VERSION,
     Count,
     Labels,
+    LabelText,
     Metadata,
     Minutes,
     Moment,
@@ -23,6 +24,7 @@ from lcm.model.resource import (
     Positive,
     Region,
     SecretRef,
+    ShortText,
     Status,
     Text,
 )
@@ -81,6 +83,9 @@ class LicenseFlavour(StrEnum):
     EVALUATION = "evaluation"
 
 
+_Few = msgspec.Meta(max_length=32, description="a list of at most 32")
+
+
 class RootVolume(Part):
     """The disk a worker boots from."""
 
@@ -94,16 +99,16 @@ class AwsSpec(Part):
     """Where and how the instance is launched."""
 
     region: Region = "us-east-1"
-    instance_type: str = "m5zn.metal"
-    instance_type_alternatives: tuple[str, ...] = ()
-    ami_id: str | None = None
-    ami_name_pattern: str | None = None
-    vpc_id: str | None = None
-    subnet_ids: tuple[str, ...] = ()
-    security_group_ids: tuple[str, ...] = ()
+    instance_type: ShortText = "m5zn.metal"
+    instance_type_alternatives: Annotated[tuple[ShortText, ...], _Few] = ()
+    ami_id: ShortText | None = None
+    ami_name_pattern: ShortText | None = None
+    vpc_id: ShortText | None = None
+    subnet_ids: Annotated[tuple[ShortText, ...], _Few] = ()
+    security_group_ids: Annotated[tuple[ShortText, ...], _Few] = ()
     root_volume: RootVolume = RootVolume()
-    iam_instance_profile: str | None = None
-    key_pair: str | None = None
+    iam_instance_profile: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
+    key_pair: LabelText | None = None
     public_ip: bool = True
     nested_virtualization: bool = False
     tags: Labels = {}
@@ -112,7 +117,7 @@ class AwsSpec(Part):
 class CmlSpec(Part):
     """How CML on the worker is used."""
 
-    admin_username: str = "admin"
+    admin_username: ShortText = "admin"
     admin_password: SecretRef = "env:CML_ADMIN_PASSWORD"  # noqa: S105 - where it is, not what it is
     license_flavour: LicenseFlavour = LicenseFlavour.ENTERPRISE
     license_token: SecretRef | None = None
@@ -136,8 +141,8 @@ class LabWorkerSpec(Part):
     aws: AwsSpec = AwsSpec()
     cml: CmlSpec = CmlSpec()
     host_kind: Literal["cml", "container"] = "cml"
-    lab_types: tuple[LabType, ...] = (LabType.CML,)
-    lab_track: str = ""
+    lab_types: Annotated[tuple[LabType, ...], _Few] = (LabType.CML,)
+    lab_track: ShortText = ""
     wanted_state: Literal["running", "stopped"] = "running"
     max_concurrent_labs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENT_LABS)] = MAX_CONCURRENT_LABS
     idle: IdlePolicy = IdlePolicy()

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Final, Protocol
 from lcm.model.errors import Stuck
 from lcm.model.secret import Secret
 from lcm.providers.files import open_plain, translate
-from lcm.providers.sealed import KeyRing
 
 MISSING: Final = "SecretMissing"
 EMPTY: Final = "SecretEmpty"
@@ -56,6 +55,32 @@ class SecretSources:
         if source is None:  # whatever this is, it may be the secret itself
             raise Stuck(NOT_ALLOWED, f"not a reference to a secret: use one of {', '.join(sorted(self._sources))}")
         return await source.reveal(ref)
+
+
+class Closing(Secrets, Protocol):
+    """A source that holds connections."""
+
+    async def close(self) -> None:
+        """Let go of them. May be repeated."""
+        ...
+
+
+class Lazily:
+    """A source that is made when it is first asked, as some take long to load."""
+
+    def __init__(self, make: Callable[[], Closing]) -> None:
+        self._make = make
+        self._made: Closing | None = None
+
+    async def reveal(self, ref: str) -> Secret:
+        if self._made is None:
+            self._made = self._make()
+        return await self._made.reveal(ref)
+
+    async def close(self) -> None:
+        """Let go of what was made. May be repeated."""
+        if self._made is not None:
+            await self._made.close()
 
 
 class EnvSecrets:
@@ -106,14 +131,22 @@ class FileSecrets:
             return _all_of(fd, ref)
 
 
+class Opens(Protocol):
+    """Keys, as far as opening goes."""
+
+    def unseal(self, text: str) -> Secret:
+        """Decrypt a sealed text. Raises Stuck when it was not sealed here, or was changed since."""
+        ...
+
+
 class SealedSecrets:
     """What was sealed with our keys."""
 
-    def __init__(self, ring: KeyRing) -> None:
-        self._ring = ring
+    def __init__(self, keys: Opens) -> None:
+        self._keys = keys
 
     async def reveal(self, ref: str) -> Secret:
-        return self._ring.unseal(ref)
+        return self._keys.unseal(ref)
 
 
 def not_empty(ref: str, text: str) -> Secret:

@@ -45,7 +45,7 @@ class _Kept(NamedTuple):
 
 
 class AwsSecrets:
-    """The secrets of one account and region. Credentials are the session's."""
+    """The secrets of one account and region. Without keys (an id and its secret), credentials are the session's."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class AwsSecrets:
         region: str,
         clock: Clock,
         session: AioSession | None = None,
+        keys: tuple[Secret, Secret] | None = None,
         endpoint_url: str = "",
         kept: timedelta = KEPT,
         call_seconds: float = _CALL_SECONDS,
@@ -60,6 +61,8 @@ class AwsSecrets:
         self._region = region
         self._clock = clock
         self._session = session or AioSession()
+        if keys is not None:
+            self._session.set_credentials(*(one.reveal() for one in keys))
         self._endpoint_url = endpoint_url
         self._kept_for = kept
         self._call_seconds = call_seconds

@@ -1,0 +1,154 @@
+"""What happened lately: a page of the events that the caller may see, by the same rule as the stream's.
+
+The newest ones, or those after an event that is known already. Both read the store's own history, and only so much of
+it for one request.
+"""
+
+from collections import deque
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
+
+from lcm.api.answers import Answer, value
+from lcm.api.http import Request
+from lcm.api.routes import GET, SIGNED_IN, Route
+from lcm.api.shapes import EventLine, EventPage
+from lcm.api.stream import EventsQuery, Wanted, position_of, wanted_by
+from lcm.control.feed import WHOLE, Position
+from lcm.control.sinks import CURSORS
+from lcm.model.errors import Relist
+from lcm.model.event import decode
+from lcm.model.resource import Part
+from lcm.model.sink import event_id
+from lcm.store.base import EVENTS_KEY, Cursor, Happened, Store
+
+SPANS: Final = (500, 5_000)
+"""How many revisions are looked through for the newest events: as many as it takes, and then no more."""
+_Id = Annotated[str, Meta(max_length=128)]
+
+
+class RecentQuery(Part):
+    """Which events to list: the newest ones, or the first ones after an event."""
+
+    session_id: _Id = ""
+    instance_id: Annotated[_Id, Meta(description="what older clients call session_id")] = ""
+    definition_id: _Id = ""
+    owner_id: _Id = ""
+    worker_id: _Id = ""
+    event_types: Annotated[
+        str, Meta(max_length=1024, description="types with commas between; worker.* is all that begin so")
+    ] = ""
+    after: Annotated[_Id, Meta(description="an event's id; 410 when what followed it is not known any more")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="events in a page, at most")] = 100
+
+
+class _Read(NamedTuple):
+    """What was found, and after which event to go on."""
+
+    found: list[EventLine]
+    last: Position
+
+
+async def _recent(request: Request) -> Answer:
+    query = request.query(RecentQuery)
+    wanted, store = wanted_by(request.signed_in, _filters(query)), request.shared.core.store
+    page = await store.scan(EVENTS_KEY, limit=1)
+    newest = page.entries[0].revision if page.entries else 0
+    if query.after:
+        after = position_of(query.after, store.epoch)
+        if after is None or after.revision > page.revision:
+            raise Relist("that event is of another history; list the newest ones")
+        read = await _following(store, wanted, after, newest, query.limit)
+    else:
+        read = _Read(await _newest(store, wanted, newest, query.limit), Position(page.revision, WHOLE))
+    more = read.last < (newest, WHOLE)
+    return value(EventPage(tuple(read.found), event_id(store.epoch, *read.last), more))
+
+
+async def _newest(store: Store, wanted: Wanted, newest: int, limit: int) -> list[EventLine]:
+    found: deque[EventLine] = deque(maxlen=limit)
+    for span in SPANS:
+        found.clear()
+        begin = await _readable(store, max(0, newest - span), newest)
+        async with store.events(after=begin) as reader:
+            while begin < newest:
+                happened = await anext(reader)
+                begin = happened.revision
+                found.extend(_lines(store, wanted, happened))
+        if len(found) == limit:
+            break
+    return list(found)
+
+
+async def _following(store: Store, wanted: Wanted, after: Position, newest: int, limit: int) -> _Read:
+    found = list[EventLine]()
+    begin = after.revision if after.place >= WHOLE else max(0, after.revision - 1)
+    revision, most = begin, begin + SPANS[-1]
+    async with store.events(after=begin) as reader:
+        while revision < min(newest, most):
+            happened = await anext(reader)
+            revision = happened.revision
+            for place, line in enumerate(_lines_or_none(store, wanted, happened)):
+                if line is not None and (revision, place) > after:
+                    found.append(line)
+                    after = Position(revision, place)
+                if len(found) == limit:
+                    return _Read(found, after)
+            after = Position(revision, WHOLE)
+    return _Read(found, after)
+
+
+async def _readable(store: Store, low: int, high: int) -> int:
+    """Find the first revision from which history can still be read."""
+    if await _is_readable(store, low):
+        return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if await _is_readable(store, middle) else (middle, high)
+    return high
+
+
+async def _is_readable(store: Store, revision: int) -> bool:
+    try:
+        await store.scan(CURSORS, limit=1, cursor=Cursor(revision, CURSORS))
+    except Relist:
+        return False
+    return True
+
+
+def _lines(store: Store, wanted: Wanted, happened: Happened) -> list[EventLine]:
+    return [line for line in _lines_or_none(store, wanted, happened) if line is not None]
+
+
+def _lines_or_none(store: Store, wanted: Wanted, happened: Happened) -> list[EventLine | None]:
+    events = [decode(raw) for raw in happened.events]
+    return [
+        EventLine.of(event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
+        for place, event in enumerate(events)
+    ]
+
+
+def _filters(query: RecentQuery) -> EventsQuery:
+    return EventsQuery(
+        session_id=query.session_id,
+        instance_id=query.instance_id,
+        definition_id=query.definition_id,
+        owner_id=query.owner_id,
+        worker_id=query.worker_id,
+        event_types=query.event_types,
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        GET,
+        "/api/events",
+        _recent,
+        "listEvents",
+        "List what happened lately",
+        policy=SIGNED_IN,
+        query=RecentQuery,
+        answer=EventPage,
+        also=(410,),
+    ),
+)

@@ -1,0 +1,112 @@
+"""The contexts of `lcm up`: several at once, one after the other, and beside those that people made."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from api_server import Shell
+from lcm.cli import contexts
+from lcm.cli.local_context import ADMIN, Kept, keep
+from lcm.compose import Running, embedded
+from lcm.config import Settings
+from lcm.model.identity import Role
+from lcm.model.secret import Secret
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("LCM_URL", "LCM_TOKEN", "LCM_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@asynccontextmanager
+async def up(folder: Path) -> AsyncIterator[tuple[Running, Kept]]:
+    async with embedded(Settings(data_dir=folder, port=0)) as it:
+        yield it.running, await keep(it.running, folder)
+
+
+def current() -> tuple[str, str]:
+    found = contexts.current(None, {})
+    assert found
+    return found.name, found.token.reveal()
+
+
+async def test_a_second_one_leaves_the_first_ones_context_alone_while_that_answers(home: Path) -> None:
+    async with up(home / "a") as (first, kept):
+        assert kept == Kept("local", current=True)
+        token = current()[1]
+        async with up(home / "b") as (second, beside):
+            assert beside == Kept(f"local-{second.url.rpartition(':')[2]}", current=False)
+            assert current() == ("local", token)
+            found = contexts.read().find(beside.name)
+            assert found
+            assert (found.url, second.tokens.find(found.token.reveal()) is not None) == (second.url, True)
+    assert first.url != second.url
+
+
+async def test_going_back_to_a_folder_is_going_back_to_its_token(home: Path) -> None:
+    async with up(home / "a"):
+        first = current()
+    async with up(home / "b"):
+        second = current()
+    assert (first[0], second[0], first[1] == second[1]) == ("local", "local", False)
+    async with up(home / "a") as (running, _):
+        assert current() == first
+        assert [one.name for one in await running.tokens.list()] == [ADMIN]
+
+
+async def test_a_context_that_a_person_made_is_not_replaced(home: Path) -> None:
+    contexts.remember("local", "https://lcm.example.org", Secret("mine"), make_current=True)
+    async with up(home / "a") as (running, kept):
+        assert kept == Kept(f"local-{running.url.rpartition(':')[2]}", current=True)
+    found = contexts.read().find("local")
+    assert found
+    assert (found.url, found.token.reveal()) == ("https://lcm.example.org", "mine")
+
+
+async def test_a_new_token_ends_the_one_before_and_no_other(home: Path) -> None:
+    async with up(home / "a") as (running, _):
+        lost = current()[1]
+        by_hand, _ = await running.tokens.make(ADMIN, Role.ADMIN, made_by=ADMIN)
+    contexts.file().unlink()
+    async with up(home / "a") as (running, _):
+        assert running.tokens.find(lost) is None
+        assert running.tokens.find(current()[1]) is not None
+        assert running.tokens.find(by_hand.reveal()) is not None
+
+
+async def test_a_token_of_no_administrator_is_not_taken_for_ones_own(home: Path) -> None:
+    async with up(home / "a") as (running, _):
+        token, _ = await running.tokens.make("eve", Role.USER)
+        contexts.remember("local", running.url, token, make_current=True)
+        contexts.change(lambda book: contexts.Book(book.current, book.contexts))
+        await keep(running, home / "a")
+        found = running.tokens.find(current()[1])
+        assert found
+        assert found.role is Role.ADMIN
+
+
+async def test_the_commands_on_contexts_keep_what_up_remembers(home: Path) -> None:
+    async with up(home / "a"):
+        token = current()[1]
+    desk = Shell(home / "config")
+    desk.out("context", "set", "other", "--url", "http://127.0.0.1:1", "--token", "t1")
+    desk.out("context", "use", "local")
+    desk.out("context", "delete", "local")
+    async with up(home / "a"):
+        assert current() == ("local", token)
+    found = contexts.read().find("local")
+    assert found
+    assert found.token.reveal() == token
+
+
+def test_the_token_in_use_is_printed_for_programs(home: Path) -> None:
+    contexts.remember("local", "http://127.0.0.1:1", Secret("t1"), make_current=True)
+    assert Shell(home / "config").out("context", "token") == "t1\n"
+    desk = Shell(home / "config", LCM_URL="http://127.0.0.1:2", LCM_TOKEN="t2")
+    assert desk.out("context", "token") == "t2\n"
+    assert Shell(home / "config").lcm("context", "token", "--context", "none").exit_code == 5
