@@ -5,7 +5,7 @@ import pytest
 import given
 from lcm.control.plane import Drain, Extend, Ref, Terminate
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Forbidden, Gone
+from lcm.model.errors import Conflict, Forbidden, Gone, Taken
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
 from lcm.model.machine import SCHEDULER, WORKER_CONTROLLER
@@ -93,9 +93,19 @@ async def test_pages_of_what_is_ones_own_are_full_and_whole(world: World) -> Non
 @either
 async def test_a_name_that_another_took_is_taken(world: World) -> None:
     await booked(world)
-    with pytest.raises(Conflict) as raised:
+    told = []
+    for attempt in (world.bob.create(given.session()), world.bob.create(given.session(), dry_run=True)):
+        with pytest.raises(Taken) as raised:
+            await attempt
+        told.append((str(raised.value), raised.value.key, raised.value.wanted, raised.value.found))
+    await world.ada.patch(S1, LABEL)
+    with pytest.raises(Taken) as raised:
         await world.bob.create(given.session())
-    assert raised.value.wanted == 0
+    told.append((str(raised.value), raised.value.key, raised.value.wanted, raised.value.found))
+    assert set(told) == {("LabletSession s1 in namespace default: the name is taken", "", 0, 0)}
+    with pytest.raises(Conflict) as mine:
+        await world.ada.create(given.session())
+    assert mine.value.found
 
 
 @either

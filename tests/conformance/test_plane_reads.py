@@ -6,7 +6,7 @@ import pytest
 import given
 from lcm.control.plane import LONGEST_PAGE, Listing, Plane, Ref, ref_of
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Invalid, Relist
+from lcm.model.errors import Gone, Invalid, Relist
 from lcm.model.pool import WorkerTemplate
 from lcm.model.selector import EVERYTHING, Where, parse
 from lcm.model.settings import SystemSettings
@@ -68,6 +68,9 @@ async def test_an_object_is_found_by_its_uid(world: World) -> None:
     assert created.metadata.uid not in ("", "uid-w1")
     assert await world.root.get(Ref(LabWorker, created.metadata.uid)) == created
     assert await world.root.get(Ref(WorkerTemplate, created.metadata.uid)) is None
+    assert await world.root.get(Ref(LabWorker, created.metadata.uid, "elsewhere")) is None
+    with pytest.raises(Gone):
+        await world.root.delete(Ref(LabWorker, created.metadata.uid, "elsewhere"))
 
 
 @everywhere

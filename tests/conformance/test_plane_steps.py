@@ -109,9 +109,9 @@ async def test_a_step_that_is_in_no_table_is_refused_with_the_objects_story(worl
 async def test_a_step_belongs_to_its_actor(world: World) -> None:
     worker = await world.root.create(given.worker())
     launching = status(worker, P.PROVISIONING_EC2, ec2={"client_token": "t"})
-    with pytest.raises(IllegalStep, match="only worker-controller may"):
+    with pytest.raises(Forbidden, match="only worker-controller may"):
         await world.service(SCHEDULER).step(worker, launching)
-    for plane in (world.root, world.ada, world.person("anna")):
+    for plane in (world.root, world.ada, world.person("anna"), world.service("")):
         with pytest.raises(Forbidden):
             await plane.step(worker, launching)
 
@@ -251,7 +251,7 @@ async def test_the_newest_measurements_are_kept(world: World) -> None:
     assert await world.root.telemetry(W1) is None
     controller = world.service(WORKER_CONTROLLER)
     first = WorkerTelemetry(
-        collected_at=given.moment("09:00"),
+        collected_at=given.moment("08:00"),
         cpu_utilization=12.5,
         memory_utilization=50.0,
         storage_utilization=1.0,
@@ -259,14 +259,16 @@ async def test_the_newest_measurements_are_kept(world: World) -> None:
         network_out_bytes=20,
         active_labs_count=2,
         hosted_lab_ids=("a", "b"),
-        last_activity_at=given.moment("08:59"),
+        last_activity_at=given.moment("07:59"),
     )
-    await controller.report(W1, first)
+    assert await controller.report(W1, first) == first
     assert await world.root.telemetry(W1) == first
-    await controller.report(W1, given.telemetry(collected_at=given.moment("08:00")))
+    assert await controller.report(W1, given.telemetry(collected_at=given.moment("07:00"))) == first
     assert await world.root.telemetry(W1) == first
-    newer = given.telemetry(collected_at=given.moment("09:01"))
-    await controller.report(W1, newer)
+    with pytest.raises(Invalid):
+        await controller.report(W1, given.telemetry(collected_at=given.moment("09:00")))
+    newer = given.telemetry(collected_at=given.moment("08:01"))
+    assert await controller.report(W1, newer) == newer
     assert await world.person("anna").telemetry(W1) == newer
 
 

@@ -1,6 +1,6 @@
 """What each action makes of an object, in every phase, and what it refuses."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -246,6 +246,26 @@ async def test_who_may_act_on_what() -> None:
         with pytest.raises(Gone, match="there is no LabletSession s1 in namespace default"):
             await stage[caller].act(S1, Terminate())
     assert (await stage[ADA].act(S1, Terminate())).status.phase is _S.TERMINATED
+
+
+@pytest.mark.parametrize("minutes", [0, -1, 366 * 24 * 60 + 1, 2**31, 10**30])
+def test_minutes_are_at_most_those_of_a_year(minutes: int) -> None:
+    running = given.session(phase=_S.RUNNING, ends_at=given.moment("11:00"))
+    worker = given.worker(phase=WorkerPhase.READY)
+    for resource, action in (
+        (running, Extend(minutes=minutes)),
+        (worker, Drain(deadline_minutes=minutes)),
+        (worker, Snooze(minutes=minutes)),
+    ):
+        with pytest.raises(Invalid, match="at most a year"):
+            act(resource, action)
+
+
+@pytest.mark.parametrize("year", [2100, 2101, 9999])
+def test_no_session_is_extended_beyond_the_years_that_can_be_booked(year: int) -> None:
+    session = given.session(phase=_S.RUNNING, ends_at=datetime(year, 12, 31, 23, tzinfo=UTC))
+    with pytest.raises(Invalid, match="before the year 2101"):
+        act(session, Extend(minutes=366 * 24 * 60))
 
 
 async def test_a_learner_extends_within_what_the_definition_allows_and_staff_beyond() -> None:

@@ -95,7 +95,6 @@ async def test_a_booking_with_a_version_gets_that_one() -> None:
     [
         active(state=DefinitionState.DRAFT),
         active(state=DefinitionState.DEPRECATED),
-        active(deletion_timestamp=NOW),
         active(namespace="elsewhere"),
         active(name="basics:2.0.0", version="2.0.0"),
     ],

@@ -52,13 +52,17 @@ async def test_a_student_can_be_named_later() -> None:
     assert (changed.spec.student_email, changed.metadata.generation) == ("ada@example.org", 2)
 
 
-async def test_priority_is_changed_by_staff_only() -> None:
-    stage = await booked()
-    with pytest.raises(Forbidden):
-        await stage[ADA].patch(Ref(LabletSession, "s1"), {"spec": {"priority": -1}})
-    raised = await stage[OTTO].patch(Ref(LabletSession, "s1"), {"spec": {"priority": 5}})
+async def test_priority_is_raised_by_staff_only_and_lowered_by_anybody() -> None:
+    stage, s1 = await booked(), Ref(LabletSession, "s1")
+    raised = await stage[OTTO].patch(s1, {"spec": {"priority": 5}})
     assert raised.spec.priority == 5
     assert await stage[ADA].replace(given.session(definition="basics")) == raised
+    with pytest.raises(Forbidden):
+        await stage[ADA].patch(s1, {"spec": {"priority": 6}})
+    assert (await stage[ADA].patch(s1, {"spec": {"priority": -2}})).spec.priority == -2
+    with pytest.raises(Forbidden):
+        await stage[ADA].patch(s1, {"spec": {"priority": -1}})
+    assert (await stage[ADA].create(given.session(name="s2", priority=-2))).spec.priority == -2
 
 
 async def test_what_admission_filled_in_is_kept_when_a_document_leaves_it_out() -> None:

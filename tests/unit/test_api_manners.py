@@ -12,6 +12,7 @@ from lcm.api.table import ROUTES
 from lcm.model.kinds import KINDS
 
 WORKER = path("LabWorker", "ccna-worker-1")
+SESSION = path("LabletSession", document("LabletSession")["metadata"]["name"])
 WRITTEN = [("PUT", "root"), ("PATCH", "root"), ("DELETE", "root")]
 
 
@@ -66,6 +67,17 @@ async def test_a_write_with_a_tag_is_done_only_while_the_tag_is_true(desk: Desk,
     assert await desk.done("root", "GET", WORKER) == before
     new = (await desk.ask("root", "GET", WORKER)).headers["etag"]
     assert (await write(desk, method, headers={"If-Match": new})).status_code == 200
+
+
+async def test_a_tag_says_nothing_of_what_is_made(desk: Desk) -> None:
+    answer = await desk.ask("root", "POST", "/api/workers", json=document("LabWorker"), headers={"If-Match": '"7"'})
+    assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
+
+
+async def test_no_number_of_minutes_is_our_mistake(desk: Desk) -> None:
+    for _ in range(2):
+        answer = await desk.ask("otto", "POST", f"{SESSION}/extend", json={"minutes": 2**31})
+        assert answer.status_code == 422, answer.text
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])

@@ -127,7 +127,7 @@ class Attempt:
 
 def belongs(route: Route) -> bool:
     """Tell whether a route is about one thing that belongs to somebody."""
-    return route.path == TOKEN or "{id}" in route.path and route.kind is not None and route.kind.name in OWNED
+    return route.path == TOKEN or ("{id}" in route.path and route.kind is not None and route.kind.name in OWNED)
 
 
 ATTEMPTS = [
@@ -254,11 +254,26 @@ async def test_a_list_shows_people_their_own_bookings_and_staff_all(desk: Desk, 
 
 
 @pytest.mark.parametrize("kind", OWNED)
+async def test_a_name_that_is_anothers_is_taken_and_nothing_more_is_told(desk: Desk, kind: str) -> None:
+    await stock(desk, owner="bob")
+    told = []
+    for query in ("", "?dry_run=true"):
+        answer = await desk.ask("ada", "POST", path(kind) + query, json=document_of(kind))
+        assert (answer.status_code, answer.json()["reason"]) == (409, "AlreadyExists")
+        told.append(answer.json())
+        label = {"metadata": {"labels": {"changed": query.strip("?=") or "no"}}}
+        await desk.done("bob", "PATCH", path(kind, name_of(kind)), json=label)
+    assert told[0] == told[1]
+    assert not {"found", "key"} & told[0].keys()
+    assert "revision" not in told[0]["detail"]
+
+
+@pytest.mark.parametrize("kind", OWNED)
 async def test_nobody_applies_over_what_is_anothers(desk: Desk, kind: str) -> None:
     await stock(desk, owner="bob")
     before = await desk.done("bob", "GET", path(kind, name_of(kind)))
     answer = await desk.ask("ada", "POST", "/api/apply", json={"documents": [document_of(kind)]})
-    assert answer.status_code in {403, 404, 409}, answer.text
+    assert answer.status_code in {403, 404, 409, 422}, answer.text
     assert await desk.done("bob", "GET", path(kind, name_of(kind))) == before
 
 

@@ -205,6 +205,27 @@ async def test_a_client_that_leaves_is_forgotten() -> None:
                 await asyncio.sleep(0.01)
 
 
+async def test_a_client_that_left_before_the_answer_began_is_forgotten() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: object) -> None:
+        raise ConnectionResetError
+
+    async with opened() as desk:
+        secret = desk.signed("ada")["Authorization"].encode()
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/watch",
+            "raw_path": b"/api/watch",
+            "query_string": b"kinds=LabletSession&after=0",
+            "headers": [(b"authorization", secret)],
+        }
+        await desk.api(scope, receive, send)
+        assert desk.api._streams.total == 0
+
+
 def test_a_reader_that_stops_reading_is_cut_off() -> None:
     async def body(desk: Desk) -> None:
         async with watching(desk, "root", "LabWorker", await desk.revision()) as lines:

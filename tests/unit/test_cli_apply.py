@@ -29,6 +29,7 @@ kind: LabletDefinition
 metadata: {name: "basics:1.0.0"}
 spec: {version: 1.0.0, topology: {uri: s3://a/b}, state: active}
 """
+REMEDY = "create it first, or correct the name"
 SESSION = "kind: LabletSession\nmetadata: {{name: {name}}}\nspec: {{definition: basics, duration_minutes: 60{more}}}\n"
 POOL = "kind: LabWorkerPool\nmetadata: {name: ccna}\nspec: {lab_track: ccna, template: metal}\n"
 
@@ -156,9 +157,8 @@ def test_what_one_may_not_do_is_shown_with_its_document(api: ApiServer, desk: Sh
     assert lines == [
         "error: 3 faults",
         f"{folder}/a.yaml:2: metadata.name: the name is taken; use another",
-        f"{folder}/b.yaml:2: only staff may give a priority above 0; leave that to somebody who may",
-        f"{folder}/c.yaml:4: spec.definition: there is no LabletDefinition none in namespace default; "
-        "create it first, or correct the name",
+        f"{folder}/b.yaml:2: document: only staff may give a priority above 0; leave that to somebody who may",
+        f"{folder}/c.yaml:4: spec.definition: there is no LabletDefinition none in namespace default; " + REMEDY,
     ]
 
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import given
 from documents import document
 from lcm.config import Settings, document_defaults, load, referred
 from lcm.control.local import ControlPlane
-from lcm.model.defaults import beneath
+from lcm.model.defaults import beneath, kept
 from lcm.model.errors import Invalid
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
@@ -233,3 +235,16 @@ def test_a_document_is_not_changed() -> None:
     before = repr(written)
     admitted(environment(*NAMED), written)
     assert repr(written) == before
+
+
+def test_every_field_that_the_settings_fill_in_stays_when_they_change() -> None:
+    for kind, filled in document_defaults(load(environment(*NAMED))).items():
+        one = next(resource for resource in given.every() if resource.kind == kind)
+        assert leaves(filled) <= leaves(kept(kind, msgspec.to_builtins(one.spec), {}))
+
+
+def leaves(part: Any, path: str = "") -> set[str]:
+    """Name every field of a document."""
+    if not isinstance(part, dict):
+        return {path}
+    return {leaf for name, value in part.items() for leaf in leaves(value, f"{path}.{name}")}

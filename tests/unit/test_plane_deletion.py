@@ -12,7 +12,8 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
+from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, Standing, active, service
+from lcm.control.deletion import finish_deletions
 from lcm.control.plane import Ref, ref_of
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, LcmError, Refused
@@ -193,7 +194,92 @@ async def test_a_definition_in_use_stays_and_says_by_whom() -> None:
         await stage[ADA].delete(Ref(LabletSession, f"s{number}"))
     await stage.put(given.reservation(phase=_R.PROMISED))
     with pytest.raises(Refused, match="Reservation r1"):
+        await stage[ROOT].delete(BASICS)
+
+
+async def test_whoever_deletes_hears_names_of_what_they_see_and_a_number_of_the_rest() -> None:
+    stage = Stage()
+    await stage.put(active())
+    for who, name in ((ADA, "of-ada"), (BOB, "of-bob")):
+        await stage[who].create(given.session(name=name))
+    with pytest.raises(Refused) as raised:
         await stage[ANNA].delete(BASICS)
+    assert "2 of other people's" in str(raised.value)
+    assert "of-" not in str(raised.value).replace("of other", "")
+    await stage[ANNA].create(given.session(name="of-anna"))
+    with pytest.raises(Refused, match="used by LabletSession of-anna and 2 more;"):
+        await stage[ANNA].delete(BASICS)
+    with pytest.raises(Refused, match="of-ada, LabletSession of-anna, LabletSession of-bob;"):
+        await stage[OTTO].delete(BASICS)
+
+
+async def left_marked(*others: Resource) -> tuple[Stage, Standing]:
+    """Give a stage on which whoever deleted a definition and a template was stopped after they had marked them."""
+    clock = Standing()
+    stage = Stage(clock=clock)
+    for one in (active(deletion_timestamp=NOW), given.template(deletion_timestamp=NOW), *others):
+        await stage.put(one)
+    return stage, clock
+
+
+async def test_a_booking_of_what_is_being_deleted_may_be_tried_again() -> None:
+    stage, _ = await left_marked()
+    for attempt in (
+        stage[ADA].create(given.session()),
+        stage[ADA].apply([document(given.session())]),
+        stage[ROOT].create(given.pool()),
+        stage[ROOT].replace(active()),
+        stage[ROOT].apply([document(active())]),
+    ):
+        with pytest.raises(Conflict, match="is being deleted; try again"):
+            await attempt
+
+
+async def test_a_booking_finishes_a_deletion_that_was_left_half_way() -> None:
+    stage, clock = await left_marked()
+    clock.moment += timedelta(minutes=2)
+    with pytest.raises(Invalid, match="there is no LabletDefinition"):
+        await stage[ADA].create(given.session())
+    with pytest.raises(Invalid, match="there is no WorkerTemplate"):
+        await stage[ROOT].apply([document(given.pool())])
+    assert await stage.keys() == []
+    assert await stage.types() == ["definition.deleted", "template.deleted"]
+
+
+async def test_a_booking_of_what_is_used_lifts_a_mark_that_was_left_behind() -> None:
+    stage, clock = await left_marked(given.session(name="s0"))
+    clock.moment += timedelta(minutes=2)
+    assert (await stage[ADA].create(given.session())).spec.definition == "basics:1.0.0"
+    left = await stage.read(active())
+    assert left is not None
+    assert left.metadata.deletion_timestamp is None
+
+
+async def test_who_writes_an_object_anew_lifts_a_mark_that_was_left_behind() -> None:
+    stage, clock = await left_marked()
+    clock.moment += timedelta(minutes=2)
+    assert [one.outcome for one in await stage[ROOT].apply([document(active())])] == ["configured"]
+    assert [one.outcome for one in await stage[ROOT].apply([document(active())])] == ["unchanged"]
+    assert (await stage[ROOT].replace(given.template())).metadata.deletion_timestamp is None
+    await stage[ADA].create(given.session())
+
+
+async def test_housekeeping_finishes_what_nobody_meets() -> None:
+    stage, clock = await left_marked(given.pool())
+    assert await finish_deletions(stage.store, clock=clock) == 0
+    clock.moment += timedelta(minutes=2)
+    assert await finish_deletions(stage.store, clock=clock) == 2
+    assert await finish_deletions(stage.store, clock=clock) == 0
+    template = await stage.read(given.template())
+    assert template is not None
+    assert template.metadata.deletion_timestamp is None
+    assert await stage.read(active()) is None
+
+
+def document(resource: Resource) -> dict[str, Any]:
+    """Write an object as somebody would send it."""
+    spec = msgspec.to_builtins(resource.spec)
+    return {"kind": resource.kind, "metadata": {"name": resource.metadata.name}, "spec": spec}
 
 
 async def test_users_that_have_ended_or_live_elsewhere_keep_nothing() -> None:
@@ -375,10 +461,11 @@ async def booking() -> Race:
 
 async def measuring() -> Race:
     stage = Stage(clock=VirtualClock())
+    early = given.telemetry(collected_at=VirtualClock().now())
     await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
     return Race(
         stage,
-        lambda stage: stage[service(WORKER_CONTROLLER)].report(Ref(LabWorker, "w1"), given.telemetry()),
+        lambda stage: stage[service(WORKER_CONTROLLER)].report(Ref(LabWorker, "w1"), early),
         lambda stage: stage[ROOT].delete(Ref(LabWorker, "w1")),
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -167,16 +168,26 @@ async def test_the_newest_measurement_is_kept() -> None:
     await stage[ROOT].create(given.worker())
     assert await stage[OTTO].telemetry(W1) is None
     newest = given.telemetry(cpu_utilization=50.0)
-    await stage[BY].report(W1, newest)
+    assert await stage[BY].report(W1, newest) == newest
     revision = await stage.revision()
-    for old in (newest, given.telemetry(cpu_utilization=1.0), given.telemetry(collected_at=NOW)):
-        await stage[BY].report(W1, old)
+    for old in (newest, given.telemetry(cpu_utilization=1.0), given.telemetry(collected_at=given.moment("07:00"))):
+        assert await stage[BY].report(W1, old) == newest
     assert await stage.revision() == revision
     assert await stage[OTTO].telemetry(W1) == newest
-    newer = given.telemetry(collected_at=given.moment("09:01"))
-    await stage[BY].report(W1, newer)
+    newer = given.telemetry(collected_at=given.moment("08:01"))
+    assert await stage[BY].report(W1, newer) == newer
     assert await stage[ANNA].telemetry(W1) == newer
     assert await stage.types() == ["worker.created", "worker.metrics.updated", "worker.metrics.updated"]
+
+
+async def test_a_fast_clock_does_not_keep_out_what_follows() -> None:
+    stage = Stage()
+    await stage[ROOT].create(given.worker())
+    with pytest.raises(Invalid, match="collected_at: later than it is here"):
+        await stage[BY].report(W1, given.telemetry(collected_at=NOW + timedelta(minutes=6)))
+    assert await stage[ROOT].telemetry(W1) is None
+    hasty = given.telemetry(collected_at=NOW + timedelta(minutes=4))
+    assert await stage[BY].report(W1, hasty) == hasty
 
 
 async def test_a_measurement_does_not_touch_the_worker() -> None:
@@ -189,7 +200,7 @@ async def test_a_measurement_does_not_touch_the_worker() -> None:
 async def test_measurements_and_changes_at_the_same_time_all_get_through() -> None:
     stage = Stage()
     await stage[ROOT].create(given.worker())
-    moments = [given.moment(f"09:{minute:02}") for minute in range(8)]
+    moments = [given.moment(f"07:{minute:02}") for minute in range(8)]
     changes = (stage[ROOT].patch(W1, {"metadata": {"labels": {f"l{number}": "x"}}}) for number in range(8))
     reports = (stage[BY].report(W1, given.telemetry(collected_at=at)) for at in moments)
     await asyncio.gather(*changes, *reports)

@@ -45,12 +45,31 @@ async def test_a_step_of_the_table_is_taken_and_told() -> None:
 
 async def test_a_step_that_is_not_in_the_table_is_refused_with_the_story() -> None:
     stage, worker = await with_worker()
-    for status in (msgspec.structs.replace(worker.status, phase=WorkerPhase.READY), launching(worker)):
-        with pytest.raises(IllegalStep, match="its story"):
-            await stage[service(SCHEDULER)].step(worker, status)
+    with pytest.raises(IllegalStep, match="its story"):
+        await stage[BY].step(worker, msgspec.structs.replace(worker.status, phase=WorkerPhase.READY))
     with pytest.raises(IllegalStep, match=r"status lacks ec2\.client_token"):
         await stage[BY].step(worker, msgspec.structs.replace(worker.status, phase=WorkerPhase.PROVISIONING_EC2))
     assert await stage.read(worker) == worker
+
+
+@pytest.mark.parametrize("actor", ["", "user", "control-plane", SCHEDULER, "stranger"])
+async def test_only_who_has_a_part_in_a_life_reports_what_was_seen_of_it(actor: str) -> None:
+    stage, worker = await with_worker()
+    seen = msgspec.structs.replace(worker.status, observed_generation=1)
+    for status in (worker.status, seen, launching(worker)):
+        with pytest.raises(Forbidden, match="only worker-controller may"):
+            await stage[service(actor)].step(worker, status)
+    assert await stage.read(worker) == worker
+    assert (await stage[BY].step(worker, seen)).status == seen
+
+
+async def test_what_has_no_phases_is_reported_on_by_any_of_our_processes() -> None:
+    stage = Stage()
+    template = await stage[ROOT].create(given.template())
+    seen = msgspec.structs.replace(template.status, observed_generation=1)
+    with pytest.raises(Forbidden):
+        await stage[service("")].step(template, seen)
+    assert (await stage[service(SCHEDULER)].step(template, seen)).status == seen
 
 
 async def test_history_is_the_planes_own() -> None:

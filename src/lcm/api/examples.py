@@ -17,6 +17,8 @@ Json = Any
 _IMAGE: Final = {"ami_name_pattern": "CML-2.9*"}
 _SLOT: Final = {"timeslot_start": "2031-11-03T09:00:00Z", "timeslot_end": "2031-11-03T11:00:00Z"}
 _MOMENT: Final = "2031-11-03T08:55:00Z"
+_MEASURED_AT: Final = "2025-11-03T08:55:00Z"
+"""In the past: nobody measures what is still to come."""
 
 
 def _document(kind: str, name: str, **spec: Json) -> Json:
@@ -124,8 +126,12 @@ BODIES: Final[Mapping[str, Json]] = {
     "SnoozeBody": {"minutes": 30},
     "ExtendBody": {"minutes": 30},
     "TerminateBody": {"reason": "finished early"},
-    "WorkerTelemetry": {"collected_at": _MOMENT, **_MEASURED, **_COUNTED, "hosted_lab_ids": ["90f84e38"]},
-    "MetricsReport": {"collected_at": _MOMENT, "ec2": _MEASURED, "cml": {**_COUNTED, "hosted_lab_ids": ["90f84e38"]}},
+    "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED, "hosted_lab_ids": ["90f84e38"]},
+    "MetricsReport": {
+        "collected_at": _MEASURED_AT,
+        "ec2": _MEASURED,
+        "cml": {**_COUNTED, "hosted_lab_ids": ["90f84e38"]},
+    },
     "BulkImport": {
         "discovered_instances": [{"instance_id": "i-0a1b2c3d4e5f60718", "instance_type": "m5zn.metal"}],
         "aws_region": "us-east-1",

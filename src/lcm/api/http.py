@@ -43,6 +43,8 @@ _MOST_REVISION: Final = 2**53
 _DRAINED: Final = 2
 """So many times its limit is read of a body that is too large: a client that still writes would not see the answer."""
 _DRAIN_SECONDS: Final = 5.0
+_MOST_PARTS: Final = 100_000
+"""So many lists and objects may be in a body: reading millions of empty ones takes long, however few bytes they are."""
 _FOLDER: Final = 4
 """So many ordinary bodies' worth may be applied at once by those who do not run the system."""
 _MATCH: Final = re.compile(r'"([0-9]{1,15})"')
@@ -139,8 +141,7 @@ class Request:
         limits = self.shared.limits
         if self.route is None or not self.route.large:
             return limits.body_bytes
-        trusted = self.caller is not None and self.caller.role in SEES_ALL
-        return limits.apply_bytes if trusted else min(limits.apply_bytes, _FOLDER * limits.body_bytes)
+        return limits.apply_bytes if self._trusted else min(limits.apply_bytes, _FOLDER * limits.body_bytes)
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
@@ -238,9 +239,17 @@ class Request:
             raise _too_large(self.largest)
         try:
             async with asyncio.timeout(self.shared.limits.body_seconds):
-                return await self._gather()
+                body = await self._gather()
         except TimeoutError as error:
             raise Declined(TOO_SLOW, "the body did not arrive in time", headers=(CLOSE,)) from error
+        if not self._trusted and body.count(b"[") + body.count(b"{") > _MOST_PARTS:
+            raise TooLarge(f"the body has more than {_MOST_PARTS} lists and objects")
+        return body
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether the caller is one of those who run the system."""
+        return self.caller is not None and self.caller.role in SEES_ALL
 
     async def document(self) -> object:
         """Read the body as JSON of any shape."""

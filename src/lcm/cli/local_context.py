@@ -40,7 +40,7 @@ class Kept:
 
 async def keep(running: Running, folder: Path) -> Kept:
     """Make the command line work at once: with the token of last time if this store knows it, else with a new one."""
-    place, book = str(folder.absolute()), contexts.read()
+    place, book = _name_of(folder), contexts.read()
     token = _known(running, book, place) or await _made(running)
     entry = Stored(running.url, token.reveal())
     kept = await _place(book, entry, book.own.get(place))
@@ -60,6 +60,10 @@ async def _place(book: Book, entry: Stored, last: Stored | None) -> Kept:
                 return Kept(name, current=not beside)
             beside = True
     raise AssertionError("names do not end")
+
+
+def _name_of(folder: Path) -> str:
+    return str(folder.absolute())
 
 
 def _names(url: str) -> Iterator[str]:

@@ -22,9 +22,9 @@ class Column(Generic[R]):
     cell: Callable[[R, datetime], str]
     rank: int = 0
     wide: bool = False
+    colour: Callable[[str], str | None] | None = None
     whole: bool = False
     """Never cut, however little room there is."""
-    colour: Callable[[str], str | None] | None = None
 
 
 class Table(Generic[R]):

@@ -160,7 +160,7 @@ def _url(sink: Sink, keys: Keys) -> str:
 
 def _credential(keys: Keys) -> Secret:
     if not keys.credential:
-        raise Invalid(Fault("credential", "missing", "say where it is, for example env:PAGERDUTY_ROUTING_KEY"))
+        raise Invalid(Fault("credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
     return keys.credential
 
 

@@ -115,11 +115,10 @@ class ControlPlane:
     def filled(self, document: Document, onto: Resource | None = None) -> Document:
         """Put beneath a document what the settings say, or said when what it is put onto was made."""
         kind = str(document.get("kind"))
+        defaults = self._defaults.get(kind, {})
         if onto is not None and kind == onto.kind:
-            defaults = kept(kind, msgspec.to_builtins(onto.spec))
-        else:
-            defaults = self._defaults.get(kind)
-        return beneath(document, defaults) if defaults else document
+            defaults = kept(kind, msgspec.to_builtins(onto.spec), defaults)
+        return beneath(document, defaults) if defaults.get("spec") else document
 
 
 class LocalPlane:

@@ -72,6 +72,8 @@ class Sealing:
 
         Raises Invalid for a secret where no kind keeps one: there it would be shown.
         """
+        if not _holds(document, PLAIN):
+            return document, []
         measure(document)
         faults: list[Fault] = []
 
@@ -85,7 +87,7 @@ class Sealing:
                 return STAND_IN
 
         made = with_raw_secrets(document, kind, change) if kind else document
-        if _may_stray(made) and (lost := strays(_wanted(made))):
+        if _holds(made, PLAIN) and (lost := strays(_wanted(made))):
             raise Invalid(*faults, *(Fault(path, "a secret in clear, where none is kept", _BELONGS) for path in lost))
         return made, faults
 
@@ -102,6 +104,8 @@ class Sealing:
 
         Sealing is chance: by their texts alone, no two documents would ever be the same.
         """
+        if not _holds(wanted, SEALED):
+            return wanted
         old = dict(secrets_in(stored)) if stored is not None else {}
         faults: list[Fault] = []
 
@@ -160,10 +164,10 @@ class Sealing:
             return None
 
 
-def _may_stray(document: object) -> bool:
-    """Tell whether a search is worth while, which is found out ten times as fast as by one."""
+def _holds(document: object, beginning: str) -> bool:
+    """Tell whether a text of a document may begin so, which is found out ten times as fast as by a walk."""
     try:
-        return f'"{PLAIN}'.encode() in msgspec.json.encode(document)
+        return f'"{beginning}'.encode() in msgspec.json.encode(document)
     except (UnicodeError, TypeError, RecursionError):  # no JSON can be made of it, and admission will say so
         return True
 

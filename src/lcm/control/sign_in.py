@@ -42,9 +42,7 @@ class SignInCode(Part):
 class SignIns:
     """Makes links, and sessions of them."""
 
-    def __init__(
-        self, store: Store, tokens: Tokens, *, clock: Clock, secrets: Callable[[], str] = new_token
-    ) -> None:
+    def __init__(self, store: Store, tokens: Tokens, *, clock: Clock, secrets: Callable[[], str] = new_token) -> None:
         self._store = store
         self._tokens = tokens
         self._clock = clock

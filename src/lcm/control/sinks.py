@@ -158,7 +158,7 @@ def admit(sink: Sink, reach: Reach) -> None:
     """Raise Invalid if a sink could never work."""
     faults = [*_name_faults(sink), *_url_faults(sink, reach)]
     if sink.credential is None and (sink.format is Format.PAGERDUTY or CREDENTIAL in sink.url):
-        faults.append(Fault("credential", "missing", "say where it is, for example env:PAGERDUTY_ROUTING_KEY"))
+        faults.append(Fault("credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
     if sink.previous_secret is not None and sink.secret is None:
         faults.append(Fault("secret", "missing", "name the present one as well as the previous one"))
     if faults:

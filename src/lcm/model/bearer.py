@@ -8,7 +8,7 @@ from typing import Final
 from lcm.model.errors import Fault, Invalid
 from lcm.model.secret import Secret
 
-LONGEST: Final = 4096
+LONGEST: Final = 16_384
 """Those of issuers are long; what is longer is nobody's."""
 
 

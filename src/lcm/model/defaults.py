@@ -14,38 +14,40 @@ _OF_A_REGION: Final = {"ami_id", "vpc_id", "subnet_ids", "security_group_ids"}
 _OF_A_NETWORK: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
 
 
+_AWS: Final = _OF_A_REGION | {"region", "instance_type", "iam_instance_profile"}
 _WORKER: Final = {
-    "aws": (
-        "region",
-        "instance_type",
-        "ami_id",
-        "vpc_id",
-        "subnet_ids",
-        "security_group_ids",
-        "iam_instance_profile",
-    ),
-    "cml": ("admin_username", "admin_password", "license_token"),
-    "idle": ("threshold_minutes", "warn_minutes"),
+    "aws": dict.fromkeys(sorted(_AWS)),
+    "cml": dict.fromkeys(("admin_username", "admin_password", "license_token")),
+    "idle": dict.fromkeys(("threshold_minutes", "warn_minutes")),
 }
-_KEPT: Final[Mapping[str, Mapping[str, Any]]] = {
-    "LabWorker": {**_WORKER, "wanted_state": ()},
+_KEPT: Final[Mapping[str, Document]] = {
+    "LabWorker": {**_WORKER, "wanted_state": None},
     "WorkerTemplate": {"worker": _WORKER},
-    "LabWorkerPool": {"min_workers": (), "max_workers": (), "thresholds": ("cpu_scale_up", "cpu_scale_down")},
+    "LabWorkerPool": {
+        "min_workers": None,
+        "max_workers": None,
+        "thresholds": dict.fromkeys(("cpu_scale_up", "cpu_scale_down")),
+    },
 }
 """What others than a document's author may have written, by kind: the settings of the installation, or an action."""
 
 
-def kept(kind: str, spec: Document) -> Document | None:
-    """Give the part of a stored spec that stays where a new document says nothing; None for kinds without any.
+def kept(kind: str, spec: Document, defaults: Document) -> Document:
+    """Give the part of a stored spec that stays where a new document says nothing.
 
     The settings may have been others when it was made: whoever applies the same file again changes nothing.
     """
-    return {"spec": _picked(spec, _KEPT[kind])} if kind in _KEPT else None
+    always = _picked(spec, _KEPT.get(kind, {}))
+    return {"spec": _merged(always, _picked(spec, _part(defaults, "spec")))}
 
 
-def _picked(part: Document, names: Any) -> dict[str, Any]:  # noqa: ANN401 - names, or a tree of them
-    inner = names if isinstance(names, Mapping) else dict.fromkeys(names, ())
-    return {name: _picked(part[name], deeper) if deeper else part[name] for name, deeper in inner.items()}
+def _picked(part: Document, names: Document) -> dict[str, Any]:
+    """Give what a part holds under these names; a mapping goes deeper."""
+    return {
+        name: _picked(part[name], deeper) if isinstance(deeper, Mapping) else part[name]
+        for name, deeper in names.items()
+        if name in part
+    }
 
 
 def beneath(document: Document, defaults: Document) -> Document:
