@@ -13,7 +13,7 @@ from lcm.model.bearer import LONGEST, bearer
 from lcm.model.errors import Invalid
 from lcm.model.secret import Secret
 
-BAD = ["lcm_hush\rhush", "lcm_hush hush", "lcm_hushé", "lcm_hush\x7f", "hush" * 2000, "\x00hush", "hush\n\nhush"]
+BAD = ["lcm_hush\rhush", "lcm_hush hush", "lcm_hushé", "lcm_hush\x7f", "hush" * LONGEST, "\x00hush", "hush\n\nhush"]
 URL = "http://127.0.0.1:1"
 
 

@@ -87,8 +87,8 @@ def test_a_certificate_names_its_host(host: str) -> None:
 
 
 def test_no_port_is_left_behind_when_an_address_is_not_ours() -> None:
-    for host, shown in (("192.0.2.1", "192.0.2.1:0"), ("2001:db8::1", "[2001:db8::1]:0")):
-        with pytest.raises(Refused, match=re.escape(f"cannot listen on {shown}")):
+    for host in ("192.0.2.1", "2001:db8::1"):
+        with pytest.raises(Refused, match=re.escape(f"{host} is no address of this machine")):
             listen(host, 0)
 
 

@@ -7,12 +7,17 @@ import pytest
 
 import given
 from backstage import ADA, NOW, ROOT, Stage, Standing, active
+from lcm.control import sinks
 from lcm.control.housekeeping import Housekeeping
 from lcm.control.plane import Ref
 from lcm.control.requests import sweep
+from lcm.model.addresses import Reach
 from lcm.model.errors import Gone, Relist
+from lcm.model.pool import WorkerTemplate
 from lcm.model.session import LabletSession
+from lcm.model.sink import Sink
 from lcm.sim.loop import VirtualClock, run
+from lcm.store.base import Put
 
 
 def test_history_of_more_than_an_hour_is_forgotten() -> None:
@@ -76,3 +81,42 @@ async def test_what_was_swept_can_be_asked_for_anew() -> None:
         await stage[ADA].create(given.session(), request="r-1")
     await sweep(stage.store, NOW + timedelta(days=2))
     assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
+
+
+async def test_a_deletion_that_was_left_half_way_is_finished() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(given.template(deletion_timestamp=NOW))
+    keeping = Housekeeping(stage.store, clock=clock)
+    await keeping.tidy()
+    assert await stage[ROOT].get(Ref(WorkerTemplate, "metal"))
+    clock.moment += timedelta(minutes=5)
+    await keeping.tidy()
+    assert await stage[ROOT].get(Ref(WorkerTemplate, "metal")) is None
+
+
+async def aged(stage: Stage, clock: Standing, hours: int) -> None:
+    """Let processes come and go that live for ten minutes each, with something written in every one's time."""
+    for number in range(hours * 6):
+        await Housekeeping(stage.store, clock=clock).tidy()
+        await stage.store.commit(Put("x/y", str(number).encode()))
+        clock.moment += timedelta(minutes=10)
+
+
+async def test_processes_that_never_live_for_an_hour_forget_as_well() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await aged(stage, clock, 2)
+    with pytest.raises(Relist):
+        await anext(stage.store.watch("x/", after=1))
+
+
+async def test_what_a_sink_was_not_told_yet_is_kept() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    sink = Sink(name="pager", url="https://example.org/hook", created_at=NOW)
+    await sinks.put(stage.store, sink, Reach(), now=NOW)
+    made = await sinks.oldest_needed(stage.store, NOW)
+    assert made is not None
+    await aged(stage, clock, 2)
+    assert (await anext(stage.store.watch("x/", after=made))).changes

@@ -1,4 +1,5 @@
-"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over.
+"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over, and
+finishes deletions that were left half-way.
 
 Started by `compose` in every process that serves the plane; several do no harm. When the store was at which revision is
 kept in the store itself, so that processes that never live for an hour forget as well.
@@ -11,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from lcm.control import audit, requests, sign_in, sinks, tokens
+from lcm.control import audit, deletion, requests, sign_in, sinks, tokens
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Later
 from lcm.model.resource import Count, Moment, Part
@@ -76,13 +77,14 @@ class Housekeeping:
             needed = await sinks.oldest_needed(self._store, now)
             await self._store.compact(revision if needed is None else min(revision, needed))
         swept = {
+            "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
             "requests": await requests.sweep(self._store, now - requests.KEPT),
             "tokens": await tokens.sweep(self._store, now),
             "sign_in_links": await sign_in.sweep(self._store, now),
             "audit_records": await audit.sweep(self._store, now - self._audit_kept),
         }
         if any(swept.values()):
-            _log.info("old records forgotten", **swept)
+            _log.info("store tidied", **swept)
 
     async def _old_enough(self, now: datetime) -> int | None:
         """Take the newest revision that is known to be older than the history to keep; None when there is none."""

@@ -175,12 +175,15 @@ def _value(document: Json, name: str) -> Json:
 
 
 def _concrete(info: inspect.Type, document: Json) -> inspect.Type:
-    """Resolve an optional type to the part that describes this document."""
+    """Resolve an optional or annotated type to the part that describes this document."""
+    if isinstance(info, inspect.Metadata):
+        return _concrete(info.type, document)
     if not isinstance(info, inspect.UnionType):
         return info
+    parts = [_concrete(one, document) for one in info.types]
     if isinstance(document, dict):
-        return next((one for one in info.types if isinstance(one, inspect.StructType | inspect.DictType)), info)
-    return next((one for one in info.types if isinstance(one, inspect.ListType | inspect.VarTupleType)), info)
+        return next((one for one in parts if isinstance(one, inspect.StructType | inspect.DictType)), info)
+    return next((one for one in parts if isinstance(one, inspect.ListType | inspect.VarTupleType)), info)
 
 
 @cache
