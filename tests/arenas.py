@@ -60,9 +60,9 @@ class SharedArena(OpenedArena):
         await super().close()
 
 
-def sqlite_arena(folder: Path) -> OpenedArena:
+def sqlite_arena(folder: Path, *, alone: bool = False) -> OpenedArena:
     path = folder / f"store-{next(_serial)}.db"
-    return OpenedArena(lambda backlog: SqliteStore.open(path, backlog=backlog))
+    return OpenedArena(lambda backlog: SqliteStore.open(path, backlog=backlog, alone=alone))
 
 
 def etcd_arena(endpoint: str) -> OpenedArena:

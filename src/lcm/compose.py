@@ -111,7 +111,7 @@ async def embedded(
     with claimed(settings.data_dir, alone=True) as file:
         if settings.seal_keys is None:
             await asyncio.to_thread(ensure_keys, seal_key_file(settings), new_key=new_seal_key)
-        async with _running(await SqliteStore.open(file), settings, UP_PORT, alone=True) as running:
+        async with _running(await SqliteStore.open(file, alone=True), settings, UP_PORT, alone=True) as running:
             for controller in controllers:
                 _start(controller, running, settings)
             allocator = await ResourceAllocator.open(

@@ -34,7 +34,7 @@ async def main(side: str, folder: Path) -> None:
         await serving.serve(SameBytes((folder / "body").read_bytes()), listening, None, stop)
         return
     clock = SystemClock()
-    store = await SqliteStore.open(folder / f"{side}.db")
+    store = await SqliteStore.open(folder / f"{side}.db", alone=True)
     tokens = Tokens(store, clock=clock)
     await tokens.start()
     token, _ = await tokens.make("bench", Role.ADMIN)

@@ -236,13 +236,13 @@ class SameAnswers(RuleBasedStateMachine):
         self.both(act)
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "etcd"])
+@pytest.mark.parametrize("engine", ["sqlite", "sqlite-alone", "etcd"])
 def test_random_operations_give_the_same_answers_as_on_memory(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     def open_store() -> Coroutine[Any, Any, Store]:
-        if engine == "sqlite":
-            return sqlite_arena(tmp_path).open()
+        if engine != "etcd":
+            return sqlite_arena(tmp_path, alone=engine == "sqlite-alone").open()
         return etcd_arena(request.getfixturevalue("etcd").endpoint).open()
 
     class OnThisEngine(SameAnswers):
@@ -252,6 +252,9 @@ def test_random_operations_give_the_same_answers_as_on_memory(
     run_state_machine_as_test(
         OnThisEngine,
         settings=settings(
-            max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=12 if engine == "etcd" else 30,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )

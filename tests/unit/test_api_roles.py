@@ -22,6 +22,7 @@ from lcm.api.openapi import describe
 from lcm.api.routes import DENY, GET, Route
 from lcm.api.table import ROUTES
 from lcm.control.tokens import digest_of
+from lcm.model.bearer import LONGEST
 
 MAY = """
 LabWorker         read   admin operator author service

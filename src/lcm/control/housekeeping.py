@@ -1,8 +1,8 @@
-"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over, and
-finishes deletions that were left half-way.
+"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over.
 
-Started by `compose` in every process that serves the plane; several do no harm. When the store was at which revision is
-kept in the store itself, so that processes that never live for an hour forget as well.
+It also finishes deletions that were left half-way. Started by `compose` in every process that serves the plane; several
+do no harm. When the store was at which revision is kept in the store itself, so that processes that never live for an
+hour forget as well.
 """
 
 import asyncio

@@ -31,6 +31,7 @@ from lcm.store.base import (
     key_range,
 )
 from lcm.store.hub import BACKLOG, Hub, QueueWatch
+from lcm.store.recent import Recent
 from lcm.store.sqlite_file import open_file, translate
 from lcm.store.sqlite_lane import Lane
 from lcm.store.sqlite_log import Cut, Log, News
@@ -43,8 +44,9 @@ class SqliteStore:
     """A store in a file. Make it with `open`."""
 
     def __init__(
-        self, path: Path, log: Log, reading: sqlite3.Connection, *, stopwatch: Stopwatch, backlog: int
+        self, path: Path, log: Log, reading: sqlite3.Connection, *, stopwatch: Stopwatch, backlog: int, alone: bool
     ) -> None:
+        self._recent = Recent() if alone else None
         self._epoch = log.epoch
         self._log = log
         self._connection = reading
@@ -55,14 +57,17 @@ class SqliteStore:
         self._writer.ended.add_done_callback(lambda _: self._hub.close())
 
     @classmethod
-    async def open(cls, path: Path, *, stopwatch: Stopwatch | None = None, backlog: int = BACKLOG) -> Self:
+    async def open(
+        cls, path: Path, *, stopwatch: Stopwatch | None = None, backlog: int = BACKLOG, alone: bool = False
+    ) -> Self:
         """Open the file, or make it. Raises Stuck, and leaves the file as it is, if it is damaged, foreign or newer.
 
-        Leases end by the stopwatch, which every process that shares the file must have in common.
+        Leases end by the stopwatch, which every process that shares the file must have in common. `alone`: nobody else
+        writes to the file meanwhile, so that what was read lately need not be read again.
         """
         stopwatch = stopwatch or SystemStopwatch()
         log, reading = await asyncio.to_thread(_open, path, stopwatch)
-        return cls(path, log, reading, stopwatch=stopwatch, backlog=backlog)
+        return cls(path, log, reading, stopwatch=stopwatch, backlog=backlog, alone=alone)
 
     @property
     def epoch(self) -> str:
@@ -70,11 +75,25 @@ class SqliteStore:
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
-        return await self._writer.ask(partial(self._log.commit, ops, events, fence))
+        committing = self._writer.ask(partial(self._log.commit, ops, events, fence))
+        if (recent := self._recent) is not None:
+            keys = [op.key for op in ops]
+            recent.begin(keys)
+            committing.add_done_callback(lambda _: recent.end(keys))
+        return await committing
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        return await self._reader.ask(partial(read_newest, self._connection, key))
+        recent = self._recent
+        if recent is None:
+            return await self._reader.ask(partial(read_newest, self._connection, key))
+        if (known := recent.get(key)) is not None and not self._reader.closed:
+            return known
+        asked_at = recent.writes
+        entry = await self._reader.ask(partial(read_newest, self._connection, key))
+        if entry is not None:
+            recent.keep(entry, asked_at=asked_at)
+        return entry
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
@@ -111,7 +130,11 @@ class SqliteStore:
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         puts = await collected(entries)
-        return await self._writer.ask(partial(self._log.load, puts, epoch))
+        try:
+            return await self._writer.ask(partial(self._log.load, puts, epoch))
+        finally:
+            if self._recent is not None:
+                self._recent.clear()
 
     async def close(self) -> None:
         self._hub.close()
@@ -124,6 +147,8 @@ class SqliteStore:
     def _tell(self, news: Sequence[News]) -> None:
         for item in news:
             if isinstance(item, Cut):
+                if self._recent is not None:
+                    self._recent.clear()
                 self._epoch = item.epoch
                 self._hub.tail = item.revision
                 self._hub.end(item.error)

@@ -59,6 +59,11 @@ class Lane:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be asked."""
+        return self._closed
+
     def ask(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Have the call made on the thread. A caller may give up waiting; the call is made all the same."""
         if self._closed:
