@@ -91,7 +91,7 @@ class ApiServer:
         await tokens.start()
         for name, role in PEOPLE.items():
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
-        limits = Limits(requests_per_second=1e9, burst=10**9)
+        limits = Limits(requests_per_second=1e9, burst=10**9, failure_burst=10**9)
         self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
         following = asyncio.create_task(self._api.run())
         listening = listen(LOOPBACK, self.port)
