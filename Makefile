@@ -17,7 +17,7 @@ up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--
 
 test: check $(TOOLS)/etcd.stamp ## Run make check, then every test, and print the coverage table
 	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
-	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term --cov-fail-under=90
+	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --cov --cov-report=term --cov-fail-under=90
 	@$(BIN)/python tests/gates.py
 
 check: .venv/dev.stamp ## Lint, types, import contracts, house rules

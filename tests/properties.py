@@ -6,8 +6,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Whether the machine is busy with something else says nothing about the code."""
+import chaos
+
+_patient = settings(max_examples=40 * chaos.TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Whether the machine is busy with something else says nothing about the code. `LCM_CHAOS` multiplies the examples."""
 
 
 def for_all(*values: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -218,7 +219,8 @@ class Watching:
         """Read on until something is written."""
         deadline = time.monotonic() + 20
         while text not in self.seen:
-            assert time.monotonic() < deadline, self.seen
+            ready, _, _ = select.select([self.screen], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, self.seen
             self.seen += os.read(self.screen, 10_000).decode().replace("\r\n", "\n")
         return self.seen
 

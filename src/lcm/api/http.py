@@ -25,7 +25,7 @@ from lcm.control.plane import Plane, Ref
 from lcm.control.sign_in import SignIns
 from lcm.control.sinks import House
 from lcm.control.tokens import Credential, Tokens
-from lcm.control.wire import IDEMPOTENCY_KEY, check_request
+from lcm.control.wire import EPOCH, IDEMPOTENCY_KEY, check_request
 from lcm.model.clock import Clock
 from lcm.model.errors import Fault, Forbidden, Invalid, TooLarge
 from lcm.model.identity import SEES_ALL, Caller, Role
@@ -37,6 +37,7 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Part)
 R = TypeVar("R", bound=Resource)
 
+_EPOCH: Final = EPOCH.lower().encode()
 _MOST_PARAMETERS: Final = 50
 _PLANES: Final = 1_000
 _MOST_REVISION: Final = 2**53
@@ -302,6 +303,11 @@ class Request:
         if media not in allowed:
             wanted = " or ".join(one.decode() for one in allowed)
             raise Declined(NO_MEDIA, f"send {wanted}")
+
+
+def epoch_header(request: Request) -> tuple[bytes, bytes]:
+    """Name the history that an answer's revision belongs to."""
+    return _EPOCH, request.shared.core.epoch.encode()
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lcm.api.answers import JSON, MERGE_PATCH, Answer, resource, stored, value
-from lcm.api.http import Request
+from lcm.api.http import Request, epoch_header
 from lcm.api.routes import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, permitted
 from lcm.api.shapes import LISTS, ApplyBody, DryQuery, ListQuery, OneQuery, WriteQuery
 from lcm.control.ledger import missing
@@ -38,7 +38,9 @@ class Collection:
             limit=query.limit,
             cursor=query.cursor or None,
         )
-        return value({"items": page.items, "revision": page.revision, "next": page.next})
+        answer = value({"items": page.items, "revision": page.revision, "next": page.next})
+        answer.headers = (epoch_header(request),)
+        return answer
 
     async def create(self, request: Request) -> Answer:
         """Make an object."""

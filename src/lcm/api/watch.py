@@ -13,25 +13,23 @@ import msgspec
 
 from lcm.api.answers import NDJSON, Stream
 from lcm.api.auth import Vigil
-from lcm.api.http import Request
+from lcm.api.http import Request, epoch_header
 from lcm.api.problems import told
 from lcm.api.routes import GET, SIGNED_IN, Route
 from lcm.api.shapes import ObjectSeen, WatchLine, WatchQuery
 from lcm.control.plane import Changes
-from lcm.control.wire import EPOCH, LIFE_SECONDS
+from lcm.control.wire import LIFE_SECONDS
 from lcm.model.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.identity import PERMITTED, Caller, Verb
 from lcm.model.kinds import KINDS, Resource
 
 _encode: Final = msgspec.json.Encoder().encode
-_EPOCH: Final = EPOCH.lower().encode()
 
 
 async def _watch(request: Request) -> Stream:
     query = request.query(WatchQuery)
     kinds = _kinds(request.signed_in, query.kinds)
-    epoch = request.shared.core.epoch.encode()
-    return Stream(partial(_lines, request, kinds, query.after), NDJSON, ((_EPOCH, epoch),))
+    return Stream(partial(_lines, request, kinds, query.after), NDJSON, (epoch_header(request),))
 
 
 def _kinds(caller: Caller, text: str) -> list[type[Resource]]:

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from lcm.control.problems import Problem, error_of
-from lcm.control.wire import DEAD_SECONDS
+from lcm.control.wire import DEAD_SECONDS, EPOCH
 from lcm.model.bearer import bearer
 from lcm.model.errors import Fault, Invalid, LcmError, Stuck, Unreachable
 from lcm.model.secret import Secret
@@ -59,6 +59,8 @@ class Line:
     ) -> None:
         self.limits = limits
         self.closed = False
+        self.epoch: str | None = None
+        """The history of the revisions that were answered last; a watch from one of them means no other."""
         presented = f"Bearer {bearer(token.reveal(), 'token').reveal()}"
         self._client = httpx.AsyncClient(
             base_url=_checked(url),
@@ -90,6 +92,7 @@ class Line:
         except (httpx.RequestError, TimeoutError) as error:
             raise unanswered(request, error) from error
         if response.is_success:
+            self.epoch = response.headers.get(EPOCH, self.epoch)
             return response.content
         raise told(response)
 

@@ -48,7 +48,7 @@ class HttpWatch:
         self._open = AsyncExitStack()
         self._chunks: AsyncIterator[bytes] | None = None
         self._rest = b""
-        self._epoch: str | None = None
+        self._epoch = line.epoch
         self._failures = 0
         self._error: LcmError | None = None
 
