@@ -13,32 +13,22 @@ from lcm.api.answers import Answer, value
 from lcm.api.http import Request
 from lcm.api.routes import GET, SIGNED_IN, Route
 from lcm.api.shapes import EventLine, EventPage
-from lcm.api.stream import EventsQuery, Wanted, position_of, wanted_by
+from lcm.api.stream import EventFilters, EventId, Wanted, position_of, wanted_by
 from lcm.control.feed import WHOLE, Position
 from lcm.control.sinks import CURSORS
 from lcm.model.errors import Relist
 from lcm.model.event import decode
-from lcm.model.resource import Part
 from lcm.model.sink import event_id
 from lcm.store.base import EVENTS_KEY, Cursor, Happened, Store
 
 SPANS: Final = (500, 5_000)
 """How many revisions are looked through for the newest events: as many as it takes, and then no more."""
-_Id = Annotated[str, Meta(max_length=128)]
 
 
-class RecentQuery(Part):
+class RecentQuery(EventFilters):
     """Which events to list: the newest ones, or the first ones after an event."""
 
-    session_id: _Id = ""
-    instance_id: Annotated[_Id, Meta(description="what older clients call session_id")] = ""
-    definition_id: _Id = ""
-    owner_id: _Id = ""
-    worker_id: _Id = ""
-    event_types: Annotated[
-        str, Meta(max_length=1024, description="types with commas between; worker.* is all that begin so")
-    ] = ""
-    after: Annotated[_Id, Meta(description="an event's id; 410 when what followed it is not known any more")] = ""
+    after: Annotated[EventId, Meta(description="an event's id; 410 when what followed it is not known any more")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000, description="events in a page, at most")] = 100
 
 
@@ -51,7 +41,7 @@ class _Read(NamedTuple):
 
 async def _recent(request: Request) -> Answer:
     query = request.query(RecentQuery)
-    wanted, store = wanted_by(request.signed_in, _filters(query)), request.shared.core.store
+    wanted, store = wanted_by(request.signed_in, query), request.shared.core.store
     page = await store.scan(EVENTS_KEY, limit=1)
     newest = page.entries[0].revision if page.entries else 0
     if query.after:
@@ -126,17 +116,6 @@ def _lines_or_none(store: Store, wanted: Wanted, happened: Happened) -> list[Eve
         EventLine.of(event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
         for place, event in enumerate(events)
     ]
-
-
-def _filters(query: RecentQuery) -> EventsQuery:
-    return EventsQuery(
-        session_id=query.session_id,
-        instance_id=query.instance_id,
-        definition_id=query.definition_id,
-        owner_id=query.owner_id,
-        worker_id=query.worker_id,
-        event_types=query.event_types,
-    )
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -32,22 +32,27 @@ _ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
 _BEAT: Final = b": alive\n\n"
 _RETRY: Final = b"retry: 2000\n\n"
 _encode: Final = msgspec.json.Encoder().encode
-_Id = Annotated[str, Meta(max_length=128)]
+EventId = Annotated[str, Meta(max_length=128)]
 
 
-class EventsQuery(Part):
-    """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
+class EventFilters(Part):
+    """Which events somebody wants, of those that they may see."""
 
-    session_id: _Id = ""
-    instance_id: Annotated[_Id, Meta(description="what older clients call session_id")] = ""
-    definition_id: _Id = ""
-    owner_id: _Id = ""
-    worker_id: _Id = ""
+    session_id: EventId = ""
+    instance_id: Annotated[EventId, Meta(description="what older clients call session_id")] = ""
+    definition_id: EventId = ""
+    owner_id: EventId = ""
+    worker_id: EventId = ""
     event_types: Annotated[
         str, Meta(max_length=1024, description="types with commas between; worker.* is all that begin so")
     ] = ""
+
+
+class EventsQuery(EventFilters):
+    """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
+
     snapshot: Annotated[bool, Meta(description="tell a new client first how things stand")] = True
-    last_event_id: _Id = ""
+    last_event_id: EventId = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +179,7 @@ async def _snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
             break
 
 
-def wanted_by(caller: Caller, query: EventsQuery) -> Wanted:
+def wanted_by(caller: Caller, query: EventFilters) -> Wanted:
     """Say what a caller asks for, within what it may see."""
     types = [one.strip() for one in query.event_types.split(",") if one.strip()]
     return Wanted(

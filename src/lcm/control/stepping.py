@@ -62,4 +62,4 @@ def over(resource: R) -> bool:
 
 
 def _phase(status: Status) -> Any:  # noqa: ANN401 - each machine has phases of its own type
-    return status.phase  # type: ignore[attr-defined]
+    return status.phase  # type: ignore[attr-defined]  # every kind with a machine has one

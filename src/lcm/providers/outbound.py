@@ -168,7 +168,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     """Ask the system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    scopes = {place: f"%{place[3]}" if len(place) > 3 and place[3] else "" for *_, place in found}  # noqa: PLR2004
+    scopes = {place: f"%{place[3]}" if len(place) > 3 and place[3] else "" for *_, place in found}  # noqa: PLR2004  IPv6 has four parts
     return [f"{str(place[0]).partition('%')[0]}{scope}" for place, scope in scopes.items()]
 
 
