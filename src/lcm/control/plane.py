@@ -11,14 +11,18 @@ happened, and a create or an action that carried a `request` answers as it did t
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
+from lcm.model.alert import Alert, Complaint
+from lcm.model.billing import BillingInterval
 from lcm.model.identity import Caller
 from lcm.model.kinds import KINDS, Kind, Resource
-from lcm.model.resource import DEFAULT_NAMESPACE, Count, Minutes, Moment, Name, Part, Region, Status, Text
+from lcm.model.licence import LicenceLedger
+from lcm.model.resource import DEFAULT_NAMESPACE, Count, Minutes, Moment, Name, Part, Percent, Region, Status, Text
 from lcm.model.selector import EVERYTHING, Where
 from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerTelemetry
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.store.base import Fence, Lease
 
 R = TypeVar("R", bound=Resource)
@@ -189,6 +193,17 @@ class Imported(Part):
     known: tuple[str, ...]
 
 
+class Sample(Part):
+    """A worker's measurements in one minute, for plots."""
+
+    at: Moment
+    cpu_utilization: Percent | None = None
+    memory_utilization: Percent | None = None
+    storage_utilization: Percent | None = None
+    active_labs_count: Count | None = None
+    running_nodes: Count | None = None
+
+
 class Plane(Protocol):
     """What one caller may see and do."""
 
@@ -284,6 +299,41 @@ class Plane(Protocol):
 
     async def telemetry(self, ref: Ref[LabWorker]) -> WorkerTelemetry | None:
         """Read a worker's newest measurements; None means never measured."""
+        ...
+
+    async def history(self, ref: Ref[LabWorker], *, since: datetime) -> Sequence[Sample]:
+        """Read a worker's measurements minute by minute, oldest first, at most 24 hours of them."""
+        ...
+
+    async def detect_idle(self, ref: Ref[LabWorker]) -> IdleVerdict:
+        """Judge whether a worker is idle by all that the plane knows, keep the verdict, warn before a pause.
+
+        May be repeated. The verdict alone pauses nothing: the worker controller does when `pause_at` has come.
+        """
+        ...
+
+    async def complain(self, ref: Ref[R], complaint: Complaint) -> None:
+        """Raise an alert about an object, unless it is raised already. May be repeated."""
+        ...
+
+    async def settle(self, ref: Ref[R], alert: str) -> None:
+        """Clear an alert about an object, if it is raised. May be repeated."""
+        ...
+
+    async def alerts(self) -> Sequence[Alert]:
+        """List what is raised and not cleared, oldest first."""
+        ...
+
+    async def licences(self) -> LicenceLedger:
+        """Tell which licence seats are taken, by which workers, and how many are free."""
+        ...
+
+    async def free_licence(self, worker_id: str) -> None:
+        """Take note that a person freed an orphaned seat at the licence server. Gone when there is no such seat."""
+        ...
+
+    async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
+        """List what workers cost in a span, each interval cut to it, by worker and time."""
         ...
 
     async def import_workers(self, found: BulkImport) -> Imported:

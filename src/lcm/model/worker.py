@@ -27,6 +27,7 @@ from lcm.model.resource import (
     ShortText,
     Status,
     Text,
+    Truth,
 )
 
 MAX_CONCURRENT_LABS: Final = 20
@@ -166,6 +167,7 @@ class Ec2Facts(Part):
     public_ip: str | None = None
     system_status: str = ""
     instance_status: str = ""
+    image_id: str = ""
     launched_at: Moment | None = None
     gone_at: Moment | None = None
 
@@ -186,19 +188,40 @@ class CmlFacts(Part):
     healthy: bool | None = None
 
 
+class IdleSignal(Part):
+    """One thing that was looked at to tell whether a worker is idle; what is not known counts as activity."""
+
+    name: str
+    active: Truth
+    detail: Text
+
+
 class IdleVerdict(Part):
     """Whether a worker is idle, why, and when it will be paused for it."""
 
     idle: bool
     reason: Text
     judged_at: Moment
+    signals: tuple[IdleSignal, ...] = ()
     idle_since: Moment | None = None
     pause_at: Moment | None = None
     snoozed_until: Moment | None = None
 
 
+class Remedy(StrEnum):
+    """What is being done, or was done last, for a worker that is not healthy."""
+
+    NONE = ""
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+
 class LabWorkerStatus(Status):
-    """What was seen of a worker."""
+    """What was seen of a worker.
+
+    `failure` names why it last failed in one word, `last_error` in a sentence; it is tried again at `retry_at`. A
+    `remedy` without `remedied_at` is still to be done.
+    """
 
     phase: WorkerPhase = WorkerPhase.PENDING
     ec2: Ec2Facts = Ec2Facts()
@@ -207,7 +230,12 @@ class LabWorkerStatus(Status):
     foreign_ports: tuple[int, ...] = ()
     idle: IdleVerdict | None = None
     drain_deadline_at: Moment | None = None
+    unhealthy_since: Moment | None = None
+    remedy: Remedy = Remedy.NONE
+    remedied_at: Moment | None = None
+    failure: str = ""
     retry_count: Count = 0
+    retry_at: Moment | None = None
     pause_count: Count = 0
     resume_count: Count = 0
     ready_at: Moment | None = None
@@ -225,14 +253,24 @@ class LabWorker(Part):
 
 
 class WorkerTelemetry(Part):
-    """The newest measurements of a worker. Each may be missing; `collected_at` tells their age."""
+    """The newest measurements of a worker. Each may be missing; `collected_at` is when they were last reported.
+
+    Each source tells when it last answered: EC2, CloudWatch, CML, and CML's record of what people did. What a report
+    leaves out is kept with its age from the one before.
+    """
 
     collected_at: Moment
+    ec2_at: Moment | None = None
+    cloudwatch_at: Moment | None = None
+    cml_at: Moment | None = None
+    activity_at: Moment | None = None
     cpu_utilization: Percent | None = None
     memory_utilization: Percent | None = None
     storage_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
+    uptime_seconds: Count | None = None
+    running_nodes: Count | None = None
     active_labs_count: Count | None = None
     hosted_lab_ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
     last_activity_at: Moment | None = None

@@ -60,6 +60,7 @@ WORKER: Final = Machine(
         Step(_P.LICENSING, _P.READY_UNLICENSED, _BY, "registration did not succeed yet", ("last_error",)),
         Step(_P.LICENSING, _P.UNLICENSING, _BY, "deleted during registration"),
         Step(_P.LICENSING, _P.FAILED, _BY, "the licence was refused for good", ("last_error",)),
+        Step(_P.READY, _P.READY_UNLICENSED, _BY, "CML says that its licence is gone", equals=_UNLICENSED),
         Step(_P.READY, _P.ACTIVE, _BY, "a session is on it"),
         Step(_P.ACTIVE, _P.READY, _BY, "no session is on it"),
         *(
@@ -102,9 +103,17 @@ WORKER: Final = Machine(
         Step(_P.STOPPED, _P.STARTING, _BY, "resumed: a booking, a person, or a licence to give back"),
         Step(_P.STOPPED, _P.TERMINATING_EC2, _BY, "deleted while stopped, no licence registered", equals=_UNLICENSED),
         Step(_P.TERMINATING_EC2, _P.TERMINATED, _BY, "seen gone", ("ec2.gone_at",)),
+        Step(
+            _P.TERMINATING_EC2,
+            _P.PENDING,
+            _BY,
+            "an unhealthy instance is seen gone; another takes its place",
+            ("ec2.gone_at",),
+            bars=_LAUNCHED,
+        ),
         Step(_P.FAILED, _P.PENDING, _BY, "tried again with a new launch", bars=_LAUNCHED),
         Step(_P.FAILED, _P.STARTING, _BY, "tried again with the same instance", _INSTANCE),
-        Step(_P.FAILED, _P.UNLICENSING, _BY, "given up or deleted, a licence is registered", _LICENSED),
+        Step(_P.FAILED, _P.UNLICENSING, _BY, "given up or deleted, a licence is or may be registered", _INSTANCE),
         Step(
             _P.FAILED,
             _P.TERMINATING_EC2,

@@ -1,0 +1,1 @@
+"""The worker controller: workers from their launch to their end."""
