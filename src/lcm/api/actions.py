@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.api.answers import Answer, resource, value
-from lcm.api.http import Request
+from lcm.api.http import Request, shaped
 from lcm.api.routes import GET, POST, Handler, Route, permitted
 from lcm.api.shapes import OneQuery, WriteQuery, bodies
 from lcm.control.plane import Action
@@ -15,6 +15,7 @@ from lcm.model.errors import Gone
 from lcm.model.identity import Verb
 from lcm.model.kinds import KINDS, Kind
 from lcm.model.resource import Part
+from lcm.model.secrets_in import holds_secrets
 from lcm.model.worker import LabWorker, WorkerTelemetry
 
 
@@ -25,10 +26,19 @@ def _acting(kind: Kind, action: type[Action], body: type[Part], *, needed: bool)
     async def act(request: Request) -> Answer:
         query, key, plane = request.query(WriteQuery), request.key, request.writing
         ref = request.ref(struct, query.namespace)
-        asked = msgspec.structs.asdict(await request.read(body, empty=empty))
+        asked = msgspec.structs.asdict(await _read(request, body, empty))
         return resource(await plane.act(ref, action(**asked), dry_run=query.dry_run, request=key))
 
     return act
+
+
+async def _read(request: Request, body: type[Part], empty: Part | None) -> Part:
+    """Read an action's body; secrets in clear are sealed at once."""
+    if not holds_secrets(body):
+        return await request.read(body, empty=empty)
+    document = await request.read(dict[str, Any], empty=None if empty is None else {})
+    sealed, faults = request.shared.core.sealing.raw(document, body)
+    return shaped(sealed, body, faults)
 
 
 def _body_of(action: type[Action]) -> type[Part]:

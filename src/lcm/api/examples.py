@@ -124,6 +124,8 @@ BODIES: Final[Mapping[str, Json]] = {
     "PauseBody": {},
     "ResumeBody": {},
     "SnoozeBody": {"minutes": 30},
+    "LicenseBody": {"license_token": "env:CML_LICENSE_TOKEN", "license_flavour": "enterprise"},
+    "TelemetryBody": {"enabled": False},
     "ExtendBody": {"minutes": 30},
     "TerminateBody": {"reason": "finished early"},
     "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED, "hosted_lab_ids": ["90f84e38"]},

@@ -13,11 +13,13 @@ from lcm.control.plane import (
     Action,
     Drain,
     Extend,
+    License,
     Pause,
     R,
     Resume,
     SessionAction,
     Snooze,
+    Telemetry,
     Terminate,
     Undrain,
     WorkerAction,
@@ -41,13 +43,15 @@ _ENDS: Final = {
     SessionPhase.RUNNING: SessionPhase.COLLECTING,
 }
 """Where a session goes from each phase when it is to end now; from the others it is on its way already."""
+_LICENCE: Final = "licen"
+"""Stands in every reason for which a registration fails."""
 
 
 def acted(resource: R, action: Action, *, now: datetime, author: str, longest: timedelta | None = None) -> R:
     """Do an action; `longest` is how long a session may last in all, None without limit."""
     made: LabWorker | LabletSession
     match resource, action:
-        case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze():
+        case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze() | License() | Telemetry():
             made = _worker(resource, action, now, author)
         case LabletSession(), Extend(minutes=minutes):
             made = _extended(resource, _span("minutes", minutes), now, longest)
@@ -100,6 +104,10 @@ def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str)
         case Snooze(minutes=minutes):
             usual = worker.spec.idle.snooze_minutes
             return _snoozed(worker, _span("minutes", usual if minutes is None else minutes), now)
+        case License():
+            return _relicensed(worker, action)
+        case Telemetry(enabled=enabled):
+            return _with_cml(worker, telemetry=enabled)
 
 
 def _undrained(worker: LabWorker, now: datetime, author: str) -> LabWorker:
@@ -119,11 +127,32 @@ def _before_drain(worker: LabWorker) -> WorkerPhase:
 
 
 def _wanted(worker: LabWorker, state: str) -> LabWorker:
-    if worker.spec.wanted_state == state:
+    return _respecified(worker, {"wanted_state": state})
+
+
+def _relicensed(worker: LabWorker, action: License) -> LabWorker:
+    """Say what to register with from now on, and forget that a registration failed before."""
+    if action.license_token is None and worker.spec.cml.license_token is None:
+        remedy = "say where one is, such as env:CML_LICENSE_TOKEN"
+        raise Invalid(Fault("license_token", f"{worker.metadata.name} has no licence token", remedy))
+    given = {"license_token": action.license_token, "license_flavour": action.license_flavour}
+    made = _with_cml(worker, **{name: value for name, value in given.items() if value is not None})
+    if _LICENCE not in worker.status.failure.lower():
+        return made
+    return _status(made, failure="", last_error="", retry_count=0, retry_at=None)
+
+
+def _with_cml(worker: LabWorker, **fields: object) -> LabWorker:
+    changes: dict[str, Any] = dict(fields)
+    return _respecified(worker, {"cml": msgspec.structs.replace(worker.spec.cml, **changes)})
+
+
+def _respecified(worker: LabWorker, changes: dict[str, Any]) -> LabWorker:
+    spec = msgspec.structs.replace(worker.spec, **changes)
+    if spec == worker.spec:
         return worker
-    changes: dict[str, Any] = {"wanted_state": state}
     metadata = msgspec.structs.replace(worker.metadata, generation=worker.metadata.generation + 1)
-    return msgspec.structs.replace(worker, metadata=metadata, spec=msgspec.structs.replace(worker.spec, **changes))
+    return msgspec.structs.replace(worker, metadata=metadata, spec=spec)
 
 
 def _snoozed(worker: LabWorker, span: timedelta, now: datetime) -> LabWorker:

@@ -219,6 +219,7 @@ class LocalPlane:
 
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
         self._ledger.allow(Verb.ACT, ref.kind)
+        action = self._core.sealing.kept(None, self._core.sealing.typed(action))
         asked = self._request(request, ref.key, action)
 
         async def attempt() -> R:

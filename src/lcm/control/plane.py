@@ -19,10 +19,22 @@ from lcm.model.billing import BillingInterval
 from lcm.model.identity import Caller
 from lcm.model.kinds import KINDS, Kind, Resource
 from lcm.model.licence import LicenceLedger
-from lcm.model.resource import DEFAULT_NAMESPACE, Count, Minutes, Moment, Name, Part, Percent, Region, Status, Text
+from lcm.model.resource import (
+    DEFAULT_NAMESPACE,
+    Count,
+    Minutes,
+    Moment,
+    Name,
+    Part,
+    Percent,
+    Region,
+    SecretRef,
+    Status,
+    Text,
+)
 from lcm.model.selector import EVERYTHING, Where
 from lcm.model.session import LabletSession
-from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.model.worker import IdleVerdict, LabWorker, LicenseFlavour, WorkerTelemetry
 from lcm.store.base import Fence, Lease
 
 R = TypeVar("R", bound=Resource)
@@ -145,6 +157,19 @@ class Snooze(Part, tag_field="action", tag="snooze"):
     minutes: Minutes | None = None
 
 
+class License(Part, tag_field="action", tag="license"):
+    """Register CML anew, with another token or as another flavour if they are given; what failed is tried again."""
+
+    license_token: SecretRef | None = None
+    license_flavour: LicenseFlavour | None = None
+
+
+class Telemetry(Part, tag_field="action", tag="telemetry"):
+    """Let CML send its makers telemetry, or not."""
+
+    enabled: bool
+
+
 class Extend(Part, tag_field="action", tag="extend"):
     """Make a session end later: by so many minutes."""
 
@@ -157,7 +182,7 @@ class Terminate(Part, tag_field="action", tag="terminate"):
     reason: Text = ""
 
 
-WorkerAction = Drain | Undrain | Pause | Resume | Snooze
+WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry
 SessionAction = Extend | Terminate
 Action = WorkerAction | SessionAction
 

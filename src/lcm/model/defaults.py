@@ -17,7 +17,7 @@ _OF_A_NETWORK: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
 _AWS: Final = _OF_A_REGION | {"region", "instance_type", "iam_instance_profile"}
 _WORKER: Final = {
     "aws": dict.fromkeys(sorted(_AWS)),
-    "cml": dict.fromkeys(("admin_username", "admin_password", "license_token")),
+    "cml": dict.fromkeys(("admin_username", "admin_password", "license_token", "license_flavour", "telemetry")),
     "idle": dict.fromkeys(("threshold_minutes", "warn_minutes")),
 }
 _KEPT: Final[Mapping[str, Document]] = {

@@ -30,6 +30,11 @@ _Trail = tuple[Any, str] | None
 """A way down into a document: the way to what holds it, and one more step."""
 
 
+def holds_secrets(kind: type[msgspec.Struct]) -> bool:
+    """Tell whether documents of a type refer to secrets."""
+    return bool(_bearing(kind))
+
+
 def secrets_in(document: msgspec.Struct) -> list[tuple[str, str]]:
     """List the path and the text of every reference in a document."""
     found: list[tuple[str, str]] = []

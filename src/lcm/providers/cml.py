@@ -142,6 +142,9 @@ class CmlHost:
         recent = [event.value() for event in events if cml_answers.aware(event.timestamp) > since]
         return sorted(recent, key=lambda event: event.at)
 
+    async def set_telemetry(self, *, enabled: bool) -> None:
+        await self._wire.tell("PUT", "telemetry", {"opt_in": enabled})
+
     async def node_definitions(self) -> Sequence[NodeDefinition]:
         definitions = await self._wire.ask("simplified_node_definitions", cml_answers.DEFINITIONS)
         return [definition.value() for definition in definitions]

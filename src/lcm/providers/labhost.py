@@ -361,6 +361,10 @@ class LabHost(Protocol):
         """Read what people and machines did on the host after a moment, oldest first."""
         ...
 
+    async def set_telemetry(self, *, enabled: bool) -> None:
+        """Let CML send its makers telemetry, or not. May be repeated."""
+        ...
+
     async def node_definitions(self) -> Sequence[NodeDefinition]:
         """Read what the host can run and what each node gets by default."""
         ...

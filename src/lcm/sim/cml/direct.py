@@ -204,6 +204,10 @@ class DirectHost:
             past = self._cml.telemetry.past()
             return [Activity(category=event.category, at=at) for at, event in past if at > since]
 
+    async def set_telemetry(self, *, enabled: bool) -> None:
+        async with self._verb("set_telemetry"):
+            self._cml.telemetry.opt_in = enabled
+
     async def node_definitions(self) -> Sequence[NodeDefinition]:
         async with self._verb("node_definitions"):
             return [facts.definition_facts(kind) for kind in self._cml.labs.kinds.values()]

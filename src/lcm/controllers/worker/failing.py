@@ -1,0 +1,90 @@
+"""FAILED: why, when it is tried again, with what, and when nobody tries any more.
+
+Counts and moments stand in the status, so that another leader goes on where this one stopped.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from lcm.controllers.worker.view import Decision, Failure, Unknown, View, Wait, move, note, soon
+from lcm.model.worker import Remedy, WorkerPhase
+from lcm.providers.compute import ENDING
+
+_FIRST: Final = timedelta(minutes=1)
+_LONGEST_TEXT: Final = 2000
+
+
+def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
+    """Fail, with the reason, and say when it is tried again."""
+    count = view.status.retry_count + 1
+    delay = _FIRST * 2 ** (count - 1)
+    return move(
+        view,
+        WorkerPhase.FAILED,
+        f"{failure.reason}: {failure.message}"[:_LONGEST_TEXT],
+        failure=failure.reason,
+        last_error=failure.message[:_LONGEST_TEXT],
+        retry_count=count,
+        retry_at=view.now + delay if count <= view.rules.retries else None,
+        observed_generation=view.worker.metadata.generation,
+        **fields,
+    )
+
+
+def failing(view: View) -> Decision:
+    """Go on with what is left: look for it, remove it, or try again."""
+    status = view.status
+    if view.deleted or _given_up(view):
+        return _ended(view)
+    if status.remedy is Remedy.REPLACE and status.remedied_at is None:
+        return _removed(view, "replaced")
+    if view.worker.metadata.generation != status.observed_generation:
+        return _again(view, "tried again: the spec was changed", retry_count=0)
+    if status.retry_at is None:
+        return Wait()
+    if view.now < status.retry_at:
+        return Wait(status.retry_at)
+    return _again(view, f"tried again, {status.retry_count} of {view.rules.retries}")
+
+
+def _again(view: View, reason: str, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
+    status = view.status
+    if not status.ec2.instance_id:
+        ec2 = msgspec.structs.replace(status.ec2, gone_at=None)
+        return move(view, WorkerPhase.PENDING, reason, ec2=ec2, retry_at=None, **fields)
+    if isinstance(view.instance, Unknown):
+        return soon(view)
+    if view.instance is None or view.instance.state in ENDING:
+        ec2 = msgspec.structs.replace(status.ec2, instance_id="", state="terminated", gone_at=view.now)
+        return note(view, ec2=ec2) or soon(view)
+    if _ours(view) and status.retry_count > view.rules.same_machine:
+        return note(view, remedy=Remedy.REPLACE, remedied_at=None) or soon(view)
+    reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
+    return move(view, WorkerPhase.STARTING, reason, retry_at=None, **reboot, **fields)
+
+
+def _ended(view: View) -> Decision:
+    why = "deleted" if view.deleted else "given up"
+    if not view.status.ec2.instance_id:
+        return move(view, WorkerPhase.TERMINATED, why)
+    return _removed(view, why)
+
+
+def _removed(view: View, why: str) -> Decision:
+    if view.status.cml.licensed is False:
+        return move(view, WorkerPhase.TERMINATING_EC2, f"{why}: {view.status.last_error}"[:_LONGEST_TEXT])
+    return move(view, WorkerPhase.UNLICENSING, f"{why}; a licence is or may be registered")
+
+
+def _given_up(view: View) -> bool:
+    """Tell whether a machine of ours is to go because nothing helped: it costs money. A stranger's is left alone."""
+    status = view.status
+    exhausted = status.retry_at is None and status.retry_count > view.rules.retries
+    unchanged = view.worker.metadata.generation == status.observed_generation
+    return exhausted and unchanged and _ours(view) and bool(status.ec2.instance_id)
+
+
+def _ours(view: View) -> bool:
+    return view.status.ec2.launch_attempt > 0

@@ -1,0 +1,103 @@
+"""READY and ACTIVE: a worker that serves. What ends that: a hand, a wish, an illness, or nothing to do.
+
+The monitor keeps the facts fresh; here they are only judged. Nothing is done to a worker under a live session.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from lcm.controllers.worker.failing import failed
+from lcm.controllers.worker.launching import gone, stopped_by_hand
+from lcm.controllers.worker.view import BeginDrain, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
+from lcm.model.worker import Remedy, WorkerPhase
+from lcm.providers.compute import ENDING, InstanceState
+
+_CURED_AFTER: Final = timedelta(hours=1)
+"""A reboot helped if nothing was wrong for so long; what comes later is another illness."""
+_UP: Final = frozenset({InstanceState.RUNNING, InstanceState.PENDING, ""})
+
+
+def ready(view: View) -> Decision:
+    """Serve, with no session on it."""
+    status = view.status
+    if (first := hosting(view)) is not None:
+        return first
+    if view.sessions:
+        return move(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
+    if status.cml.licensed is False and view.worker.spec.host_kind == "cml":
+        return move(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
+    return Wait(_next(view))
+
+
+def active(view: View) -> Decision:
+    """Serve, with sessions on it."""
+    if (first := hosting(view)) is not None:
+        return first
+    if not view.sessions:
+        return move(view, WorkerPhase.READY, "no session is on it")
+    return Wait()
+
+
+def hosting(view: View) -> Decision | None:
+    """Judge what every worker that serves has in common; None: it may go on."""
+    if view.deleted:
+        return Do(BeginDrain())
+    if (ended := confirmed(view)) is not None:
+        return ended
+    if view.sessions:
+        return None
+    return _ill(view) or _paused(view) or _cured(view)
+
+
+def confirmed(view: View) -> Decision | None:
+    """Take note of what somebody did to the machine by hand, once the cloud has said so itself; None if nothing."""
+    if view.status.ec2.state in _UP or isinstance(view.instance, Unknown):
+        return None
+    if view.instance is None or view.instance.state in ENDING:
+        return gone(view)
+    if view.instance.state is InstanceState.STOPPED:
+        return stopped_by_hand(view, view.instance)
+    return soon(view)
+
+
+def _paused(view: View) -> Decision | None:
+    status = view.status
+    if view.worker.spec.wanted_state == "stopped":
+        return move(view, WorkerPhase.STOPPING, "paused: it is wanted stopped", pause_count=status.pause_count + 1)
+    idle = status.idle
+    if idle is not None and idle.idle and idle.pause_at is not None and idle.pause_at <= view.now:
+        return move(view, WorkerPhase.STOPPING, f"paused: {idle.reason}", pause_count=status.pause_count + 1)
+    return None
+
+
+def _ill(view: View) -> Decision | None:
+    status, since = view.status, view.status.unhealthy_since
+    if since is None or not view.worker.spec.auto_remediate or view.now < since + view.rules.unhealthy_for:
+        return None
+    minutes = (view.now - since) // timedelta(minutes=1)
+    ailing = f"unhealthy for {minutes} minutes"
+    if status.remedy is Remedy.REBOOT:
+        failure = Failure("Unhealthy", f"{ailing} although it was rebooted at {status.remedied_at:%H:%M:%S}")
+        return failed(view, failure, remedy=Remedy.REPLACE, remedied_at=None)
+    cml = msgspec.structs.replace(status.cml, ready=None, healthy=None)
+    reason = f"{ailing}: it is rebooted"
+    return move(view, WorkerPhase.STARTING, reason, remedy=Remedy.REBOOT, remedied_at=None, cml=cml)
+
+
+def _cured(view: View) -> Decision | None:
+    status = view.status
+    if status.remedy is Remedy.NONE or status.unhealthy_since is not None or status.remedied_at is None:
+        return None
+    if view.now < status.remedied_at + _CURED_AFTER:
+        return None
+    return note(view, remedy=Remedy.NONE, remedied_at=None)
+
+
+def _next(view: View) -> datetime | None:
+    """Find the next moment at which time alone changes something."""
+    idle, ill = view.status.idle, view.status.unhealthy_since
+    moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
+    moments += [ill + view.rules.unhealthy_for] if ill else []
+    return min(moments, default=None)

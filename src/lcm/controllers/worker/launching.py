@@ -1,0 +1,191 @@
+"""PENDING, PROVISIONING_EC2 and EC2_READY: from a wish to a machine that runs.
+
+The token of a launch is committed before the launch is asked for, and kept until it is known what became of it. Only an
+answer allows another attempt: after silence the same token is used again.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lcm.controllers.worker.facts import api_url, ec2_facts
+from lcm.controllers.worker.failing import failed
+from lcm.controllers.worker.view import Ask, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
+from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
+from lcm.model.worker_steps import EC2_LAUNCH_LIMIT
+from lcm.providers.compute import ENDING, Instance, InstanceState, Launch
+
+_RESTING: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
+
+
+def pending(view: View) -> Decision:
+    """Adopt the machine it has, or commit to a launch."""
+    known = view.status.ec2
+    if known.instance_id:
+        return _adopted(view)
+    if view.deleted:
+        return move(view, WorkerPhase.TERMINATED, "deleted before anything was launched")
+    if view.image_missing:
+        aws = view.worker.spec.aws
+        text = f"no image {aws.ami_name_pattern or aws.ami_id!r} in {aws.region}, or not of an owner we trust"
+        return failed(view, Failure("ImageMissing", text))
+    if view.worker.spec.wanted_state == "stopped":
+        return Wait()  # who wants it stopped does not want it launched
+    attempt = known.launch_attempt + 1
+    where = _choice(view.worker, attempt)
+    return move(
+        view,
+        WorkerPhase.PROVISIONING_EC2,
+        f"launching {_named(where)}",
+        ec2=Ec2Facts(client_token=_token(view.worker, attempt), launch_attempt=attempt),
+        cml=CmlFacts(licensed=False),
+        remedy=Remedy.NONE,
+        remedied_at=None,
+        unhealthy_since=None,
+    )
+
+
+def provisioning(view: View) -> Decision:
+    """Ask for the machine; once it is known, wait until it runs."""
+    known, instance = view.status.ec2, view.instance
+    if view.deleted:
+        return move(view, WorkerPhase.TERMINATING_EC2, "deleted during launch")
+    if not known.instance_id:
+        return Do(Ask(launch_of(view.worker)))
+    if isinstance(instance, Unknown):
+        return soon(view)
+    if instance is None or instance.state in ENDING:
+        why = instance.reason if instance else "the cloud does not know it any more"
+        return failed(view, Failure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"), ec2=_ended(view))
+    if instance.state is InstanceState.PENDING:
+        if view.now - view.entered_at >= EC2_LAUNCH_LIMIT:
+            text = f"{known.instance_id} did not run within {EC2_LAUNCH_LIMIT.seconds // 60} minutes"
+            return failed(view, Failure("LaunchTimeout", text))
+        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
+    return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} runs", ec2=ec2_facts(known, instance))
+
+
+def launched(view: View, outcome: Instance | Failure) -> Decision:
+    """Take note of what a launch was answered with."""
+    known = view.status.ec2
+    if isinstance(outcome, Failure):
+        return _refused(view, outcome)
+    if outcome.state in ENDING:
+        # What this token launched has ended: only another attempt launches another.
+        text = f"{outcome.instance_id} ended before it ran: {outcome.reason or 'no reason given'}"
+        return failed(view, Failure("LaunchDied", text, final=False), ec2=_ended(view))
+    return note(view, ec2=ec2_facts(known, outcome), last_error="") or soon(view)
+
+
+def ec2_ready(view: View) -> Decision:
+    """Wait for CML's address."""
+    known, instance = view.status.ec2, view.instance
+    if view.deleted and view.status.cml.licensed is False:
+        return move(view, WorkerPhase.TERMINATING_EC2, "deleted before CML was up")
+    if isinstance(instance, Unknown):
+        return soon(view)
+    if instance is None or instance.state in ENDING:
+        return gone(view)
+    if instance.state in _RESTING:
+        return stopped_by_hand(view, instance)
+    url = api_url(view.worker.spec, instance)
+    facts = ec2_facts(known, instance)
+    if url:
+        cml = msgspec.structs.replace(view.status.cml, api_url=url)
+        return move(view, WorkerPhase.STARTING, f"CML will answer at {url}", ec2=facts, cml=cml)
+    if view.now - view.entered_at >= EC2_LAUNCH_LIMIT:
+        kind = "public" if view.worker.spec.aws.public_ip else "private"
+        text = f"{known.instance_id} has no {kind} address; check its subnet, or set spec.aws.public_ip"
+        return failed(view, Failure("NoAddress", text), ec2=facts)
+    return note(view, ec2=facts) or soon(view)
+
+
+def gone(view: View) -> Decision:
+    """Take note that somebody terminated the machine: the cloud answered so."""
+    why = view.instance.reason if isinstance(view.instance, Instance) else ""
+    reason = f"{view.status.ec2.instance_id} is gone" + (f": {why}" if why else "")
+    return move(view, WorkerPhase.TERMINATED, reason, ec2=_ended(view, keep_id=True))
+
+
+def stopped_by_hand(view: View, instance: Instance) -> Decision:
+    """Take note that somebody stopped the machine."""
+    facts = ec2_facts(view.status.ec2, instance)
+    reason = f"somebody stopped {instance.instance_id}" + (f": {instance.reason}" if instance.reason else "")
+    return move(view, WorkerPhase.STOPPED, reason, ec2=facts)
+
+
+def choices(worker: LabWorker) -> Sequence[tuple[str, str | None]]:
+    """List the instance types and subnets that the spec allows, in the order in which they are tried."""
+    aws = worker.spec.aws
+    types = dict.fromkeys((aws.instance_type, *aws.instance_type_alternatives))
+    return [(name, subnet) for name in types for subnet in aws.subnet_ids or (None,)]
+
+
+def launch_of(worker: LabWorker) -> Launch:
+    """Write down the launch that the status commits to."""
+    known = worker.status.ec2
+    instance_type, subnet = _choice(worker, known.launch_attempt)
+    return Launch(
+        worker_uid=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        token=known.client_token,
+        aws=worker.spec.aws,
+        instance_type=instance_type,
+        subnet_id=subnet,
+    )
+
+
+def _adopted(view: View) -> Decision:
+    known, instance = view.status.ec2, view.instance
+    if isinstance(instance, Unknown):
+        return soon(view)
+    if instance is None or instance.state in ENDING:
+        # Nothing of it was ever ours to launch again: the record ends with its machine.
+        return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted")
+    if instance.state in _RESTING:
+        return move(
+            view, WorkerPhase.STOPPED, f"{known.instance_id} was adopted, stopped", ec2=ec2_facts(known, instance)
+        )
+    if instance.state is InstanceState.PENDING:
+        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
+    return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted", ec2=ec2_facts(known, instance))
+
+
+def _refused(view: View, failure: Failure) -> Decision:
+    """Try the next place that the spec allows; when all were tried, fail."""
+    known = view.status.ec2
+    attempt = known.launch_attempt
+    answered = msgspec.structs.replace(known, client_token="")
+    if failure.reason != "NoCapacity" or attempt % len(choices(view.worker)) == 0:
+        return failed(view, failure, ec2=answered)
+    following = _choice(view.worker, attempt + 1)
+    text = f"{failure.message}; trying {_named(following)}"
+    ec2 = msgspec.structs.replace(known, client_token=_token(view.worker, attempt + 1), launch_attempt=attempt + 1)
+    return note(view, ec2=ec2, last_error=text) or soon(view)
+
+
+def _choice(worker: LabWorker, attempt: int) -> tuple[str, str | None]:
+    every = choices(worker)
+    return every[(attempt - 1) % len(every)]
+
+
+def _named(choice: tuple[str, str | None]) -> str:
+    instance_type, subnet = choice
+    return f"{instance_type} in {subnet}" if subnet else instance_type
+
+
+def _token(worker: LabWorker, attempt: int) -> str:
+    return f"{worker.metadata.uid}-{attempt}"
+
+
+def _ended(view: View, *, keep_id: bool = False) -> Ec2Facts:
+    known = view.status.ec2
+    return msgspec.structs.replace(
+        known,
+        client_token="",
+        instance_id=known.instance_id if keep_id else "",
+        state="terminated",
+        public_ip=None,
+        gone_at=view.now,
+    )

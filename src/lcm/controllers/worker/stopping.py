@@ -1,0 +1,118 @@
+"""STOPPING, STOPPED and TERMINATING_EC2: from a machine that nobody needs to one that is seen stopped, or gone.
+
+A failed stop or terminate is repeated until the cloud itself says that it happened.
+"""
+
+import msgspec
+
+from lcm.controllers.worker.facts import ec2_facts
+from lcm.controllers.worker.launching import gone
+from lcm.controllers.worker.view import (
+    Decision,
+    Do,
+    Failure,
+    RemoveMachine,
+    StopMachine,
+    Unknown,
+    View,
+    Wait,
+    move,
+    note,
+    soon,
+)
+from lcm.model.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
+from lcm.providers.compute import ENDING, VISIBLE_WITHIN, InstanceState
+
+
+def stopping(view: View) -> Decision:
+    """Stop the machine, or go straight on to its end."""
+    instance = view.instance
+    unlicensed = view.status.cml.licensed is False
+    if unlicensed and (view.deleted or _replaced(view)):
+        return move(view, WorkerPhase.TERMINATING_EC2, "labs and licence are gone")
+    if isinstance(instance, Unknown):
+        return soon(view)
+    if instance is None or instance.state in ENDING:
+        return gone(view)
+    facts = ec2_facts(view.status.ec2, instance)
+    if instance.state is InstanceState.STOPPED:
+        cml = msgspec.structs.replace(view.status.cml, ready=None, healthy=None)
+        return move(view, WorkerPhase.STOPPED, "seen stopped", ec2=facts, cml=cml, idle=None, unhealthy_since=None)
+    if instance.state is InstanceState.STOPPING:
+        return note(view, ec2=facts) or soon(view)
+    return Do(StopMachine())
+
+
+def stopped(view: View) -> Decision:
+    """Wait until it is needed."""
+    status = view.status
+    if view.deleted and status.cml.licensed is False:
+        return move(view, WorkerPhase.TERMINATING_EC2, "deleted while stopped")
+    if status.ec2.state in ENDING and not isinstance(view.instance, Unknown):
+        if view.instance is None or view.instance.state in ENDING:
+            return gone(view)
+    if view.deleted:
+        return _resumed(view, "deleted; started once more to give its licence back")
+    if view.worker.spec.wanted_state == "running":
+        return _resumed(view, "resumed", resume_count=status.resume_count + 1)
+    if status.ec2.state == InstanceState.RUNNING:
+        return _resumed(view, "somebody started the machine", resume_count=status.resume_count + 1)
+    return Wait()
+
+
+def terminating(view: View) -> Decision:
+    """Terminate the machine until it is seen gone."""
+    known, instance = view.status.ec2, view.instance
+    if isinstance(instance, Unknown):
+        return soon(view)
+    if not known.instance_id:
+        return _unresolved(view)
+    if instance is None or instance.state is InstanceState.TERMINATED:
+        return _seen_gone(view)
+    if instance.state is InstanceState.SHUTTING_DOWN:
+        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
+    return Do(RemoveMachine())
+
+
+def asked(view: View, outcome: Failure | None) -> Decision:
+    """Take note of a stop or terminate that was refused; whether it happened is for the cloud to say."""
+    text = outcome.message if isinstance(outcome, Failure) else ""
+    return note(view, last_error=text) or soon(view)
+
+
+def _resumed(view: View, reason: str, **fields: int) -> Decision:
+    cml = msgspec.structs.replace(view.status.cml, ready=None, healthy=None)
+    ec2 = msgspec.structs.replace(view.status.ec2, system_status="", instance_status="")
+    return move(view, WorkerPhase.STARTING, reason, cml=cml, ec2=ec2, idle=None, last_error="", **fields)
+
+
+def _unresolved(view: View) -> Decision:
+    """Find what a launch made whose answer was never heard: by its tag, once the cloud must list it."""
+    known, instance = view.status.ec2, view.instance
+    assert not isinstance(instance, Unknown)
+    if instance is not None:
+        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
+    visible_at = view.entered_at + VISIBLE_WITHIN
+    return Wait(visible_at) if view.now < visible_at else _seen_gone(view)
+
+
+def _seen_gone(view: View) -> Decision:
+    known, status = view.status.ec2, view.status
+    if _replaced(view) and not view.deleted:
+        return move(
+            view,
+            WorkerPhase.PENDING,
+            f"{known.instance_id} is gone; another takes its place",
+            ec2=Ec2Facts(launch_attempt=known.launch_attempt, gone_at=view.now),
+            cml=CmlFacts(licensed=False),
+            capacity=None,
+            remedied_at=view.now,
+            unhealthy_since=None,
+        )
+    ended = msgspec.structs.replace(known, client_token="", state="terminated", public_ip=None, gone_at=view.now)
+    reason = f"{known.instance_id} is seen gone" if known.instance_id else "nothing was launched"
+    return move(view, WorkerPhase.TERMINATED, reason, ec2=ended, idle=None, retry_at=None, remedy=status.remedy)
+
+
+def _replaced(view: View) -> bool:
+    return view.status.remedy is Remedy.REPLACE and view.status.remedied_at is None
