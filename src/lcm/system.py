@@ -1,5 +1,6 @@
 """The real machine's time and chance. `compose` hands these to whatever needs them."""
 
+import resource
 import secrets
 import time
 import uuid
@@ -55,3 +56,9 @@ def new_seal_key() -> bytes:
 def new_nonce() -> bytes:
     """Make a number that is used once with a seal's key."""
     return secrets.token_bytes(12)
+
+
+def allow_many_files() -> None:
+    """Let this process open as many files as it may: each worker's connection is one, and 1,024 is a usual limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

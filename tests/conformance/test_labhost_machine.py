@@ -48,6 +48,13 @@ async def test_an_expired_token_goes_unnoticed(world: World) -> None:
     assert await world.host.labs() == []
 
 
+@in_process
+async def test_telemetry_to_its_makers_is_switched_on_and_off(world: World) -> None:
+    for enabled in (False, True, True):
+        await world.host.set_telemetry(enabled=enabled)
+        assert world.cml.telemetry.opt_in is enabled
+
+
 @everywhere
 async def test_stats_tell_what_the_machine_has_and_uses(world: World) -> None:
     before = await world.host.stats()

@@ -8,11 +8,23 @@ import pytest
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
 from lcm.control.actions import acted
-from lcm.control.plane import Action, Drain, Extend, Pause, Ref, Resume, Snooze, Terminate, Undrain
+from lcm.control.plane import (
+    Action,
+    Drain,
+    Extend,
+    License,
+    Pause,
+    Ref,
+    Resume,
+    Snooze,
+    Telemetry,
+    Terminate,
+    Undrain,
+)
 from lcm.model.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
 from lcm.model.machine import CONTROL_PLANE, WORKER_CONTROLLER
 from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase
+from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
 from lcm.model.worker_steps import WORKER
 
 W1 = Ref(LabWorker, "w1")
@@ -98,6 +110,44 @@ def test_a_snooze_puts_off_a_pause_that_was_announced() -> None:
     worker = given.changed(given.worker(phase=WorkerPhase.READY), {"status": {"idle": verdict}})
     idle = act(worker, Snooze(minutes=30)).status.idle
     assert (idle.pause_at, idle.reason) == (NOW + timedelta(minutes=30), "quiet")
+
+
+def test_another_licence_is_named_by_reference_and_what_failed_is_tried_again() -> None:
+    failed = given.worker(phase=WorkerPhase.FAILED, failure="LicenceRefused", last_error="no", retry_count=3)
+    worker = act(failed, License(license_token="env:CML_OTHER", license_flavour=LicenseFlavour.PERSONAL))
+    assert (worker.spec.cml.license_token, worker.spec.cml.license_flavour) == ("env:CML_OTHER", "personal")
+    assert worker.metadata.generation == failed.metadata.generation + 1
+    assert (worker.status.failure, worker.status.last_error, worker.status.retry_count) == ("", "", 0)
+    assert worker.status.retry_at == NOW
+
+
+def test_a_licence_without_a_new_token_only_tries_again_with_the_one_it_has() -> None:
+    worker = given.changed(given.worker(phase=WorkerPhase.READY), {"spec": {"cml": {"license_token": "env:CML_T"}}})
+    assert act(worker, License()) is worker
+    waiting = given.changed(worker, {"status": {"phase": WorkerPhase.READY_UNLICENSED, "retry_at": NOW}})
+    assert act(waiting, License()).status.retry_at is None
+    with pytest.raises(Invalid, match="has no licence token"):
+        act(given.worker(phase=WorkerPhase.READY), License())
+
+
+def test_a_licence_does_not_forget_a_failure_of_another_kind() -> None:
+    failed = given.worker(phase=WorkerPhase.FAILED, failure="LaunchFailed", last_error="no room", retry_count=3)
+    worker = act(failed, License(license_token="env:CML_OTHER"))
+    assert (worker.status.failure, worker.status.retry_count) == ("LaunchFailed", 3)
+
+
+def test_telemetry_is_switched_in_the_spec() -> None:
+    worker = act(given.worker(phase=WorkerPhase.READY), Telemetry(enabled=True))
+    assert worker.spec.cml.telemetry
+    assert act(worker, Telemetry(enabled=True)) is worker
+
+
+async def test_a_licence_token_written_in_clear_is_sealed_before_anybody_sees_it() -> None:
+    stage = Stage()
+    await stage.put(given.worker())
+    made = await stage[OTTO].act(W1, License(license_token="plain:secret-token"))
+    assert made.spec.cml.license_token is not None
+    assert made.spec.cml.license_token.startswith("sealed:")
 
 
 @pytest.mark.parametrize("action", [Drain(), Undrain(), Pause(), Resume(), Snooze()])

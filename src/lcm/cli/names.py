@@ -25,6 +25,14 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*dict.fromkeys(one.plural for one in NOUNS), ALL]
 
 
+def workers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of workers."""
+    try:
+        return [name for name in _names("worker", ctx) if name.startswith(incomplete)]
+    except (LcmError, TimeoutError):
+        return []
+
+
 def _names(kind: str, ctx: typer.Context) -> list[str]:
     from lcm.cli import run  # noqa: PLC0415 - a shell that completes a kind needs no connection
 

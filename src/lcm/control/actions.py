@@ -90,24 +90,25 @@ def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str)
         raise _illegal(worker, action)
     if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
         raise Refused(f"{worker.metadata.name} is being deleted")
+    made = worker
     match action:
         case Drain(deadline_minutes=minutes):
             span = _span("deadline_minutes", minutes) if minutes is not None else None
-            drain = drained(worker, span, now=now, author=author, reason="drain asked for")
-            return _wanted(drain, "stopped")
+            made = wanting(drained(worker, span, now=now, author=author, reason="drain asked for"), "stopped")
         case Undrain():
-            return _wanted(_undrained(worker, now, author), "running")
+            made = wanting(_undrained(worker, now, author), "running")
         case Pause():
-            return _wanted(worker, "stopped")
+            made = wanting(worker, "stopped")
         case Resume():
-            return _wanted(worker, "running")
+            made = wanting(worker, "running")
         case Snooze(minutes=minutes):
             usual = worker.spec.idle.snooze_minutes
-            return _snoozed(worker, _span("minutes", usual if minutes is None else minutes), now)
+            made = _snoozed(worker, _span("minutes", usual if minutes is None else minutes), now)
         case License():
-            return _relicensed(worker, action)
+            made = _relicensed(worker, action, now)
         case Telemetry(enabled=enabled):
-            return _with_cml(worker, telemetry=enabled)
+            made = _with_cml(worker, telemetry=enabled)
+    return made
 
 
 def _undrained(worker: LabWorker, now: datetime, author: str) -> LabWorker:
@@ -126,20 +127,24 @@ def _before_drain(worker: LabWorker) -> WorkerPhase:
     return WorkerPhase.READY if worker.status.cml.licensed else WorkerPhase.READY_UNLICENSED
 
 
-def _wanted(worker: LabWorker, state: str) -> LabWorker:
+def wanting(worker: LabWorker, state: str) -> LabWorker:
+    """Want a worker running or stopped; the very same if it is wanted so already."""
     return _respecified(worker, {"wanted_state": state})
 
 
-def _relicensed(worker: LabWorker, action: License) -> LabWorker:
+def _relicensed(worker: LabWorker, action: License, now: datetime) -> LabWorker:
     """Say what to register with from now on, and forget that a registration failed before."""
     if action.license_token is None and worker.spec.cml.license_token is None:
         remedy = "say where one is, such as env:CML_LICENSE_TOKEN"
         raise Invalid(Fault("license_token", f"{worker.metadata.name} has no licence token", remedy))
     given = {"license_token": action.license_token, "license_flavour": action.license_flavour}
     made = _with_cml(worker, **{name: value for name, value in given.items() if value is not None})
-    if _LICENCE not in worker.status.failure.lower():
+    status = worker.status
+    waits = status.phase is WorkerPhase.READY_UNLICENSED and status.retry_at is not None
+    if not waits and _LICENCE not in status.failure.lower():
         return made
-    return _status(made, failure="", last_error="", retry_count=0, retry_at=None)
+    at = now if status.phase is WorkerPhase.FAILED else None
+    return _status(made, failure="", last_error="", retry_count=0, retry_at=at)
 
 
 def _with_cml(worker: LabWorker, **fields: object) -> LabWorker:

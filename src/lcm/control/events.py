@@ -10,11 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.model.alert import Alert
 from lcm.model.event import (
+    AlertCleared,
+    AlertRaised,
     Data,
     Event,
     ObjectEvent,
     SessionStatusChanged,
+    WorkerIdleWarning,
+    WorkerLabs,
     WorkerMetrics,
     WorkerStatusUpdated,
     WorkerSummary,
@@ -24,7 +29,7 @@ from lcm.model.identity import owner_of
 from lcm.model.kinds import Resource
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerPhase, WorkerTelemetry, coarse
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse
 
 CREATED: Final = "created"
 IMPORTED: Final = "imported"
@@ -83,6 +88,45 @@ def measured(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) ->
         active_labs_count=telemetry.active_labs_count,
     )
     return _event(data, "metrics.updated", worker, now)
+
+
+def hosted(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
+    """Say that other labs run on a worker than before."""
+    data = WorkerLabs(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        collected_at=telemetry.collected_at,
+        active_labs_count=telemetry.active_labs_count,
+        hosted_lab_ids=telemetry.hosted_lab_ids,
+    )
+    return _event(data, "labs.updated", worker, now)
+
+
+def warned(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
+    """Say that a worker will be paused because it is idle."""
+    assert verdict.idle_since is not None, "a countdown has a beginning"
+    assert verdict.pause_at is not None, "a countdown has an end"
+    data = WorkerIdleWarning(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        namespace=worker.metadata.namespace,
+        idle_since=verdict.idle_since,
+        pause_at=verdict.pause_at,
+        reason=verdict.reason,
+        snooze_minutes=worker.spec.idle.snooze_minutes,
+        timestamp=now,
+    )
+    return _event(data, "idle.warning", worker, now)
+
+
+def raised(alert: Alert, *, now: datetime) -> Event:
+    """Say that somebody should look at something."""
+    return _alert(AlertRaised(**_told(alert)), "alert.raised", alert, now)
+
+
+def cleared(alert: Alert, *, now: datetime) -> Event:
+    """Say that what an alert was raised for is over."""
+    return _alert(AlertCleared(**_told(alert), cleared_at=now), "alert.cleared", alert, now)
 
 
 def phase_of(resource: Resource) -> str | None:
@@ -164,6 +208,26 @@ def _session_step(before: LabletSession, after: LabletSession, now: datetime) ->
 def _reason(resource: LabWorker | LabletSession) -> str:
     history = resource.status.history
     return history[-1].reason if history else ""
+
+
+def _told(alert: Alert) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": _alerting(alert)}
+
+
+def _alerting(alert: Alert) -> str | None:
+    return alert.uid if alert.kind == LabWorker.__name__ else None
+
+
+def _alert(data: Data, what: str, alert: Alert, now: datetime) -> Event:
+    return Event(
+        type=what,
+        time=now,
+        kind=alert.kind,
+        name=alert.name,
+        namespace=alert.namespace,
+        data=data_of(data),
+        worker_id=_alerting(alert),
+    )
 
 
 def _event(data: Data, what: str, resource: Resource, now: datetime) -> Event:

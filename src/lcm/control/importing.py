@@ -1,11 +1,12 @@
 """Records for machines that discovery found in the cloud.
 
 One import of a region at a time: each touches the region's guard key, so that two scans never make two records of one
-machine. Used by `local`.
+machine. Nor do a scan and a launch: a machine that carries the uid of a worker is that worker's, whether or not the
+record has learned of it yet. Used by `local`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,9 +22,13 @@ from lcm.control.records import opened
 from lcm.model.errors import Fault, Invalid
 from lcm.model.resource import DEFAULT_NAMESPACE, PRINTED, Metadata
 from lcm.model.worker import AwsSpec, Ec2Facts, LabWorker, LabWorkerSpec
+from lcm.providers.compute import OWNER_TAG, WORKER_TAG
 from lcm.store.base import ABSENT, Put, everything
 
 SOURCE: Final = "lcm/source"
+ORPHAN_OF: Final = "lcm/orphan-of"
+"""Label of a worker whose machine we launched for another one, of which there is no record any more."""
+
 _GUARDS: Final = "imports/"
 _ENDING: Final = frozenset({"shutting-down", "terminated"})
 _RESTING: Final = frozenset({"stopping", "stopped"})
@@ -31,6 +36,7 @@ _UNKNOWN_IMAGE: Final = "unknown"
 """Stands where discovery named no image: the machine runs all the same, and no other can be launched of it."""
 
 _STRANGE: Final = re.compile(r"[^a-z0-9]+")
+_OURS: Final = frozenset({OWNER_TAG, WORKER_TAG})
 _PRINTED: Final = re.compile(PRINTED)
 _LONGEST_NAME: Final = 50
 
@@ -55,14 +61,20 @@ class Import:
         guard = await self.ledger.store.get(_GUARDS + self.found.aws_region)
         page = await everything(self.ledger.store, "workers/")
         workers = [opened(entry, LabWorker) for entry in page.entries]
-        here = {one.status.ec2.instance_id: one for one in workers if one.spec.aws.region == self.found.aws_region}
         taken = {one.metadata.name for one in workers if one.metadata.namespace == DEFAULT_NAMESPACE}
-        strangers = [one for one in self._alive() if one.instance_id not in here]
+        owners = self._owners(workers)
+        strangers = [one for one in self._alive() if one.instance_id not in owners]
         items = [self._item(place, one, taken) for place, one in enumerate(strangers)]
         await self._write(items, guard.revision if guard else ABSENT)
-        names = [one for one in self._alive() if one.instance_id in here]
-        known = tuple(one.instance_id for one in names if here[one.instance_id].metadata.name not in self.made)
+        known = tuple(one for one, owner in owners.items() if owner.metadata.name not in self.made)
         return Imported(imported=tuple(self.made), known=known)
+
+    def _owners(self, workers: Sequence[LabWorker]) -> dict[str, LabWorker]:
+        """Tell which of the instances have a worker: one that knows them, or one that they were launched for."""
+        here = {one.status.ec2.instance_id: one for one in workers if one.spec.aws.region == self.found.aws_region}
+        uids = {one.metadata.uid: one for one in workers}
+        owners = ((one, here.get(one.instance_id) or uids.get(one.tags.get(WORKER_TAG, ""))) for one in self._alive())
+        return {one.instance_id: owner for one, owner in owners if owner is not None}
 
     async def _write(self, items: list[Item], revision: int) -> None:
         for bundle in bundled(items, now=self.ledger.clock.now()):
@@ -77,7 +89,7 @@ class Import:
     def _item(self, place: int, instance: DiscoveredInstance, taken: set[str]) -> Item:
         name = _name(instance, taken)
         taken.add(name)
-        worker = LabWorker(metadata=Metadata(name=name, labels={SOURCE: self.found.source}), spec=self._spec(instance))
+        worker = LabWorker(metadata=Metadata(name=name, labels=self._labels(instance)), spec=self._spec(instance))
         held(worker, None, ())
         made = admitted(
             worker,
@@ -91,6 +103,10 @@ class Import:
         status = msgspec.structs.replace(made.status, ec2=_facts(instance))
         made = msgspec.structs.replace(made, status=status)
         return Item(place, made, None, Draft(Edit(None, made, origin=IMPORTED, verb="import")))
+
+    def _labels(self, instance: DiscoveredInstance) -> dict[str, str]:
+        uid = instance.tags.get(WORKER_TAG, "")
+        return {SOURCE: self.found.source} | ({ORPHAN_OF: uid} if uid and _PRINTED.search(uid) else {})
 
     def _spec(self, instance: DiscoveredInstance) -> LabWorkerSpec:
         named = instance.ami_id or instance.ami_name
@@ -126,8 +142,8 @@ def _name(instance: DiscoveredInstance, taken: set[str]) -> str:
 
 
 def _kept(name: str, text: str) -> bool:
-    """Tell whether a tag is one that a document may have too: the cloud's own cannot be set by others."""
-    return not name.startswith("aws:") and all(map(_PRINTED.search, (name, text)))
+    """Tell whether a tag is one that a document may have too: the cloud's own cannot be set by others, nor can ours."""
+    return not name.startswith("aws:") and name not in _OURS and all(map(_PRINTED.search, (name, text)))
 
 
 def _clean(text: str) -> str:

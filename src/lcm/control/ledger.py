@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from lcm.control import events
 from lcm.control.audit import NOWHERE, Deed, Origin, Pen, author_of
+from lcm.control.hanging import hanging, hangs
 from lcm.control.plane import R, Ref
 from lcm.control.records import Record, at_revision, change, creation, find, removal
 from lcm.model.clock import Clock
@@ -111,10 +112,19 @@ class Ledger:
     ) -> int:
         """Commit changes with the events they cause; return the revision. What is merely reported is nobody's deed."""
         now = self.clock.now()
-        every = [*told, *(event for edit in edits for event in edit.events(now))]
         mine = [op for edit in edits for op in edit.ops()]
+        means = [event for edit in edits for event in edit.events(now)]
         deeds = [] if reported else [edit.deed() for edit in edits]
-        return await self.submit([*mine, *ops], [encode(event) for event in every], deeds=deeds)
+        ending = [edit.after for edit in edits if edit.removed]
+
+        async def attempt() -> int:
+            gone = [await hanging(self.store, one, now) for one in ending]
+            freed = [op for one in gone for op in one.ops]
+            every = [*told, *(event for one in gone for event in one.told), *means]
+            return await self.submit([*mine, *freed, *ops], [encode(event) for event in every], deeds=deeds)
+
+        # What hangs on an object that goes is nobody's business but ours: whoever changed that meanwhile is not told.
+        return await persistently(attempt, unless=lambda error: not ending or not hangs(error.key))
 
     async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[Deed]) -> int:
         """Write, under the fence, what the caller did to what, and who that was. Every write of the plane ends here."""

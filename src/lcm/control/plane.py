@@ -382,5 +382,7 @@ class Plane(Protocol):
         ...
 
 
+Tenure = Lease
+"""A lease as controllers know it, who import no store."""
 SessionRef = Ref[LabletSession]
 WorkerRef = Ref[LabWorker]

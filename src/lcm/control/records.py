@@ -21,6 +21,8 @@ from lcm.store.codec import Codec
 S = TypeVar("S", bound=msgspec.Struct)
 UIDS: Final = "uids/"
 TELEMETRY: Final = "telemetry/"
+HISTORY: Final = "history/"
+ALERTS: Final = "alerts/"
 CODEC: Final = Codec()
 BY_PLURAL: Final = {kind.plural: kind for kind in KINDS.values()}
 
@@ -64,6 +66,16 @@ def key_of(resource: Resource) -> str:
 def telemetry_key(resource: Resource) -> str:
     """Say where a worker's newest measurements are."""
     return f"{TELEMETRY}{resource.metadata.namespace}/{resource.metadata.name}"
+
+
+def history_prefix(resource: Resource) -> str:
+    """Say where a worker's measurements of the last day are, by the hour."""
+    return f"{HISTORY}{resource.metadata.namespace}/{resource.metadata.name}/"
+
+
+def alerts_key(resource: Resource) -> str:
+    """Say where the alerts about an object are."""
+    return ALERTS + key_of(resource)
 
 
 def nameable(ref: Ref[R]) -> bool:
@@ -174,9 +186,5 @@ def _unknown(before: Record[R]) -> bytes | None:
 
 
 def removal(before: Record[R]) -> Sequence[Op]:
-    """Say how the store forgets an object and all that hangs on it."""
-    resource = before.resource
-    ops: list[Op] = [Delete(before.key, at=before.revision), Delete(UIDS + resource.metadata.uid)]
-    if resource.kind == "LabWorker":
-        ops.append(Delete(telemetry_key(resource)))
-    return ops
+    """Say how the store forgets an object and the way to it by uid; `hanging` says what else goes with it."""
+    return Delete(before.key, at=before.revision), Delete(UIDS + before.resource.metadata.uid)

@@ -62,6 +62,50 @@ class WorkerMetrics(Part):
     active_labs_count: Count | None
 
 
+class WorkerLabs(Part):
+    """Other labs run on a worker than before, whoever made them."""
+
+    worker_id: str
+    worker_name: str
+    collected_at: Moment
+    active_labs_count: Count | None
+    hosted_lab_ids: tuple[str, ...]
+
+
+class WorkerIdleWarning(Part):
+    """A worker does nothing and will be paused, unless something happens or somebody puts it off."""
+
+    worker_id: str
+    worker_name: str
+    namespace: str
+    idle_since: Moment
+    pause_at: Moment
+    reason: Text
+    snooze_minutes: Count
+    timestamp: Moment
+
+
+class AlertRaised(Part):
+    """Somebody should look at something. `alert` is its name until it is cleared."""
+
+    alert: str
+    severity: str
+    reason: str
+    message: Text
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    worker_id: str | None
+    since: Moment
+
+
+class AlertCleared(AlertRaised):
+    """What an alert was raised for is over."""
+
+    cleared_at: Moment
+
+
 class SessionStatusChanged(Part):
     """A session changed its phase. `instance_id` is what older clients call `session_id`."""
 
@@ -91,7 +135,17 @@ class EventsLost(Part):
 
 
 Data = (
-    ObjectEvent | WorkerSummary | WorkerStatusUpdated | WorkerMetrics | SessionStatusChanged | SinkTested | EventsLost
+    ObjectEvent
+    | WorkerSummary
+    | WorkerStatusUpdated
+    | WorkerMetrics
+    | WorkerLabs
+    | WorkerIdleWarning
+    | AlertRaised
+    | AlertCleared
+    | SessionStatusChanged
+    | SinkTested
+    | EventsLost
 )
 
 

@@ -5,11 +5,20 @@ the licence as seen given back. What remains when its worker is gone is `orphane
 frees it at the licence server and says so.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from lcm.model.resource import Count, Moment, Name, Part, ShortText
 from lcm.model.worker import LicenseFlavour
+
+
+UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", "LicenceSeatUnknown"})
+"""What `cml.license_status` says when CML has forgotten its licence and the seat is, or may be, still taken."""
+UNKNOWN_TOKEN: Final = "unknown"
+"""Stands for the token of a machine that somebody licensed by hand."""
+_SHOWN: Final = 12
 
 
 class SeatState(StrEnum):
@@ -49,7 +58,12 @@ class LicenceLedger(Part):
     seats: tuple[LicenceSeat, ...]
 
 
-def ledger(seats: Sequence[LicenceSeat], totals: dict[str, int]) -> LicenceLedger:
+def token_id(ref: str | None) -> str:
+    """Tell a token apart from others by where it is kept, which is no secret itself."""
+    return UNKNOWN_TOKEN if ref is None else hashlib.sha256(ref.encode()).hexdigest()[:_SHOWN]
+
+
+def ledger(seats: Sequence[LicenceSeat], totals: Mapping[str, int]) -> LicenceLedger:
     """Add up the seats; `totals` says how many each token has."""
     names = sorted({*totals, *(seat.token for seat in seats)})
     used = {name: sum(seat.token == name for seat in seats) for name in names}

@@ -197,13 +197,17 @@ class IdleSignal(Part):
 
 
 class IdleVerdict(Part):
-    """Whether a worker is idle, why, and when it will be paused for it."""
+    """Whether a worker is idle, why, and when it will be paused for it.
+
+    The countdown begins with the warning: `pause_at` is known from then on, `idle_since` is when anything happened last.
+    """
 
     idle: bool
     reason: Text
     judged_at: Moment
     signals: tuple[IdleSignal, ...] = ()
     idle_since: Moment | None = None
+    warned_at: Moment | None = None
     pause_at: Moment | None = None
     snoozed_until: Moment | None = None
 

@@ -17,6 +17,7 @@ from lcm.model.secret import Secret
 from lcm.providers.cml_errors import NOT_JSON, Asked, Failure, refused, words
 from lcm.providers.cml_line import Answer, Limits, Line
 from lcm.providers.labhost import CmlAnswerError, CmlAuthenticationError
+from lcm.providers.permit import permit
 
 T = TypeVar("T")
 
@@ -138,11 +139,15 @@ class Wire:
 
     async def _signed(self, request: httpx.Request) -> Answer:
         token = self._token.value or await self._token_after(None)
-        got = await self._line.exchange(_with(request, token))
+        got = await self._sent(request, token)
         if got.status == _UNAUTHORIZED:
-            token = await self._token_after(token)
-            got = await self._line.exchange(_with(request, token))
+            got = await self._sent(request, await self._token_after(token))
         return got
+
+    async def _sent(self, request: httpx.Request, token: Secret) -> Answer:
+        if request.method != "GET":
+            permit()
+        return await self._line.exchange(_with(request, token))
 
     async def _token_after(self, stale: Secret | None) -> Secret:
         """Return a token other than this one; of many who ask at once, one signs in for all."""

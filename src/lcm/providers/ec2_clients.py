@@ -14,6 +14,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from lcm.providers.ec2_errors import genuine, translated
+from lcm.providers.permit import permit
 
 if TYPE_CHECKING:
     from types_aiobotocore_cloudwatch import CloudWatchClient
@@ -25,6 +26,8 @@ ATTEMPTS: Final = 2
 """How often the library itself tries; whoever called us decides about the rest."""
 LIMIT: Final = timedelta(minutes=2)
 """How long a call, or all pages of a list, may take: longer than the library's attempts in peace."""
+_LOOKING: Final = ("Describe", "Get")
+"""How the names of actions begin that change nothing."""
 PAGES: Final = 1000
 """How many pages a list may have. One that goes on after that does not end."""
 
@@ -108,7 +111,7 @@ class AwsClients:
 
     async def _make(self, service: Literal["ec2", "cloudwatch"], region: str) -> Any:  # noqa: ANN401  the callers know
         keys = self._keys
-        return await self._open.enter_async_context(
+        client = await self._open.enter_async_context(
             self._session.create_client(
                 service,
                 region_name=region,
@@ -120,6 +123,14 @@ class AwsClients:
                 aws_session_token=keys.session_token if keys else None,
             )
         )
+        client.meta.events.register("before-send", _ask_permit)
+        return client
+
+
+def _ask_permit(event_name: str, **_: object) -> None:
+    """Be called by the library when a request is about to leave, and again before each of its own repetitions."""
+    if not event_name.rpartition(".")[2].startswith(_LOOKING):
+        permit()
 
 
 async def _ending(pages: AsyncIterable[T], most: int) -> AsyncIterator[T]:

@@ -27,6 +27,7 @@ from lcm.providers.compute import (
     ownership,
     subnet_of,
 )
+from lcm.providers.permit import permit
 from lcm.sim.chance import Chance
 from lcm.sim.compute_account import Account, Nature, Order
 from lcm.sim.compute_bill import Bill, Prices, bill
@@ -88,6 +89,7 @@ class SimCloud:
             found = oldest_live(tagged)
             if found is None:
                 await self._turn()
+                permit()
                 found = self._launch(launch)
         return found
 
@@ -115,23 +117,28 @@ class SimCloud:
 
     async def start(self, region: str, instance_id: str) -> None:
         async with self._call("start", region):
+            permit()
             self.account.start(region, self._known(region, instance_id))
 
     async def stop(self, region: str, instance_id: str) -> None:
         async with self._call("stop", region):
+            permit()
             self.account.stop(region, self._known(region, instance_id))
 
     async def reboot(self, region: str, instance_id: str) -> None:
         async with self._call("reboot", region):
+            permit()
             self.account.reboot(region, self._known(region, instance_id))
 
     async def remove(self, region: str, instance_id: str) -> None:
         async with self._call("remove", region):
             if self._listed(region, instance_id) is not None:
+                permit()
                 self.account.terminate(region, instance_id)
 
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
         async with self._call("tag", region):
+            permit()
             self.account.tag(region, self._known(region, instance_id), tags)
 
     async def console(self, region: str, instance_id: str) -> str:

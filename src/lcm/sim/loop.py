@@ -52,6 +52,13 @@ class VirtualClock:
         return loop.start + timedelta(seconds=loop.time())
 
 
+class VirtualStopwatch:
+    """The virtual loop's seconds."""
+
+    def seconds(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 def run(
     main: Callable[[], Coroutine[Any, Any, T]],
     *,

@@ -14,6 +14,7 @@ from lcm.controllers.worker.view import (
     Decision,
     Do,
     Failure,
+    Outcome,
     RebootMachine,
     StartMachine,
     Unknown,
@@ -45,14 +46,14 @@ def starting(view: View) -> Decision:
     return _booting(view, instance)
 
 
-def rebooted(view: View, outcome: Failure | None) -> Decision:
+def rebooted(view: View, outcome: Outcome) -> Decision:
     """Take note that the reboot was asked for; a refused one is as good as none."""
     if isinstance(outcome, Failure):
         return failed(view, outcome)
     return note(view, remedied_at=view.now, unhealthy_since=None) or soon(view)
 
 
-def started(view: View, outcome: Failure | None) -> Decision:
+def started(view: View, outcome: Outcome) -> Decision:
     """Take note that the start was asked for."""
     if isinstance(outcome, Failure):
         return _late(view) or note(view, last_error=outcome.message) or soon(view)

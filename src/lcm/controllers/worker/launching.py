@@ -11,7 +11,7 @@ import msgspec
 
 from lcm.controllers.worker.facts import api_url, ec2_facts
 from lcm.controllers.worker.failing import failed
-from lcm.controllers.worker.view import Ask, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
+from lcm.controllers.worker.view import Ask, Decision, Do, Failure, Outcome, Unknown, View, Wait, move, note, soon
 from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
 from lcm.model.worker_steps import EC2_LAUNCH_LIMIT
 from lcm.providers.compute import ENDING, Instance, InstanceState, Launch
@@ -66,15 +66,17 @@ def provisioning(view: View) -> Decision:
     return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} runs", ec2=ec2_facts(known, instance))
 
 
-def launched(view: View, outcome: Instance | Failure) -> Decision:
+def launched(view: View, outcome: Outcome) -> Decision:
     """Take note of what a launch was answered with."""
     known = view.status.ec2
     if isinstance(outcome, Failure):
         return _refused(view, outcome)
+    if not isinstance(outcome, Instance):
+        return soon(view)
     if outcome.state in ENDING:
         # What this token launched has ended: only another attempt launches another.
         text = f"{outcome.instance_id} ended before it ran: {outcome.reason or 'no reason given'}"
-        return failed(view, Failure("LaunchDied", text, final=False), ec2=_ended(view))
+        return failed(view, Failure("LaunchDied", text), ec2=_ended(view))
     return note(view, ec2=ec2_facts(known, outcome), last_error="") or soon(view)
 
 

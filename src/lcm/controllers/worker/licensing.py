@@ -18,6 +18,7 @@ from lcm.controllers.worker.view import (
     Deregister,
     Do,
     Failure,
+    Outcome,
     Register,
     StopLabs,
     Unknown,
@@ -77,11 +78,13 @@ def registering(view: View) -> Decision:
     return Do(Register(PRODUCTS[view.worker.spec.cml.license_flavour], token))
 
 
-def registered(view: View, outcome: Licence | Failure) -> Decision:
+def registered(view: View, outcome: Outcome) -> Decision:
     """Take note of what a registration was answered with."""
     if isinstance(outcome, Failure):
         cml = msgspec.structs.replace(view.status.cml, licensed=None, license_status=outcome.reason)
         return failed(view, outcome, cml=cml)
+    if not isinstance(outcome, Licence):
+        return soon(view)
     if outcome.in_compliance:
         return _licensed(view, outcome, "the licence is in compliance")
     return note(view, cml=licence_facts(view.status.cml, outcome)) or soon(view)
@@ -100,12 +103,12 @@ def unlicensing(view: View) -> Decision:
     return Do(Deregister())
 
 
-def deregistered(view: View, outcome: Licence | Failure) -> Decision:
+def deregistered(view: View, outcome: Outcome) -> Decision:
     """Take note of what a deregistration was answered with."""
     if isinstance(outcome, Failure):
         cml = msgspec.structs.replace(view.status.cml, license_status=outcome.reason)
         return note(view, cml=cml, last_error=outcome.message) or soon(view)
-    return soon(view) if outcome.registered else _without(view)
+    return _without(view) if isinstance(outcome, Licence) and not outcome.registered else soon(view)
 
 
 def _without(view: View) -> Decision:

@@ -6,11 +6,13 @@ A failed stop or terminate is repeated until the cloud itself says that it happe
 import msgspec
 
 from lcm.controllers.worker.facts import ec2_facts
+from lcm.controllers.worker.hosting import confirmed
 from lcm.controllers.worker.launching import gone
 from lcm.controllers.worker.view import (
     Decision,
     Do,
     Failure,
+    Outcome,
     RemoveMachine,
     StopMachine,
     Unknown,
@@ -48,9 +50,8 @@ def stopped(view: View) -> Decision:
     status = view.status
     if view.deleted and status.cml.licensed is False:
         return move(view, WorkerPhase.TERMINATING_EC2, "deleted while stopped")
-    if status.ec2.state in ENDING and not isinstance(view.instance, Unknown):
-        if view.instance is None or view.instance.state in ENDING:
-            return gone(view)
+    if status.ec2.state in ENDING and (ended := confirmed(view)) is not None:
+        return ended
     if view.deleted:
         return _resumed(view, "deleted; started once more to give its licence back")
     if view.worker.spec.wanted_state == "running":
@@ -74,7 +75,7 @@ def terminating(view: View) -> Decision:
     return Do(RemoveMachine())
 
 
-def asked(view: View, outcome: Failure | None) -> Decision:
+def asked(view: View, outcome: Outcome) -> Decision:
     """Take note of a stop or terminate that was refused; whether it happened is for the cloud to say."""
     text = outcome.message if isinstance(outcome, Failure) else ""
     return note(view, last_error=text) or soon(view)

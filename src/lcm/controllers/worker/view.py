@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.model.alert import Complaint
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
 from lcm.providers.compute import Checks, Instance, Launch
@@ -82,11 +81,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An effect was refused: `reason` in one word, `message` in a sentence. `final`: asking again changes nothing."""
+    """An effect was refused: `reason` in one word, `message` in a sentence."""
 
     reason: str
     message: str
-    final: bool = True
+
+
+Outcome = Instance | Licence | Failure | None
+"""What an effect was answered with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +189,6 @@ class Do:
 
 Decision = Wait | Report | Do
 Decide = Callable[[View], Decision]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What to do, and what an operator should know."""
-
-    decision: Decision
-    complaints: Sequence[Complaint] = ()
 
 
 def move(view: View, phase: WorkerPhase, reason: str, **fields: Any) -> Report:  # noqa: ANN401 - fields of a status

@@ -35,6 +35,7 @@ from lcm.providers.labhost import (
     Stats,
     System,
 )
+from lcm.providers.permit import permit
 from lcm.sim.cml import facts
 from lcm.sim.cml.documents import Credentials, FeatureCount, NodeUpdate, Registration
 from lcm.sim.cml.engine import Cml
@@ -98,16 +99,20 @@ class DirectHost:
         licence = self._cml.licence
         async with self._verb("register", CmlLicensingError):
             if licence.registration() == "COMPLETED" and licence.product != product:
+                permit()
                 licence.deregister(running_nodes=len(self._cml.active_nodes()))
             if licence.product != product:
+                permit()
                 licence.set_product(product)
             if licence.registration() in {"NOT_REGISTERED", "FAILED", "RETRY_IN_PROGRESS"}:
+                permit()
                 licence.register(_checked({"token": token.reveal(), "reregister": True}, Registration))
         registered = await self._licence_until(lambda now: now.registered or now.registration == "FAILED")
         if not registered.registered:
             raise CmlLicensingError("LicenceTokenRefused", f"CML could not register: {registered.failure}")
         async with self._verb("register", CmlLicensingError):
             if licence.expansion != expansion_nodes:
+                permit()
                 licence.set_features([FeatureCount(EXPANSION, expansion_nodes)])
         return await self._licence_until(lambda now: now.in_compliance)
 
@@ -115,7 +120,10 @@ class DirectHost:
         async with self._verb("deregister", Later):
             licence = self._cml.licence
             running = len(self._cml.active_nodes())
-            if licence.registration() != "NOT_REGISTERED" and not licence.deregister(running_nodes=running):
+            if licence.registration() == "NOT_REGISTERED":
+                return facts.licence_facts(self._cml)
+            permit()
+            if not licence.deregister(running_nodes=running):
                 raise CmlLicensingError("LicenceSeatNotReturned", "CML could not tell the licence server")
             return facts.licence_facts(self._cml)
 
@@ -136,12 +144,14 @@ class DirectHost:
         async with self._verb("ensure", CmlLabCreationError) as user:
             found = self._find(title)
             if found is None:
+                permit()
                 lab, _ = self._cml.import_lab(topology, user, title)
                 found = facts.lab_facts(self._cml, lab)
             return found
 
     async def start(self, lab_id: str) -> None:
         async with self._verb("start", NoRoom):
+            permit()
             self._cml.labs.start(self._lab(lab_id))
 
     async def converged(self, lab_id: str) -> bool:
@@ -150,6 +160,7 @@ class DirectHost:
 
     async def stop(self, lab_id: str) -> None:
         async with self._verb("stop"):
+            permit()
             self._cml.labs.stop(self._lab(lab_id))
 
     async def remove(self, lab_id: str) -> None:
@@ -185,7 +196,9 @@ class DirectHost:
         async with self._verb("topology"):
             lab = self._lab(lab_id)
             for node in lab.nodes.values():
-                self._cml.labs.extract(node)
+                if node.life.state(self._cml.pace.age()) is State.BOOTED:
+                    permit()
+                    self._cml.labs.extract(node)
             self._cml.telemetry.record("export_lab", lab_id=lab.id)
             return download(lab)
 
@@ -193,6 +206,7 @@ class DirectHost:
         async with self._verb("set_tags"):
             lab = self._lab(lab_id)
             wanted = _checked({"tags": list(tags)}, NodeUpdate)
+            permit()
             self._cml.labs.change_node(lab, self._cml.labs.node(lab, node_id), wanted)
 
     async def pools(self) -> Sequence[PoolUse]:
@@ -259,6 +273,7 @@ class DirectHost:
         try:
             async with self._verb("remove"):
                 lab = self._lab(lab_id)
+                permit()
                 {State.STARTED: labs.stop, State.STOPPED: labs.wipe}.get(lab.state(self._cml.pace.age()), labs.delete)(
                     lab
                 )

@@ -1,0 +1,91 @@
+"""`lcm licenses list|free`: the fleet's licence seats, who holds them, and which nobody gives back."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lcm.cli import render, run, table
+from lcm.cli.command import OneCommand
+from lcm.cli.events import Form
+from lcm.cli.options import ContextName
+from lcm.control.plane import Plane
+from lcm.model.errors import Gone
+from lcm.model.licence import LicenceLedger, SeatState
+from lcm.system import SystemClock
+
+app = typer.Typer(
+    name="licenses",
+    add_completion=False,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    help="List licence seats, and free orphaned ones.",
+)
+
+Output = Annotated[Form, typer.Option("-o", "--output", help="How to write them.")]
+
+
+@app.callback()
+def licenses(ctx: typer.Context, output: Output = Form.TABLE, context: ContextName = None) -> None:
+    """List licence seats, and free orphaned ones."""
+    if ctx.invoked_subcommand is None:
+        _list(output, context)
+
+
+@app.command("list", cls=OneCommand)
+def list_(output: Output = Form.TABLE, context: ContextName = None) -> None:
+    """List tokens with their seats, and who holds which."""
+    _list(output, context)
+
+
+@app.command(cls=OneCommand)
+def free(
+    worker: Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id, as the list shows it.")],
+    context: ContextName = None,
+) -> None:
+    """Take note that you freed an orphaned seat at the licence server.
+
+    Its worker is gone and did not give it back: remove the product instance there first.
+    """
+
+    async def work(plane: Plane) -> None:
+        try:
+            await plane.free_licence(worker)
+        except Gone:
+            raise Gone(f"there is no orphaned seat of {worker}; `lcm licenses` lists seats") from None
+
+    run.with_plane(work, context)
+    render.out(f"the seat of {worker} is free")
+
+
+def _list(output: Form, context: str | None) -> None:
+    ledger = run.with_plane(lambda plane: plane.licences(), context)
+    if output is Form.JSON:
+        render.out(render.escaped(msgspec.json.format(msgspec.json.encode(ledger), indent=2).decode()))
+    elif not ledger.tokens:
+        render.say("no licence seat is taken")
+    else:
+        _print(ledger)
+
+
+def _print(ledger: LicenceLedger) -> None:
+    now = SystemClock().now()
+    tokens = [(one.token, str(one.used), _count(one.free), _count(one.seats)) for one in ledger.tokens]
+    table.print_rows(("TOKEN", "USED", "FREE", "SEATS"), tokens, now)
+    if not ledger.seats:
+        return
+    render.out()
+    seats = [
+        (one.worker_name, one.state, one.flavour, render.age(one.since, now), one.token, one.worker_id)
+        for one in ledger.seats
+    ]
+    headings = ("WORKER", "STATE", "FLAVOUR", "AGE", "TOKEN", "WORKER_ID")
+    table.print_rows(headings, seats, now, whole=("WORKER_ID",))
+    if any(one.state is SeatState.ORPHANED for one in ledger.seats):
+        render.say(
+            "an orphaned seat's worker is gone: free it at the licence server, then `lcm licenses free WORKER_ID`"
+        )
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else str(number)

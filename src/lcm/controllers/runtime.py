@@ -1,0 +1,186 @@
+"""Looks at every object of a kind again and again: when it changed, when asked to, and at least once in a while.
+
+A controller is a function that is told a name, does one thing and says when it wants to look again. It has no `try`:
+what its errors mean for the next look is decided here, once.
+
+| error | next look |
+| --- | --- |
+| Conflict, Relist | at once; if that goes on, soon |
+| Gone | none |
+| Later | after what it says, longer each time |
+| Stuck, Refused | after seconds, then minutes: somebody must help first |
+| Deposed, and what nobody expects | none by us: it rises and ends the term |
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Generic
+
+import structlog
+
+from lcm.control.plane import R, Ref, Seen, ref_of
+from lcm.controllers.cache import Cache
+from lcm.controllers.queue import AT_ONCE, Queue
+from lcm.controllers.together import together
+from lcm.model.clock import Clock
+from lcm.model.errors import Conflict, Gone, Later, LcmError, Refused, Relist, Stuck
+
+CONCURRENCY: Final = 16
+RESYNC: Final = timedelta(seconds=30)
+SOON: Final = timedelta(seconds=0.1)
+LATE: Final = timedelta(seconds=5)
+LATEST: Final = timedelta(minutes=5)
+"""Nothing that merely has to wait or be repaired is left alone for longer, unless the other side said so."""
+
+_DOUBLINGS: Final = 16
+_log: Final = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """When to look again; None: when something changes."""
+
+    after: timedelta | None
+
+
+DONE: Final = Again(None)
+
+
+def after(span: timedelta) -> Again:
+    """Look again after a while, or earlier if something changes."""
+    return Again(span)
+
+
+def at(moment: datetime, now: datetime) -> Again:
+    """Look again at a moment, or earlier if something changes."""
+    return Again(max(moment - now, AT_ONCE))
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is wrong with one key, and how often in a row it was."""
+
+    failures: int = 0
+    said: str = ""
+
+
+class Runtime(Generic[R]):
+    """One controller: its function, the kind it looks after, and the pace."""
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[Ref[R]], Awaitable[Again]],
+        cache: Cache,
+        kind: type[R],
+        *,
+        clock: Clock,
+        chance: Callable[[], float],
+        concurrency: int = CONCURRENCY,
+        resync: timedelta | Callable[[], timedelta] = RESYNC,
+    ) -> None:
+        """Look at `concurrency` objects at once, and at each at least every `resync`, which may change meanwhile."""
+        self._name = name
+        self._reconcile = reconcile
+        self._cache = cache
+        self._kind = kind
+        self._clock = clock
+        self._chance = chance
+        self._concurrency = concurrency
+        self._resync = resync
+        self._queue: Queue[Ref[R]] = Queue()
+        self._troubles: dict[Ref[R], _Trouble] = {}
+        self.looks = 0
+        """How often it has looked, for `/metrics`."""
+        self.looked_at: datetime | None = None
+        """When it last did."""
+
+    @property
+    def waiting(self) -> int:
+        """Count what is due and waits for its turn."""
+        return len(self._queue)
+
+    @property
+    def troubled(self) -> int:
+        """Count what could not be done at the last attempt."""
+        return len(self._troubles)
+
+    async def run(self) -> None:
+        """Look at everything, then at what changes, until cancelled or until an error rises."""
+        await self._cache.ready()
+        end = self._cache.subscribe(self._note)
+        _log.info("controller started", controller=self._name)
+        try:
+            for resource in self._cache.all(self._kind):
+                self.poke(ref_of(resource))
+            await together(*(self._work() for _ in range(self._concurrency)))
+        finally:
+            end()
+            self._queue.clear()
+            _log.info("controller stopped", controller=self._name)
+
+    def poke(self, ref: Ref[R]) -> None:
+        """Have an object looked at now."""
+        self._queue.add(ref)
+
+    def _note(self, seen: Seen) -> None:
+        if seen.ref.kind is self._kind:
+            self.poke(seen.ref)
+
+    async def _work(self) -> None:
+        while True:
+            ref = await self._queue.take()
+            try:
+                self._plan(ref, await self._look(ref))
+            finally:
+                self._queue.done(ref)
+
+    async def _look(self, ref: Ref[R]) -> Again:
+        self.looks += 1
+        self.looked_at = self._clock.now()
+        try:
+            again = await self._reconcile(ref)
+        except Gone:
+            again = DONE
+        except (Conflict, Relist, Later, Stuck, Refused) as error:
+            return Again(self._delay(ref, error))
+        self._recovered(ref)
+        return again
+
+    def _plan(self, ref: Ref[R], again: Again) -> None:
+        if self._cache.get(ref) is not None:
+            self._queue.add(ref, self._interval())
+        if again.after is not None:
+            self._queue.add(ref, again.after)
+
+    def _interval(self) -> timedelta:
+        span = self._resync() if callable(self._resync) else self._resync
+        return span * (0.9 + self._chance() / 5)  # what began at one moment does not stay together
+
+    def _delay(self, ref: Ref[R], error: LcmError) -> timedelta:
+        trouble = self._troubles.setdefault(ref, _Trouble())
+        trouble.failures += 1
+        self._tell(ref, trouble, error)
+        doubled = 2 ** min(trouble.failures - 1, _DOUBLINGS)
+        match error:
+            case Conflict() | Relist():
+                span = AT_ONCE if trouble.failures == 1 else min(SOON * doubled, LATE)
+            case Later():
+                span = min(error.after * doubled, max(error.after, LATEST))
+            case _:
+                span = min(LATE * doubled, LATEST)
+        return span * (1 + self._chance() / 2)
+
+    def _tell(self, ref: Ref[R], trouble: _Trouble, error: LcmError) -> None:
+        said = f"{type(error).__name__}: {error}"
+        if isinstance(error, Conflict | Relist) or said == trouble.said:
+            return
+        trouble.said = said
+        tell = _log.warning if isinstance(error, Later) else _log.error
+        tell("cannot go on", controller=self._name, object=str(ref), error=said)
+
+    def _recovered(self, ref: Ref[R]) -> None:
+        trouble = self._troubles.pop(ref, None)
+        if trouble is not None and trouble.said:
+            _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)

@@ -1,0 +1,129 @@
+"""The worker controller: of all processes that run one, the elected one takes workers through their lives.
+
+Put together by `compose`. Everything it knows is in the store, so that whoever is elected next goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from lcm.config import Settings, effective
+from lcm.control.plane import Plane, ref_of
+from lcm.controllers.cache import Cache
+from lcm.controllers.discover import Discovery
+from lcm.controllers.election import Election
+from lcm.controllers.runtime import Runtime
+from lcm.controllers.together import together
+from lcm.controllers.worker.effects import Hands
+from lcm.controllers.worker.idling import Idling
+from lcm.controllers.worker.lifecycle import Lifecycle
+from lcm.controllers.worker.look import Eyes
+from lcm.controllers.worker.monitor import Monitor
+from lcm.controllers.worker.occupants import Occupants
+from lcm.controllers.worker.view import Rules
+from lcm.model.clock import Clock, Stopwatch
+from lcm.model.session import LabletSession
+from lcm.model.settings import SystemSettings
+from lcm.model.worker import LabWorker
+from lcm.providers.compute import Compute
+from lcm.providers.hosts import Hosts
+from lcm.providers.secrets import Secrets
+
+LEASE: Final = "worker-controller"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerController:
+    """One process's worker controller."""
+
+    plane: Plane
+    cloud: Compute
+    hosts: Hosts
+    secrets: Secrets
+    clock: Clock
+    stopwatch: Stopwatch
+    chance: Callable[[], float]
+    settings: Settings
+    holder: str
+    speed: float = 1.0
+    """How fast the cloud's time goes: who waits for a machine looks as much more often."""
+
+    async def run(self) -> None:
+        """Lead whenever elected, until cancelled."""
+        election = Election(
+            self.plane,
+            LEASE,
+            self.holder,
+            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
+            stopwatch=self.stopwatch,
+            chance=self.chance,
+        )
+        await election.run(self._lead)
+
+    async def _lead(self, plane: Plane) -> None:
+        cache = Cache(plane, LabWorker, LabletSession, SystemSettings, chance=self.chance)
+        await together(cache.run(), self._work(plane, cache))
+
+    async def _work(self, plane: Plane, cache: Cache) -> None:
+        await cache.ready()
+        settings = _Current(self.settings, cache)
+        occupants = Occupants(cache, lambda uid: poke(uid))
+        eyes = Eyes(self.cloud, self.hosts, self.clock)
+        hands = Hands(plane, self.cloud, self.hosts, self.secrets)
+        lifecycle = Lifecycle(
+            plane,
+            cache,
+            eyes,
+            hands,
+            clock=self.clock,
+            rules=lambda: self._rules(settings()),
+            occupants=occupants,
+        )
+        runtime = Runtime(
+            LEASE,
+            lifecycle.reconcile,
+            cache,
+            LabWorker,
+            clock=self.clock,
+            chance=self.chance,
+            resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
+        )
+
+        def poke(uid: str) -> None:
+            for worker in cache.all(LabWorker):
+                if worker.metadata.uid == uid:
+                    runtime.poke(ref_of(worker))
+
+        common = {"clock": self.clock, "chance": self.chance, "settings": settings}
+        try:
+            await together(
+                runtime.run(),
+                Monitor(plane, cache, self.cloud, self.hosts, **common).run(),
+                Discovery(plane, cache, self.cloud, poke=runtime.poke, **common).run(),
+                Idling(plane, cache, settings=settings).run(),
+            )
+        finally:
+            occupants.stop()
+
+    def _rules(self, settings: Settings) -> Rules:
+        return Rules(
+            require_licensed=settings.require_licensed_for_cml,
+            poll=max(Rules().poll / self.speed, timedelta(seconds=0.2)),
+        )
+
+
+class _Current:
+    """The settings as they are now: the process's, and what the SystemSettings object says over them."""
+
+    def __init__(self, settings: Settings, cache: Cache) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._seen: SystemSettings | None = None
+        self._effective = settings
+
+    def __call__(self) -> Settings:
+        system = next(iter(self._cache.all(SystemSettings)), None)
+        if system is not self._seen:
+            self._seen, self._effective = system, effective(self._settings, system)
+        return self._effective

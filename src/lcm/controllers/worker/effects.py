@@ -1,0 +1,94 @@
+"""Having effects, and hearing what was answered. Refusals become values here; silence rises, and is asked about again.
+
+Every effect is one that the worker's committed phase calls for, and may be repeated; the providers ask for the term's
+permit at the last moment.
+"""
+
+from dataclasses import dataclass
+
+from lcm.control.plane import Plane, Ref, Terminate, ref_of
+from lcm.controllers.worker.view import (
+    Ask,
+    BeginDrain,
+    Deregister,
+    Effect,
+    EndSessions,
+    Failure,
+    Outcome,
+    RebootMachine,
+    Register,
+    RemoveMachine,
+    StartMachine,
+    StopLabs,
+    StopMachine,
+    View,
+)
+from lcm.model.errors import Gone, Refused, Stuck
+from lcm.model.session import LabletSession
+from lcm.providers.compute import Compute, NoCapacity
+from lcm.providers.hosts import Hosts
+from lcm.providers.secrets import Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Does what was decided."""
+
+    plane: Plane
+    cloud: Compute
+    hosts: Hosts
+    secrets: Secrets
+
+    async def do(self, view: View, effect: Effect) -> Outcome:
+        """Have an effect; a refusal is an outcome."""
+        try:
+            match effect:
+                case Register() | Deregister() | StopLabs():
+                    return await self._on_host(view, effect)
+                case BeginDrain() | EndSessions():
+                    await self._on_plane(view, effect)
+                    return None
+                case _:
+                    return await self._on_machine(view, effect)
+        except NoCapacity as error:
+            return Failure("NoCapacity", str(error))
+        except Stuck as error:
+            return Failure(error.reason, str(error))
+        except Refused as error:
+            return Failure(type(error).__name__, str(error))
+        except Gone:
+            return None  # then the next look says so
+
+    async def _on_machine(self, view: View, effect: Effect) -> Outcome:
+        region, instance_id = view.worker.spec.aws.region, view.status.ec2.instance_id
+        match effect:
+            case Ask(launch=launch):
+                return await self.cloud.ensure(launch)
+            case StartMachine():
+                await self.cloud.start(region, instance_id)
+            case StopMachine():
+                await self.cloud.stop(region, instance_id)
+            case RebootMachine():
+                await self.cloud.reboot(region, instance_id)
+            case RemoveMachine():
+                await self.cloud.remove(region, instance_id)
+        return None
+
+    async def _on_host(self, view: View, effect: Register | Deregister | StopLabs) -> Outcome:
+        host = await self.hosts.of(view.worker)
+        match effect:
+            case Register(product=product, token=token):
+                return await host.register(product=product, token=await self.secrets.reveal(token))
+            case Deregister():
+                return await host.deregister()
+            case StopLabs(lab_ids=lab_ids):
+                for lab_id in lab_ids:
+                    await host.stop(lab_id)
+        return None
+
+    async def _on_plane(self, view: View, effect: BeginDrain | EndSessions) -> None:
+        if isinstance(effect, BeginDrain):
+            await self.plane.delete(ref_of(view.worker))
+            return
+        for namespace, name in effect.names:
+            await self.plane.act(Ref(LabletSession, name, namespace), Terminate(reason=effect.reason))

@@ -1,0 +1,164 @@
+"""The lifecycle of workers: look, decide, do one thing, say when again. Run by `controller` through the runtime.
+
+What each phase decides stands in the file named in `DECIDERS`; what an effect's answer means in `REACTIONS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from lcm.control.plane import Plane, Ref, ref_of
+from lcm.controllers.cache import Cache
+from lcm.controllers.runtime import DONE, Again, after, at
+from lcm.controllers.worker import booting, draining, failing, hosting, launching, licensing, stopping
+from lcm.controllers.worker.complaints import NAMES, complaints
+from lcm.controllers.worker.conditions import conditioned
+from lcm.controllers.worker.effects import Hands
+from lcm.controllers.worker.look import Eyes
+from lcm.controllers.worker.occupants import Occupants
+from lcm.controllers.worker.view import (
+    Ask,
+    Decide,
+    Decision,
+    Deregister,
+    Do,
+    Effect,
+    Outcome,
+    RebootMachine,
+    Register,
+    RemoveMachine,
+    Report,
+    Rules,
+    StartMachine,
+    StopMachine,
+    View,
+    Wait,
+    soon,
+)
+from lcm.model.clock import Clock
+from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
+
+DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
+    WorkerPhase.PENDING: launching.pending,
+    WorkerPhase.PROVISIONING_EC2: launching.provisioning,
+    WorkerPhase.EC2_READY: launching.ec2_ready,
+    WorkerPhase.STARTING: booting.starting,
+    WorkerPhase.READY_UNLICENSED: licensing.unlicensed,
+    WorkerPhase.LICENSING: licensing.registering,
+    WorkerPhase.READY: hosting.ready,
+    WorkerPhase.ACTIVE: hosting.active,
+    WorkerPhase.DRAINING: draining.draining,
+    WorkerPhase.UNLICENSING: licensing.unlicensing,
+    WorkerPhase.STOPPING: stopping.stopping,
+    WorkerPhase.STOPPED: stopping.stopped,
+    WorkerPhase.TERMINATING_EC2: stopping.terminating,
+    WorkerPhase.FAILED: failing.failing,
+}
+REACTIONS: Final[Mapping[type[Effect], Callable[[View, Outcome], Decision]]] = {
+    Ask: launching.launched,
+    StartMachine: booting.started,
+    RebootMachine: booting.rebooted,
+    Register: licensing.registered,
+    Deregister: licensing.deregistered,
+    StopMachine: stopping.asked,
+    RemoveMachine: stopping.asked,
+}
+"""Effects that are not here are judged by the next look alone."""
+
+_log: Final = structlog.get_logger()
+
+
+def decide(view: View) -> Decision:
+    """Say what a worker needs next."""
+    return DECIDERS[view.status.phase](view)
+
+
+def react(view: View, effect: Effect, outcome: Outcome) -> Decision:
+    """Say what an effect's answer means."""
+    reaction = REACTIONS.get(type(effect))
+    return reaction(view, outcome) if reaction else soon(view)
+
+
+class Lifecycle:
+    """Takes each worker one step further."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        cache: Cache,
+        eyes: Eyes,
+        hands: Hands,
+        *,
+        clock: Clock,
+        rules: Callable[[], Rules],
+        occupants: Occupants,
+    ) -> None:
+        self._plane = plane
+        self._cache = cache
+        self._eyes = eyes
+        self._hands = hands
+        self._clock = clock
+        self._rules = rules
+        self._occupants = occupants
+        self._raised: dict[str, set[str]] = {}
+
+    async def reconcile(self, ref: Ref[LabWorker]) -> Again:
+        """Look at a worker, decide, do one thing, say when again."""
+        worker = self._cache.get(ref)
+        if worker is None or worker.status.phase is WorkerPhase.TERMINATED:
+            return DONE
+        view = await self._eyes.look(worker, self._occupants.of(worker), self._rules())
+        await self._complain(view)
+        decision = decide(view)
+        if isinstance(decision, Do):
+            outcome = await self._hands.do(view, decision.effect)
+            _log.info("effect", worker=worker.metadata.name, effect=type(decision.effect).__name__)
+            decision = react(view, decision.effect, outcome)
+        return await self._report(view, decision)
+
+    async def _report(self, view: View, decision: Decision) -> Again:
+        if isinstance(decision, Wait):
+            decision = self._noticed(view) or decision
+        if isinstance(decision, Report):
+            await self._step(view, decision)
+            return after(view.rules.poll)
+        assert isinstance(decision, Wait), "an effect is not followed by another"
+        return DONE if decision.until is None else at(decision.until, self._clock.now())
+
+    def _noticed(self, view: View) -> Report | None:
+        """Report conditions that changed with the spec, the settings or the sessions, and with nothing else."""
+        status = self._conditioned(view, Report(view.status))
+        return Report(status) if status != view.status else None
+
+    async def _step(self, view: View, report: Report) -> None:
+        worker = view.worker
+        status = self._conditioned(view, report)
+        stepped = await self._plane.step(worker, status, reason=report.reason)
+        self._cache.accept(stepped)
+        if status.phase is not worker.status.phase:
+            _log.info("worker stepped", worker=worker.metadata.name, phase=str(status.phase), reason=report.reason)
+        if status.phase is WorkerPhase.TERMINATED:
+            await self._hands.hosts.forget(worker)
+
+    def _conditioned(self, view: View, report: Report) -> LabWorkerStatus:
+        return conditioned(
+            view.worker,
+            report.status,
+            sessions=len(view.sessions),
+            require_licensed=view.rules.require_licensed,
+            now=self._clock.now(),
+        )
+
+    async def _complain(self, view: View) -> None:
+        """Raise what is wrong and settle what no longer is; both may be repeated, so a new leader does all once."""
+        ref, uid = ref_of(view.worker), view.worker.metadata.uid
+        wrong = {one.alert: one for one in complaints(view)}
+        known = self._raised.get(uid)
+        for name in NAMES if known is None else known - set(wrong):
+            if name not in wrong:
+                await self._plane.settle(ref, name)
+        for name, complaint in wrong.items():
+            if known is None or name not in known:
+                await self._plane.complain(ref, complaint)
+        self._raised[uid] = set(wrong)

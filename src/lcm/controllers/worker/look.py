@@ -1,0 +1,140 @@
+"""Looking: what each phase needs to know of the outside, asked for and put into a `View`.
+
+No answer becomes `Unknown`, here and nowhere else; whatever only a person can mend rises.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from lcm.controllers.worker.view import Rules, Unknown, View
+from lcm.model.clock import Clock
+from lcm.model.errors import Later
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.providers.compute import WORKER_TAG, Checks, Compute, Instance, InstanceState, oldest_live
+from lcm.providers.hosts import Hosts
+from lcm.providers.labhost import LabHost, Licence, NodeFacts, NotReady, System
+
+T = TypeVar("T")
+
+_QUIET: Final = frozenset({"STOPPED", "DEFINED_ON_CORE"})
+_UP: Final = frozenset({"", str(InstanceState.RUNNING), str(InstanceState.PENDING)})
+_P = WorkerPhase
+_MACHINE: Final = frozenset(
+    {_P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINATING_EC2, _P.FAILED}
+)
+"""Phases in which the machine itself is looked at each time; in the others the monitor's facts do."""
+_WATCHED: Final = frozenset({_P.READY_UNLICENSED, _P.LICENSING, _P.READY, _P.ACTIVE, _P.DRAINING, _P.UNLICENSING})
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """Looks at machines and at what runs on them."""
+
+    cloud: Compute
+    hosts: Hosts
+    clock: Clock
+
+    async def look(self, worker: LabWorker, sessions: Sequence[LabletSession], rules: Rules) -> View:
+        """See what a worker's phase needs."""
+        seen: dict[str, Any] = {}
+        phase = worker.status.phase
+        if _looks_at_machine(worker):
+            seen["instance"] = await self._instance(worker)
+        if phase is _P.PENDING and not worker.status.ec2.instance_id:
+            seen["image_missing"] = await self._image_missing(worker)
+        if phase is _P.STARTING and _runs(seen.get("instance")):
+            seen |= await self._boot(worker)
+        if phase in {_P.READY_UNLICENSED, _P.LICENSING, _P.UNLICENSING} or _unsure(worker):
+            seen |= await self._licence(worker, labs=phase is _P.UNLICENSING)
+        return View(worker=worker, now=self.clock.now(), rules=rules, sessions=sessions, **seen)
+
+    async def _instance(self, worker: LabWorker) -> Instance | Unknown | None:
+        known, region = worker.status.ec2, worker.spec.aws.region
+        if known.instance_id:
+            return await asked(self.cloud.find(region, known.instance_id, launched_at=_fresh(worker, self.clock.now())))
+        if worker.status.phase is not _P.TERMINATING_EC2:
+            return Unknown()
+        owned = await asked(self.cloud.list_owned(region))
+        if isinstance(owned, Unknown):
+            return owned
+        return oldest_live(one for one in owned if one.tags.get(WORKER_TAG) == worker.metadata.uid)
+
+    async def _image_missing(self, worker: LabWorker) -> bool:
+        aws = worker.spec.aws
+        if aws.ami_id or not aws.ami_name_pattern:
+            return False
+        return await self.cloud.newest_image(aws.region, aws.ami_name_pattern) is None
+
+    async def _boot(self, worker: LabWorker) -> Mapping[str, Any]:
+        region, instance_id = worker.spec.aws.region, worker.status.ec2.instance_id
+        every = await asked(self.cloud.checks(region, [instance_id]))
+        missing = Unknown("EC2 does not say")
+        checks: Checks | Unknown = every if isinstance(every, Unknown) else every.get(instance_id, missing)
+        seen: dict[str, Any] = {"checks": checks}
+        certificate = worker.status.cml.certificate or await asked(self.hosts.certificate(worker))
+        if isinstance(certificate, Unknown):
+            return seen | {"system": certificate}
+        seen["certificate"] = certificate
+        if certificate != worker.status.cml.certificate:
+            return seen | {"system": Unknown("its certificate is pinned first", answered=True)}
+        host = await asked(self.hosts.of(worker))
+        if isinstance(host, Unknown):
+            return seen | {"system": host}
+        system = await asked(host.system())
+        seen["system"] = system
+        if isinstance(system, System) and system.ready:
+            seen |= {"stats": await asked(host.stats()), "licence": await asked(host.licence())}
+        return seen
+
+    async def _licence(self, worker: LabWorker, *, labs: bool) -> Mapping[str, Any]:
+        host = await asked(self.hosts.of(worker))
+        if isinstance(host, Unknown):
+            return {"licence": host, "busy_labs": host}
+        licence: Licence | Unknown = await asked(host.licence())
+        return {"licence": licence} | ({"busy_labs": await self._busy_labs(host)} if labs else {})
+
+    async def _busy_labs(self, host: LabHost) -> Sequence[str] | Unknown:
+        nodes = await asked(host.all_nodes())
+        return nodes if isinstance(nodes, Unknown) else busy_labs(nodes)
+
+
+async def asked(answer: Awaitable[T]) -> T | Unknown:
+    """Await an answer; its absence is unknown."""
+    try:
+        return await answer
+    except NotReady as error:
+        return Unknown(str(error), answered=True)
+    except Later as error:
+        return Unknown(str(error))
+
+
+def busy_labs(nodes: Mapping[str, Sequence[NodeFacts]]) -> Sequence[str]:
+    """List the labs of which a node runs or is about to."""
+    return sorted(lab for lab, members in nodes.items() if any(node.state not in _QUIET for node in members))
+
+
+def _looks_at_machine(worker: LabWorker) -> bool:
+    status = worker.status
+    if status.phase in _MACHINE:
+        return True
+    if status.phase is _P.PENDING:
+        return bool(status.ec2.instance_id)
+    if status.phase is _P.STOPPED:
+        return status.ec2.state != InstanceState.STOPPED
+    return status.phase in _WATCHED and status.ec2.state not in _UP
+
+
+def _fresh(worker: LabWorker, now: datetime) -> datetime | None:
+    """Say when it was launched; of one whose launch was only just answered the cloud may not know yet."""
+    return worker.status.ec2.launched_at or (now if worker.status.phase is _P.PROVISIONING_EC2 else None)
+
+
+def _runs(instance: object) -> bool:
+    return isinstance(instance, Instance) and instance.state is InstanceState.RUNNING
+
+
+def _unsure(worker: LabWorker) -> bool:
+    return worker.status.phase is _P.DRAINING and worker.status.cml.licensed is None

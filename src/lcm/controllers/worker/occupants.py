@@ -1,0 +1,46 @@
+"""Which sessions are on which worker, kept up to date by the cache. Derived, so that failover loses nothing."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lcm.control.plane import Ref, Seen, ref_of
+from lcm.controllers.cache import Cache
+from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.worker import LabWorker
+
+LIVE: Final = ON_WORKER | {SessionPhase.SCHEDULED}
+"""Phases in which a session needs its worker."""
+
+
+class Occupants:
+    """Sessions by the uid of their worker."""
+
+    def __init__(self, cache: Cache, changed: Callable[[str], None]) -> None:
+        """Follow a cache of sessions; `changed` is told the uid of each worker whose sessions changed."""
+        self._on: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
+        self._where: dict[Ref[LabletSession], str] = {}
+        self._changed = changed
+        for session in cache.all(LabletSession):
+            self._place(ref_of(session), session)
+        self.stop = cache.subscribe(self._note)
+
+    def of(self, worker: LabWorker) -> Sequence[LabletSession]:
+        """List the live sessions of a worker, by name."""
+        mine = self._on.get(worker.metadata.uid, {})
+        return sorted(mine.values(), key=lambda one: (one.metadata.namespace, one.metadata.name))
+
+    def _note(self, seen: Seen) -> None:
+        if seen.ref.kind is LabletSession:
+            self._place(seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None)
+
+    def _place(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
+        before = self._where.pop(ref, None)
+        if before is not None:
+            self._on[before].pop(ref, None)
+        now = session.status.worker_id if session is not None and session.status.phase in LIVE else None
+        if session is not None and now is not None:
+            self._on[now][ref] = session
+            self._where[ref] = now
+        for uid in {before, now} - {None}:
+            self._changed(str(uid))
