@@ -4,20 +4,23 @@ first; a mapping given for a part changes only what it names: `given.worker(phas
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
 
+from lcm.model.billing import Billing, BillingInterval
 from lcm.model.capacity import Amount, Claim
 from lcm.model.definition import LabletDefinition, LabletDefinitionSpec, Topology
 from lcm.model.kinds import Resource
+from lcm.model.licence import LicenceSeat, SeatState
 from lcm.model.observation import ResourceObservation
 from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.reservation import Reservation, ReservationSpec
 from lcm.model.resource import Metadata, PhaseChange
 from lcm.model.session import LabletSession, LabletSessionSpec
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import AwsSpec, LabWorker, LabWorkerSpec, WorkerTelemetry
+from lcm.model.worker import AwsSpec, LabWorker, LabWorkerSpec, LicenseFlavour, WorkerTelemetry
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 IMAGE = AwsSpec(ami_name_pattern="CML-2.9*")
@@ -88,6 +91,37 @@ def settings(**overrides: object) -> SystemSettings:
 
 def telemetry(**overrides: object) -> WorkerTelemetry:
     return changed(WorkerTelemetry(collected_at=moment("08:00")), overrides)
+
+
+def seat(**overrides: object) -> LicenceSeat:
+    taken = LicenceSeat(
+        worker_id="uid-w1",
+        worker_name="w1",
+        namespace="default",
+        token="9c1f0e7a55d2",
+        flavour=LicenseFlavour.ENTERPRISE,
+        state=SeatState.REGISTERED,
+        since=moment("08:00"),
+    )
+    return changed(taken, overrides)
+
+
+def interval(**overrides: object) -> BillingInterval:
+    """Give an hour at a dollar."""
+    ran = BillingInterval(
+        worker_id="uid-w1",
+        worker_name="w1",
+        namespace="default",
+        lab_track="ccna",
+        region="us-east-1",
+        instance_type="m5zn.metal",
+        instance_id="i-1",
+        state=Billing.RUNNING,
+        usd_hourly=Decimal(1),
+        since=moment("08:00"),
+        until=moment("09:00"),
+    )
+    return changed(ran, overrides)
 
 
 def observation(**overrides: object) -> ResourceObservation:

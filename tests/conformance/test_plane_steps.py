@@ -250,8 +250,15 @@ async def test_the_newest_measurements_are_kept(world: World) -> None:
     await world.root.create(given.worker())
     assert await world.root.telemetry(W1) is None
     controller = world.service(WORKER_CONTROLLER)
+    at = given.moment("08:00")
     first = WorkerTelemetry(
-        collected_at=given.moment("08:00"),
+        collected_at=at,
+        ec2_at=at,
+        cloudwatch_at=at,
+        cml_at=at,
+        activity_at=at,
+        uptime_seconds=600,
+        running_nodes=7,
         cpu_utilization=12.5,
         memory_utilization=50.0,
         storage_utilization=1.0,
@@ -267,7 +274,7 @@ async def test_the_newest_measurements_are_kept(world: World) -> None:
     assert await world.root.telemetry(W1) == first
     with pytest.raises(Invalid):
         await controller.report(W1, given.telemetry(collected_at=given.moment("09:00")))
-    newer = given.telemetry(collected_at=given.moment("08:01"))
+    newer = msgspec.structs.replace(first, collected_at=given.moment("08:01"))
     assert await controller.report(W1, newer) == newer
     assert await world.person("anna").telemetry(W1) == newer
 

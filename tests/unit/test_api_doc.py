@@ -93,7 +93,7 @@ def understood(name: str) -> set[int]:
     exists = name.startswith("POST /api/") and name.count("/") == 2
     stale = "/status" in name or "/transition" in name or "/leases/" in name or "/undrain" in name or "/drain" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
-    absent = "/settings" in name or "/telemetry" in name or "/tokens/" in name
+    absent = "/settings" in name or "/telemetry" in name or "/tokens/" in name or "/licenses/" in name
     if name == "GET /sign-in":
         return {401}
     return success | ({409} if exists or stale or used else set()) | ({404} if absent else set())

@@ -13,6 +13,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+import given
 from apis import OWNED, ROLES, Desk, name_of, opened, path, stock
 from apis import document as document_of
 from lcm.api.answers import NDJSON, SSE, Answer
@@ -21,8 +22,12 @@ from lcm.api.http import Request
 from lcm.api.openapi import describe
 from lcm.api.routes import DENY, GET, Route
 from lcm.api.table import ROUTES
+from lcm.control.licences import seat_key
+from lcm.control.records import written
 from lcm.control.tokens import digest_of
 from lcm.model.bearer import LONGEST
+from lcm.model.licence import SeatState
+from lcm.store.base import Put
 
 MAY = """
 LabWorker         read   admin operator author service
@@ -43,6 +48,10 @@ SystemSettings    read   admin operator service
 SystemSettings    write  admin operator
 internal          any    service
 /metrics          any    admin operator service
+/api/alerts       any    admin operator service
+/api/licenses     any    admin operator service
+/api/licenses/{id} any   admin operator
+/api/costs        any    admin operator service
 /api/secrets/seal   any  admin operator
 /api/secrets/rotate any  admin
 /api/whoami       any    admin operator author user service
@@ -67,6 +76,7 @@ PUBLIC = {"/healthz", "/readyz", "/api/openapi.json", "/sign-in"}
 SEE_ALL = {"root", "otto", "service"}
 TOKEN = "/api/tokens/{id}"
 EVERYBODY = ["", *ROLES]
+SEAT = given.seat(state=SeatState.ORPHANED)
 TAKEN = {"IllegalStep", "AlreadyExists", "Conflict", "Refused", "Deposed"}
 """Reasons for which a request is turned down after it was let in."""
 
@@ -142,7 +152,7 @@ ATTEMPTS = [
 async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> httpx.Response:
     """Call a route as its description shows it, on the example of its kind."""
     described = DESCRIBED[route.path][route.method.lower()]
-    target = name or (name_of(route.kind.name) if route.kind else "ops-chat" if "/sinks/" in route.path else "")
+    target = name or (name_of(route.kind.name) if route.kind else unkind(route))
     query = {
         one["name"]: one["schema"]["examples"][0]
         for one in described["parameters"]
@@ -157,6 +167,12 @@ async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> h
     answer = await desk.ask(who, method, where, params=query, **body)
     check_promised(described, answer)
     return answer
+
+
+def unkind(route: Route) -> str:
+    """Name the example of a route whose path does not say the kind of its object."""
+    named = {"/sinks/": "ops-chat", "/alerts/": name_of("LabWorker"), "/licenses/": SEAT.worker_id}
+    return next((name for part, name in named.items() if part in route.path), "")
 
 
 def check_promised(described: Any, answer: httpx.Response) -> None:
@@ -189,6 +205,10 @@ async def sunk(desk: Desk) -> None:
     await desk.done("root", "POST", "/api/sinks", json=example)
 
 
+async def seated(desk: Desk) -> None:
+    await desk.store.commit(Put(seat_key(SEAT.worker_id), written(SEAT)))
+
+
 async def measured(desk: Desk) -> None:
     report = DESCRIBED["/api/internal/workers/{id}/metrics"]["post"]["requestBody"]["content"]["application/json"]
     await desk.done("service", "POST", "/api/internal/workers/ccna-worker-1/metrics", json=report["example"])
@@ -218,6 +238,7 @@ async def test_a_route_lets_in_whom_its_policy_names_and_nobody_else(who: str) -
             await stock(desk, owner=who if attempt.mine and who else "somebody")
             await measured(desk)
             await sunk(desk)
+            await seated(desk)
             name = await token_of(desk, who if attempt.mine else "bob") if attempt.route.path == TOKEN else None
             answer = await send(desk, attempt.route, who, name)
         if attempt.status is None:

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from lcm.controllers.queue import Queue
 from lcm.sim.loop import run
+from properties import for_all
 
 Body = Callable[[Queue[str]], Awaitable[None]]
 
@@ -126,7 +126,7 @@ def test_what_is_cleared_does_not_come() -> None:
     play(body)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 3)), max_size=30))
+@for_all(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 3)), max_size=30))
 def test_no_wish_is_forgotten_and_no_key_is_taken_twice_at_once(wishes: list[tuple[str, int, int]]) -> None:
     async def body(queue: Queue[str]) -> None:
         begun: list[tuple[str, float]] = []

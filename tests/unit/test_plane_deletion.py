@@ -15,6 +15,7 @@ import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, Standing, active, service
 from lcm.control.deletion import finish_deletions
 from lcm.control.plane import Ref, ref_of
+from lcm.model.alert import Complaint, Severity
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, LcmError, Refused
 from lcm.model.kinds import Resource
@@ -66,7 +67,7 @@ async def test_what_has_ended_is_removed_at_once_with_all_that_hangs_on_it() -> 
     stage = Stage()
     await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
     await stage[service(WORKER_CONTROLLER)].report(Ref(LabWorker, "w1"), given.telemetry())
-    assert "telemetry/default/w1" in await stage.keys()
+    assert {"telemetry/default/w1", "history/default/w1/2026110208"} <= set(await stage.keys())
     await stage[ROOT].delete(Ref(LabWorker, "w1"))
     assert await stage.keys() == []
 
@@ -446,7 +447,7 @@ async def nothing_dangles(race: Race) -> None:
     labs = [key for key in keys if key.startswith("lablet-definitions/")]
     assert labs or not [key for key in keys if key.startswith("lablet-sessions/")]
     workers = [key for key in keys if key.startswith("workers/")]
-    assert workers or not [key for key in keys if key.startswith("telemetry/")]
+    assert workers or not [key for key in keys if key.startswith(("telemetry/", "history/", "alerts/"))]
 
 
 async def booking() -> Race:
@@ -461,7 +462,7 @@ async def booking() -> Race:
 
 async def measuring() -> Race:
     stage = Stage(clock=VirtualClock())
-    early = given.telemetry(collected_at=VirtualClock().now())
+    early = given.telemetry(collected_at=VirtualClock().now(), cpu_utilization=95.0)
     await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
     return Race(
         stage,
@@ -470,7 +471,18 @@ async def measuring() -> Race:
     )
 
 
-@pytest.mark.parametrize("world", [booking, measuring])
+async def complaining() -> Race:
+    stage = Stage(clock=VirtualClock())
+    complaint = Complaint(alert="Ill", severity=Severity.CRITICAL, reason="Ill", message="it is ill")
+    await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
+    return Race(
+        stage,
+        lambda stage: stage[service(WORKER_CONTROLLER)].complain(Ref(LabWorker, "w1"), complaint),
+        lambda stage: stage[ROOT].delete(Ref(LabWorker, "w1")),
+    )
+
+
+@pytest.mark.parametrize("world", [booking, measuring, complaining])
 def test_who_slept_through_the_end_of_what_they_use_leaves_nothing_behind(
     world: Callable[[], Awaitable[Race]], tell: Callable[[str], None]
 ) -> None:

@@ -167,14 +167,15 @@ async def test_the_newest_measurement_is_kept() -> None:
     stage = Stage()
     await stage[ROOT].create(given.worker())
     assert await stage[OTTO].telemetry(W1) is None
-    newest = given.telemetry(cpu_utilization=50.0)
+    newest = given.telemetry(cpu_utilization=50.0, cloudwatch_at=NOW)
     assert await stage[BY].report(W1, newest) == newest
     revision = await stage.revision()
     for old in (newest, given.telemetry(cpu_utilization=1.0), given.telemetry(collected_at=given.moment("07:00"))):
         assert await stage[BY].report(W1, old) == newest
     assert await stage.revision() == revision
     assert await stage[OTTO].telemetry(W1) == newest
-    newer = given.telemetry(collected_at=given.moment("08:01"))
+    later = given.moment("08:01")
+    newer = given.telemetry(collected_at=later, cpu_utilization=51.0, cloudwatch_at=later)
     assert await stage[BY].report(W1, newer) == newer
     assert await stage[ANNA].telemetry(W1) == newer
     assert await stage.types() == ["worker.created", "worker.metrics.updated", "worker.metrics.updated"]

@@ -1,22 +1,32 @@
-"""The actions of objects, each a sub-path of its object; and a worker's newest measurements."""
+"""The actions of objects, each a sub-path of its object; and a worker's measurements."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from lcm.api.answers import Answer, resource, value
 from lcm.api.http import Request, shaped
 from lcm.api.routes import GET, POST, Handler, Route, permitted
 from lcm.api.shapes import OneQuery, WriteQuery, bodies
 from lcm.control.plane import Action
-from lcm.control.wire import ACTIONS, IDEMPOTENCY_KEY
+from lcm.control.wire import ACTIONS, IDEMPOTENCY_KEY, WorkerHistory
 from lcm.model.errors import Gone
 from lcm.model.identity import Verb
 from lcm.model.kinds import KINDS, Kind
-from lcm.model.resource import Part
+from lcm.model.resource import Moment, Part
 from lcm.model.secrets_in import holds_secrets
 from lcm.model.worker import LabWorker, WorkerTelemetry
+
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class HistoryQuery(OneQuery):
+    """From when on to tell; no more than a day is known."""
+
+    since: Annotated[Moment, Meta(description="from this moment on")] | UnsetType = UNSET
 
 
 def _acting(kind: Kind, action: type[Action], body: type[Part], *, needed: bool) -> Handler:
@@ -78,6 +88,13 @@ async def _telemetry(request: Request) -> Answer:
     return value(measured)
 
 
+async def _history(request: Request) -> Answer:
+    query = request.query(HistoryQuery)
+    since = _EVER if isinstance(query.since, UnsetType) else query.since
+    found = await request.plane.history(request.ref(LabWorker, query.namespace), since=since)
+    return value(WorkerHistory(tuple(found)))
+
+
 _WORKER: Final = KINDS["LabWorker"]
 ROUTES: Final[tuple[Route, ...]] = (
     *(route for kind in KINDS.values() for route in _routes(kind)),
@@ -91,5 +108,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         kind=_WORKER,
         query=OneQuery,
         answer=WorkerTelemetry,
+    ),
+    Route(
+        GET,
+        "/api/workers/{id}/history",
+        _history,
+        "getWorkerHistory",
+        "Read a worker's measurements of the last day, minute by minute",
+        policy=permitted(_WORKER, Verb.READ),
+        kind=_WORKER,
+        query=HistoryQuery,
+        answer=WorkerHistory,
     ),
 )

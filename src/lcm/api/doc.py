@@ -22,6 +22,8 @@ _NAMES: Final = {
     "instances": "ada-monday",
     "reservations": "class-7b",
     "settings": "system",
+    "alerts": "ccna-worker-1",
+    "licenses": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
     "leases": "scheduler",
     "sinks": "ops-chat",
     "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",

@@ -46,8 +46,71 @@ DOCUMENTS: Final[Mapping[str, Json]] = {
 _LABELS: Final = {"metadata": {"labels": {"tier": "exam"}}}
 _APPLIED: Final = {"kind": "LabletSession", "namespace": "default", "name": "ada-tuesday"}
 _LEASE: Final = {"name": "scheduler", "holder": "scheduler-7f9c", "term": 3, "ttl_seconds": 15}
-_MEASURED: Final = {"cpu_utilization": 41.5, "network_in_bytes": 73_400_320, "network_out_bytes": 9_437_184}
-_COUNTED: Final = {"memory_utilization": 63.0, "storage_utilization": 22.5, "active_labs_count": 2}
+_MEASURED: Final = {
+    "ec2_at": _MEASURED_AT,
+    "cloudwatch_at": _MEASURED_AT,
+    "cpu_utilization": 41.5,
+    "network_in_bytes": 73_400_320,
+    "network_out_bytes": 9_437_184,
+}
+_COUNTED: Final = {
+    "cml_at": _MEASURED_AT,
+    "activity_at": _MEASURED_AT,
+    "memory_utilization": 63.0,
+    "storage_utilization": 22.5,
+    "uptime_seconds": 86_400,
+    "running_nodes": 9,
+    "active_labs_count": 2,
+    "hosted_lab_ids": ["90f84e38", "d7b1c2a4"],
+    "last_activity_at": "2025-11-03T08:41:00Z",
+}
+_COMPLAINT: Final = {
+    "alert": "HighCpu",
+    "severity": "warning",
+    "reason": "AboveThreshold",
+    "message": "CPU at 95.0 %; the limit is 90 %",
+}
+_ALERT: Final = {
+    **_COMPLAINT,
+    "kind": "LabWorker",
+    "name": "ccna-worker-1",
+    "namespace": "default",
+    "uid": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
+    "since": _MEASURED_AT,
+}
+_SEAT: Final = {
+    "worker_id": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
+    "worker_name": "ccna-worker-1",
+    "namespace": "default",
+    "token": "9c1f0e7a55d2",
+    "flavour": "enterprise",
+    "state": "registered",
+    "since": _MEASURED_AT,
+}
+_COST: Final = {"usd": "107.1235", "seconds": 86_400, "unpriced_seconds": 0}
+_INTERVAL: Final = {
+    "worker_id": _SEAT["worker_id"],
+    "worker_name": "ccna-worker-1",
+    "namespace": "default",
+    "lab_track": "ccna",
+    "region": "us-east-1",
+    "instance_type": "m5zn.metal",
+    "instance_id": "i-0a1b2c3d4e5f60718",
+    "state": "running",
+    "usd_hourly": "4.4635",
+    "since": "2025-11-02T08:55:00Z",
+    "until": _MEASURED_AT,
+}
+_SAMPLE: Final = {"cpu_utilization": 41.5, "memory_utilization": 63.0, "storage_utilization": 22.5}
+_VERDICT: Final = {
+    "idle": False,
+    "reason": "1 session is on it",
+    "judged_at": _MOMENT,
+    "signals": [
+        {"name": "sessions", "active": "True", "detail": "1 session is on it"},
+        {"name": "foreign_labs", "active": "False", "detail": "no lab but ours runs on it"},
+    ],
+}
 _EVENT: Final = {
     "id": "9f3c1a2b.41.0",
     "type": "lablet.session.created",
@@ -128,11 +191,20 @@ BODIES: Final[Mapping[str, Json]] = {
     "TelemetryBody": {"enabled": False},
     "ExtendBody": {"minutes": 30},
     "TerminateBody": {"reason": "finished early"},
-    "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED, "hosted_lab_ids": ["90f84e38"]},
-    "MetricsReport": {
-        "collected_at": _MEASURED_AT,
-        "ec2": _MEASURED,
-        "cml": {**_COUNTED, "hosted_lab_ids": ["90f84e38"]},
+    "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED},
+    "MetricsReport": {"collected_at": _MEASURED_AT, "ec2": _MEASURED, "cml": _COUNTED},
+    "WorkerHistory": {"items": [{"at": _MEASURED_AT, **_SAMPLE, "active_labs_count": 2, "running_nodes": 9}]},
+    "IdleVerdict": _VERDICT,
+    "Complaint": _COMPLAINT,
+    "AlertList": {"items": [_ALERT]},
+    "LicenceLedger": {"tokens": [{"token": _SEAT["token"], "seats": 4, "used": 1, "free": 3}], "seats": [_SEAT]},
+    "CostReport": {
+        "since": "2025-11-01T00:00:00Z",
+        "until": "2025-12-01T00:00:00Z",
+        "total": {"name": "all", **_COST},
+        "by_worker": [{"name": "default/ccna-worker-1", **_COST}],
+        "by_track": [{"name": "ccna", **_COST}],
+        "intervals": [_INTERVAL],
     },
     "BulkImport": {
         "discovered_instances": [{"instance_id": "i-0a1b2c3d4e5f60718", "instance_type": "m5zn.metal"}],

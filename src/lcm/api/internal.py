@@ -14,7 +14,7 @@ from lcm.control.wire import LeaseAnswer, LeaseTerm, LeaseWish, MetricsReport, t
 from lcm.model.errors import Conflict
 from lcm.model.kinds import KINDS, Kind
 from lcm.model.resource import Status
-from lcm.model.worker import LabWorker, WorkerTelemetry
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.store.base import Lease, check_key
 
 
@@ -50,6 +50,11 @@ async def _measure(request: Request) -> Answer:
     ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
     telemetry = telemetry_of(await request.read(MetricsReport))
     return value(await plane.report(ref, telemetry))
+
+
+async def _judge(request: Request) -> Answer:
+    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
+    return value(await plane.detect_idle(ref))
 
 
 async def _acquire(request: Request) -> Answer:
@@ -150,6 +155,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=OneQuery,
         body=MetricsReport,
         answer=WorkerTelemetry,
+    ),
+    Route(
+        POST,
+        "/api/internal/workers/{id}/detect-idle",
+        _judge,
+        "detectIdleWorker",
+        "Judge whether a worker is idle, and say why",
+        policy=SERVICES,
+        kind=_WORKER,
+        query=OneQuery,
+        answer=IdleVerdict,
     ),
     *(route for kind in KINDS.values() for route in _steps(kind)),
     Route(GET, _LEASE, _holder, "getLease", "Tell who holds a lease", policy=SERVICES, answer=LeaseAnswer),

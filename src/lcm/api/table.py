@@ -2,13 +2,32 @@
 
 from typing import Final
 
-from lcm.api import actions, audit, events, internal, resources, secrets, sign_in, sinks, stream, system, tokens, watch
+from lcm.api import (
+    actions,
+    alerts,
+    audit,
+    costs,
+    events,
+    internal,
+    licenses,
+    resources,
+    secrets,
+    sign_in,
+    sinks,
+    stream,
+    system,
+    tokens,
+    watch,
+)
 from lcm.api.routes import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
     *system.ROUTES,
     *resources.ROUTES,
     *actions.ROUTES,
+    *alerts.ROUTES,
+    *licenses.ROUTES,
+    *costs.ROUTES,
     *watch.ROUTES,
     *stream.ROUTES,
     *events.ROUTES,

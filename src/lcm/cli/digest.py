@@ -1,24 +1,20 @@
 """What matters most about an object, in a few lines, with what only a second look tells. Called by `describe`."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
 from lcm.cli import render
 from lcm.cli.columns import phase_of
-from lcm.cli.follow import everything
-from lcm.control.plane import Plane, ref_of
-from lcm.model.capacity import Amount
+from lcm.cli.digest_worker import Line, worker_lines
+from lcm.control.plane import Plane
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Forbidden
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
-from lcm.model.selector import Term, Where
 from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerTelemetry, worker_ref
+from lcm.model.worker import LabWorker
 
-Line = tuple[str, str]
 _DECISIONS: Final = 3
 
 
@@ -27,8 +23,7 @@ async def digest(plane: Plane, resource: Resource, now: datetime) -> list[Line]:
     lines = [*_phase(resource, now)]
     match resource:
         case LabWorker():
-            lines += _worker(resource, now)
-            lines += [line async for line in _on_worker(plane, resource, now)]
+            lines += await worker_lines(plane, resource, now)
         case LabWorkerPool():
             lines += _pool(resource, now)
         case LabletDefinition():
@@ -48,47 +43,6 @@ def _phase(resource: Resource, now: datetime) -> Iterator[Line]:
         since = f" for {render.age(history[-1].at, now)}" if history else ""
         why = f": {history[-1].reason}" if history and history[-1].reason else ""
         yield "Phase", f"{phase}{since}{why}"
-
-
-def _worker(worker: LabWorker, now: datetime) -> Iterator[Line]:
-    spec, ec2, cml = worker.spec, worker.status.ec2, worker.status.cml
-    yield "Wanted", spec.wanted_state
-    machine = [ec2.instance_id or "no instance", ec2.instance_type or spec.aws.instance_type, spec.aws.region]
-    yield "Machine", ", ".join(filter(None, [*machine, ec2.state, ec2.public_ip or ec2.private_ip or ""]))
-    licence = {True: "licensed", False: "not licensed", None: "licence unknown"}[cml.licensed]
-    yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence]))
-    if worker.status.capacity:
-        yield "Capacity", amount(worker.status.capacity)
-    if idle := worker.status.idle:
-        pause = f"; pauses {render.relative(idle.pause_at, now)}" if idle.pause_at else ""
-        yield "Idle", f"{'yes' if idle.idle else 'no'}: {idle.reason}{pause}"
-    if worker.status.drain_deadline_at:
-        yield "Drain until", render.relative(worker.status.drain_deadline_at, now)
-
-
-async def _on_worker(plane: Plane, worker: LabWorker, now: datetime) -> AsyncIterator[Line]:
-    measured = await plane.telemetry(ref_of(worker))
-    if measured:
-        yield "Measured", _measured(measured, now)
-    where = Where(fields=(Term("status.worker_ref", (worker_ref(worker),)),))
-    try:
-        sessions = (await everything(plane, LabletSession, where=where)).items
-    except Forbidden:
-        return
-    for number, one in enumerate(sessions):
-        yield "" if number else "Sessions", f"{one.metadata.name} {one.status.phase} of {one.spec.owner}"
-
-
-def _measured(telemetry: WorkerTelemetry, now: datetime) -> str:
-    parts = (
-        ("CPU", telemetry.cpu_utilization),
-        ("memory", telemetry.memory_utilization),
-        ("disk", telemetry.storage_utilization),
-    )
-    known = [f"{name} {value:.0f}%" for name, value in parts if value is not None]
-    count = telemetry.active_labs_count
-    labs = [] if count is None else ["1 lab" if count == 1 else f"{count} labs"]
-    return f"{', '.join([*known, *labs]) or 'nothing'}, {render.age(telemetry.collected_at, now)} ago"
 
 
 def _pool(pool: LabWorkerPool, now: datetime) -> Iterator[Line]:
@@ -152,11 +106,3 @@ def _reservation(reservation: Reservation, now: datetime) -> Iterator[Line]:
     if spec.recurrence:
         yield "Again", f"every {spec.recurrence.every} until {spec.recurrence.until} ({spec.recurrence.time_zone})"
     yield "Owner", spec.owner
-
-
-def amount(room: Amount) -> str:
-    """Write an amount in few words."""
-    return (
-        f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk,"
-        f" {room.nodes} nodes, {room.ports} ports, {room.labs} labs"
-    )

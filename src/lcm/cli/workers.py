@@ -131,7 +131,7 @@ def _act(
         for name in dict.fromkeys(workers):
             try:
                 worker = await _done(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                render.out(said(worker, await on_worker(plane, worker), SystemClock().now()))
+                _tell(said(worker, await on_worker(plane, worker), SystemClock().now()))
             except (Conflict, Gone, Refused) as error:
                 code = code or run.report(error)
         if dry_run:
@@ -140,6 +140,17 @@ def _act(
             raise typer.Exit(code)
 
     run.with_plane(work, context)
+
+
+def _tell(text: str) -> None:
+    """Print what became of a worker, in lines that fit a terminal."""
+    room = render.room() or len(text)
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        first, *rest = render.wrapped(line.strip(), room - len(indent) - 2)
+        render.out(indent + first)
+        for more in rest:
+            render.out(f"{indent or '  '}{more}")
 
 
 async def _done(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:

@@ -7,7 +7,7 @@ Nothing is decided here: each verb is one request to `api`, and its errors are r
 """
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
@@ -16,9 +16,11 @@ import httpx
 import msgspec
 
 from lcm import system
+from lcm.control.client_fleet import Ledgers
 from lcm.control.client_line import Limits, Line, read
+from lcm.control.client_reports import Reports
+from lcm.control.client_requests import collection, internal, path_of, within
 from lcm.control.client_watch import HttpWatch
-from lcm.control.ledger import missing
 from lcm.control.plane import (
     PAGE,
     Action,
@@ -30,11 +32,8 @@ from lcm.control.plane import (
     Ref,
     ref_of,
 )
-from lcm.control.records import nameable
 from lcm.control.wire import (
     ACTIONS,
-    FENCE,
-    IDEMPOTENCY_KEY,
     Documents,
     Items,
     LeaseAnswer,
@@ -43,26 +42,22 @@ from lcm.control.wire import (
     Results,
     StatusReport,
     Who,
-    check_request,
-    report_of,
 )
 from lcm.model.errors import Fault, Gone, Invalid
 from lcm.model.identity import Caller
-from lcm.model.kinds import KINDS, Resource
+from lcm.model.kinds import Resource
 from lcm.model.machine import USER
 from lcm.model.resource import Status
 from lcm.model.secret import Secret
 from lcm.model.selector import EVERYTHING, Where, parse, write
-from lcm.model.worker import LabWorker, WorkerTelemetry
 from lcm.store.base import Fence, Lease
 
 R = TypeVar("R", bound=Resource)
 
-_MERGE_PATCH: Final = {"Content-Type": "application/merge-patch+json"}
 _LEASES: Final = "/api/internal/leases"
 
 
-class HttpPlane:
+class HttpPlane(Reports, Ledgers):
     """What one caller may see and do, through the API."""
 
     def __init__(
@@ -75,12 +70,11 @@ class HttpPlane:
         watches: dict[HttpWatch, None],
         fence: Fence | None = None,
     ) -> None:
-        self._line = line
+        super().__init__(line, fence)
         self._caller = caller
         self._actor = actor
         self._chance = chance
         self._watches = watches
-        self._fence = fence
 
     @classmethod
     def open(
@@ -111,7 +105,7 @@ class HttpPlane:
 
     async def get(self, ref: Ref[R]) -> R | None:
         try:
-            return read(await self._ask("GET", _path(ref), _within(ref)), ref.kind)
+            return read(await self._ask("GET", path_of(ref), within(ref)), ref.kind)
         except Gone:
             return None
 
@@ -127,7 +121,7 @@ class HttpPlane:
         query = _selection(kind, where) | {"limit": str(limit)}
         query |= {} if namespace is None else {"namespace": namespace}
         query |= {} if cursor is None else {"cursor": cursor}
-        page = read(await self._ask("GET", _collection(kind), query), Items)
+        page = read(await self._ask("GET", collection(kind), query), Items)
         return Listing([read(item, kind) for item in page.items], page.revision, page.next)
 
     def watch(self, *kinds: type[Resource], after: int) -> HttpWatch:
@@ -136,21 +130,21 @@ class HttpPlane:
         return watch
 
     async def create(self, resource: R, *, dry_run: bool = False, request: str | None = None) -> R:
-        path, query = _collection(type(resource)), _dry(dry_run=dry_run)
+        path, query = collection(type(resource)), _dry(dry_run=dry_run)
         return read(await self._write("POST", path, query, resource, request=request), type(resource))
 
     async def replace(self, resource: R, *, at: int | None = None, dry_run: bool = False) -> R:
         ref = ref_of(resource)
-        query = _within(ref) | _dry(dry_run=dry_run)
-        return read(await self._write("PUT", _path(ref), query, resource, at=at), ref.kind)
+        query = within(ref) | _dry(dry_run=dry_run)
+        return read(await self._write("PUT", path_of(ref), query, resource, at=at), ref.kind)
 
     async def patch(self, ref: Ref[R], document: Document, *, at: int | None = None, dry_run: bool = False) -> R:
-        query = _within(ref) | _dry(dry_run=dry_run)
-        return read(await self._write("PATCH", _path(ref), query, document, at=at), ref.kind)
+        query = within(ref) | _dry(dry_run=dry_run)
+        return read(await self._write("PATCH", path_of(ref), query, document, at=at), ref.kind)
 
     async def delete(self, ref: Ref[R], *, at: int | None = None, dry_run: bool = False) -> R:
-        query = _within(ref) | _dry(dry_run=dry_run)
-        return read(await self._write("DELETE", _path(ref), query, at=at), ref.kind)
+        query = within(ref) | _dry(dry_run=dry_run)
+        return read(await self._write("DELETE", path_of(ref), query, at=at), ref.kind)
 
     async def apply(self, documents: Sequence[Document], *, dry_run: bool = False) -> Sequence[Applied]:
         body = Documents(documents=documents)
@@ -162,8 +156,8 @@ class HttpPlane:
         name = type(action).__struct_config__.tag
         if not isinstance(action, ACTIONS.get(ref.kind.__name__, ())):  # the API has no path for it
             raise Invalid(Fault("action", f"a {ref.kind.__name__} has no action {name}", "see its kind's actions"))
-        path = f"{_path(ref)}/{name}"
-        query = _within(ref) | _dry(dry_run=dry_run)
+        path = f"{path_of(ref)}/{name}"
+        query = within(ref) | _dry(dry_run=dry_run)
         body = msgspec.structs.asdict(action)  # the path tells which action it is
         return read(await self._write("POST", path, query, body, request=request), ref.kind)
 
@@ -171,17 +165,7 @@ class HttpPlane:
         ref = ref_of(resource)
         seen = msgspec.Raw(msgspec.json.encode(status))
         body = StatusReport(resource_version=resource.metadata.resource_version, status=seen, reason=reason)
-        return read(await self._write("POST", f"{_internal(ref)}/status", _within(ref), body), ref.kind)
-
-    async def report(self, ref: Ref[LabWorker], telemetry: WorkerTelemetry) -> WorkerTelemetry:
-        answer = await self._write("POST", f"{_internal(ref)}/metrics", _within(ref), report_of(telemetry))
-        return read(answer, WorkerTelemetry)
-
-    async def telemetry(self, ref: Ref[LabWorker]) -> WorkerTelemetry | None:
-        try:
-            return read(await self._ask("GET", f"{_path(ref)}/telemetry", _within(ref)), WorkerTelemetry)
-        except Gone:
-            return None
+        return read(await self._write("POST", f"{internal(ref)}/status", within(ref), body), ref.kind)
 
     async def import_workers(self, found: BulkImport) -> Imported:
         return read(await self._write("POST", "/api/internal/workers/bulk-import", {}, found), Imported)
@@ -220,34 +204,6 @@ class HttpPlane:
     def _forget(self, watch: HttpWatch) -> None:
         self._watches.pop(watch, None)
 
-    async def _ask(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
-        return await self._line.ask(method, path, query=query)
-
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: msgspec.Struct | Document | None = None,
-        *,
-        at: int | None = None,
-        request: str | None = None,
-        seconds: float | None = None,
-    ) -> bytes:
-        headers = _headers(self._fence, at, request) | (_MERGE_PATCH if method == "PATCH" else {})
-        content = None if body is None else msgspec.json.encode(body)
-        return await self._line.ask(method, path, query=query, headers=headers, body=content, seconds=seconds)
-
-
-def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:
-    if request is not None:
-        check_request(request)
-    return (
-        ({FENCE: f"{fence.lease};{fence.term}"} if fence else {})
-        | ({} if at is None else {"If-Match": f'"{at}"'})
-        | ({} if request is None else {IDEMPOTENCY_KEY: request})
-    )
-
 
 def _selection(kind: type[Any], where: Where) -> dict[str, str]:
     labels, fields = write(where.labels), write(where.fields)
@@ -258,28 +214,6 @@ def _selection(kind: type[Any], where: Where) -> dict[str, str]:
 
 def _dry(*, dry_run: bool) -> dict[str, str]:
     return {"dry_run": "true"} if dry_run else {}
-
-
-def _within(ref: Ref[Any]) -> dict[str, str]:
-    return {"namespace": ref.namespace}
-
-
-def _collection(kind: type[Any]) -> str:
-    return f"/api/{KINDS[kind.__name__].plural}"
-
-
-def _path(ref: Ref[Any]) -> str:
-    return f"/api/{_place(ref)}"
-
-
-def _internal(ref: Ref[Any]) -> str:
-    return f"/api/internal/{_place(ref)}"
-
-
-def _place(ref: Ref[Any]) -> str:
-    if not nameable(ref):  # some of that would be another path
-        raise missing(ref)
-    return f"{ref.known.plural}/{ref.name}"
 
 
 def _lease(name: str) -> str:

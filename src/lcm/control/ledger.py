@@ -3,7 +3,7 @@
 Made by `local` for each caller; the parts of the plane that need the store are handed one.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, TypeVar
@@ -16,7 +16,7 @@ from lcm.control.records import Record, at_revision, change, creation, find, rem
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Forbidden, Gone, Taken
 from lcm.model.event import Event, encode
-from lcm.model.identity import PERMITTED, SERVICE, Caller, Verb, sees
+from lcm.model.identity import PERMITTED, SERVICE, Caller, Role, Verb, sees
 from lcm.store.base import Fence, Op, Store, check_commit
 from lcm.system import new_id
 
@@ -81,7 +81,11 @@ class Ledger:
 
     def served(self, what: str) -> None:
         """Raise Forbidden unless the caller is one of our own processes."""
-        if self.caller.role not in SERVICE:
+        self.among(SERVICE, what)
+
+    def among(self, roles: Collection[Role], what: str) -> None:
+        """Raise Forbidden unless the caller's role is one of these."""
+        if self.caller.role not in roles:
             raise Forbidden(f"a caller of role {self.caller.role} may not {what}")
 
     async def find(self, ref: Ref[R]) -> Record[R] | None:
@@ -96,9 +100,9 @@ class Ledger:
             raise missing(ref)
         return record
 
-    async def write(self, edit: Edit[R], *ops: Op, reported: bool = False) -> R:
+    async def write(self, edit: Edit[R], *ops: Op, told: Sequence[Event] = (), reported: bool = False) -> R:
         """Commit one object's change, and return it as it is then."""
-        revision = await self.commit(edit, ops=ops, reported=reported)
+        revision = await self.commit(edit, ops=ops, told=told, reported=reported)
         return at_revision(edit.after, revision)
 
     def rehearse(self, edit: Edit[R], *ops: Op) -> R:

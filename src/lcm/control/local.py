@@ -5,19 +5,22 @@ process for theirs. What each verb does stands in the files it calls.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
-from lcm.control import deletion
+from lcm.control import alerts, deletion, history, reports
 from lcm.control.actions import acted
 from lcm.control.applying import Application
 from lcm.control.audit import NOWHERE, Origin, Pen
+from lcm.control.billing import read_costs
+from lcm.control.companions import NO_LIMITS, Fleet, beside
 from lcm.control.drafts import Draft, Drafts, Quota, unlimited
-from lcm.control.events import measured
+from lcm.control.idleness import USUAL, Judgement, detect_idle
 from lcm.control.importing import Import
 from lcm.control.ledger import Edit, Ledger, persistently, taken
+from lcm.control.licences import free, read_ledger
 from lcm.control.listing import listed
 from lcm.control.patching import patched
 from lcm.control.plane import (
@@ -31,30 +34,31 @@ from lcm.control.plane import (
     Listing,
     R,
     Ref,
+    Sample,
     WorkerRef,
     ref_of,
 )
-from lcm.control.records import CODEC, Record, key_of, telemetry_key, written
+from lcm.control.records import Record, key_of
 from lcm.control.references import hold, sought, stored
 from lcm.control.requests import Request
 from lcm.control.sealing import Sealer, Sealing
 from lcm.control.stepping import over, permit, stepped
 from lcm.control.watching import LocalWatch
+from lcm.model.alert import Alert, Complaint
+from lcm.model.billing import BillingInterval
 from lcm.model.clock import Clock
 from lcm.model.defaults import beneath, kept
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Fault, Invalid
-from lcm.model.identity import SEES_ALL, Caller, Verb
+from lcm.model.errors import Conflict, Fault, Forbidden, Invalid
+from lcm.model.identity import SEES_ALL, STAFF, Caller, Verb
 from lcm.model.kinds import KINDS, Resource
+from lcm.model.licence import LicenceLedger
 from lcm.model.resource import API_VERSION, Status
 from lcm.model.selector import EVERYTHING, Where
 from lcm.model.validate import read
-from lcm.model.worker import LabWorker, WorkerTelemetry
-from lcm.store.base import ABSENT, Check, Fence, Lease, Op, Put, Store
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.store.base import ABSENT, Check, Fence, Lease, Op, Store
 from lcm.system import new_id
-
-_AHEAD: Final = timedelta(minutes=5)
-"""So far another machine's clock may be ahead."""
 
 
 class ControlPlane:
@@ -70,11 +74,15 @@ class ControlPlane:
         quota: Quota = unlimited,
         sealer: Sealer | None = None,
         record_ids: Callable[[], str] = new_id,
+        judgement: Judgement = USUAL,
+        fleet: Fleet = NO_LIMITS,
     ) -> None:
         """Work on a store; `defaults` are put beneath the documents of each kind, `quota` is asked before creates.
 
         `sealer` has the keys for secrets that people write in clear; without it such documents are refused.
         `record_ids` names requests and audit records, apart from objects: those are named alike wherever one asks from.
+        `judgement` says by what workers are judged idle where the SystemSettings object says nothing.
+        `fleet` says how many licence seats there are and what machines cost.
         """
         self.store = store
         self.clock = clock
@@ -82,6 +90,8 @@ class ControlPlane:
         self.quota = quota
         self.sealing = Sealing(sealer)
         self.record_ids = record_ids
+        self.fleet = fleet
+        self.judgement = judgement
         self.pen = Pen(store, clock, record_ids)
         """Writes down what callers do to what is no object."""
         self._defaults = defaults
@@ -237,42 +247,58 @@ class LocalPlane:
     async def step(self, resource: R, status: Status, *, reason: str = "") -> R:
         self._ledger.allow(Verb.STEP, type(resource))
         permit(type(resource), self.caller.actor)
-        record = await self._ledger.need(ref_of(resource))
-        wanted = resource.metadata.resource_version
-        if record.revision != wanted:
-            raise Conflict(record.key, wanted=wanted, found=record.revision)
-        now, by = self._core.clock.now(), self.caller.actor
-        after = stepped(record.resource, status, by=by, author=self._ledger.author, now=now, reason=reason)
-        if after is record.resource:
-            return after
-        return await self._ledger.write(Edit(record, after, removed=over(after)), reported=True)
+        key, wanted = key_of(resource), resource.metadata.resource_version
+
+        async def attempt() -> R:
+            record = await self._ledger.need(ref_of(resource))
+            if record.revision != wanted:
+                raise Conflict(record.key, wanted=wanted, found=record.revision)
+            return await self._step(record, status, reason)
+
+        return await persistently(attempt, unless=lambda error: error.key == key)
 
     async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
         self._ledger.allow(Verb.STEP, LabWorker)
-        now = self._core.clock.now()
-        if telemetry.collected_at > now + _AHEAD:
-            problem = f"later than it is here, {now:%Y-%m-%dT%H:%M:%SZ}"
-            raise Invalid(Fault("collected_at", problem, "set the clock of the machine that measures"))
-
-        async def attempt() -> WorkerTelemetry:
-            record = await self._ledger.need(ref)
-            key = telemetry_key(record.resource)
-            entry = await self._core.store.get(key)
-            kept = CODEC.decode(entry.value, WorkerTelemetry) if entry else None
-            if kept and kept.collected_at >= telemetry.collected_at:
-                return kept
-            put = Put(key, written(telemetry), at=entry.revision if entry else ABSENT)
-            event = measured(record.resource, telemetry, now=now)
-            await self._ledger.commit(ops=[put, Check(record.key, record.revision)], told=[event])
-            return telemetry
-
-        return await persistently(attempt, unless=lambda _: False)
+        return await reports.report(self._ledger, ref, telemetry)
 
     async def telemetry(self, ref: WorkerRef) -> WorkerTelemetry | None:
         self._ledger.allow(Verb.READ, LabWorker)
-        record = await self._ledger.find(ref)
-        entry = await self._core.store.get(telemetry_key(record.resource)) if record else None
-        return CODEC.decode(entry.value, WorkerTelemetry) if entry else None
+        return await reports.telemetry(self._ledger, ref)
+
+    async def history(self, ref: WorkerRef, *, since: datetime) -> Sequence[Sample]:
+        self._ledger.allow(Verb.READ, LabWorker)
+        return await history.history(self._ledger, ref, since)
+
+    async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
+        self._ledger.allow(Verb.STEP, LabWorker)
+        return await detect_idle(self._ledger, ref, self._core.judgement)
+
+    async def complain(self, ref: Ref[R], complaint: Complaint) -> None:
+        self._ledger.allow(Verb.STEP, ref.kind)
+        await alerts.complain(self._ledger, ref, complaint)
+
+    async def settle(self, ref: Ref[R], alert: str) -> None:
+        self._ledger.allow(Verb.STEP, ref.kind)
+        await alerts.settle(self._ledger, ref, alert)
+
+    async def alerts(self) -> Sequence[Alert]:
+        if self.caller.role not in SEES_ALL:
+            raise Forbidden(f"a caller of role {self.caller.role} may not read alerts")
+        return await alerts.every_alert(self._core.store)
+
+    async def licences(self) -> LicenceLedger:
+        self._ledger.among(SEES_ALL, "read the ledger of licences")
+        return await read_ledger(self._core.store, self._core.fleet.seats)
+
+    async def free_licence(self, worker_id: str) -> None:
+        self._ledger.among(STAFF, "free licence seats")
+        await persistently(lambda: free(self._ledger, worker_id), unless=lambda _: False)
+
+    async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
+        self._ledger.among(SEES_ALL, "read what workers cost")
+        if since >= until:
+            raise Invalid(Fault("since", "not before until", "use an earlier moment"))
+        return await read_costs(self._core.store, since=since, until=until, now=self._core.clock.now())
 
     async def import_workers(self, found: BulkImport) -> Imported:
         self._ledger.served("import workers")
@@ -293,6 +319,15 @@ class LocalPlane:
     async def lease(self, name: str) -> Lease | None:
         self._ledger.served("read leases")
         return await self._core.store.lease(name)
+
+    async def _step(self, record: Record[R], status: Status, reason: str) -> R:
+        now, by, before = self._core.clock.now(), self.caller.actor, record.resource
+        after = stepped(before, status, by=by, author=self._ledger.author, now=now, reason=reason)
+        if after is before:
+            return after
+        made = await beside(self._core.store, self._core.fleet, before, after, now)
+        edit = Edit(record, made.after, removed=over(after))
+        return await self._ledger.write(edit, *made.ops, told=made.told, reported=True)
 
     async def _change(self, ref: Ref[R], wanted: Callable[[R], R], *, at: int | None, dry_run: bool) -> R:
         self._ledger.allow(Verb.WRITE, ref.kind)

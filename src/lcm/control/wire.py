@@ -9,8 +9,9 @@ from typing import Annotated, Final, get_args
 
 import msgspec
 
-from lcm.control.plane import Action, Applied, Document, SessionAction, WorkerAction
+from lcm.control.plane import Action, Applied, Document, Sample, SessionAction, WorkerAction
 from lcm.control.problems import Problem
+from lcm.model.alert import Alert
 from lcm.model.errors import Fault, Invalid
 from lcm.model.identity import Role, Subject
 from lcm.model.resource import Count, Moment, Part, Percent, Positive, Text
@@ -72,29 +73,48 @@ class StatusReport(Part):
 
 
 class Ec2Metrics(Part):
-    """What EC2 and CloudWatch measured of a machine."""
+    """What EC2 and CloudWatch said of a machine, and when each of them last answered."""
 
+    ec2_at: Moment | None = None
+    cloudwatch_at: Moment | None = None
     cpu_utilization: Percent | None = None
     network_in_bytes: Count | None = None
     network_out_bytes: Count | None = None
 
 
 class CmlMetrics(Part):
-    """What CML measured of itself."""
+    """What CML said of itself and of what people did, and when it last answered each. CloudWatch's CPU comes first."""
 
+    cml_at: Moment | None = None
+    activity_at: Moment | None = None
+    cpu_utilization: Percent | None = None
     memory_utilization: Percent | None = None
     storage_utilization: Percent | None = None
+    uptime_seconds: Count | None = None
+    running_nodes: Count | None = None
     active_labs_count: Count | None = None
-    hosted_lab_ids: tuple[str, ...] = ()
+    hosted_lab_ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
     last_activity_at: Moment | None = None
 
 
 class MetricsReport(Part):
-    """A worker's measurements by their source."""
+    """A worker's measurements by their source. What comes without an age is as old as the report."""
 
     collected_at: Moment
     ec2: Ec2Metrics = Ec2Metrics()
     cml: CmlMetrics = CmlMetrics()
+
+
+class WorkerHistory(msgspec.Struct, frozen=True):
+    """A worker's measurements minute by minute, oldest first."""
+
+    items: tuple[Sample, ...]
+
+
+class AlertList(msgspec.Struct, frozen=True):
+    """What is raised and not cleared, oldest first."""
+
+    items: tuple[Alert, ...]
 
 
 class LeaseWish(Part):
@@ -225,33 +245,17 @@ def check_request(given: str) -> None:
 
 def report_of(telemetry: WorkerTelemetry) -> MetricsReport:
     """Sort measurements by their source."""
+    flat = msgspec.structs.asdict(telemetry)
     return MetricsReport(
         collected_at=telemetry.collected_at,
-        ec2=Ec2Metrics(
-            cpu_utilization=telemetry.cpu_utilization,
-            network_in_bytes=telemetry.network_in_bytes,
-            network_out_bytes=telemetry.network_out_bytes,
-        ),
-        cml=CmlMetrics(
-            memory_utilization=telemetry.memory_utilization,
-            storage_utilization=telemetry.storage_utilization,
-            active_labs_count=telemetry.active_labs_count,
-            hosted_lab_ids=telemetry.hosted_lab_ids,
-            last_activity_at=telemetry.last_activity_at,
-        ),
+        ec2=Ec2Metrics(**{name: flat[name] for name in Ec2Metrics.__struct_fields__}),
+        cml=CmlMetrics(**{name: flat[name] for name in CmlMetrics.__struct_fields__ if name != "cpu_utilization"}),
     )
 
 
 def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
     """Undo `report_of`."""
-    return WorkerTelemetry(
-        collected_at=report.collected_at,
-        cpu_utilization=report.ec2.cpu_utilization,
-        network_in_bytes=report.ec2.network_in_bytes,
-        network_out_bytes=report.ec2.network_out_bytes,
-        memory_utilization=report.cml.memory_utilization,
-        storage_utilization=report.cml.storage_utilization,
-        active_labs_count=report.cml.active_labs_count,
-        hosted_lab_ids=report.cml.hosted_lab_ids,
-        last_activity_at=report.cml.last_activity_at,
-    )
+    cpu = report.ec2.cpu_utilization
+    flat = msgspec.structs.asdict(report.cml) | msgspec.structs.asdict(report.ec2)
+    flat["cpu_utilization"] = report.cml.cpu_utilization if cpu is None else cpu
+    return WorkerTelemetry(collected_at=report.collected_at, **flat)

@@ -1,24 +1,24 @@
 """Looks for machines that nobody recorded: strangers by their image, and orphans by our own tag.
 
 Runs in the worker controller's term, so that one process scans: at once after an election, and then every interval.
-What is looked for, and where, may change while it runs. `orphans` says what the listed machines are; the plane makes
-the records. Nothing is ever written off here: what a list does not show is only looked at by its own controller.
+What is looked for, and where, may change while it runs. `region_search` does the work in one region.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 import structlog
 
 from lcm.config_values import Settings
-from lcm.control.plane import BulkImport, DiscoveredInstance, Plane, Ref, Seen, WorkerRef, ref_of
+from lcm.control.plane import Plane, Ref, Seen, WorkerRef, ref_of
 from lcm.controllers.cache import Cache
-from lcm.controllers.orphans import ALERTS, Sorting, Stray, is_orphan, orphaned
+from lcm.controllers.orphans import ALERTS, ORPHANED, STRAY, is_orphan, orphaned
+from lcm.controllers.region_search import RegionSearch, Searched
 from lcm.controllers.together import ended
 from lcm.model.alert import Complaint
 from lcm.model.clock import Clock
@@ -26,15 +26,10 @@ from lcm.model.errors import Conflict, Deposed, Gone, Later, LcmError, Relist
 from lcm.model.resource import Condition, Truth, with_condition
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
-from lcm.providers.compute import ENDING, WORKER_TAG, Compute, Instance
+from lcm.providers.compute import Compute
 
-FOUND: Final = "worker-controller-discovery"
-ORPHANS: Final = "worker-controller-orphan"
 CONDITION: Final = "DiscoverySucceeded"
 """Of the SystemSettings object, if there is one: how the last scan went."""
-
-BATCH: Final = 200
-"""So many instances in one import, so that its body stays within the limits of a request."""
 
 _BRIEFEST: Final = timedelta(seconds=1)
 _SPREAD: Final = 0.1
@@ -51,30 +46,6 @@ class Wanted:
     pattern: str
     interval: timedelta
 
-    @classmethod
-    def by(cls, settings: Settings) -> "Wanted":
-        """Read them."""
-        return cls(
-            enabled=settings.worker_discovery_enabled,
-            regions=tuple(dict.fromkeys(settings.worker_discovery_regions)),
-            pattern=settings.worker_discovery_ami_name,
-            interval=timedelta(seconds=settings.worker_discovery_interval),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What became of the last scan of a region. With an `error` the rest is not known."""
-
-    region: str
-    at: datetime
-    seconds: float = 0.0
-    found: int = 0
-    imported: int = 0
-    known: int = 0
-    orphans: int = 0
-    error: str = ""
-
 
 class Discovery:
     """Scans regions again and again. `poke` has a worker looked at by its own controller."""
@@ -90,16 +61,16 @@ class Discovery:
         settings: Callable[[], Settings],
         poke: Callable[[WorkerRef], object],
     ) -> None:
+        """Scan by the settings that are in force when asked; `chance` keeps several installations apart."""
         self._plane = plane
         self._cache = cache
-        self._cloud = cloud
         self._clock = clock
         self._chance = chance
         self._settings = settings
-        self._poke = poke
+        self._search = RegionSearch(plane, cloud, clock=clock, poke=poke)
         self._changed = asyncio.Event()
-        self.scans: dict[str, Scan] = {}
-        """The last scan of each region that is searched."""
+        self.last: Mapping[str, Searched] = {}
+        """What the last scan found, by region; for `/metrics`."""
 
     async def run(self) -> None:
         """Scan now and then every interval, until cancelled or deposed."""
@@ -115,26 +86,28 @@ class Discovery:
             end()
             _log.info("Discovery stopped")
 
-    async def scan(self) -> Sequence[Scan]:
+    async def scan(self) -> Mapping[str, Searched]:
         """Search every region once, side by side: what goes wrong in one is no matter of the others."""
         wanted = self._wanted
-        regions = wanted.regions if wanted.enabled else ()
-        tasks = [asyncio.create_task(self._region(region, wanted.pattern)) for region in regions]
+        self.last = await self._everywhere(wanted.regions if wanted.enabled else (), wanted.pattern)
         try:
-            if tasks:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            await ended(tasks)
-        self.scans = {region: self.scans[region] for region in regions}
-        await self._show(wanted)
-        return list(self.scans.values())
+            await self._tell([one for one in self.last.values() if not one.error])
+            await self._show(wanted)
+        except Deposed:
+            raise
+        except LcmError as error:
+            _log.warning("Discovery could not tell what it found", error=f"{type(error).__name__}: {error}")
+        return self.last
 
     @property
     def _wanted(self) -> Wanted:
-        return Wanted.by(self._settings())
+        settings = self._settings()
+        return Wanted(
+            enabled=settings.worker_discovery_enabled,
+            regions=tuple(dict.fromkeys(settings.worker_discovery_regions)),
+            pattern=settings.worker_discovery_ami_name,
+            interval=timedelta(seconds=settings.worker_discovery_interval),
+        )
 
     def _note(self, seen: Seen) -> None:
         if seen.ref.kind is SystemSettings:
@@ -149,39 +122,88 @@ class Discovery:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _region(self, region: str, pattern: str) -> None:
+    async def _everywhere(self, regions: Sequence[str], pattern: str) -> Mapping[str, Searched]:
+        found: dict[str, Searched] = {}
+
+        async def one(region: str) -> None:
+            found[region] = await self._in_one(region, pattern)
+
+        tasks = [asyncio.create_task(one(region)) for region in regions]
+        try:
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            await ended(tasks)
+        return {region: found[region] for region in regions}
+
+    async def _in_one(self, region: str, pattern: str) -> Searched:
         began = self._clock.now()
         try:
-            scan = await self._search(Scan(region, began), pattern)
+            found = await self._search.run(region, pattern)
         except Deposed:
             raise
         except LcmError as error:
-            told = f"{type(error).__name__}: {error}"
             tell = _log.warning if isinstance(error, Later | Conflict | Relist) else _log.error
-            tell("Discovery scan failed", region=region, error=told)
-            scan = Scan(region, began, error=told)
-        self.scans[region] = replace(scan, seconds=(self._clock.now() - began).total_seconds())
-        if not scan.error:
-            kept = msgspec.to_builtins(self.scans[region])
-            _log.info("Discovery scan finished", **{name: kept[name] for name in _LOGGED})
-
-    async def _search(self, scan: Scan, pattern: str) -> Scan:
-        # The cloud before the records: a record made in between is then seen, and its machine is no orphan.
-        owned = await self._cloud.list_owned(scan.region)
-        matching = await self._cloud.list_by_image(scan.region, pattern)
-        workers = await self._workers()
-        found = Sorting(scan.region, workers, self._clock.now()).sort(owned, matching)
-        for ref in found.look_at:
-            self._poke(ref)
-        made = await self._import(scan.region, FOUND, found.strangers)
-        orphans = [one for one in found.orphans if await self._lives(one)]
-        made_of_orphans = await self._import(scan.region, ORPHANS, orphans)
-        strays = [one for one in found.strays if await self._lives(one.instance)]
-        await self._tell([*self._here(scan.region, workers), *await self._read(made_of_orphans)], strays)
-        return replace(
-            scan,
-            found=found.total,
-            imported=len(made) + len(made_of_orphans),
-            known=len(found.known),
-            orphans=len(orphans),
+            tell("Discovery scan failed", region=region, error=f"{type(error).__name__}: {error}")
+            return Searched(region, began, error=type(error).__name__)
+        _log.info(
+            "Discovery scan finished",
+            region=region,
+            found=found.found,
+            imported=found.imported,
+            known=found.known,
+            orphans=found.orphans,
+            seconds=round((self._clock.now() - began).total_seconds(), 3),
         )
+        return found
+
+    async def _tell(self, searched: Sequence[Searched]) -> None:
+        """Raise and clear alerts about orphans and strays, in the regions that answered only."""
+        workers = [worker for one in searched for worker in one.workers]
+        wanted = dict(_complaints(searched, workers))
+        here = {ref_of(worker) for worker in workers}
+        raised = [
+            (Ref(LabWorker, one.name, one.namespace), one.alert)
+            for one in await self._plane.alerts()
+            if one.kind == LabWorker.__name__ and one.alert in ALERTS
+        ]
+        for (ref, alert), complaint in wanted.items():
+            if (ref, alert) not in raised:
+                with suppress(Gone):
+                    await self._plane.complain(ref, complaint)
+        for ref, alert in raised:
+            if ref in here and (ref, alert) not in wanted:
+                with suppress(Gone):
+                    await self._plane.settle(ref, alert)
+
+    async def _show(self, wanted: Wanted) -> None:
+        """Let the SystemSettings object say how the scan went; spends a revision only when that is news."""
+        for settings in self._cache.all(SystemSettings):
+            conditions = with_condition(settings.status.conditions, self._condition(wanted))
+            status = msgspec.structs.replace(settings.status, conditions=conditions)
+            with suppress(Conflict, Gone):  # somebody changes it just now; the next scan says it again
+                await self._plane.step(settings, status)
+
+    def _condition(self, wanted: Wanted) -> Condition:
+        failed = [one.region for one in self.last.values() if one.error]
+        told = "; ".join(f"{one.region}: {one.error or f'{one.found} found'}" for one in self.last.values())
+        status = Truth.FALSE if failed else Truth.TRUE if wanted.enabled else Truth.UNKNOWN
+        reason = "RegionFailed" if failed else "Scanned" if wanted.enabled else "Disabled"
+        now = self._clock.now()
+        return Condition(
+            type=CONDITION, status=status, reason=reason, message=told[:_LONGEST_MESSAGE], last_transition_at=now
+        )
+
+
+def _complaints(
+    searched: Iterable[Searched], workers: Iterable[LabWorker]
+) -> Iterable[tuple[tuple[WorkerRef, str], Complaint]]:
+    for worker in workers:
+        if is_orphan(worker):
+            yield (ref_of(worker), ORPHANED), orphaned(worker)
+    for one in searched:
+        for stray in one.strays:
+            yield (ref_of(stray.worker), STRAY), stray.complaint()

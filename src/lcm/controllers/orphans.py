@@ -1,7 +1,7 @@
 """Which machines in the cloud have a record, and what is wrong with those that have none or too many. Pure.
 
-Called by `discover` with what the cloud listed and with records that were read after that: a record made in between is
-seen, and a machine is never taken for an orphan because its record is younger than the list.
+Called by `region_search` with what the cloud listed and with records that were read after that: a record made in
+between is seen, and a machine is never taken for an orphan because its record is younger than the list.
 
 A machine of ours without a record costs as much as any other and nobody sees it. It is not ended from here, for a list
 is no proof that nobody works on it, and a restored backup makes orphans of a whole fleet. It is imported as a worker,
@@ -26,6 +26,8 @@ GRACE: Final = timedelta(minutes=10)
 ORPHANED: Final = "OrphanedInstance"
 STRAY: Final = "StrayInstance"
 ALERTS: Final = frozenset({ORPHANED, STRAY})
+UNKNOWN: Final = "unknown"
+"""Stands for the uid of the worker that an orphan was launched for, when somebody has removed the tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ class Findings:
     strays: list[Stray] = field(default_factory=list)
     look_at: list[WorkerRef] = field(default_factory=list)
     """Workers whose machine was not listed, or who have not learned of it yet; only a look of their own tells more."""
+
+    @property
+    def total(self) -> int:
+        """Count the living machines."""
+        recorded, ours = len(self.known) + len(self.strays), len(self.orphans) + len(self.fresh)
+        return recorded + ours + len(self.strangers) + len(self.others)
 
 
 class Sorting:

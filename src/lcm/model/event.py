@@ -100,7 +100,7 @@ class AlertRaised(Part):
     since: Moment
 
 
-class AlertCleared(AlertRaised):
+class AlertCleared(AlertRaised, kw_only=True):
     """What an alert was raised for is over."""
 
     cleared_at: Moment

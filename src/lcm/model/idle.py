@@ -77,9 +77,9 @@ def last_activity(worker: LabWorker, telemetry: WorkerTelemetry | None) -> datet
     return max((one for one in moments if one is not None), default=None)
 
 
-def is_warning(verdict: IdleVerdict) -> bool:
+def is_warning(verdict: IdleVerdict, kept: IdleVerdict | None) -> bool:
     """Tell whether a verdict is the first of its countdown."""
-    return verdict.warned_at is not None and verdict.warned_at == verdict.judged_at
+    return verdict.warned_at is not None and (kept is None or verdict.warned_at != kept.warned_at)
 
 
 def says_more(verdict: IdleVerdict, kept: IdleVerdict | None) -> bool:
@@ -154,9 +154,7 @@ def _cml_activity(
     return _quiet(CML_ACTIVITY, f"nothing happened on it since {_told(since)}")
 
 
-def _foreign_labs(
-    telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], oldest: datetime
-) -> IdleSignal:
+def _foreign_labs(telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], oldest: datetime) -> IdleSignal:
     if telemetry is None or telemetry.active_labs_count is None or _stale(telemetry.cml_at, oldest):
         return _unknown(FOREIGN_LABS, "it is not known whether labs run on it")
     ours = sum(one.status.phase in ON_WORKER and one.status.cml_lab_id is not None for one in sessions)
@@ -167,7 +165,9 @@ def _foreign_labs(
 
 
 def _snoozed(until: datetime | None) -> IdleSignal:
-    return _busy(SNOOZED, f"somebody put it off until {_told(until)}") if until else _quiet(SNOOZED, "nobody put it off")
+    return (
+        _busy(SNOOZED, f"somebody put it off until {_told(until)}") if until else _quiet(SNOOZED, "nobody put it off")
+    )
 
 
 def _at_once(session: LabletSession) -> bool:

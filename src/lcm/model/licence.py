@@ -13,10 +13,9 @@ from typing import Final
 from lcm.model.resource import Count, Moment, Name, Part, ShortText
 from lcm.model.worker import LicenseFlavour
 
-
 UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", "LicenceSeatUnknown"})
 """What `cml.license_status` says when CML has forgotten its licence and the seat is, or may be, still taken."""
-UNKNOWN_TOKEN: Final = "unknown"
+UNKNOWN_TOKEN: Final = "unknown"  # noqa: S105 - says that it is not known
 """Stands for the token of a machine that somebody licensed by hand."""
 _SHOWN: Final = 12
 

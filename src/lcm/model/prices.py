@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.model.errors import Fault, Invalid
+from lcm.model.money import Usd
 from lcm.model.resource import Part, Region, ShortText
 from lcm.model.worker import RootVolume
 
@@ -20,21 +21,19 @@ SHIPPED_ON: Final = "2025-11-01"
 HOURS_A_MONTH: Final = 730
 """Disks are priced by the month, which AWS takes to have so many hours."""
 
-Price = Decimal
-
 
 class DiskPrice(Part):
     """What a kind of disk costs a month: by its size, and by each IOPS beyond those that come with it."""
 
-    gb_month: Price
-    iops_month: Price = Decimal(0)
+    gb_month: Usd
+    iops_month: Usd = Decimal(0)
     iops_included: int = 0
 
 
 class PriceFile(Part):
     """A site's own prices: dollars an hour by region and instance type, and disks by region and kind."""
 
-    hourly: Mapping[Region, Mapping[ShortText, Price]] = {}
+    hourly: Mapping[Region, Mapping[ShortText, Usd]] = {}
     disks: Mapping[Region, Mapping[ShortText, DiskPrice]] = {}
 
 
@@ -116,7 +115,9 @@ _GP3_INCLUDES: Final = 3000
 
 
 def _machines() -> dict[tuple[str, str], Decimal]:
-    sizes = {family + size: Decimal(large) * times for family, large in _LARGE.items() for size, times in _SIZES.items()}
+    sizes = {
+        family + size: Decimal(large) * times for family, large in _LARGE.items() for size, times in _SIZES.items()
+    }
     american = {kind: Decimal(price) for kind, price in _METAL.items()} | sizes
     european = {place: Decimal(price) for place, price in _EUROPEAN.items()}
     return {(region, kind): price for region in _AMERICAN for kind, price in american.items()} | european

@@ -199,7 +199,7 @@ class IdleSignal(Part):
 class IdleVerdict(Part):
     """Whether a worker is idle, why, and when it will be paused for it.
 
-    The countdown begins with the warning: `pause_at` is known from then on, `idle_since` is when anything happened last.
+    The countdown begins with the warning: from then on it is known since when nothing happened, and when it is paused.
     """
 
     idle: bool

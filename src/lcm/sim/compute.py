@@ -5,9 +5,10 @@ directly happens as if a person did it at the cloud's console; `faults` spoils w
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +37,16 @@ from lcm.sim.compute_machines import RUNNING, Machine
 from lcm.sim.power import Power
 
 Attach = Callable[[Instance, Power], object]
+_EFFECTS: Final = frozenset({"ensure", "start", "stop", "reboot", "remove", "tag"})
+
+
+class PastLaunch(NamedTuple):
+    """What was asked for under a token, and what came of it."""
+
+    region: str
+    token: str
+    asked: bytes
+    instance_id: str
 
 
 class SimCloud:
@@ -68,10 +79,22 @@ class SimCloud:
         self._attach = attach
         self._attached: dict[str, object] = {}
         self._tokens: dict[tuple[str, str], tuple[bytes, Machine]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a verb has had its effect, before its caller hears of it."""
 
     def bill(self, until: datetime) -> Bill:
         """Say what everything has cost until a moment."""
         return bill(self.account.machines.values(), self._prices, until)
+
+    @property
+    def launches(self) -> Sequence[PastLaunch]:
+        """What was asked for under each token, from which another cloud can go on."""
+        return [PastLaunch(*key, asked, machine.instance_id) for key, (asked, machine) in self._tokens.items()]
+
+    def recall(self, launches: Iterable[PastLaunch]) -> None:
+        """Know what another cloud was asked for, whose machines the account has."""
+        for one in launches:
+            self._tokens[one.region, one.token] = one.asked, self.account.machines[one.instance_id]
 
     def attached(self, instance_id: str) -> object | None:
         """Find what runs on a machine; None while the machine does not run."""
@@ -218,6 +241,8 @@ class SimCloud:
         await self._turn()
         self.faults.before(verb, region, self._clock.now())
         yield
+        if verb in _EFFECTS:
+            self.on_change()
         await self._turn()
         self.faults.after(verb)
 

@@ -60,6 +60,15 @@ class Shortage(NamedTuple):
     until: datetime
 
 
+@dataclass
+class Holdings:
+    """What an account has, from which another one can go on."""
+
+    images: dict[str, list[tuple[Image, str]]]
+    machines: dict[str, Machine]
+    addresses: int
+
+
 class Account:
     """Everything one account has."""
 
@@ -73,6 +82,16 @@ class Account:
         self._addresses = 0
         self._never_up = 0
         self.machines: dict[str, Machine] = {}
+
+    def holdings(self) -> Holdings:
+        """Tell everything that it has; what is done to it later shows in this too."""
+        return Holdings(dict(self._images), self.machines, self._addresses)
+
+    def take_over(self, holdings: Holdings) -> None:
+        """Have what another one had."""
+        self._images.update(holdings.images)
+        self.machines.update(holdings.machines)
+        self._addresses = holdings.addresses
 
     def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
         """Publish an image."""

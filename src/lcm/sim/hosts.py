@@ -10,7 +10,7 @@ from lcm.sim.compute import SimCloud
 
 
 class SimHosts:
-    """The CML that is attached to each machine. Its password is the simulator's own, whatever the worker's spec says."""
+    """The CML that is attached to each machine; its password is the simulator's own, whatever the spec says."""
 
     def __init__(self, cloud: SimCloud) -> None:
         self._cloud = cloud

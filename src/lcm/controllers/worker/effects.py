@@ -77,8 +77,9 @@ class Hands:
     async def _on_host(self, view: View, effect: Register | Deregister | StopLabs) -> Outcome:
         host = await self.hosts.of(view.worker)
         match effect:
-            case Register(product=product, token=token):
-                return await host.register(product=product, token=await self.secrets.reveal(token))
+            case Register(product=product, token=token, expansion_nodes=more):
+                secret = await self.secrets.reveal(token)
+                return await host.register(product=product, token=secret, expansion_nodes=more)
             case Deregister():
                 return await host.deregister()
             case StopLabs(lab_ids=lab_ids):

@@ -28,9 +28,9 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
-from lcm.model.worker import LicenseFlavour, WorkerPhase
+from lcm.model.worker import CmlSpec, LicenseFlavour, WorkerPhase
 from lcm.model.worker_steps import LICENSE_LIMIT
-from lcm.providers.labhost import Licence
+from lcm.providers.labhost import INCLUDED_NODES, Licence
 
 PRODUCTS: Final[Mapping[LicenseFlavour, str]] = {
     LicenseFlavour.PERSONAL: "CML_Personal",
@@ -39,6 +39,7 @@ PRODUCTS: Final[Mapping[LicenseFlavour, str]] = {
 }
 UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", "LicenceSeatUnknown"})
 """What CML says when it has forgotten its licence and the seat is, or may be, still taken."""
+_EXPANDABLE: Final = frozenset({"CML_Enterprise"})
 _AGAIN: Final = timedelta(minutes=2)
 
 
@@ -73,9 +74,7 @@ def registering(view: View) -> Decision:
         return soon(view)
     if view.now - view.entered_at >= LICENSE_LIMIT:
         return _not_yet(view, view.licence)
-    token = view.worker.spec.cml.license_token
-    assert token is not None, "only a worker with a token registers"
-    return Do(Register(PRODUCTS[view.worker.spec.cml.license_flavour], token))
+    return Do(_registration(view.worker.spec.cml))
 
 
 def registered(view: View, outcome: Outcome) -> Decision:
@@ -109,6 +108,13 @@ def deregistered(view: View, outcome: Outcome) -> Decision:
         cml = msgspec.structs.replace(view.status.cml, license_status=outcome.reason)
         return note(view, cml=cml, last_error=outcome.message) or soon(view)
     return _without(view) if isinstance(outcome, Licence) and not outcome.registered else soon(view)
+
+
+def _registration(wanted: CmlSpec) -> Register:
+    assert wanted.license_token is not None, "only a worker with a token registers"
+    product = PRODUCTS[wanted.license_flavour]
+    more = wanted.max_nodes_licensed - INCLUDED_NODES[product] if product in _EXPANDABLE else 0
+    return Register(product, wanted.license_token, expansion_nodes=max(0, more))
 
 
 def _without(view: View) -> Decision:

@@ -120,10 +120,11 @@ class RemoveMachine:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Register CML's licence."""
+    """Register CML's licence; `expansion_nodes` are those beyond what the product includes."""
 
     product: str
     token: str
+    expansion_nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class Cml:
         self.ailments: list[str] = []
         """What its health check complains about."""
         self._power = power
-        self._ended_runs = 0
+        self.ended_runs = 0
+        """How often its power has gone, as far as it knows."""
         self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
 
     def new_id(self) -> str:
@@ -131,9 +132,9 @@ class Cml:
         now = self.pace.now()
         begun = [run for run in self._power() if run.on <= now]
         ended = [run.off for run in begun if run.off is not None and run.off <= now]
-        for off in ended[self._ended_runs :]:
+        for off in ended[self.ended_runs :]:
             self._switch_off(self.pace.age_at(off))
-        self._ended_runs = len(ended)
+        self.ended_runs = len(ended)
         self._on_since = self.pace.age_at(begun[-1].on) if len(begun) > len(ended) else None
 
     def _check_room(self, nodes: Sequence[Node]) -> None:

@@ -38,7 +38,7 @@ class LicenceServer:
 
 
 @dataclass(slots=True)
-class _Attempt:
+class Attempt:
     """A registration that was asked for."""
 
     age: float
@@ -53,7 +53,7 @@ class Licensing:
     def __init__(self, core: Core, server: LicenceServer, udi: str) -> None:
         self._core = core
         self._server = server
-        self._attempt: _Attempt | None = None
+        self.attempt: Attempt | None = None
         self.udi = udi
         self.product = "CML_Enterprise"
         self.expansion = 0
@@ -61,27 +61,27 @@ class Licensing:
 
     def registration(self) -> str:
         """Return CML's word for how far the registration has come."""
-        if self._attempt is None:
+        if self.attempt is None:
             return "NOT_REGISTERED"
-        waited = self._core.pace.age() - self._attempt.age
-        return "IN_PROGRESS" if waited < REGISTER_SECONDS else self._attempt.outcome
+        waited = self._core.pace.age() - self.attempt.age
+        return "IN_PROGRESS" if waited < REGISTER_SECONDS else self.attempt.outcome
 
     def authorization(self) -> str:
         """Return CML's word for whether the licence may be used."""
-        if self._attempt is None:
+        if self.attempt is None:
             return "INIT"
-        waited = self._core.pace.age() - self._attempt.age
+        waited = self._core.pace.age() - self.attempt.age
         if self.registration() != "COMPLETED" or waited < REGISTER_SECONDS + AUTHORIZE_SECONDS:
             return "EVAL"
-        return "IN_COMPLIANCE" if self._attempt.compliant else "OUT_OF_COMPLIANCE"
+        return "IN_COMPLIANCE" if self.attempt.compliant else "OUT_OF_COMPLIANCE"
 
     def failure(self, *, hidden: bool = False) -> str:
         """Say why a registration failed; empty when it did not. CML quotes the token unless it is `hidden`."""
-        if self._attempt is None or self.registration() not in {"FAILED", "RETRY_IN_PROGRESS"}:
+        if self.attempt is None or self.registration() not in {"FAILED", "RETRY_IN_PROGRESS"}:
             return ""
-        if self._attempt.outcome == "RETRY_IN_PROGRESS":
+        if self.attempt.outcome == "RETRY_IN_PROGRESS":
             return "Fail to send out Call Home HTTP message."
-        return f"The token '{'***' if hidden else self._attempt.token}' is not valid."
+        return f"The token '{'***' if hidden else self.attempt.token}' is not valid."
 
     @property
     def in_compliance(self) -> bool:
@@ -106,24 +106,24 @@ class Licensing:
         """Accept a token; what comes of it shows later."""
         if self.registration() == "COMPLETED" and not wanted.reregister:
             raise Refusal(409, "The product is already registered.")
-        self._attempt = _Attempt(self._core.pace.age(), wanted.token, self._outcome(wanted.token), compliant=True)
-        if self._attempt.outcome == "COMPLETED":
-            self._attempt.compliant = self._take_seat()
+        self.attempt = Attempt(self._core.pace.age(), wanted.token, self._outcome(wanted.token), compliant=True)
+        if self.attempt.outcome == "COMPLETED":
+            self.attempt.compliant = self._take_seat()
         self._core.telemetry.record("license_info", product=self.product)
 
     def renew(self) -> None:
         """Ask the server again."""
-        if self.registration() != "COMPLETED" or self._attempt is None:
+        if self.registration() != "COMPLETED" or self.attempt is None:
             raise bad("The product is not registered.")
-        self._attempt.compliant = self._take_seat()
+        self.attempt.compliant = self._take_seat()
 
     def deregister(self, *, running_nodes: int) -> bool:
         """Give the licence back; False says that the server could not be told, so that the seat stays taken."""
-        if self._attempt is None:
+        if self.attempt is None:
             raise bad("The product has already been deregistered.")
         if running_nodes:
             raise Refusal(409, "Deregistration cannot be requested while nodes are running.")
-        self._attempt, self.expansion = None, 0
+        self.attempt, self.expansion = None, 0
         if self._server.reachable:
             self._server.taken.pop(self.udi, None)
         return self._server.reachable
@@ -164,7 +164,7 @@ class Licensing:
 
     def status(self) -> Json:
         """Write the licence as CML does."""
-        attempted = self._core.pace.moment(self._attempt.age) if self._attempt else None
+        attempted = self._core.pace.moment(self.attempt.age) if self.attempt else None
         expires = _stamp(attempted + timedelta(days=365)) if attempted and self.registration() == "COMPLETED" else None
         account = "Simulated account" if expires else None
         failure = self.failure() or "OK"

@@ -3,8 +3,9 @@
 A state is a pure function of these moments and of the machine's age, so nothing needs to tick.
 """
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 _KEPT: Final = 12
 
@@ -32,6 +33,19 @@ class Life:
 
     def __init__(self, age: float, state: State = State.DEFINED) -> None:
         self._changes: list[tuple[float, State]] = [(age, state)]
+
+    @property
+    def changes(self) -> Sequence[tuple[float, State]]:
+        """Every change that is still known, from which another one can be made."""
+        return self._changes
+
+    @classmethod
+    def of(cls, changes: Iterable[tuple[float, State]]) -> Self:
+        """Make one with these changes."""
+        (age, state), *later = changes
+        made = cls(age, state)
+        made._changes.extend(later)
+        return made
 
     def state(self, age: float) -> State:
         """Return the state at an age."""

@@ -5,6 +5,7 @@ the speed or to the clock, so that a node that has booted stays booted.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +16,7 @@ FASTEST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class Turn:
     """From this moment on, at which the machine had this age, it lives this fast."""
 
     moment: datetime
@@ -29,7 +30,7 @@ class Pace:
     def __init__(self, clock: Clock, speed: float = 1.0) -> None:
         self._clock = clock
         self._latest = 0.0
-        self._turns = [_Turn(clock.now(), 0.0, _positive(speed))]
+        self._turns = [Turn(clock.now(), 0.0, _positive(speed))]
 
     @property
     def speed(self) -> float:
@@ -37,7 +38,18 @@ class Pace:
 
     @speed.setter
     def speed(self, speed: float) -> None:
-        self._turns.append(_Turn(self._clock.now(), self.age(), _positive(speed)))
+        self._turns.append(Turn(self._clock.now(), self.age(), _positive(speed)))
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """Its whole past, from which another one can go on."""
+        return tuple(self._turns)
+
+    def go_on(self, turns: Sequence[Turn]) -> None:
+        """Take over another one's past: it lived on at its last speed until now, and lives at ours from now on."""
+        speed, self._turns = self.speed, list(turns)
+        if speed != self.speed:
+            self.speed = speed
 
     def now(self) -> datetime:
         """Return the clock's moment."""

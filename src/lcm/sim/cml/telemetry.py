@@ -1,6 +1,6 @@
 """What happens on a simulated CML, as its telemetry tells it; controllers read people's activity from it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -48,6 +48,15 @@ class Telemetry:
     def forget_plans(self, node_ids: set[str], age: float) -> None:
         """Drop what was still to happen to these nodes at an age."""
         self._events = [event for event in self._events if event.age <= age or event.node_id not in node_ids]
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Everything that is known, also what is still to come."""
+        return self._events
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """Know what another one knew."""
+        self._events = list(events)
 
     def past(self, lab_id: str | None = None) -> Sequence[tuple[datetime, Event]]:
         """List what has happened, oldest first; everywhere, or in one lab."""

@@ -1,0 +1,112 @@
+"""The ledger of billing intervals: when which worker cost what.
+
+The interval that goes on is kept under its worker's uid, closed ones by when they ended. They stay when their worker is
+removed: they are the bill. Written in the commits of workers' steps (`companions`), read by `Plane.costs`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from lcm.control.records import CODEC, written
+from lcm.model.billing import Billing, BillingInterval, cut
+from lcm.model.prices import PriceBook
+from lcm.model.worker import LabWorker
+from lcm.store.base import ABSENT, Cursor, Delete, Entry, Op, Put, Store, everything
+
+OPEN: Final = "billing-open/"
+CLOSED: Final = "billing/"
+_STATES: Final[Mapping[str, Billing]] = {
+    "running": Billing.RUNNING,
+    "stopping": Billing.STOPPED,
+    "stopped": Billing.STOPPED,
+}
+"""What is paid for, by what EC2 says; in every other state nothing is."""
+
+
+def open_key(worker_id: str) -> str:
+    """Say where the interval of a worker is that goes on."""
+    return OPEN + worker_id
+
+
+def ops_for(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime) -> Sequence[Op]:
+    """Say how a worker's open interval becomes what it must be now; `entry` is the one that was read."""
+    known = CODEC.decode(entry.value, BillingInterval) if entry else None
+    wanted = _interval(worker, prices, now)
+    if _alike(known, wanted):
+        return ()
+    ops: list[Op] = []
+    if wanted is not None:
+        ops.append(Put(open_key(worker.metadata.uid), written(wanted), at=entry.revision if entry else ABSENT))
+    elif entry is not None:
+        ops.append(Delete(entry.key, at=entry.revision))
+    if known is not None:
+        # Another process's clock may have been ahead when it began.
+        closed = msgspec.structs.replace(known, until=max(now, known.since))
+        ops.append(Put(_closed_key(closed), written(closed)))
+    return ops
+
+
+async def read_costs(store: Store, *, since: datetime, until: datetime, now: datetime) -> Sequence[BillingInterval]:
+    """List what workers cost in a span, each interval cut to it, by worker and time."""
+    page = await everything(store, OPEN)
+    entries, cursor = list(page.entries), Cursor(page.revision, CLOSED + _stamp(since))
+    while cursor is not None:
+        page = await store.scan(CLOSED, cursor=cursor)
+        entries += page.entries
+        cursor = page.next
+    every = (cut(CODEC.decode(entry.value, BillingInterval), since, until, now) for entry in entries)
+    return sorted(
+        (one for one in every if one), key=lambda one: (one.namespace, one.worker_name, one.worker_id, one.since)
+    )
+
+
+def _interval(worker: LabWorker, prices: PriceBook, now: datetime) -> BillingInterval | None:
+    """Give the interval that begins now; None when nothing is to be paid."""
+    facts, aws = worker.status.ec2, worker.spec.aws
+    state, kind = _STATES.get(facts.state), facts.instance_type or aws.instance_type
+    if state is None:
+        return None
+    return BillingInterval(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        namespace=worker.metadata.namespace,
+        lab_track=worker.spec.lab_track,
+        region=aws.region,
+        instance_type=kind,
+        instance_id=facts.instance_id,
+        state=state,
+        usd_hourly=_hourly(worker, state, kind, prices),
+        since=now,
+    )
+
+
+def _hourly(worker: LabWorker, state: Billing, kind: str, prices: PriceBook) -> Decimal | None:
+    region = worker.spec.aws.region
+    disk = prices.disk_hourly(worker.spec.aws.root_volume, region)
+    if state is Billing.STOPPED or disk is None:
+        return disk
+    machine = prices.hourly(region, kind)
+    return None if machine is None else machine + disk
+
+
+def _alike(known: BillingInterval | None, wanted: BillingInterval | None) -> bool:
+    if known is None or wanted is None:
+        return known is wanted
+    return (known.state, known.instance_id, known.instance_type) == (
+        wanted.state,
+        wanted.instance_id,
+        wanted.instance_type,
+    )
+
+
+def _closed_key(interval: BillingInterval) -> str:
+    assert interval.until is not None, "it is closed"
+    return f"{CLOSED}{_stamp(interval.until)}/{interval.worker_id}/{_stamp(interval.since)}"
+
+
+def _stamp(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}"

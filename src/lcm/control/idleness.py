@@ -1,0 +1,115 @@
+"""Judging whether a worker is idle by all that the plane knows, and warning before it is paused. Called by `local`."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from lcm.control.events import warned
+from lcm.control.ledger import Edit, Ledger, persistently
+from lcm.control.plane import Ref, WorkerRef
+from lcm.control.records import find, mentions, opened
+from lcm.control.reports import newest_of
+from lcm.model.idle import is_warning, judge, says_more
+from lcm.model.kinds import KINDS
+from lcm.model.rules import SETTINGS_NAME
+from lcm.model.session import LabletSession
+from lcm.model.settings import SystemSettings
+from lcm.model.worker import IdleVerdict, LabWorker
+from lcm.store.base import Store, everything
+
+_POLLS: Final = 3
+_SHORTEST: Final = timedelta(minutes=3)
+_SESSIONS: Final = f"{KINDS['LabletSession'].plural}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """By what workers are judged: what the process was told, unless the SystemSettings object says otherwise."""
+
+    boot_minutes: int = 20
+    instantiation_minutes: int = 15
+    buffer_minutes: int = 5
+    poll_seconds: int = 60
+    threshold_minutes: int = 30
+    """What workers whose authors said nothing were given."""
+    wished_minutes: int | None = None
+    """What those have instead, because the settings changed since."""
+
+    @property
+    def horizon(self) -> timedelta:
+        """How long before a session its worker must not be paused any more: it would not be back in time."""
+        return timedelta(minutes=self.boot_minutes + self.instantiation_minutes + self.buffer_minutes)
+
+    @property
+    def stale_after(self) -> timedelta:
+        """How old a measurement may be that still says something."""
+        return max(_POLLS * timedelta(seconds=self.poll_seconds), _SHORTEST)
+
+    def threshold(self, worker: LabWorker) -> timedelta:
+        """Say how long nothing must happen on a worker before it is idle.
+
+        What its spec says counts, unless that is what the process gives to all: then the SystemSettings object wins.
+        """
+        own = worker.spec.idle.threshold_minutes
+        if self.wished_minutes is not None and own == self.threshold_minutes:
+            own = self.wished_minutes
+        return timedelta(minutes=own)
+
+    def under(self, system: SystemSettings | None) -> "Judgement":
+        """Put over it what the SystemSettings object says."""
+        if system is None:
+            return self
+        scheduler, monitoring = system.spec.scheduler, system.spec.monitoring
+        return Judgement(
+            boot_minutes=scheduler.worker_bootup_delay_minutes or self.boot_minutes,
+            instantiation_minutes=scheduler.lablet_instantiation_delay_minutes or self.instantiation_minutes,
+            buffer_minutes=self.buffer_minutes,
+            poll_seconds=monitoring.metrics_poll_interval_seconds or self.poll_seconds,
+            threshold_minutes=self.threshold_minutes,
+            wished_minutes=system.spec.idle.threshold_minutes,
+        )
+
+
+USUAL: Final = Judgement()
+
+
+async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement) -> IdleVerdict:
+    """Judge a worker, keep the verdict if it says anything new, and warn once before a pause."""
+
+    async def attempt() -> IdleVerdict:
+        record = await ledger.need(ref)
+        worker, now = record.resource, ledger.clock.now()
+        by = usual.under(await _settings(ledger.store))
+        verdict = judge(
+            worker,
+            await newest_of(ledger, worker),
+            await _sessions(ledger.store, worker),
+            now,
+            horizon=by.horizon,
+            stale_after=by.stale_after,
+            threshold=by.threshold(worker),
+        )
+        if not says_more(verdict, worker.status.idle):
+            return verdict
+        after = msgspec.structs.replace(worker, status=msgspec.structs.replace(worker.status, idle=verdict))
+        told = [warned(worker, verdict, now=now)] if is_warning(verdict, worker.status.idle) else []
+        # At the revision that was judged: what happened to the worker meanwhile may be what it is not idle by.
+        await ledger.commit(Edit(record, after), told=told, reported=True)
+        return verdict
+
+    return await persistently(attempt, unless=lambda _: False)
+
+
+async def _settings(store: Store) -> SystemSettings | None:
+    record = await find(store, Ref(SystemSettings, SETTINGS_NAME))
+    return record.resource if record else None
+
+
+async def _sessions(store: Store, worker: LabWorker) -> list[LabletSession]:
+    """Read the sessions that are on a worker, or meant for it."""
+    uid = worker.metadata.uid
+    page = await everything(store, _SESSIONS)
+    some = (opened(entry, LabletSession) for entry in page.entries if mentions(entry, uid))
+    return [one for one in some if one.status.worker_id == uid]

@@ -1,0 +1,80 @@
+"""Who is on a worker: no step takes a machine away from under a session that was put there at the same moment.
+
+Both sides touch the worker's guard: a session's step that comes onto a worker or leaves it, and a worker's step after
+which sessions cannot go on. Used by `companions`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from lcm.control.plane import ref_of
+from lcm.control.records import mentions, opened
+from lcm.model.errors import IllegalStep
+from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.store.base import ABSENT, Entry, Op, Put, Store, everything
+
+_LIVE: Final = ON_WORKER | {SessionPhase.SCHEDULED}
+_P: Final = WorkerPhase
+_AWAY: Final = frozenset({_P.STOPPING, _P.STARTING, _P.FAILED})
+_DRAINED: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The guard of a worker as it was before its sessions were read."""
+
+    guard: Entry | None
+    sessions: Sequence[LabletSession]
+
+
+def guard_key(worker_id: str) -> str:
+    """Say which key all touch who come onto a worker, leave it or take it away."""
+    return f"occupied/{worker_id}"
+
+
+def worker_of(session: LabletSession) -> str | None:
+    """Name the worker that something of a session is on, or is promised to be."""
+    return session.status.worker_id if session.status.phase in _LIVE else None
+
+
+def touched(before: LabletSession, after: LabletSession) -> Sequence[Op]:
+    """Tell those who take a worker away that a session came onto it, or left it."""
+    old, new = worker_of(before), worker_of(after)
+    if old == new:
+        return ()
+    return [Put(guard_key(one), after.metadata.uid.encode()) for one in (old, new) if one is not None]
+
+
+def spoils(before: LabWorker, after: LabWorker, now: datetime) -> bool:
+    """Tell whether a step would end what is on the worker before anybody promised that it may.
+
+    What somebody did to the machine by hand is a fact, and no step that reports it is held back.
+    """
+    source, target = before.status.phase, after.status.phase
+    if source in HOSTING:
+        return target in _AWAY
+    deadline = before.status.drain_deadline_at
+    return source is _P.DRAINING and target in _DRAINED and (deadline is None or now < deadline)
+
+
+async def look(store: Store, worker: LabWorker) -> Occupancy:
+    """Read who is on a worker; the guard first, so that whoever comes later is noticed."""
+    uid = worker.metadata.uid
+    guard = await store.get(guard_key(uid))
+    page = await everything(store, "lablet-sessions/")
+    sessions = (opened(entry, LabletSession) for entry in page.entries if mentions(entry, uid))
+    return Occupancy(guard, [one for one in sessions if worker_of(one) == uid])
+
+
+def vacated(before: LabWorker, after: LabWorker, seen: Occupancy) -> Sequence[Op]:
+    """Let a worker be taken away that nobody is on; IllegalStep while there is somebody."""
+    if seen.sessions:
+        named = ", ".join(f"{ref_of(one)} ({one.status.phase})" for one in seen.sessions[:_NAMED])
+        more = f" and {len(seen.sessions) - _NAMED} more" if len(seen.sessions) > _NAMED else ""
+        step = f"LabWorker {before.status.phase} -> {after.status.phase}"
+        raise IllegalStep(f"{step}: {named}{more} must end first, or be drained")
+    return (Put(guard_key(after.metadata.uid), b"", at=seen.guard.revision if seen.guard else ABSENT),)

@@ -1,0 +1,402 @@
+"""How often a controller looks at what, and what its errors mean for the next look."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from backstage import ROOT, Stage, service
+from lcm.control.plane import Ref
+from lcm.controllers.cache import Cache
+from lcm.controllers.runtime import DONE, LATEST, Again, Runtime, after, at
+from lcm.controllers.together import ended, together
+from lcm.model.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
+from lcm.model.pool import WorkerTemplate
+from lcm.sim.loop import VirtualClock, run
+from planes import NOW, template
+
+HOURLY = timedelta(hours=1)
+
+
+@dataclass
+class World:
+    """A controller over templates that writes down when it looked at what."""
+
+    stage: Stage
+    cache: Cache
+    said: dict[str, list[Again | BaseException]] = field(default_factory=dict)
+    slow: dict[str, float] = field(default_factory=dict)
+    looks: list[tuple[str, float]] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+    most: int = 0
+    chance: float = 0.5
+    runtime: Any = None
+
+    async def reconcile(self, one: Ref[WorkerTemplate]) -> Again:
+        assert one.name not in self.busy, "looked at twice at once"
+        self.looks.append((one.name, now()))
+        self.busy.append(one.name)
+        self.most = max(self.most, len(self.busy))
+        try:
+            await asyncio.sleep(self.slow.get(one.name, 0))
+            says = self.said.get(one.name, [])
+            answer = says.pop(0) if len(says) > 1 else says[0] if says else DONE
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+        finally:
+            self.busy.remove(one.name)
+
+    def times(self, name: str) -> list[float]:
+        return [round(moment, 3) for one, moment in self.looks if one == name]
+
+    def gaps(self, name: str) -> list[float]:
+        times = self.times(name)
+        return [round(later - earlier, 3) for earlier, later in zip(times, times[1:], strict=False)]
+
+    async def make(self, *names: str) -> None:
+        for name in names:
+            await self.stage[ROOT].create(template(name))
+
+    async def label(self, name: str, value: str) -> None:
+        await self.stage[ROOT].patch(ref(name), {"metadata": {"labels": {"value": value}}})
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def ref(name: str) -> Ref[WorkerTemplate]:
+    return Ref(WorkerTemplate, name)
+
+
+def play(
+    body: Callable[[World], Awaitable[None]],
+    *names: str,
+    concurrency: int = 16,
+    resync: timedelta | Callable[[], timedelta] = HOURLY,
+) -> None:
+    async def main() -> None:
+        stage = Stage(clock=VirtualClock())
+        cache = Cache(stage[service("worker-controller")], WorkerTemplate)
+        world = World(stage, cache)
+        await world.make(*names)
+        world.runtime = Runtime(
+            "templates",
+            world.reconcile,
+            cache,
+            WorkerTemplate,
+            clock=VirtualClock(),
+            chance=lambda: world.chance,
+            concurrency=concurrency,
+            resync=resync,
+        )
+        following = asyncio.create_task(cache.run())
+        try:
+            await body(world)
+        finally:
+            await ended([following])
+
+    run(main, start=NOW)
+
+
+def running(body: Callable[[World], Awaitable[None]]) -> Callable[[World], Awaitable[None]]:
+    """Let the controller run while the body does, to the end of which nothing may rise."""
+
+    async def around(world: World) -> None:
+        task = asyncio.create_task(world.runtime.run())
+        await body(world)
+        assert not task.done(), "the controller ended"
+        await ended([task])
+
+    return around
+
+
+def test_everything_is_looked_at_at_the_start_and_then_what_changes() -> None:
+    @running
+    async def body(world: World) -> None:
+        await asyncio.sleep(5)
+        assert sorted(world.looks) == [("a", 0), ("b", 0)]
+        await world.label("b", "new")
+        await world.make("c")
+        await asyncio.sleep(5)
+        assert world.looks[2:] == [("b", 5), ("c", 5)]
+        await world.stage[ROOT].delete(ref("c"))
+        await asyncio.sleep(5)
+        assert set(world.looks[4:]) == {("c", 10)}, "what goes is looked at too"
+        assert world.runtime.looks == len(world.looks)
+        assert world.runtime.looked_at == NOW + timedelta(seconds=10)
+
+    play(body, "a", "b")
+
+
+def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again_and_never_twice_at_once() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.slow["a"] = 10
+        await asyncio.sleep(2)
+        for number in range(5):
+            await world.label("a", str(number))
+            world.runtime.poke(ref("a"))
+        await asyncio.sleep(60)
+        assert world.times("a") == [0, 10]
+
+    play(body, "a")
+
+
+def test_lesson_29_one_slow_key_blocks_no_other() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.slow["stuck"] = 1e5
+        await asyncio.sleep(1)
+        for number in range(20):
+            await world.label("a", str(number))
+            await asyncio.sleep(1)
+        assert len(world.times("a")) == 21
+        assert world.times("stuck") == [0]
+
+    play(body, "a", "stuck", concurrency=2)
+
+
+def test_only_so_many_are_looked_at_at_once() -> None:
+    names = [f"t{number}" for number in range(10)]
+
+    @running
+    async def body(world: World) -> None:
+        world.slow.update(dict.fromkeys(names, 7))
+        await asyncio.sleep(1)
+        assert world.runtime.waiting == 7
+        await asyncio.sleep(60)
+        assert world.most == 3
+        assert sorted(name for name, _ in world.looks) == sorted(names)
+        assert world.runtime.waiting == 0
+
+    play(body, *names, concurrency=3)
+
+
+def test_a_controller_says_when_it_wants_to_look_again() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said = {
+            "after": [after(timedelta(seconds=7)), after(timedelta(seconds=3)), DONE],
+            "at": [at(NOW + timedelta(minutes=1), NOW), at(NOW, NOW + timedelta(minutes=1)), DONE],
+        }
+        await asyncio.sleep(600)
+        assert world.times("after") == [0, 7, 10]
+        assert world.times("at") == [0, 60, 60]
+
+    play(body, "after", "at")
+
+
+def test_what_has_nothing_to_do_is_looked_at_once_in_a_while_and_not_all_at_one_moment() -> None:
+    @running
+    async def body(world: World) -> None:
+        for world.chance in (0.0, 0.9):
+            await asyncio.sleep(95)
+        assert world.gaps("a") == [27, 27, 27, 27, 32.4, 32.4]
+
+    play(body, "a", resync=timedelta(seconds=30))
+
+
+def test_the_interval_may_change_meanwhile() -> None:
+    spans = [timedelta(seconds=100)]
+
+    @running
+    async def body(world: World) -> None:
+        await asyncio.sleep(150)
+        spans[0] = timedelta(seconds=10)
+        await asyncio.sleep(75)
+        assert world.times("a") == [0, 100, 200, 210, 220]
+
+    play(body, "a", resync=lambda: spans[0])
+
+
+def test_what_is_gone_is_not_looked_at_once_in_a_while() -> None:
+    @running
+    async def body(world: World) -> None:
+        await asyncio.sleep(1)
+        await world.stage[ROOT].delete(ref("a"))
+        await asyncio.sleep(1000)
+        assert set(world.times("a")) == {0, 1}
+
+    play(body, "a", resync=timedelta(seconds=30))
+
+
+@pytest.mark.parametrize(
+    ("error", "gaps"),
+    [
+        (Conflict("workers/a", wanted=1, found=2), [0, 0.25, 0.5, 1, 2, 4, 6.25, 6.25]),
+        (Relist("compacted"), [0, 0.25, 0.5, 1, 2, 4, 6.25, 6.25]),
+        (Unreachable("no answer"), [1.25, 2.5, 5, 10, 20, 40, 80, 160]),
+        (Throttled("slow down", after=timedelta(minutes=20)), [1500, 1500, 1500]),
+        (Later("booting", after=timedelta(seconds=10)), [12.5, 25, 50, 100, 200, 375, 375]),
+        (Stuck("LicenceTokenRefused", "ask somebody"), [6.25, 12.5, 25, 50, 100, 200, 375, 375]),
+        (NoRoom("no capacity"), [6.25, 12.5, 25, 50, 100, 200, 375, 375]),
+    ],
+)
+def test_each_error_has_its_pace(error: Exception, gaps: list[float]) -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [error]
+        await asyncio.sleep(sum(gaps) + 1)
+        assert world.gaps("a")[: len(gaps)] == gaps
+        assert world.runtime.troubled == 1
+
+    with capture_logs():
+        play(body, "a", resync=timedelta(days=1))
+
+
+def test_two_that_fail_at_the_same_moment_come_back_at_different_ones() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said = {"a": [Unreachable("no answer"), DONE], "b": [Unreachable("no answer"), DONE]}
+        numbers = iter([0.2, 0.9])
+        world.runtime._chance = lambda: next(numbers, 0.5)
+        await asyncio.sleep(10)
+        assert len({gap for name in "ab" for gap in world.gaps(name)}) == 2
+
+    play(body, "a", "b")
+
+
+def test_a_success_ends_the_back_off() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [*[Unreachable("no answer")] * 3, after(timedelta(seconds=1)), Unreachable("no answer"), DONE]
+        await asyncio.sleep(600)
+        assert world.gaps("a") == [1.25, 2.5, 5, 1, 1.25]
+        assert world.runtime.troubled == 0
+
+    play(body, "a")
+
+
+def test_a_change_is_not_kept_waiting_by_the_back_off() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [Stuck("TokenRefused", "write another"), DONE]
+        await asyncio.sleep(1)
+        await world.label("a", "mended")
+        await asyncio.sleep(600)
+        assert world.times("a") == [0, 1], "and the look that was planned is not made besides"
+
+    play(body, "a")
+
+
+def test_what_is_gone_is_done_with() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [Unreachable("no answer"), Gone("not there")]
+        await asyncio.sleep(1000)
+        assert world.times("a") == [0, 1.25]
+        assert world.runtime.troubled == 0
+
+    play(body, "a")
+
+
+def test_what_goes_wrong_is_told_once_for_each_change() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [
+            Conflict("workers/a", wanted=1, found=2),
+            *[Unreachable("no answer")] * 3,
+            *[Stuck("TokenRefused", "write another")] * 2,
+            DONE,
+        ]
+        await asyncio.sleep(1200)
+
+    with capture_logs() as logs:
+        play(body, "a")
+    told = [(one["event"], one["log_level"], one.get("error")) for one in logs]
+    assert told == [
+        ("controller started", "info", None),
+        ("cannot go on", "warning", "Unreachable: no answer"),
+        ("cannot go on", "error", "Stuck: write another"),
+        ("goes on again", "info", None),
+        ("controller stopped", "info", None),
+    ]
+    assert logs[1]["object"] == "worker-templates/default/a"
+    assert logs[3]["failures"] == 6
+
+
+@pytest.mark.parametrize("error", [Deposed("over"), AssertionError("a bug"), KeyError("nobody expects this")])
+def test_what_nobody_can_wait_for_rises_and_ends_everything(error: Exception) -> None:
+    async def body(world: World) -> None:
+        world.said["bad"] = [error]
+        world.slow["slow"] = 1e5
+        with pytest.raises(type(error)) as caught:
+            await world.runtime.run()
+        assert caught.value is error
+        assert world.busy == [], "what was under way was ended"
+        await world.label("slow", "new")
+        await asyncio.sleep(10_000)
+        assert len(world.looks) == 2, "nothing is looked at afterwards"
+
+    play(body, "bad", "slow")
+
+
+def test_a_refusal_says_what_must_change() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["a"] = [Invalid(), DONE]
+        await asyncio.sleep(60)
+        assert world.gaps("a") == [6.25]
+
+    play(body, "a")
+
+
+def test_a_controller_may_run_again_after_it_was_stopped() -> None:
+    async def body(world: World) -> None:
+        world.said["a"] = [after(timedelta(seconds=50))]
+        for _ in range(2):
+            task = asyncio.create_task(world.runtime.run())
+            await asyncio.sleep(10)
+            await ended([task])
+            await asyncio.sleep(1000)
+        assert world.times("a") == [0, 1010]
+
+    play(body, "a")
+
+
+def test_work_side_by_side_ends_with_the_first_error_and_a_cancellation_is_never_lost() -> None:
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.sleep(1e5)
+        finally:
+            raise Deposed("over")
+
+    async def fail() -> None:
+        raise Unreachable("no answer")
+
+    async def main() -> None:
+        with pytest.raises(Unreachable):
+            await together(fail_when_cancelled(), fail())
+        task = asyncio.create_task(together(fail_when_cancelled(), asyncio.sleep(1e5)))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    run(main)
+
+
+def test_whoever_is_told_twice_to_end_still_waits_for_what_it_began() -> None:
+    async def linger() -> None:
+        try:
+            await asyncio.sleep(1e5)
+        finally:
+            await asyncio.sleep(10)
+
+    async def main() -> None:
+        task = asyncio.create_task(together(linger()))
+        for _ in range(3):
+            await asyncio.sleep(1)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert now() == 11
+
+    run(main)
