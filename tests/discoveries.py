@@ -10,7 +10,7 @@ from typing import Any
 from backstage import ROOT, Stage, service
 from clouds import HERE, THERE
 from lcm.config import Settings, effective
-from lcm.control.plane import WorkerRef
+from lcm.control.plane import Plane, WorkerRef
 from lcm.controllers.cache import Cache
 from lcm.controllers.discover import Discovery
 from lcm.model.machine import WORKER_CONTROLLER
@@ -61,14 +61,14 @@ class Seeking:
     async def alerts(self) -> Sequence[tuple[str, str, str]]:
         return [(one.alert, one.name, one.reason) for one in await self.stage[ROOT].alerts()]
 
-    def discovery(self, cache: Cache, cloud: Compute | None = None) -> Discovery:
+    def discovery(self, cache: Cache, cloud: Compute | None = None, plane: Plane | None = None) -> Discovery:
         """Make one that decides by the settings object as far as the cache knows it."""
 
         def settings() -> Settings:
             return effective(self.said, next(iter(cache.all(SystemSettings)), None))
 
         return Discovery(
-            self.stage[BY],
+            plane or self.stage[BY],
             cache,
             cloud or self.cloud,
             clock=self.stage.clock,

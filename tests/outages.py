@@ -3,6 +3,7 @@
 import asyncio
 
 from lcm.model.errors import LcmError, Relist
+from lcm.store.base import Lease
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
 
@@ -14,6 +15,8 @@ class FallibleStore(MemoryStore):
         super().__init__(backlog=backlog)
         self.down: LcmError | None = None
         self.latency_seconds = 0.0
+        self.renewal_seconds = 0.0
+        """How long the answer to a renewal is under way."""
         self.asked = 0
 
     def cut(self) -> None:
@@ -24,6 +27,10 @@ class FallibleStore(MemoryStore):
         """Tell who holds a lease at this very moment."""
         held = self._leases.get(lease)
         return held.lease.holder if held else None
+
+    async def renew(self, lease: Lease) -> None:
+        await super().renew(lease)
+        await asyncio.sleep(self.renewal_seconds)
 
     async def _begin(self) -> None:
         await super()._begin()

@@ -61,6 +61,7 @@ MISSION = {
     "ETCD_ENDPOINTS": Set("etcd:2380,https://other:2379", "etcd:2380,https://other:2379"),
 }
 OURS = {
+    "CML_LICENSE_SEATS": Set("12", "12"),
     "LCM_DATA_DIR": Set("somewhere", "somewhere"),
     "LCM_HOST": Set("0.0.0.0", "0.0.0.0"),
     "LCM_PORT": Set("8031", "8031"),
@@ -96,7 +97,7 @@ OURS = {
     "ETCD_SERVER_NAME": Set("etcd.example.org", "etcd.example.org"),
 }
 NAMED = FIRST_PLAN | WORKER_CONTROLLER | ALLOCATOR | MISSION | OURS
-FILES = ("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
+FILES = ("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE", "PRICE_BOOK")
 """Variables whose values are files that must exist."""
 
 

@@ -21,9 +21,11 @@ from lcm import serving
 from lcm.api.app import Api
 from lcm.api.limits import Limits
 from lcm.config import Settings
-from lcm.config_documents import document_defaults, referred
+from lcm.config_documents import LICENSE_TOKEN, document_defaults, referred
+from lcm.config_prices import read_prices
 from lcm.control.allocator import ResourceAllocator
 from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
+from lcm.control.companions import Fleet
 from lcm.control.housekeeping import Housekeeping
 from lcm.control.installation import installation
 from lcm.control.local import ControlPlane
@@ -37,6 +39,7 @@ from lcm.data_folder import STORE, claimed
 from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Fault, Invalid, Refused
 from lcm.model.identity import Caller, Role
+from lcm.model.licence import token_id
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
 from lcm.providers.seal_keys import ensure_keys
@@ -168,7 +171,8 @@ async def _running(store: Store, settings: Settings, usual_port: int, *, alone: 
         undo.push_async_callback(tokens.close)
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
         secrets = await undo.enter_async_context(_secrets(settings, keys))
-        control = ControlPlane(store, clock=clock, defaults=document_defaults(settings), sealer=keys)
+        fleet = await asyncio.to_thread(_fleet, settings)
+        control = ControlPlane(store, clock=clock, defaults=document_defaults(settings), sealer=keys, fleet=fleet)
         built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
         house = House(_reach(settings), built_in)
         outbound = Outbound(house.reach)
@@ -238,6 +242,11 @@ def _aws_secrets(settings: Settings) -> "AwsSecrets":
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
     keys = (key, secret) if key and secret else None
     return AwsSecrets(region=settings.aws_region, clock=SystemClock(), keys=keys)
+
+
+def _fleet(settings: Settings) -> Fleet:
+    seats = settings.cml_license_seats
+    return Fleet({} if seats is None else {token_id(LICENSE_TOKEN): seats}, read_prices(settings.price_book))
 
 
 def verifier_of(settings: Settings) -> "Verifier | None":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
+from lcm.config_prices import read_prices
 from lcm.config_values import Settings
 from lcm.model.addresses import Reach, networks
 from lcm.model.bearer import trouble
@@ -62,6 +63,14 @@ def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
         if path is not None and not path.is_file():
             yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
     yield from _together("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
+
+
+@_about("PRICE_BOOK")
+def _prices_can_be_read(settings: Settings) -> Iterator[Fault]:
+    try:
+        read_prices(settings.price_book)
+    except Invalid as error:
+        yield from error.faults
 
 
 @_about("ETCD_USER", "ETCD_PASSWORD")

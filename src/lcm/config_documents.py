@@ -10,6 +10,7 @@ from lcm.model.pool import CapacityThresholds, LabWorkerPoolSpec
 from lcm.model.secret import Secret
 from lcm.model.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorkerSpec
 
+LICENSE_TOKEN: Final = "env:CML_LICENSE_TOKEN"  # noqa: S105 - where it is, not what it is
 _USUAL_WORKER: Final = LabWorkerSpec()
 _USUAL_POOL: Final = LabWorkerPoolSpec(lab_track="", template="none")
 
@@ -59,7 +60,7 @@ def _cml(settings: Settings) -> CmlSpec:
     return CmlSpec(
         admin_username=settings.cml_worker_api_username or settings.cml_admin_username,
         admin_password="env:CML_WORKER_API_PASSWORD" if own else _USUAL_WORKER.cml.admin_password,
-        license_token="env:CML_LICENSE_TOKEN" if settings.cml_license_token else None,
+        license_token=LICENSE_TOKEN if settings.cml_license_token else None,
     )
 
 

@@ -186,6 +186,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     cml_worker_api_username: Annotated[Word | None, "wins over CML_ADMIN_USERNAME"] = None
     cml_worker_api_password: Annotated[Secret | None, "wins over CML_ADMIN_PASSWORD"] = None
     cml_license_token: Annotated[Secret | None, "registration token of CML's smart licence"] = None
+    cml_license_seats: Annotated[
+        Amount | None, "workers that this token may license at once; if not set, as many as ask"
+    ] = None
+
+    price_book: Annotated[
+        Path | None, "TOML file of prices that win over the built-in ones: [hourly.REGION] TYPE = DOLLARS"
+    ] = None
 
     total_cpu_cores: Annotated[Cores, "CPU cores that the resource allocator may give away"] = 32.0
     total_memory_gb: Annotated[Amount, "memory that the resource allocator may give away, in GB"] = 128
@@ -218,6 +225,7 @@ HEADINGS: Final = {
     "webhook_networks": "Sinks",
     "aws_region": "AWS",
     "cml_admin_username": "CML",
+    "price_book": "Money",
     "total_cpu_cores": "The resource allocator",
 }
 """Groups of variables, each by its first field."""

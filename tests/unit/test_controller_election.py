@@ -190,12 +190,28 @@ def test_lesson_9_without_a_store_there_is_no_leader() -> None:
     play(body)
 
 
-def test_a_leader_that_loses_the_store_stops_before_another_can_begin() -> None:
-    async def act_without_writing(world: World, _: Plane) -> None:
-        while True:
-            await world.outside.do("one", "")
-            await asyncio.sleep(0.1)
+async def act_without_writing(world: World, _: Plane) -> None:
+    while True:
+        await world.outside.do("one", "")
+        await asyncio.sleep(0.1)
 
+
+def test_a_term_counts_from_when_its_renewal_was_asked_for_and_not_from_the_answer() -> None:
+    async def body(world: World) -> None:
+        world.store.renewal_seconds = 6
+        host, election, _ = start(world, "one", partial(act_without_writing, world))
+        await asyncio.sleep(TTL * 4 / 5)
+        assert election.leading, "the first renewal was answered"
+        world.store.down = Unreachable("no answer")
+        await asyncio.sleep(2 * TTL)
+        asked_at = TTL / 3
+        assert max(moment for *_, moment in world.outside.done) == pytest.approx(asked_at + TTL * 4 / 5, abs=0.2)
+        host.kill()
+
+    play(body)
+
+
+def test_a_leader_that_loses_the_store_stops_before_another_can_begin() -> None:
     async def body(world: World) -> None:
         host, election, _ = start(world, "one", partial(act_without_writing, world))
         await asyncio.sleep(60)

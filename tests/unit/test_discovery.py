@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 import given
 from backstage import ROOT
 from clouds import HERE, THERE
-from discoveries import Seeking, running
+from discoveries import BY, Seeking, running
 from lcm.config import Settings
 from lcm.control.plane import Ref
 from lcm.controllers.worker.launching import pending
@@ -288,10 +288,13 @@ def test_a_deposed_leader_ends_its_term() -> None:
     async def main() -> None:
         world = Seeking()
         world.launch()
-        world.cloud.fail_next("list_by_image", Deposed("the term is over"))
+        world.launch(THERE)
+        lease = await world.stage[BY].acquire("worker-controller", "me", ttl_seconds=15)
+        assert lease is not None
+        await world.stage[BY].release(lease)
         async with world.cached() as cache:
             with pytest.raises(Deposed):
-                await world.discovery(cache).run()
+                await world.discovery(cache, plane=world.stage[BY].under(lease.fence())).run()
         assert await world.names() == []
 
     run(main)

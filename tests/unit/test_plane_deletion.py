@@ -429,7 +429,7 @@ def test_deleting_survives_a_crash_anywhere(tell: Callable[[str], None]) -> None
 
 @dataclass
 class Race:
-    """A world in which the first to come uses something and the second deletes it."""
+    """A world in which the first to come uses something and the second deletes it, or the other way round."""
 
     stage: Stage
     use: Callable[[Stage], Awaitable[object]]
@@ -482,7 +482,17 @@ async def complaining() -> Race:
     )
 
 
-@pytest.mark.parametrize("world", [booking, measuring, complaining])
+async def measured_meanwhile() -> Race:
+    race = await measuring()
+    return Race(race.stage, use=race.end, end=race.use)
+
+
+async def complained_of_meanwhile() -> Race:
+    race = await complaining()
+    return Race(race.stage, use=race.end, end=race.use)
+
+
+@pytest.mark.parametrize("world", [booking, measuring, complaining, measured_meanwhile, complained_of_meanwhile])
 def test_who_slept_through_the_end_of_what_they_use_leaves_nothing_behind(
     world: Callable[[], Awaitable[Race]], tell: Callable[[str], None]
 ) -> None:

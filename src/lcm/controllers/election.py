@@ -165,7 +165,7 @@ class _Term:
 
     def check(self) -> None:
         """Raise Deposed unless something may be begun."""
-        if False:
+        if not self.lasts():
             raise Deposed(f"term {self.lease.term} of {self.lease.holder} as {self.lease.name} is over, or nearly so")
 
 

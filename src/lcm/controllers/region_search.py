@@ -93,7 +93,7 @@ class RegionSearch:
 
     async def _lives(self, instance: Instance) -> bool:
         """Ask for one machine: between the list and the records it may have ended, and its record with it."""
-        found = await self._cloud.find(instance.region, instance.instance_id, launched_at=instance.launched_at)
+        found = await self._cloud.find(instance.region, instance.instance_id)
         return found is not None and found.state not in ENDING
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from lcm.controllers.worker.view import Decision, Failure, Unknown, View, Wait, move, note, soon
 from lcm.model.worker import Remedy, WorkerPhase
-from lcm.providers.compute import ENDING
+from lcm.providers.compute import ENDING, Instance
 
 _FIRST: Final = timedelta(minutes=1)
 _LONGEST_TEXT: Final = 2000
@@ -36,10 +36,15 @@ def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: AN
 def failing(view: View) -> Decision:
     """Go on with what is left: look for it, remove it, or try again."""
     status = view.status
+    if status.ec2.instance_id and (view.instance is None or _is_ending(view)):
+        ec2 = msgspec.structs.replace(status.ec2, instance_id="", state="terminated", gone_at=view.now)
+        return note(view, ec2=ec2) or soon(view)
     if view.deleted or _given_up(view):
-        return _ended(view)
+        return _ended(view, "deleted" if view.deleted else "given up")
+    if status.ec2.gone_at is not None and not ours(view):
+        return _ended(view, "its machine is gone, and was not ours to launch again")
     if status.remedy is Remedy.REPLACE and status.remedied_at is None:
-        return _removed(view, "replaced")
+        return _removed(view, "replaced") if status.ec2.instance_id else _again(view, "replaced: its machine is gone")
     if view.worker.metadata.generation != status.observed_generation:
         return _again(view, "tried again: the spec was changed", retry_count=0)
     if status.retry_at is None:
@@ -56,17 +61,13 @@ def _again(view: View, reason: str, **fields: Any) -> Decision:  # noqa: ANN401 
         return move(view, WorkerPhase.PENDING, reason, ec2=ec2, retry_at=None, **fields)
     if isinstance(view.instance, Unknown):
         return soon(view)
-    if view.instance is None or view.instance.state in ENDING:
-        ec2 = msgspec.structs.replace(status.ec2, instance_id="", state="terminated", gone_at=view.now)
-        return note(view, ec2=ec2) or soon(view)
-    if _ours(view) and status.retry_count > view.rules.same_machine:
+    if ours(view) and status.retry_count > view.rules.same_machine:
         return note(view, remedy=Remedy.REPLACE, remedied_at=None) or soon(view)
     reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
     return move(view, WorkerPhase.STARTING, reason, retry_at=None, **reboot, **fields)
 
 
-def _ended(view: View) -> Decision:
-    why = "deleted" if view.deleted else "given up"
+def _ended(view: View, why: str) -> Decision:
     if not view.status.ec2.instance_id:
         return move(view, WorkerPhase.TERMINATED, why)
     return _removed(view, why)
@@ -83,8 +84,13 @@ def _given_up(view: View) -> bool:
     status = view.status
     exhausted = status.retry_at is None and status.retry_count > view.rules.retries
     unchanged = view.worker.metadata.generation == status.observed_generation
-    return exhausted and unchanged and _ours(view) and bool(status.ec2.instance_id)
+    return exhausted and unchanged and ours(view) and bool(status.ec2.instance_id)
 
 
-def _ours(view: View) -> bool:
+def _is_ending(view: View) -> bool:
+    return isinstance(view.instance, Instance) and view.instance.state in ENDING
+
+
+def ours(view: View) -> bool:
+    """Tell whether we launched its machine; a stranger's is not ours to end."""
     return view.status.ec2.launch_attempt > 0

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.failing import failed
+from lcm.controllers.worker.failing import failed, ours
 from lcm.controllers.worker.launching import gone, stopped_by_hand
 from lcm.controllers.worker.view import BeginDrain, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
 from lcm.model.worker import Remedy, WorkerPhase
@@ -33,7 +33,7 @@ def ready(view: View) -> Decision:
 
 def active(view: View) -> Decision:
     """Serve, with sessions on it."""
-    if (first := hosting(view)) is not None:
+    if (first := _interrupted(view)) is not None:
         return first
     if not view.sessions:
         return move(view, WorkerPhase.READY, "no session is on it")
@@ -41,11 +41,9 @@ def active(view: View) -> Decision:
 
 
 def hosting(view: View) -> Decision | None:
-    """Judge what every worker that serves has in common; None: it may go on."""
-    if view.deleted:
-        return Do(BeginDrain())
-    if (ended := confirmed(view)) is not None:
-        return ended
+    """Judge what every worker that serves and has no session has in common; None: it may go on."""
+    if (first := _interrupted(view)) is not None:
+        return first
     if view.sessions:
         return None
     return _ill(view) or _paused(view) or _cured(view)
@@ -60,6 +58,10 @@ def confirmed(view: View) -> Decision | None:
     if view.instance.state is InstanceState.STOPPED:
         return stopped_by_hand(view, view.instance)
     return soon(view)
+
+
+def _interrupted(view: View) -> Decision | None:
+    return Do(BeginDrain()) if view.deleted else confirmed(view)
 
 
 def _paused(view: View) -> Decision | None:
@@ -79,8 +81,8 @@ def _ill(view: View) -> Decision | None:
     minutes = (view.now - since) // timedelta(minutes=1)
     ailing = f"unhealthy for {minutes} minutes"
     if status.remedy is Remedy.REBOOT:
-        failure = Failure("Unhealthy", f"{ailing} although it was rebooted at {status.remedied_at:%H:%M:%S}")
-        return failed(view, failure, remedy=Remedy.REPLACE, remedied_at=None)
+        failure = Failure("Unhealthy", f"{ailing} although it was rebooted")
+        return failed(view, failure, remedy=Remedy.REPLACE if ours(view) else Remedy.NONE, remedied_at=None)
     cml = msgspec.structs.replace(status.cml, ready=None, healthy=None)
     reason = f"{ailing}: it is rebooted"
     return move(view, WorkerPhase.STARTING, reason, remedy=Remedy.REBOOT, remedied_at=None, cml=cml)

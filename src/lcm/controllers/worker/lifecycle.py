@@ -24,6 +24,7 @@ from lcm.controllers.worker.view import (
     Deregister,
     Do,
     Effect,
+    Failure,
     Outcome,
     RebootMachine,
     Register,
@@ -113,7 +114,8 @@ class Lifecycle:
         decision = decide(view)
         if isinstance(decision, Do):
             outcome = await self._hands.do(view, decision.effect)
-            _log.info("effect", worker=worker.metadata.name, effect=type(decision.effect).__name__)
+            refusal = outcome.reason if isinstance(outcome, Failure) else None
+            _log.info("effect", worker=ref.name, effect=type(decision.effect).__name__, refused=refusal)
             decision = react(view, decision.effect, outcome)
         return await self._report(view, decision)
 

@@ -28,7 +28,7 @@ from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker, LabWorkerStatus
+from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
 from lcm.providers.compute import Compute, InstanceState
 from lcm.providers.hosts import Hosts
 
@@ -139,7 +139,9 @@ class Monitor:
         await ended([self._tasks.pop(ref)])
         self._last_activity.pop(ref, None)
         self._log.stopped(ref)
-        await self._hosts.forget(worker)
+        known = self._cache.get(ref)
+        if known is None or known.status.phase is WorkerPhase.TERMINATED:
+            await self._hosts.forget(worker)
 
     def _start(self, key: WorkerRef | str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,0 +1,386 @@
+"""Monitoring in virtual time: when workers are measured, what is reported, and what an outage changes: nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+import machines
+from backstage import ROOT
+from clouds import HERE
+from lcm.control.plane import Ref
+from lcm.controllers.worker.slots import fraction
+from lcm.model.errors import Deposed, Later, Throttled, Unreachable
+from lcm.model.resource import Metadata, Truth
+from lcm.model.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
+from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.compute import MachineMetrics
+from lcm.sim.cml.stats import Machine
+from lcm.sim.loop import run
+from lcm.store.base import Fence
+from monitored import Watched, minutes
+
+Body = Callable[[Watched], Awaitable[None]]
+HOUR = 60
+
+
+def in_virtual_time(body: Body) -> Callable[[], None]:
+    def test() -> None:
+        async def main() -> None:
+            await body(Watched())
+
+        run(main)
+
+    test.__name__ = body.__name__
+    return test
+
+
+@in_virtual_time
+async def test_every_worker_is_measured_once_an_interval_at_moments_that_are_spread_evenly(world: Watched) -> None:
+    names = [f"w{number}" for number in range(120)]
+    await world.add(*names)
+    async with world.monitoring():
+        await minutes(1)
+        world.hosts.asked.clear()
+        began = world.clock.now()
+        await minutes(3)
+    assert {len(world.hosts.moments(name)) for name in names} == {3}
+    thirds = [0, 0, 0]
+    for _, at in world.hosts.asked:
+        thirds[int((at - began).total_seconds() % 60 // 20)] += 1
+    assert min(thirds) > 60, thirds
+
+
+@in_virtual_time
+async def test_after_a_failover_a_worker_keeps_its_moment(world: Watched) -> None:
+    await world.add("w1")
+    for _ in range(2):
+        async with world.monitoring():
+            await minutes(2.3)
+    moments = [at.timestamp() % 60 for at in world.hosts.moments("w1")]
+    assert moments == [pytest.approx(fraction("uid-w1") * 60, abs=0.01)] * 4
+
+
+@in_virtual_time
+async def test_the_cloud_is_asked_once_a_region_and_interval(world: Watched) -> None:
+    await world.add(*(f"w{number}" for number in range(20)))
+    async with world.monitoring():
+        await minutes(10)
+    assert world.calls["list_owned"] in {10, 11}
+    assert world.calls["find"] == 0
+
+
+@in_virtual_time
+async def test_an_imported_machine_without_our_tag_is_looked_up_by_itself(world: Watched) -> None:
+    await world.add("w1")
+    await world.add("w2", tagged=False)
+    async with world.monitoring():
+        await minutes(3)
+    assert world.calls["find"] in {3, 4}
+    assert (await world.worker("w2")).status.ec2.instance_status == "ok"
+
+
+@in_virtual_time
+async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None:
+    await world.add("w1")
+    load = MachineMetrics(cpu_percent=7.0, network_in_bytes=10, network_out_bytes=20)
+    world.cloud.account.measure(HERE, await world.machine(), load)
+    async with world.monitoring():
+        await minutes(2)
+        found = await world.telemetry()
+    now = world.clock.now()
+    assert all(
+        at is not None and now - at < timedelta(seconds=130)
+        for at in (found.ec2_at, found.cloudwatch_at, found.cml_at, found.activity_at)
+    )
+    assert (found.network_in_bytes, found.network_out_bytes, found.running_nodes) == (10, 20, 0)
+    assert found.cpu_utilization is not None
+    assert found.memory_utilization is not None
+    assert found.uptime_seconds is not None
+    assert (found.active_labs_count, found.hosted_lab_ids) == (0, ())
+
+
+@in_virtual_time
+async def test_labs_that_run_activity_and_strangers_ports_are_seen(world: Watched) -> None:
+    await world.add("w1")
+    cml = world.fleet.cml(await world.machine())
+    lab, _ = cml.import_lab(machines.text(machines.node("R1", tags=["serial:5001", "pat:tcp:5002:22"])), _admin(cml))
+    async with world.monitoring():
+        await minutes(2)
+        idle = await world.telemetry()
+        cml.labs.start(lab)
+        started = world.clock.now()
+        await minutes(5)
+        busy = await world.telemetry()
+    assert (idle.active_labs_count, idle.hosted_lab_ids) == (0, (lab.id,))
+    assert (busy.active_labs_count, busy.running_nodes) == (1, 1)
+    assert busy.last_activity_at is not None
+    assert busy.last_activity_at >= started
+    assert (await world.worker()).status.foreign_ports == (5001, 5002)
+
+
+def _admin(cml: object) -> object:
+    return cml.users.administrator  # type: ignore[attr-defined]
+
+
+@in_virtual_time
+async def test_a_machine_stopped_by_hand_is_noticed_within_an_interval(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(1.5)
+        world.cloud.account.stop(HERE, await world.machine())
+        await minutes(1.2)
+        assert (await world.worker()).status.ec2.state in {"stopping", "stopped"}
+        await minutes(1)
+    worker = await world.worker()
+    assert worker.status.ec2.state == "stopped"
+    assert worker.status.phase is WorkerPhase.READY, "phases are the lifecycle's"
+
+
+@in_virtual_time
+async def test_a_machine_terminated_by_hand_is_noticed_also_when_it_is_listed_no_more(world: Watched) -> None:
+    await world.add("w1")
+    world.cloud.account.terminate(HERE, await world.machine())
+    await minutes(120)
+    async with world.monitoring():
+        await minutes(1)
+    assert (await world.worker()).status.ec2.state == "terminated"
+
+
+@in_virtual_time
+async def test_lesson_30_a_failed_list_changes_nothing(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(11)
+        before = await world.worker()
+        world.cloud.fail_next("list_owned", Unreachable("EC2 is away"), times=10_000)
+        world.cloud.fail_next("find", Unreachable("EC2 is away"), times=10_000)
+        measured = (await world.telemetry()).ec2_at
+        await minutes(HOUR)
+        assert await world.worker() == before
+        found = await world.telemetry()
+    assert found.ec2_at is not None
+    assert measured is not None
+    assert found.ec2_at - measured < timedelta(minutes=2), "what EC2 said last, with its age"
+    assert found.cml_at is not None
+    assert world.clock.now() - found.cml_at < timedelta(minutes=2)
+
+
+@in_virtual_time
+async def test_an_hour_without_cml_is_one_change_and_no_loss(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(3)
+        before, host = await world.telemetry(), await world.host()
+        for verb in ("stats", "health", "all_nodes", "activity"):
+            host.fail_next(verb, Unreachable("no answer"), times=60)
+        await minutes(5)
+        silent = await world.worker()
+        await minutes(50)
+        assert await world.worker() == silent
+        kept = await world.telemetry()
+        assert (await world.condition(WorkerCondition.REACHABLE)).status is Truth.FALSE
+        await minutes(10)
+        assert (await world.condition(WorkerCondition.REACHABLE)).status is Truth.TRUE
+    assert silent.status.unhealthy_since is None
+    assert silent.status.cml.healthy is True
+    assert kept.cml_at is not None
+    assert before.cml_at is not None
+    assert kept.cml_at - before.cml_at < timedelta(minutes=2)
+    assert kept.memory_utilization == before.memory_utilization
+
+
+@in_virtual_time
+async def test_what_an_answer_leaves_open_is_not_reported_as_zero(world: Watched) -> None:
+    await world.add("w1")
+    host = await world.host()
+    host.fail_next("all_nodes", Throttled("later"), times=10)
+    async with world.monitoring():
+        await minutes(2)
+        found = await world.telemetry()
+    assert (found.active_labs_count, found.running_nodes, found.cml_at) == (None, None, None)
+
+
+@in_virtual_time
+async def test_cml_that_says_it_is_unhealthy_is_so_since_then_and_until_it_says_otherwise(world: Watched) -> None:
+    await world.add("w1")
+    cml = world.fleet.cml(await world.machine())
+    async with world.monitoring():
+        await minutes(2)
+        assert (await world.condition(WorkerCondition.HEALTH_CHECK_PASSED)).status is Truth.TRUE
+        cml.ailments.append("libvirt")
+        await minutes(1.1)
+        ill = await world.worker()
+        said = await world.condition(WorkerCondition.HEALTH_CHECK_PASSED)
+        await minutes(5)
+        assert (await world.worker()).status.unhealthy_since == ill.status.unhealthy_since
+        cml.ailments.clear()
+        await minutes(1.1)
+    assert ill.status.unhealthy_since is not None
+    assert said.status is Truth.FALSE
+    assert "libvirt" in said.message
+    assert (await world.worker()).status.unhealthy_since is None
+
+
+@in_virtual_time
+async def test_a_failed_status_check_is_unhealthy_too(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(2)
+        world.cloud.account.impair(HERE, await world.machine())
+        await minutes(1.1)
+        worker = await world.worker()
+    assert worker.status.ec2.instance_status == "impaired"
+    assert worker.status.unhealthy_since is not None
+    assert (await world.condition(WorkerCondition.HEALTH_CHECK_PASSED)).reason == "StatusCheckFailed"
+
+
+@in_virtual_time
+async def test_a_licence_registered_and_given_back_by_hand_is_noticed(world: Watched) -> None:
+    await world.add("w1")
+    host = await world.host()
+    async with world.monitoring():
+        await minutes(2)
+        await host.register(product="CML_Enterprise", token=_secret())
+        await minutes(2)
+        licensed = (await world.worker()).status.cml
+        await host.deregister()
+        await minutes(2)
+    assert (licensed.licensed, licensed.license_status) == (True, "IN_COMPLIANCE")
+    assert (await world.worker()).status.cml.licensed is False
+
+
+def _secret() -> object:
+    from lcm.model.secret import Secret
+
+    return Secret("a-token")
+
+
+@in_virtual_time
+async def test_one_slow_host_delays_nobody(world: Watched) -> None:
+    await world.add("w1", "w2", "w3")
+    world.hosts.slow = "w1"
+    async with world.monitoring():
+        await minutes(5)
+    assert len(world.hosts.moments("w1")) >= 4
+    assert len(world.hosts.moments("w2")) in {4, 5}
+    assert (await world.condition(WorkerCondition.REACHABLE)).status is Truth.FALSE
+    assert (await world.condition(WorkerCondition.REACHABLE, "w2")).status is Truth.TRUE
+
+
+@in_virtual_time
+async def test_settings_count_within_an_interval(world: Watched) -> None:
+    await world.add("w1")
+    system = SystemSettings(metadata=Metadata(name="system"))
+    root = world.fleet.core.acting(ROOT)
+    async with world.monitoring():
+        await minutes(2)
+        made = await root.create(_monitoring(system, metrics_poll_interval_seconds=10))
+        await minutes(1)
+        world.hosts.asked.clear()
+        await minutes(1)
+        assert len(world.hosts.asked) in {5, 6, 7}
+        made = await root.replace(_monitoring(made, enabled=False))
+        await minutes(1)
+        world.hosts.asked.clear()
+        await minutes(5)
+        assert not world.hosts.asked
+        await root.replace(_monitoring(made, enabled=True))
+        await minutes(2.1)
+        assert len(world.hosts.asked) == 2
+
+
+def _monitoring(system: SystemSettings, **fields: object) -> SystemSettings:
+    spec = SystemSettingsSpec(monitoring=MonitoringSettings(**fields))  # type: ignore[arg-type]
+    return msgspec.structs.replace(system, spec=spec)
+
+
+@in_virtual_time
+async def test_a_paused_worker_is_watched_but_its_cml_is_not_asked(world: Watched) -> None:
+    await world.add("w1", unhealthy_since=world.clock.now(), phase=WorkerPhase.STOPPED)
+    world.cloud.account.stop(HERE, await world.machine())
+    await minutes(1)
+    async with world.monitoring():
+        await minutes(2)
+        assert (await world.worker()).status.ec2.state == "stopped"
+        world.cloud.account.start(HERE, await world.machine())
+        await minutes(1.1)
+    status = (await world.worker()).status
+    assert status.ec2.state == "running"
+    assert status.unhealthy_since is None
+    assert not world.hosts.asked
+
+
+@in_virtual_time
+async def test_nothing_is_written_while_nothing_changes(world: Watched) -> None:
+    await world.add("w1", "w2")
+    async with world.monitoring():
+        await minutes(15)
+        before = [await world.worker(name) for name in ("w1", "w2")]
+        await minutes(HOUR)
+        assert [await world.worker(name) for name in ("w1", "w2")] == before
+
+
+@in_virtual_time
+async def test_a_metric_that_oscillates_alerts_once_and_is_logged_once_per_crossing(world: Watched) -> None:
+    await world.add("w1")
+    cml = world.fleet.cml(await world.machine())
+    async with world.monitoring():
+        for _ in range(6):
+            cml.machine = Machine(disk_gb=33, silent_seconds=5, boot_seconds=15)
+            await minutes(1)
+            cml.machine = Machine(disk_gb=35, silent_seconds=5, boot_seconds=15)
+            await minutes(1)
+        alerts = await world.plane.alerts()
+    assert [one.alert for one in alerts] == ["HighDisk"]
+
+
+@in_virtual_time
+async def test_the_logs_say_what_operators_grep_for(world: Watched) -> None:
+    with pytest.MonkeyPatch.context():
+        await world.add("w1")
+    from structlog.testing import capture_logs
+
+    with capture_logs() as logs:
+        cml = world.fleet.cml(await world.machine())
+        cml.machine = Machine(disk_gb=33, silent_seconds=5, boot_seconds=15)
+        async with world.monitoring():
+            await minutes(3)
+            (await world.host()).fail_next("stats", Later("busy"), times=3)
+            await minutes(4)
+            world.cloud.account.terminate(HERE, await world.machine())
+    said = [line["event"] for line in logs if line["log_level"] != "debug"]
+    for message in ("Starting worker monitoring", "Started monitoring worker", "HIGH DISK", "Threshold Violation"):
+        assert said.count(message) == 1, message
+    assert said.count("Collected metrics for worker") == 2, "at first, and after the failure"
+    assert said.count("Failed to collect metrics for worker") == 1
+
+
+@in_virtual_time
+async def test_a_deposed_leader_stops_measuring(world: Watched) -> None:
+    await world.add("w1")
+    lease = await world.plane.acquire("worker-controller", "a", ttl_seconds=15)
+    assert lease is not None
+    fenced = world.plane.under(Fence(lease.name, lease.term))
+    await world.plane.release(lease)
+    with pytest.raises(Deposed):
+        async with world.monitoring(fenced):
+            await minutes(2)
+
+
+@in_virtual_time
+async def test_a_worker_that_goes_is_let_go_of(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(2)
+        worker = await world.worker()
+        gone = msgspec.structs.replace(worker.status.ec2, gone_at=world.clock.now(), state="terminated")
+        status = msgspec.structs.replace(worker.status, phase=WorkerPhase.TERMINATED, ec2=gone)
+        await world.plane.step(worker, status)
+        await asyncio.sleep(1)
+        world.hosts.asked.clear()
+        await minutes(3)
+    assert not world.hosts.asked
+    assert await world.plane.telemetry(Ref(LabWorker, "w1")) is not None

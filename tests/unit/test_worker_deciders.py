@@ -1,0 +1,265 @@
+"""Whatever is seen of a worker in whatever phase at whatever time, what is decided is a step of its table."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+import given
+from chaos import TIMES
+from lcm.control.stepping import stepped
+from lcm.controllers.worker.complaints import NAMES, complaints
+from lcm.controllers.worker.conditions import conditioned
+from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
+from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
+from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.resource import PhaseChange, Truth, condition
+from lcm.model.session import SessionPhase
+from lcm.model.worker import (
+    HOSTING,
+    CmlFacts,
+    Ec2Facts,
+    IdleVerdict,
+    LabWorker,
+    LabWorkerStatus,
+    Remedy,
+    WorkerCondition,
+    WorkerPhase,
+)
+from lcm.providers.compute import Check, Checks, Instance, InstanceState
+from lcm.providers.labhost import Licence, Stats, System
+
+NOW = given.moment("12:00")
+AGES = [timedelta(0), timedelta(minutes=6), timedelta(minutes=11), timedelta(minutes=16), timedelta(hours=3)]
+LAUNCHED = frozenset(WorkerPhase) - {WorkerPhase.PENDING, WorkerPhase.PROVISIONING_EC2, WorkerPhase.TERMINATED}
+SAMPLES = 4_000 * TIMES
+STATS = Stats(
+    cpu_count=48,
+    cpu_percent=93.0,
+    memory_total_mb=196_608,
+    memory_used_mb=1,
+    disk_total_mb=512_000,
+    disk_used_mb=1,
+    running_nodes=0,
+    total_nodes=0,
+    allocated_cpus=0,
+    allocated_memory_mb=0,
+)
+
+
+def licence(registration: str, authorization: str) -> Licence:
+    return Licence(registration=registration, authorization=authorization, product="CML_Enterprise", node_limit=200)
+
+
+LICENCES = [
+    Unknown("no answer"),
+    licence("NOT_REGISTERED", "INIT"),
+    licence("IN_PROGRESS", "EVAL"),
+    licence("FAILED", "EVAL"),
+    licence("COMPLETED", "IN_COMPLIANCE"),
+    licence("COMPLETED", "OUT_OF_COMPLIANCE"),
+]
+
+
+def instance(state: InstanceState, *, address: str | None = "100.64.0.1") -> Instance:
+    return Instance(
+        instance_id="i-1",
+        region="us-east-1",
+        state=state,
+        instance_type="m5zn.metal",
+        image_id="ami-1",
+        launched_at=NOW,
+        public_ip=address,
+        private_ip="10.0.0.1",
+    )
+
+
+class Draw:
+    """Draws views: everything that could be seen, and statuses that the table allows in their phase."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def one(self, *choices: Any) -> Any:
+        return self.random.choice(choices)
+
+    def worker(self, phase: WorkerPhase) -> LabWorker:
+        entered = NOW - self.one(*AGES)
+        has_machine = phase in LAUNCHED or self.one(True, False)
+        if phase is WorkerPhase.FAILED:
+            has_machine = self.one(True, False)
+        ours = self.one(True, True, False) or not has_machine
+        ec2 = Ec2Facts(
+            instance_id="i-1" if has_machine else "",
+            client_token="" if has_machine or phase is not WorkerPhase.PROVISIONING_EC2 else "uid-w1-1",
+            launch_attempt=self.one(1, 2, 5) if ours else 0,
+            state=self.one("running", "running", "stopped", "terminated", "pending", "") if has_machine else "",
+        )
+        status = LabWorkerStatus(
+            phase=phase,
+            ec2=ec2,
+            cml=self.cml(phase),
+            capacity=given.Amount(labs=20, nodes=5) if phase in HOSTING else None,
+            idle=self.one(None, self.idle(NOW - timedelta(minutes=1)), self.idle(NOW + timedelta(minutes=3))),
+            drain_deadline_at=NOW + self.one(*AGES) - timedelta(minutes=30),
+            unhealthy_since=self.one(None, None, NOW - self.one(*AGES)),
+            remedy=self.one(*Remedy),
+            remedied_at=self.one(None, NOW - self.one(*AGES)),
+            failure=self.one("", "CmlNotUp", "NoCapacity") if phase is WorkerPhase.FAILED else "",
+            retry_count=self.one(0, 1, 3, 6),
+            retry_at=self.one(None, NOW - timedelta(minutes=1), NOW + timedelta(minutes=1)),
+            observed_generation=self.one(0, 1),
+            last_error="something" if phase is WorkerPhase.FAILED else "",
+            history=(PhaseChange(phase=str(phase), at=entered, by=WORKER_CONTROLLER),),
+        )
+        worker = given.worker(
+            wanted_state=self.one("running", "stopped"), host_kind=self.one("cml", "cml", "container")
+        )
+        metadata = msgspec.structs.replace(
+            worker.metadata, generation=1, deletion_timestamp=self.one(None, None, NOW - timedelta(minutes=1))
+        )
+        token = "env:CML_LICENSE_TOKEN" if phase is WorkerPhase.LICENSING else self.one(None, "env:CML_LICENSE_TOKEN")
+        cml = msgspec.structs.replace(worker.spec.cml, license_token=token)
+        aws = msgspec.structs.replace(worker.spec.aws, subnet_ids=self.one((), ("subnet-a", "subnet-b")))
+        spec = msgspec.structs.replace(worker.spec, cml=cml, aws=aws)
+        return msgspec.structs.replace(worker, metadata=metadata, spec=spec, status=status)
+
+    def cml(self, phase: WorkerPhase) -> CmlFacts:
+        known = phase in LAUNCHED - {WorkerPhase.EC2_READY, WorkerPhase.FAILED}
+        return CmlFacts(
+            api_url="https://100.64.0.1" if known else "",
+            version="2.9.0" if phase in HOSTING else "",
+            ready=True if phase in HOSTING else None,
+            licensed=self.one(True, False, None) if phase in LAUNCHED else False,
+            license_status=self.one("", "IN_COMPLIANCE", "LicenceSeatUnknown"),
+        )
+
+    def idle(self, pause_at: datetime) -> IdleVerdict:
+        return IdleVerdict(idle=True, reason="nothing happened", judged_at=NOW, pause_at=pause_at)
+
+    def view(self, phase: WorkerPhase) -> View:
+        sessions = [given.session(phase=SessionPhase.RUNNING)]
+        return View(
+            worker=self.worker(phase),
+            now=NOW,
+            sessions=self.one((), (), sessions),
+            instance=self.one(
+                None, Unknown("no answer"), *map(instance, InstanceState), instance(InstanceState.RUNNING, address=None)
+            ),
+            image_missing=self.one(False, False, True),
+            checks=self.one(
+                Unknown("no answer"),
+                Checks(system=Check.OK, instance=Check.OK),
+                Checks(system=Check.OK, instance=Check.INITIALIZING),
+                Checks(system=Check.OK, instance=Check.IMPAIRED),
+            ),
+            system=self.one(
+                Unknown("no route"),
+                Unknown("502", answered=True),
+                System(version="2.9.0", ready=False),
+                System(version="2.9.0", ready=True),
+            ),
+            stats=self.one(Unknown("no answer"), STATS),
+            licence=self.one(*LICENCES),
+            busy_labs=self.one(Unknown("no answer"), (), ("lab",)),
+        )
+
+    def outcome(self) -> Outcome:
+        return self.one(
+            None,
+            Failure("NoCapacity", "none free"),
+            Failure("Stuck", "help"),
+            *map(instance, InstanceState),
+            *LICENCES[1:],
+        )
+
+
+def allowed(view: View, report: Report) -> LabWorker:
+    """Take the step as the control plane does; raises IllegalStep if the table has no such step."""
+    status = conditioned(view.worker, report.status, sessions=len(view.sessions), require_licensed=True, now=NOW)
+    return stepped(view.worker, status, by=WORKER_CONTROLLER, author="lcm", now=NOW, reason=report.reason)
+
+
+def moves(seed: int, samples: int = SAMPLES) -> Counter[tuple[str, str]]:
+    draw, taken = Draw(seed), Counter[tuple[str, str]]()
+    for phase in [*DECIDERS] * (samples // len(DECIDERS)):
+        view = draw.view(phase)
+        complaints(view)
+        decision = decide(view)
+        if isinstance(decision, Do):
+            decision = react(view, decision.effect, draw.outcome())
+            assert not isinstance(decision, Do), "an effect leads to a report or to another look"
+        if isinstance(decision, Report):
+            after = allowed(view, decision)
+            taken[view.status.phase, after.status.phase] += 1
+        else:
+            assert isinstance(decision, Wait)
+            assert decision.until is None or decision.until >= NOW
+    return taken
+
+
+@pytest.fixture(scope="module")
+def taken() -> Counter[tuple[str, str]]:
+    return moves(7)
+
+
+def test_every_decision_is_a_step_of_the_table(taken: Counter[tuple[str, str]]) -> None:
+    assert sum(taken.values()) > SAMPLES / 10
+
+
+def test_every_phase_has_a_decider_but_the_last() -> None:
+    assert set(DECIDERS) == set(WorkerPhase) - {WorkerPhase.TERMINATED}
+    assert len(REACTIONS) == 7
+
+
+def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
+    draw = Draw(11)
+    for phase in [WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE] * 200:
+        view = seen(draw.view(phase), sessions=[given.session(phase=SessionPhase.RUNNING)])
+        decision = decide(view)
+        if isinstance(decision, Report):
+            assert decision.status.phase not in {WorkerPhase.STOPPING, WorkerPhase.STARTING, WorkerPhase.FAILED}
+
+
+def test_lesson_23_nothing_is_schedulable_before_cml_is_ready_and_its_licence_known() -> None:
+    draw = Draw(13)
+    for phase in [*WorkerPhase] * 60:
+        worker = draw.worker(phase)
+        for required in (True, False):
+            status = conditioned(worker, worker.status, sessions=0, require_licensed=required, now=NOW)
+            accepting = condition(status.conditions, WorkerCondition.ACCEPTING_LABS)
+            assert accepting is not None
+            if accepting.status is Truth.TRUE:
+                assert phase in HOSTING
+                assert status.cml.ready
+                assert worker.spec.host_kind == "container" or status.cml.licensed is not None
+
+
+def test_an_outage_never_ends_stops_or_fails_a_worker() -> None:
+    draw, silence = Draw(17), Unknown("no answer")
+    ends = {WorkerPhase.TERMINATED, WorkerPhase.FAILED, WorkerPhase.STOPPED}
+    for phase in [*set(DECIDERS) - {WorkerPhase.PENDING, WorkerPhase.FAILED}] * 60:
+        view = seen(draw.view(phase), instance=silence, checks=silence, system=silence, stats=silence, licence=silence)
+        view = seen(view, worker=_well(view.worker), busy_labs=silence)
+        decision = decide(view)
+        if isinstance(decision, Report):
+            assert decision.status.phase not in ends, decision
+
+
+def test_every_complaint_is_one_that_is_settled_again() -> None:
+    draw = Draw(19)
+    said = {one.alert for phase in [*DECIDERS] * 60 for one in complaints(draw.view(phase))}
+    assert said == set(NAMES)
+
+
+def seen(view: View, **changes: Any) -> View:
+    return replace(view, **changes)
+
+
+def _well(worker: LabWorker) -> LabWorker:
+    status = msgspec.structs.replace(worker.status, unhealthy_since=None)
+    return msgspec.structs.replace(worker, status=status)
