@@ -7,6 +7,7 @@ from itertools import count
 from typing import TypeVar
 
 import given
+from lcm.control.companions import NO_LIMITS, Fleet
 from lcm.control.drafts import Quota, unlimited
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import ref_of
@@ -52,11 +53,14 @@ class Stage:
     clock: Clock = field(default_factory=Standing)
     quota: Quota = unlimited
     sealer: Sealer = field(default_factory=given_keys)
+    fleet: Fleet = NO_LIMITS
 
     def __post_init__(self) -> None:
         numbers = count(1)
         ids = lambda: f"uid-{next(numbers)}"  # noqa: E731
-        self.core = ControlPlane(self.store, clock=self.clock, ids=ids, quota=self.quota, sealer=self.sealer)
+        self.core = ControlPlane(
+            self.store, clock=self.clock, ids=ids, quota=self.quota, sealer=self.sealer, fleet=self.fleet
+        )
 
     def __getitem__(self, caller: Caller) -> LocalPlane:
         return self.core.acting(caller)

@@ -1,4 +1,4 @@
-"""A fleet in virtual time: the real worker controller, a control plane on the memory store, a made-up cloud with CML."""
+"""A fleet in virtual time: the real worker controller, a control plane on the memory store, a made-up cloud."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,4 +1,4 @@
-"""A site's own prices, from the file that PRICE_BOOK names. Called by `config_checks`, and by `compose` for the plane."""
+"""A site's own prices, from the file that PRICE_BOOK names. Called by `config_checks` and by `compose`."""
 
 import tomllib
 from decimal import Decimal

@@ -92,7 +92,6 @@ async def test_licence_and_labs_outlive_their_process_and_are_whole(tmp_path: Pa
     assert all(link.a in kept.nodes[link.a.node_id].interfaces for link in kept.links.values())
     assert [event.category for event in await there.activity(since=BEGIN)]
     await there.stop(lab.lab_id)
-    await there.remove(lab.lab_id)
 
 
 async def test_what_was_stopped_meanwhile_is_stopped_once(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from lcm.providers.labhost import Licence, Stats, System
 NOW = given.moment("12:00")
 AGES = [timedelta(0), timedelta(minutes=6), timedelta(minutes=11), timedelta(minutes=16), timedelta(hours=3)]
 LAUNCHED = frozenset(WorkerPhase) - {WorkerPhase.PENDING, WorkerPhase.PROVISIONING_EC2, WorkerPhase.TERMINATED}
+EITHER, MAYBE, MOSTLY, SELDOM = (True, False), (True, False, None), (True, True, False), (False, False, True)
 SAMPLES = 4_000 * TIMES
 STATS = Stats(
     cpu_count=48,
@@ -89,10 +90,10 @@ class Draw:
 
     def worker(self, phase: WorkerPhase) -> LabWorker:
         entered = NOW - self.one(*AGES)
-        has_machine = phase in LAUNCHED or self.one(True, False)
+        has_machine = phase in LAUNCHED or self.one(*EITHER)
         if phase is WorkerPhase.FAILED:
-            has_machine = self.one(True, False)
-        ours = self.one(True, True, False) or not has_machine
+            has_machine = self.one(*EITHER)
+        ours = self.one(*MOSTLY) or not has_machine
         ec2 = Ec2Facts(
             instance_id="i-1" if has_machine else "",
             client_token="" if has_machine or phase is not WorkerPhase.PROVISIONING_EC2 else "uid-w1-1",
@@ -134,7 +135,7 @@ class Draw:
             api_url="https://100.64.0.1" if known else "",
             version="2.9.0" if phase in HOSTING else "",
             ready=True if phase in HOSTING else None,
-            licensed=self.one(True, False, None) if phase in LAUNCHED else False,
+            licensed=self.one(*MAYBE) if phase in LAUNCHED else False,
             license_status=self.one("", "IN_COMPLIANCE", "LicenceSeatUnknown"),
         )
 
@@ -150,7 +151,7 @@ class Draw:
             instance=self.one(
                 None, Unknown("no answer"), *map(instance, InstanceState), instance(InstanceState.RUNNING, address=None)
             ),
-            image_missing=self.one(False, False, True),
+            image_missing=self.one(*SELDOM),
             checks=self.one(
                 Unknown("no answer"),
                 Checks(system=Check.OK, instance=Check.OK),

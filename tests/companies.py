@@ -1,0 +1,59 @@
+"""Workers that take steps, and what stands beside them in the store afterwards."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import given
+from backstage import Stage, Standing, service
+from lcm.control.billing import CLOSED, OPEN
+from lcm.control.companions import Fleet
+from lcm.control.licences import SEATS
+from lcm.control.records import CODEC
+from lcm.model.billing import BillingInterval
+from lcm.model.licence import LicenceSeat, token_id
+from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.prices import SHIPPED, PriceBook
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.store.base import Store, everything
+
+P = WorkerPhase
+BY = service(WORKER_CONTROLLER)
+TOKEN = "env:CML_LICENSE_TOKEN"
+LAUNCHED = {"client_token": "t", "launch_attempt": 1, "instance_id": "i-1", "instance_type": "m5zn.metal"}
+RUNNING = {**LAUNCHED, "state": "running"}
+BOOTED = {"version": "2.9.0", "api_url": "https://10.0.0.1", "licensed": False}
+
+
+def fleet(seats: int | None = None, prices: PriceBook = SHIPPED) -> Fleet:
+    return Fleet({} if seats is None else {token_id(TOKEN): seats}, prices)
+
+
+def worker(name: str = "w1", phase: WorkerPhase = P.READY_UNLICENSED, **more: object) -> LabWorker:
+    """Give a worker that is up, unless it is said otherwise; it was launched by us."""
+    made = given.changed(given.worker(name=name, uid=f"uid-{name}"), {"spec": {"cml": {"license_token": TOKEN}}})
+    status = {"phase": phase, "ec2": RUNNING, "cml": BOOTED, "capacity": given.machine()}
+    return given.with_fields(given.changed(made, {"status": status}), more)
+
+
+async def move(stage: Stage, at: LabWorker, phase: WorkerPhase | None = None, **fields: object) -> LabWorker:
+    """Take a step as the worker controller."""
+    status = given.changed(at.status, {"phase": phase or at.status.phase, **fields})
+    return await stage[BY].step(at, status, reason="seen")
+
+
+def pass_time(stage: Stage, until: datetime) -> None:
+    assert isinstance(stage.clock, Standing)
+    stage.clock.moment = until
+
+
+async def seats(store: Store) -> dict[str, LicenceSeat]:
+    page = await everything(store, SEATS)
+    found = [CODEC.decode(entry.value, LicenceSeat) for entry in page.entries]
+    return {seat.worker_id: seat for seat in found}
+
+
+async def intervals(store: Store) -> tuple[Sequence[BillingInterval], Sequence[BillingInterval]]:
+    """Read those that go on and those that are closed, in the order of their ends."""
+    pages = [await everything(store, prefix) for prefix in (OPEN, CLOSED)]
+    going, closed = ([CODEC.decode(entry.value, BillingInterval) for entry in page.entries] for page in pages)
+    return going, closed
