@@ -1,6 +1,6 @@
 """Workers that take steps, and what stands beside them in the store afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import given
@@ -9,6 +9,7 @@ from lcm.control.billing import CLOSED, OPEN
 from lcm.control.companions import Fleet
 from lcm.control.licences import SEATS
 from lcm.control.records import CODEC
+from lcm.control.stepping import TEARDOWN
 from lcm.model.billing import BillingInterval
 from lcm.model.licence import LicenceSeat, token_id
 from lcm.model.machine import WORKER_CONTROLLER
@@ -28,11 +29,18 @@ def fleet(seats: int | None = None, prices: PriceBook = SHIPPED) -> Fleet:
     return Fleet({} if seats is None else {token_id(TOKEN): seats}, prices)
 
 
-def worker(name: str = "w1", phase: WorkerPhase = P.READY_UNLICENSED, **more: object) -> LabWorker:
-    """Give a worker that is up, unless it is said otherwise; it was launched by us."""
-    made = given.changed(given.worker(name=name, uid=f"uid-{name}"), {"spec": {"cml": {"license_token": TOKEN}}})
-    status = {"phase": phase, "ec2": RUNNING, "cml": BOOTED, "capacity": given.machine()}
-    return given.with_fields(given.changed(made, {"status": status}), more)
+def worker(
+    name: str = "w1",
+    phase: WorkerPhase = P.READY_UNLICENSED,
+    *,
+    cml: Mapping[str, object] = {},
+    token: str | None = TOKEN,
+    **more: object,
+) -> LabWorker:
+    """Give a worker that is up, unless it is said otherwise; it was launched by us, and goes when it has ended."""
+    status = {"phase": phase, "ec2": RUNNING, "cml": {**BOOTED, **cml}, "capacity": given.machine()}
+    made = given.worker(name=name, uid=f"uid-{name}", finalizers=(TEARDOWN,), generation=1)
+    return given.with_fields(given.changed(made, {"spec": {"cml": {"license_token": token}}, "status": status}), more)
 
 
 async def move(stage: Stage, at: LabWorker, phase: WorkerPhase | None = None, **fields: object) -> LabWorker:

@@ -1,7 +1,7 @@
 """A fleet in virtual time: the real worker controller, a control plane on the memory store, a made-up cloud."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,12 +14,13 @@ from backstage import OTTO, service
 from clouds import HERE
 from lcm.config import Settings
 from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Plane, Ref, ref_of
+from lcm.control.plane import Plane, Ref
 from lcm.control.records import creation
 from lcm.controllers.cache import Cache
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Runtime
 from lcm.controllers.together import together
+from lcm.controllers.worker.controller import WorkerController
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.lifecycle import Lifecycle
 from lcm.controllers.worker.look import Eyes
@@ -221,8 +222,7 @@ class Fleet:
 
     async def _work(self, plane: Plane, cache: Cache, cloud: Compute, hosts: Hosts) -> None:
         await cache.ready()
-        pokes: list[Callable[[str], None]] = []
-        occupants = Occupants(cache, lambda uid: [poke(uid) for poke in pokes] and None)
+        occupants = Occupants(cache)
         lifecycle = Lifecycle(
             plane,
             cache,
@@ -241,25 +241,50 @@ class Fleet:
             chance=self.half,
             concurrency=2,
         )
-        pokes.append(
-            lambda uid: [runtime.poke(ref_of(one)) for one in cache.all(LabWorker) if one.metadata.uid == uid] and None
-        )
+        occupants.tell(runtime.poke)
         await runtime.run()
+
+    def controller(self, *, cloud: Compute | None = None, hosts: Hosts | None = None) -> WorkerController:
+        """Make the whole worker controller of one process."""
+        return WorkerController(
+            plane=self.control().acting(service(WORKER_CONTROLLER)),
+            cloud=cloud or self.cloud,
+            hosts=hosts or self.hosts,
+            secrets=OneSecret(),
+            clock=self.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=self.half,
+            settings=self.settings,
+            holder="controller",
+        )
+
+    @asynccontextmanager
+    async def controlled(self) -> AsyncIterator["Fleet"]:
+        """Run the whole worker controller beside what a test does."""
+        async with beside(self.controller().run()):
+            yield self
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Fleet"]:
         """Run the lifecycle beside what a test does."""
-        task = asyncio.create_task(self.run_lifecycle())
-        try:
+        async with beside(self.run_lifecycle()):
             yield self
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
 
     async def stored(self, prefix: str) -> Sequence[str]:
         return [entry.key for entry in (await everything(self.store, prefix)).entries]
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run something until the block ends; its failure ends the block's test."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 def story(worker: LabWorker) -> str:

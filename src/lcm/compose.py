@@ -6,27 +6,32 @@ Called by `cli`. What is put together is taken apart in the opposite order, howe
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from os import environ, getpid
+from os import getpid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import structlog
 
 from lcm import serving
 from lcm.api.app import Api
 from lcm.api.limits import Limits
 from lcm.config import Settings
-from lcm.config_documents import LICENSE_TOKEN, document_defaults, referred
+from lcm.compose_outside import AWS, SIM_FILE, SIM_SECRETS, SIMULATED, Outside, on_aws, secret_sources, simulated
+from lcm.config_documents import LICENSE_TOKEN, document_defaults
 from lcm.config_prices import read_prices
 from lcm.control.allocator import ResourceAllocator
 from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
 from lcm.control.companions import Fleet
+from lcm.control.called import Called
+from lcm.control.client import HttpPlane
 from lcm.control.housekeeping import Housekeeping
+from lcm.control.idleness import Judgement
 from lcm.control.installation import installation
 from lcm.control.local import ControlPlane
 from lcm.control.outbox import LEASE as DELIVERY
@@ -34,27 +39,26 @@ from lcm.control.outbox import Outbox
 from lcm.control.plane import Plane
 from lcm.control.presence import Presence
 from lcm.control.sinks import House
-from lcm.control.tokens import SERVICE_NAME, Tokens
+from lcm.control.tokens import SERVICE_NAME, Tokens, keys_in
+from lcm.controllers.together import together
+from lcm.controllers.worker.controller import WorkerController
 from lcm.data_folder import STORE, claimed
 from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Fault, Invalid, Refused
 from lcm.model.identity import Caller, Role
 from lcm.model.licence import token_id
+from lcm.model.secret import Secret
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
 from lcm.providers.seal_keys import ensure_keys
-from lcm.providers.secrets import EnvSecrets, FileSecrets, Lazily, SealedSecrets, Secrets, SecretSources
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature
+from lcm.providers.secrets import SecretSources
 from lcm.store.base import Store
 from lcm.store.sqlite import SqliteStore
 from lcm.supervise import Parts
-from lcm.system import SystemClock, chance, new_epoch, new_id, new_seal_key
+from lcm.system import SystemClock, SystemStopwatch, chance, new_epoch, new_id, new_seal_key
 
 if TYPE_CHECKING:
     from lcm.control.oidc import Verifier
-    from lcm.providers.secrets_aws import AwsSecrets
     from lcm.store.etcd_wire import EtcdTls
 
 SERVE_PORT: Final = 8030
@@ -74,14 +78,39 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """What a controller is given besides its plane."""
+
+    settings: Settings
+    outside: Outside
+    secrets: SecretSources
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
 class Controller:
-    """A part that watches a plane and acts, until it is cancelled."""
+    """A part that watches a plane and acts, until it is cancelled. Its lease has its name."""
 
     part: Part
-    run: Callable[[Plane, Settings], Coroutine[Any, Any, None]]
+    run: Callable[[Plane, Around], Coroutine[Any, Any, None]]
 
 
-CONTROLLERS: Final[tuple[Controller, ...]] = ()
+async def _workers(plane: Plane, around: Around) -> None:
+    await WorkerController(
+        plane,
+        around.outside.cloud,
+        around.outside.hosts,
+        around.secrets,
+        clock=SystemClock(),
+        stopwatch=SystemStopwatch(),
+        chance=chance,
+        settings=around.settings,
+        holder=around.process,
+        speed=around.outside.speed,
+    ).run()
+
+
+CONTROLLERS: Final[tuple[Controller, ...]] = (Controller(Part.WORKER_CONTROLLER, _workers),)
 """Every controller."""
 
 
@@ -95,50 +124,145 @@ class Running:
     tokens: Tokens
     parts: Parts
     secrets: SecretSources
+    process: str
+    called: str
+    """The installation's id, which its machines are tagged with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Everything in one process: what serves, an allocator, and a cloud of its own."""
+    """Everything in one process: what serves, an allocator, and a cloud."""
 
     running: Running
     allocator: ResourceAllocator
-    cloud: SimCloud
+    outside: Outside
+
+
+Ask = Callable[["Embedded"], Awaitable[None]]
 
 
 @asynccontextmanager
 async def embedded(
-    settings: Settings, *, speed: float = 1.0, controllers: Sequence[Controller] = CONTROLLERS
+    settings: Settings,
+    *,
+    speed: float = 1.0,
+    controllers: Sequence[Controller] = CONTROLLERS,
+    agree: Ask | None = None,
 ) -> AsyncIterator[Embedded]:
-    """Run everything in one process, on a file that no other process uses meanwhile."""
+    """Run everything in one process, on a file that no other process uses meanwhile.
+
+    `agree` is asked before anything acts on the cloud, and raises if nothing shall.
+    """
+    settings = _choosing(settings, SIMULATED)
     with claimed(settings.data_dir, alone=True) as file:
         if settings.seal_keys is None:
             await asyncio.to_thread(ensure_keys, seal_key_file(settings), new_key=new_seal_key)
-        async with _running(await SqliteStore.open(file, alone=True), settings, UP_PORT, alone=True) as running:
-            for controller in controllers:
-                _start(controller, running, settings)
+        async with AsyncExitStack() as undo:
+            store = await SqliteStore.open(file, alone=True)
+            running = await undo.enter_async_context(_running(store, settings, UP_PORT, alone=True))
+            outside = await undo.enter_async_context(_outside(running, settings, speed, settings.data_dir / SIM_FILE))
             allocator = await ResourceAllocator.open(
-                settings.total_cpu_cores, settings.total_memory_gb, store=running.store, clock=SystemClock()
+                settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=SystemClock()
             )
-            cloud = SimCloud(SystemClock(), Chance(new_epoch()), nature=Nature(speed=speed))
-            yield Embedded(running, allocator, cloud)
+            it = Embedded(running, allocator, outside)
+            if agree is not None:
+                await agree(it)
+            for controller in controllers:
+                await _released(store, controller.part)
+                _start(controller, running, outside, settings)
+            yield it
 
 
 @asynccontextmanager
 async def serve(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Running]:
-    """Run some parts on a store that other processes may share; Refused for a part that there is not."""
+    """Run the API, and other parts beside it, on a store that other processes may share; Refused for a strange part."""
     _check_parts(asked)
-    if not settings.control_plane_api_key:
-        remedy = "set it to a long random text, the same for the API and for every controller"
-        raise Invalid(Fault("CONTROL_PLANE_API_KEY", "not set", remedy))
+    settings = _choosing(settings, AWS)
+    service_key(settings)
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claimed(settings.data_dir, alone=False))
         running = await undo.enter_async_context(_running(await open_store(settings), settings, SERVE_PORT))
-        for controller in CONTROLLERS:
-            if Part.ALL in asked or controller.part in asked:
-                _start(controller, running, settings)
+        if controllers := _wanted(asked):
+            outside = await undo.enter_async_context(_outside(running, settings))
+            for controller in controllers:
+                _start(controller, running, outside, settings)
         yield running
+
+
+@asynccontextmanager
+async def attend(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Parts]:
+    """Run controllers alone, for an API in another process, from when that answers."""
+    _check_parts(asked)
+    settings, process = _choosing(settings, AWS), _process()
+    key = service_key(settings)
+    async with AsyncExitStack() as undo:
+        keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
+        secrets = await undo.enter_async_context(secret_sources(settings, keys, _beneath(settings)))
+        parts = await undo.enter_async_context(Parts())
+        called = Called(settings.control_plane_api_url, key, chance=chance)
+        undo.push_async_callback(called.close)
+
+        async def work() -> None:
+            owner = await called.installation()
+            async with _cloud(settings, parts, secrets, owner) as outside:
+                around = Around(settings, outside, secrets, process)
+                await together(*(_distant(controller, around, key) for controller in _wanted(asked)))
+
+        parts.start("controllers", work())
+        _log.info("started", process=process, api=settings.control_plane_api_url, parts=[str(part) for part in asked])
+        yield parts
+    _log.info("stopped", process=process)
+
+
+async def _distant(controller: Controller, around: Around, key: Secret) -> None:
+    """Run a controller on the plane of another process."""
+    caller = Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=controller.part)
+    url = around.settings.control_plane_api_url
+    async with HttpPlane.open(url, key, actor=controller.part, caller=caller) as plane:
+        await controller.run(plane, around)
+
+
+def service_key(settings: Settings) -> Secret:
+    """Give the key with which services sign in; Invalid when nobody set one."""
+    keys = keys_in(settings.control_plane_api_key)
+    if not keys:
+        remedy = "set it to a long random text, the same for the API and for every controller"
+        raise Invalid(Fault("CONTROL_PLANE_API_KEY", "not set", remedy))
+    return Secret(keys[0])
+
+
+def _wanted(asked: Collection[Part]) -> list[Controller]:
+    return [controller for controller in CONTROLLERS if Part.ALL in asked or controller.part in asked]
+
+
+def _choosing(settings: Settings, usual: Literal["aws", "simulated"]) -> Settings:
+    return settings if settings.cloud else msgspec.structs.replace(settings, cloud=usual)
+
+
+def _outside(
+    running: Running, settings: Settings, speed: float = 1.0, file: Path | None = None
+) -> AbstractAsyncContextManager[Outside]:
+    return _cloud(settings, running.parts, running.secrets, running.called, speed, file)
+
+
+def _cloud(
+    settings: Settings, parts: Parts, secrets: SecretSources, owner: str, speed: float = 1.0, file: Path | None = None
+) -> AbstractAsyncContextManager[Outside]:
+    if settings.cloud == AWS:
+        return on_aws(settings, secrets, owner=owner)
+    return simulated(settings, parts, owner=owner, speed=speed, file=file)
+
+
+def _beneath(settings: Settings) -> Mapping[str, str]:
+    """Give the secrets of a simulated cloud, for what nobody has set; none of a real one."""
+    return SIM_SECRETS if settings.cloud == SIMULATED else {}
+
+
+async def _released(store: Store, lease: str) -> None:
+    """Give back what a killed process left; only for who is alone, so that nobody need wait for it."""
+    if left := await store.lease(lease):
+        await store.release(left)
 
 
 async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
@@ -170,9 +294,16 @@ async def _running(store: Store, settings: Settings, usual_port: int, *, alone: 
         await tokens.start()
         undo.push_async_callback(tokens.close)
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
-        secrets = await undo.enter_async_context(_secrets(settings, keys))
+        secrets = await undo.enter_async_context(secret_sources(settings, keys, _beneath(settings)))
         fleet = await asyncio.to_thread(_fleet, settings)
-        control = ControlPlane(store, clock=clock, defaults=document_defaults(settings), sealer=keys, fleet=fleet)
+        control = ControlPlane(
+            store,
+            clock=clock,
+            defaults=document_defaults(settings),
+            sealer=keys,
+            judgement=_judgement(settings),
+            fleet=fleet,
+        )
         built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
         house = House(_reach(settings), built_in)
         outbound = Outbound(house.reach)
@@ -184,23 +315,24 @@ async def _running(store: Store, settings: Settings, usual_port: int, *, alone: 
         verifier = verifier_of(settings)
         app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier)
         parts.start("event feed", app.run())
+        called = await installation(store, new_id)
         outbox = Outbox(
             store,
             outbound.post,
             SettingSecrets(parts_of_urls, secrets).reveal,
             clock=clock,
             chance=chance,
-            source=settings.event_source or f"urn:lcm:{await installation(store, new_id)}",
+            source=settings.event_source or f"urn:lcm:{called}",
             holder=process,
             built_in=built_in,
         )
-        if alone and (left := await store.lease(DELIVERY)):
-            await store.release(left)  # by a process that was killed: nobody else is there, so nobody need wait
+        if alone:
+            await _released(store, DELIVERY)
         parts.start("outbox", outbox.run())
         await undo.enter_async_context(_served(app, listening, parts, settings.max_connections))
         url = _url(settings.host, listening)
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield Running(url, store, control, tokens, parts, secrets)
+        yield Running(url, store, control, tokens, parts, secrets, process, called)
     _log.info("stopped", process=process)
 
 
@@ -221,27 +353,13 @@ def seal_key_file(settings: Settings) -> Path:
     return settings.seal_key_file or settings.data_dir / "seal.key"
 
 
-@asynccontextmanager
-async def _secrets(settings: Settings, keys: InstalledKeys) -> AsyncIterator[SecretSources]:
-    said = {name: secret.reveal() for name, secret in referred(settings).items()}
-    sources: dict[str, Secrets] = {
-        "env": EnvSecrets({**environ, **said}, allowed=settings.secret_env_allowed),
-        "file": FileSecrets(settings.secret_file_dirs),
-        "aws": (aws := Lazily(lambda: _aws_secrets(settings))),
-        "sealed": SealedSecrets(keys),
-    }
-    try:
-        yield SecretSources(sources)
-    finally:
-        await aws.close()
-
-
-def _aws_secrets(settings: Settings) -> "AwsSecrets":
-    from lcm.providers.secrets_aws import AwsSecrets  # noqa: PLC0415 - slow to load, and few processes need it
-
-    key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
-    keys = (key, secret) if key and secret else None
-    return AwsSecrets(region=settings.aws_region, clock=SystemClock(), keys=keys)
+def _judgement(settings: Settings) -> Judgement:
+    return Judgement(
+        boot_minutes=settings.worker_bootup_delay_minutes,
+        instantiation_minutes=settings.lablet_instantiation_delay_minutes,
+        poll_seconds=settings.metrics_poll_interval,
+        threshold_minutes=settings.idle_threshold_minutes,
+    )
 
 
 def _fleet(settings: Settings) -> Fleet:
@@ -273,9 +391,10 @@ def verifier_of(settings: Settings) -> "Verifier | None":
     return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())
 
 
-def _start(controller: Controller, running: Running, settings: Settings) -> None:
+def _start(controller: Controller, running: Running, outside: Outside, settings: Settings) -> None:
     caller = Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=controller.part)
-    running.parts.start(controller.part, controller.run(running.control.acting(caller), settings))
+    around = Around(settings, outside, running.secrets, running.process)
+    running.parts.start(controller.part, controller.run(running.control.acting(caller), around))
 
 
 def _check_parts(asked: Collection[Part]) -> None:

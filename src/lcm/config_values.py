@@ -50,6 +50,7 @@ Ami = Annotated[str, _of(r"ami-[0-9a-z]+", "an image such as ami-0abc")]
 Vpc = Annotated[str, _of(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
 Subnet = Annotated[str, _of(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")]
 SecurityGroup = Annotated[str, _of(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
+ImageOwner = Annotated[str, _of(r"self|amazon|aws-marketplace|[0-9]{12}", "an account's number of 12 digits, or self")]
 InstanceType = Annotated[str, _of(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
 Network = Annotated[str, _of(r"[0-9A-Fa-f.:]+(/[0-9]{1,3})?", "a network such as 10.20.0.0/16")]
 Uri = Annotated[str, _of(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such as https://lcm.example.org")]
@@ -169,12 +170,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         Uri | None, "whose events these are, for those who receive them; if not set, urn:lcm: and an id of its own"
     ] = None
 
+    cloud: Annotated[
+        Literal["aws", "simulated"] | None, "where machines are; if not set, simulated for `lcm up` and aws for `lcm serve`"
+    ] = msgspec.field(default=None, name="LCM_CLOUD")
     aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
     aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (
         None
     )
     aws_secret_access_key: Annotated[Secret | None, "secret of the AWS access key"] = None
     ec2_ami_id: Annotated[Ami | None, "image of a worker that does not say"] = None
+    ec2_image_owners: Annotated[
+        tuple[ImageOwner, ...], "accounts whose images are found by name; `self` is one's own"
+    ] = ("self",)
     ec2_instance_type: Annotated[InstanceType, "instance type of a worker that does not say"] = "m5zn.metal"
     ec2_vpc_id: Annotated[Vpc | None, "VPC of a worker that does not say; needs EC2_SUBNET_ID"] = None
     ec2_subnet_id: Annotated[Subnet | None, "subnet of a worker that does not say"] = None
@@ -223,7 +230,7 @@ HEADINGS: Final = {
     "worker_discovery_enabled": "Discovery",
     "worker_monitoring_enabled": "Monitoring and idleness",
     "webhook_networks": "Sinks",
-    "aws_region": "AWS",
+    "cloud": "AWS",
     "cml_admin_username": "CML",
     "price_book": "Money",
     "total_cpu_cores": "The resource allocator",

@@ -29,15 +29,15 @@ async def state(stage: Stage, uid: str = "uid-w1") -> SeatState | None:
     return found.state if found else None
 
 
-async def licensing(stage: Stage, name: str = "w1", **more: object) -> LabWorker:
+async def licensing(stage: Stage, name: str = "w1", **more: Any) -> LabWorker:
     return await move(stage, await stage.put(worker(name, **more)), P.LICENSING)
 
 
-async def licensed(stage: Stage, name: str = "w1", **more: object) -> LabWorker:
+async def licensed(stage: Stage, name: str = "w1", **more: Any) -> LabWorker:
     return await move(stage, await licensing(stage, name, **more), P.READY, cml=LICENSED)
 
 
-async def unlicensing(stage: Stage, **more: object) -> LabWorker:
+async def unlicensing(stage: Stage, **more: Any) -> LabWorker:
     at = await stage.put(worker(phase=P.DRAINING, cml=LICENSED, drain_deadline_at=given.moment("07:00"), **more))
     return await move(stage, at, P.UNLICENSING)
 
@@ -62,7 +62,7 @@ async def test_a_seat_follows_its_workers_life_and_goes_when_cml_is_seen_without
 
 async def test_a_machine_that_was_licensed_by_hand_has_a_seat_of_an_unknown_token() -> None:
     stage = Stage()
-    at = await stage.put(worker(phase=P.STARTING, cml={"licensed": None}, spec=given.worker().spec))
+    at = await stage.put(worker(phase=P.STARTING, cml={"licensed": None}, token=None))
     await move(stage, at, P.READY_UNLICENSED, cml=LICENSED)
     (seat,) = (await seats(stage.store)).values()
     assert (seat.state, seat.token) == (S.REGISTERED, "unknown")

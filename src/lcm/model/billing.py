@@ -78,7 +78,7 @@ class CostTotal(Part):
 def cut(interval: BillingInterval, since: datetime, until: datetime, now: datetime) -> BillingInterval | None:
     """Give the part of an interval that lies in a span; None when there is none. What goes on still has no end."""
     start, end = max(interval.since, since), min(interval.until or now, until)
-    moment = interval.since == end and since <= start < until
+    moment = interval.since == end and since <= interval.since < until
     if start >= end and not moment:
         return None
     return msgspec.structs.replace(

@@ -53,10 +53,9 @@ def judge(
         _snoozed(until),
     )
     busy = [one for one in signals if one.active is not Truth.FALSE]
-    idle = not busy
     verdict = IdleVerdict(
-        idle=idle,
-        reason=f"nothing happened since {_told(since)}" if idle and since else "; ".join(one.detail for one in busy),
+        idle=not busy,
+        reason="; ".join(one.detail for one in busy),
         judged_at=now,
         signals=signals,
         snoozed_until=until,
@@ -103,8 +102,13 @@ def _counted_down(verdict: IdleVerdict, worker: LabWorker, since: datetime, thre
     # A warning from before the last activity, or before a snooze, was of another countdown.
     standing = kept.warned_at if kept and kept.warned_at and kept.warned_at >= due - warning else None
     warned = standing or verdict.judged_at
-    pause_at = max(due, warned + warning)
-    return msgspec.structs.replace(verdict, idle_since=since, warned_at=warned, pause_at=pause_at)
+    return msgspec.structs.replace(
+        verdict,
+        reason=f"nothing happened since {_told(since)}",
+        idle_since=since,
+        warned_at=warned,
+        pause_at=max(due, warned + warning),
+    )
 
 
 def _gist(verdict: IdleVerdict) -> tuple[object, ...]:

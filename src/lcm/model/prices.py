@@ -20,6 +20,7 @@ from lcm.model.worker import RootVolume
 SHIPPED_ON: Final = "2025-11-01"
 HOURS_A_MONTH: Final = 730
 """Disks are priced by the month, which AWS takes to have so many hours."""
+_FINE: Final = Decimal("0.000001")
 
 
 class DiskPrice(Part):
@@ -54,7 +55,8 @@ class PriceBook:
         if price is None:
             return None
         extra = max(0, volume.iops - price.iops_included)
-        return (volume.size_gb * price.gb_month + extra * price.iops_month) / HOURS_A_MONTH
+        monthly = volume.size_gb * price.gb_month + extra * price.iops_month
+        return (monthly / HOURS_A_MONTH).quantize(_FINE)
 
     def over(self, file: PriceFile) -> "PriceBook":
         """Give the book with a site's own prices in place of those here."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, overload
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
@@ -26,7 +26,7 @@ ATTEMPTS: Final = 2
 """How often the library itself tries; whoever called us decides about the rest."""
 LIMIT: Final = timedelta(minutes=2)
 """How long a call, or all pages of a list, may take: longer than the library's attempts in peace."""
-_LOOKING: Final = ("Describe", "Get")
+_LOOKING: Final = ("Describe", "Get", "List")
 """How the names of actions begin that change nothing."""
 PAGES: Final = 1000
 """How many pages a list may have. One that goes on after that does not end."""
@@ -39,6 +39,13 @@ class Keys:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
+
+
+class Identity(NamedTuple):
+    """Whose credentials are used: the number of an account, and the name of a user or a role in it."""
+
+    account: str
+    arn: str
 
 
 class AwsClients:
@@ -79,6 +86,13 @@ class AwsClients:
     async def cloudwatch(self, region: str) -> "CloudWatchClient":
         return await self._client("cloudwatch", region)
 
+    async def identity(self, region: str) -> Identity:
+        """Ask AWS who these credentials are."""
+        client = await self._client("sts", region)
+        answer = await self.asked("sts:GetCallerIdentity", client.get_caller_identity())
+        with translated("sts:GetCallerIdentity"):
+            return Identity(answer["Account"], answer["Arn"])
+
     async def asked(self, action: str, answer: Awaitable[T], *, machine: str = "") -> T:
         """Wait for an answer of AWS, but not for ever."""
         with translated(action, machine):
@@ -101,7 +115,9 @@ class AwsClients:
     async def _client(self, service: Literal["ec2"], region: str) -> "EC2Client": ...
     @overload
     async def _client(self, service: Literal["cloudwatch"], region: str) -> "CloudWatchClient": ...
-    async def _client(self, service: Literal["ec2", "cloudwatch"], region: str) -> Any:
+    @overload
+    async def _client(self, service: Literal["sts"], region: str) -> Any: ...
+    async def _client(self, service: Literal["ec2", "cloudwatch", "sts"], region: str) -> Any:
         async with self._lock:
             if (service, region) not in self._clients:
                 with translated(f"a client of {service} in {region}"):
@@ -109,7 +125,7 @@ class AwsClients:
                         self._clients[service, region] = await self._make(service, region)
             return self._clients[service, region]
 
-    async def _make(self, service: Literal["ec2", "cloudwatch"], region: str) -> Any:  # noqa: ANN401  the callers know
+    async def _make(self, service: Literal["ec2", "cloudwatch", "sts"], region: str) -> Any:  # noqa: ANN401  the callers know
         keys = self._keys
         client = await self._open.enter_async_context(
             self._session.create_client(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from lcm.config import Settings, effective
-from lcm.control.plane import Plane, ref_of
+from lcm.control.plane import Plane, WorkerRef
 from lcm.controllers.cache import Cache
 from lcm.controllers.discover import Discovery
 from lcm.controllers.election import Election
@@ -68,7 +68,7 @@ class WorkerController:
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
         settings = _Current(self.settings, cache)
-        occupants = Occupants(cache, lambda uid: poke(uid))
+        occupants = Occupants(cache)
         eyes = Eyes(self.cloud, self.hosts, self.clock)
         hands = Hands(plane, self.cloud, self.hosts, self.secrets)
         lifecycle = Lifecycle(
@@ -90,21 +90,24 @@ class WorkerController:
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
         )
 
-        def poke(uid: str) -> None:
-            for worker in cache.all(LabWorker):
-                if worker.metadata.uid == uid:
-                    runtime.poke(ref_of(worker))
-
-        common = {"clock": self.clock, "chance": self.chance, "settings": settings}
+        occupants.tell(runtime.poke)
         try:
             await together(
                 runtime.run(),
-                Monitor(plane, cache, self.cloud, self.hosts, **common).run(),
-                Discovery(plane, cache, self.cloud, poke=runtime.poke, **common).run(),
+                self._monitor(plane, cache, settings).run(),
+                self._discovery(plane, cache, settings, runtime.poke).run(),
                 Idling(plane, cache, settings=settings).run(),
             )
         finally:
             occupants.stop()
+
+    def _monitor(self, plane: Plane, cache: Cache, settings: Callable[[], Settings]) -> Monitor:
+        return Monitor(plane, cache, self.cloud, self.hosts, clock=self.clock, chance=self.chance, settings=settings)
+
+    def _discovery(
+        self, plane: Plane, cache: Cache, settings: Callable[[], Settings], poke: Callable[[WorkerRef], object]
+    ) -> Discovery:
+        return Discovery(plane, cache, self.cloud, clock=self.clock, chance=self.chance, settings=settings, poke=poke)
 
     def _rules(self, settings: Settings) -> Rules:
         return Rules(

@@ -16,14 +16,19 @@ LIVE: Final = ON_WORKER | {SessionPhase.SCHEDULED}
 class Occupants:
     """Sessions by the uid of their worker."""
 
-    def __init__(self, cache: Cache, changed: Callable[[str], None]) -> None:
-        """Follow a cache of sessions; `changed` is told the uid of each worker whose sessions changed."""
+    def __init__(self, cache: Cache) -> None:
+        """Follow a cache of sessions and workers, which is ready."""
+        self._cache = cache
         self._on: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._where: dict[Ref[LabletSession], str] = {}
-        self._changed = changed
+        self._told: Callable[[Ref[LabWorker]], object] | None = None
         for session in cache.all(LabletSession):
             self._place(ref_of(session), session)
         self.stop = cache.subscribe(self._note)
+
+    def tell(self, changed: Callable[[Ref[LabWorker]], object]) -> None:
+        """Say from now on of each worker that its sessions changed."""
+        self._told = changed
 
     def of(self, worker: LabWorker) -> Sequence[LabletSession]:
         """List the live sessions of a worker, by name."""
@@ -42,5 +47,6 @@ class Occupants:
         if session is not None and now is not None:
             self._on[now][ref] = session
             self._where[ref] = now
-        for uid in {before, now} - {None}:
-            self._changed(str(uid))
+        for worker in self._cache.all(LabWorker) if self._told is not None else ():
+            if worker.metadata.uid in {before, now}:
+                self._told(ref_of(worker))

@@ -220,6 +220,7 @@ class DirectHost:
 
     async def set_telemetry(self, *, enabled: bool) -> None:
         async with self._verb("set_telemetry"):
+            permit()
             self._cml.telemetry.opt_in = enabled
 
     async def node_definitions(self) -> Sequence[NodeDefinition]:

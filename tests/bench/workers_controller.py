@@ -1,0 +1,124 @@
+"""Monitors workers for the workers bench: `python workers_controller.py COUNT FOLDER`; reads where they are on stdin.
+
+The monitor, its cache and the control plane on SQLite run here; EC2 is made up in the same process. Each line on
+standard input, a number of minutes, is answered with the seconds of a core that monitoring took in them.
+"""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import given
+from backstage import service
+from bench.workers_load import FastClock, allow_sockets, priced, run_fast
+from clouds import HERE
+from fleets import spec
+from lcm import log
+from lcm.config import Settings
+from lcm.control.history import Hour
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Plane, Ref, Sample
+from lcm.control.records import creation, history_prefix, written
+from lcm.controllers.cache import Cache
+from lcm.controllers.together import ended
+from lcm.controllers.worker.facts import ec2_facts
+from lcm.controllers.worker.monitor import Monitor
+from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.resource import Metadata
+from lcm.model.secret import Secret
+from lcm.model.session import LabletSession
+from lcm.model.settings import SystemSettings
+from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.providers.cml_hosts import CmlHosts
+from lcm.providers.compute import OWNER_TAG
+from lcm.sim.chance import Chance
+from lcm.sim.compute import SimCloud
+from lcm.sim.compute_account import Nature, Order
+from lcm.store.base import Put, Store
+from lcm.store.sqlite import SqliteStore
+
+HISTORY = 30
+"""Samples that the present hour holds already: as many as there are on average."""
+
+
+class Password:
+    """The simulator's, for every reference."""
+
+    async def reveal(self, _ref: str) -> Secret:
+        return Secret("admin")
+
+
+async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, url: str, pin: str) -> None:
+    image = cloud.account.add_image(HERE, "CML-2.9.0", clock.now())
+    for number in range(count):
+        machine = cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {OWNER_TAG: "lcm"}))
+        now = clock.now()
+        worker = LabWorker(
+            metadata=Metadata(name=f"w{number}", uid=f"uid-{number}", created_at=now),
+            spec=spec(),
+            status=LabWorkerStatus(
+                phase=WorkerPhase.READY,
+                ec2=ec2_facts(Ec2Facts(), machine.instance(now + timedelta(minutes=20))),
+                cml=CmlFacts(api_url=f"{url}/w/w{number}", certificate=pin, version="2.9.1", licensed=False),
+                capacity=given.machine(),
+            ),
+        )
+        samples = tuple(_sample(now - timedelta(minutes=back)) for back in range(HISTORY, 0, -1))
+        key = f"{history_prefix(worker)}{now:%Y%m%d%H}"
+        await store.commit(*creation(worker), Put(key, written(Hour(samples=samples))))
+
+
+def _sample(at: object) -> Sample:
+    return Sample(
+        at=at,  # type: ignore[arg-type]
+        cpu_utilization=12.34,
+        memory_utilization=45.67,
+        storage_utilization=8.9,
+        active_labs_count=1,
+        running_nodes=5,
+    )
+
+
+async def check(plane: Plane, clock: FastClock, count: int) -> None:
+    """See that every worker was measured, by CML and by the cloud, in the last minute."""
+    for number in range(count):
+        found = await plane.telemetry(Ref(LabWorker, f"w{number}"))
+        assert found, f"w{number} was never measured"
+        for at in (found.cml_at, found.activity_at):
+            assert at, f"w{number}: {found}"
+            assert clock.now() - at < timedelta(seconds=75), f"w{number} was measured at {at}, and it is {clock.now()}"
+        assert found.running_nodes == 5, found  # noqa: PLR2004 - the lab's
+        assert found.ec2_at, found
+
+
+async def main(count: int, folder: Path) -> None:
+    port, pin = json.loads(sys.stdin.readline())
+    clock = FastClock()
+    store = await SqliteStore.open(folder / f"workers-{count}.db")
+    cloud = SimCloud(clock, Chance(7), nature=Nature(speed=1000))
+    await enrol(store, cloud, clock, count, f"https://127.0.0.1:{port}", pin)
+    plane = ControlPlane(store, clock=clock).acting(service(WORKER_CONTROLLER))
+    cache = Cache(plane, LabWorker, LabletSession, SystemSettings)
+    hosts = CmlHosts(Password())
+    settings = Settings()
+    monitor = Monitor(plane, cache, cloud, hosts, clock=clock, chance=lambda: 0.5, settings=lambda: settings)
+    tasks = [asyncio.create_task(cache.run()), asyncio.create_task(monitor.run())]
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        minutes = float(line)
+        spent = await priced(lambda: asyncio.sleep(60 * minutes))  # noqa: B023 - awaited at once
+        await check(plane, clock, count)
+        print(json.dumps(spent), flush=True)
+    await ended(tasks)
+    await hosts.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    log.set_up("WARNING")
+    allow_sockets()
+    run_fast(main(int(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,127 @@
+"""A worker controller that dies or sleeps anywhere, and is replaced, leaves exactly the machines and licences wanted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+import structlog
+
+from fleets import W1
+from lcm.control.plane import Drain
+from lcm.controllers.worker.view import Rules
+from lcm.model.session import SessionPhase
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.sim.crash import crash_everywhere, pause_everywhere
+from witnessed import QUICKLY, UNLICENSED, Witnessed
+
+LEASE = timedelta(seconds=15)
+ASLEEP = timedelta(minutes=3)
+"""Longer than a lease, and longer than another needs to finish what was begun."""
+
+
+@pytest.fixture(autouse=True)
+def without_logs() -> Iterator[None]:
+    """Let thousands of runs not write down what each of them did."""
+    with structlog.testing.capture_logs():
+        yield
+
+
+def fleet() -> Witnessed:
+    return Witnessed(quick=True, rules=Rules(poll=QUICKLY))
+
+
+async def wished_for() -> Witnessed:
+    world = fleet()
+    await world.create(cml=UNLICENSED)
+    return world
+
+
+async def unlicensed() -> Witnessed:
+    world = fleet()
+    await world.given_worker(WorkerPhase.READY_UNLICENSED)
+    return world
+
+
+async def licensed() -> Witnessed:
+    world = fleet()
+    await world.given_worker(WorkerPhase.READY, licensed=True)
+    return world
+
+
+async def drained_and_licensed() -> Witnessed:
+    world = await licensed()
+    await world.otto.act(W1, Drain())
+    return world
+
+
+async def drained_with_a_session() -> Witnessed:
+    world = fleet()
+    worker = await world.given_worker(WorkerPhase.READY_UNLICENSED, cml=UNLICENSED)
+    await world.host_session(worker)
+    await world.otto.act(W1, Drain())
+
+    async def end() -> None:
+        await asyncio.sleep(40)
+        await world.end_session()
+
+    world.ending = asyncio.get_running_loop().create_task(end(), context=Context())
+    return world
+
+
+async def deleted() -> Witnessed:
+    world = await licensed()
+    world.watch_records()
+    await world.otto.delete(W1)
+    return world
+
+
+@dataclass(frozen=True)
+class Path:
+    """Where a worker is, where it is to come, and what must be left then."""
+
+    name: str
+    world: Callable[[], Awaitable[Witnessed]]
+    goal: WorkerPhase | None
+    machines: int = 1
+    seats: int = 0
+
+    def reached(self, worker: LabWorker | None) -> bool:
+        return worker is None if self.goal is None else worker is not None and worker.status.phase is self.goal
+
+    async def body(self, world: Witnessed) -> None:
+        await world.runs_until(self.reached)
+
+    async def check(self, world: Witnessed) -> None:
+        assert self.reached(await world.otto.get(W1))
+        await world.check_invariants(machines=self.machines, seats=self.seats)
+
+
+PATHS = [
+    Path("launch", wished_for, WorkerPhase.READY_UNLICENSED),
+    Path("licence", unlicensed, WorkerPhase.READY, seats=1),
+    Path("give the licence back", drained_and_licensed, WorkerPhase.STOPPED),
+    Path("drain", drained_with_a_session, WorkerPhase.STOPPED),
+    Path("terminate", deleted, None, machines=0),
+]
+EVERY_PATH = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+
+
+@EVERY_PATH
+def test_a_controller_that_dies_anywhere_is_replaced(path: Path, tell: Callable[[str], None]) -> None:
+    awaits = crash_everywhere(
+        f"worker: {path.name}", path.world, path.body, path.check, restart_after=LEASE, report=tell
+    )
+    assert awaits >= 30
+
+
+@EVERY_PATH
+def test_a_controller_that_sleeps_anywhere_does_nothing_when_it_wakes_up(
+    path: Path, tell: Callable[[str], None]
+) -> None:
+    awaits = pause_everywhere(
+        f"worker: {path.name}", path.world, path.body, path.check, pause_for=ASLEEP, report=tell
+    )
+    assert awaits >= 30

@@ -1,0 +1,207 @@
+"""Idleness as the control plane judges it: by what is stored, kept in the worker, and told once."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+import given
+from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
+from lcm.control.idleness import Judgement
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Ref, Snooze
+from lcm.model.errors import Forbidden, Gone, IllegalStep
+from lcm.model.identity import Caller
+from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.session import SessionPhase
+from lcm.model.settings import IdleSettings, MonitoringSettings, SchedulerSettings
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase
+
+BY = service(WORKER_CONTROLLER)
+W1 = Ref(LabWorker, "w1")
+MINUTE = timedelta(minutes=1)
+
+
+class Site:
+    """A worker on which nothing happens any more from eight o'clock on, and a clock."""
+
+    def __init__(self) -> None:
+        self.clock = Standing(NOW)
+        self.stage = Stage(clock=self.clock)
+
+    async def open(self, **fields: Any) -> "Site":
+        await self.stage.put(given.worker(**{"phase": WorkerPhase.READY, "ready_at": NOW} | fields))
+        return self
+
+    async def measure(self, **fields: Any) -> None:
+        now = self.clock.moment
+        fresh = {"cml_at": now, "activity_at": now, "active_labs_count": 0} | fields
+        await self.stage[BY].report(W1, given.telemetry(collected_at=now, **fresh))
+
+    async def look(self, clock: str, **fields: Any) -> IdleVerdict:
+        self.clock.moment = given.moment(clock)
+        await self.measure(**fields)
+        return await self.stage[BY].detect_idle(W1)
+
+    async def worker(self) -> LabWorker:
+        found = await self.stage[ROOT].get(W1)
+        assert found is not None
+        return found
+
+    async def warnings(self) -> list[Any]:
+        return [one for one in await self.stage.told() if one.type == "worker.idle.warning"]
+
+
+async def test_the_verdict_is_kept_and_the_warning_is_told_once() -> None:
+    site = await Site().open()
+    for minute in range(31):
+        await site.look(f"08:{minute:02}")
+    worker = await site.worker()
+    assert worker.status.idle is not None
+    assert (worker.status.idle.idle, worker.status.idle.pause_at) == (True, given.moment("08:30"))
+    (event,) = await site.warnings()
+    assert (event.worker_id, event.time) == ("uid-w1", given.moment("08:25"))
+    assert msgspec.json.decode(event.data) == {
+        "worker_id": "uid-w1",
+        "worker_name": "w1",
+        "namespace": "default",
+        "idle_since": "2026-11-02T08:00:00Z",
+        "pause_at": "2026-11-02T08:30:00Z",
+        "reason": "nothing happened since 2026-11-02 08:00 UTC",
+        "snooze_minutes": 60,
+        "timestamp": "2026-11-02T08:25:00Z",
+    }
+
+
+async def test_a_verdict_that_says_nothing_new_spends_no_revision() -> None:
+    site = await Site().open()
+    await site.look("08:01")
+    before = await site.worker()
+    for minute in range(2, 20):
+        found = await site.look(f"08:{minute:02}", last_activity_at=given.moment(f"08:{minute:02}"))
+        assert found.judged_at == given.moment(f"08:{minute:02}"), "what is answered is fresh"
+    assert await site.worker() == before
+
+
+async def test_lesson_2_a_quiet_learner_keeps_the_machine() -> None:
+    site = await Site().open(phase=WorkerPhase.ACTIVE)
+    await site.stage.put(given.session(phase=SessionPhase.RUNNING, worker_id="uid-w1", cml_lab_id="lab-1"))
+    await site.stage.put(given.session(name="s2", uid="u2", phase=SessionPhase.RUNNING, worker_id="uid-other"))
+    for hour in range(9, 20):
+        found = await site.look(f"{hour}:00", active_labs_count=1)
+        assert (found.idle, found.pause_at, found.reason) == (False, None, "1 session is on it")
+    assert await site.warnings() == []
+
+
+async def test_lesson_28_the_countdown_survives_a_failover() -> None:
+    site = await Site().open()
+    await site.look("08:25")
+    other = Stage(store=site.stage.store, clock=site.clock)
+    for clock in ("08:26", "08:28", "08:30"):
+        site.clock.moment = given.moment(clock)
+        await site.measure()
+        found = await other[BY].detect_idle(W1)
+        assert (found.pause_at, found.warned_at) == (given.moment("08:30"), given.moment("08:25"))
+    assert found.idle
+    assert len(await site.warnings()) == 1
+
+
+async def test_lesson_31_a_verdict_changes_no_phase_and_an_illegal_change_is_refused() -> None:
+    site = await Site().open()
+    await site.look("09:00")
+    await site.look("09:05")
+    worker = await site.worker()
+    assert (worker.status.phase, worker.status.history) == (WorkerPhase.READY, ())
+    with pytest.raises(IllegalStep):
+        await site.stage[BY].step(worker, msgspec.structs.replace(worker.status, phase=WorkerPhase.PENDING))
+    assert await site.worker() == worker
+
+
+async def test_an_outage_of_an_hour_makes_nobody_idle() -> None:
+    site = await Site().open()
+    await site.look("08:20")
+    for minute in range(24, 60):
+        site.clock.moment = given.moment(f"08:{minute:02}")
+        found = await site.stage[BY].detect_idle(W1)
+        assert (found.idle, found.pause_at) == (False, None)
+    back = await site.look("09:20")
+    assert (back.idle, back.pause_at) == (True, given.moment("09:25")), "warned first, all the same"
+
+
+async def test_a_snooze_puts_off_the_pause() -> None:
+    site = await Site().open()
+    await site.look("08:25")
+    await site.stage[OTTO].act(W1, Snooze())
+    assert (await site.look("08:30")).idle is False
+    assert (await site.look("09:19")).pause_at is None
+    assert (await site.look("09:20")).pause_at == given.moment("09:25")
+    assert (await site.look("09:25")).idle
+    assert len(await site.warnings()) == 2
+
+
+async def test_what_happens_to_the_worker_meanwhile_is_judged_too() -> None:
+    site = await Site().open()
+    site.clock.moment = given.moment("09:00")
+    await site.measure()
+    patches = (site.stage[ROOT].patch(W1, {"metadata": {"labels": {f"l{n}": "x"}}}) for n in range(5))
+    await asyncio.gather(site.stage[BY].detect_idle(W1), *patches, site.stage[BY].detect_idle(W1))
+    worker = await site.worker()
+    assert len(worker.metadata.labels) == 5
+    assert worker.status.idle is not None
+    assert len(await site.warnings()) == 1
+
+
+async def test_settings_of_the_moment_count() -> None:
+    site = await Site().open()
+    start = {"timeslot_start": given.moment("10:00"), "timeslot_end": given.moment("12:00")}
+    await site.stage.put(given.session(phase=SessionPhase.SCHEDULED, worker_id="uid-w1", **start))
+    assert (await site.look("09:10")).idle
+    await site.stage.put(
+        given.settings(
+            scheduler=SchedulerSettings(worker_bootup_delay_minutes=40),
+            idle=IdleSettings(threshold_minutes=90),
+            monitoring=MonitoringSettings(metrics_poll_interval_seconds=600),
+        )
+    )
+    found = await site.stage[BY].detect_idle(W1)
+    active = [one.name for one in found.signals if one.active == "True"]
+    assert active == ["booked_soon", "cml_activity"]
+    site.clock.moment = given.moment("09:39")
+    late = await site.stage[BY].detect_idle(W1)
+    assert "not known" not in late.reason, "measured every ten minutes, it is not stale after half an hour"
+
+
+@pytest.mark.parametrize(("own", "wished", "minutes"), [(30, None, 30), (30, 10, 10), (45, 10, 45), (45, None, 45)])
+def test_a_threshold_that_its_author_chose_stays(own: int, wished: int | None, minutes: int) -> None:
+    worker = given.changed(given.worker(), {"spec": {"idle": {"threshold_minutes": own}}})
+    system = given.settings(idle=IdleSettings(threshold_minutes=wished))
+    assert Judgement(threshold_minutes=30).under(system).threshold(worker) == minutes * MINUTE
+    assert Judgement(threshold_minutes=30).under(None).threshold(worker) == own * MINUTE
+
+
+async def test_a_process_says_by_what_it_judges() -> None:
+    site = await Site().open()
+    core = ControlPlane(site.stage.store, clock=site.clock, judgement=Judgement(poll_seconds=3600))
+    await site.look("08:05")
+    site.clock.moment = given.moment("09:00")
+    assert (await core.acting(BY).detect_idle(W1)).idle
+    assert not (await site.stage[BY].detect_idle(W1)).idle
+
+
+async def test_a_worker_that_does_not_serve_is_left_as_it_is() -> None:
+    site = await Site().open(phase=WorkerPhase.STARTING)
+    before = await site.worker()
+    found = await site.look("09:00")
+    assert (found.idle, found.signals) == (False, ())
+    assert await site.worker() == before
+
+
+@pytest.mark.parametrize("caller", [ADA, ANNA, OTTO, ROOT])
+async def test_only_our_own_processes_judge(caller: Caller) -> None:
+    site = await Site().open()
+    with pytest.raises(Forbidden):
+        await site.stage[caller].detect_idle(W1)
+    with pytest.raises(Gone):
+        await site.stage[BY].detect_idle(Ref(LabWorker, "w2"))

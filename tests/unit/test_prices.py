@@ -1,0 +1,84 @@
+"""The price book: what is shipped, what a site says instead, and what nobody knows."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from lcm.config_prices import read_prices
+from lcm.model.errors import Invalid
+from lcm.model.prices import SHIPPED, price_file
+from lcm.model.worker import AwsSpec, RootVolume
+
+USUAL = AwsSpec()
+
+
+def test_the_usual_worker_has_a_price() -> None:
+    assert SHIPPED.hourly(USUAL.region, USUAL.instance_type) == Decimal("3.9641")
+    disk = SHIPPED.disk_hourly(USUAL.root_volume, USUAL.region)
+    assert disk is not None
+    assert disk == Decimal("0.488014"), "356.25 a month"
+
+
+def test_iops_that_come_with_a_disk_cost_nothing() -> None:
+    free, more = (
+        SHIPPED.disk_hourly(RootVolume(kind="gp3", size_gb=100, iops=iops), "us-east-1") for iops in (3000, 4000)
+    )
+    assert free == Decimal("0.010959")
+    assert more == Decimal("0.017808")
+
+
+def test_sizes_cost_as_many_times_as_they_are_larger() -> None:
+    small, large = (SHIPPED.hourly("us-west-2", f"c8i.{size}") for size in ("xlarge", "16xlarge"))
+    assert small is not None
+    assert large == 16 * small
+
+
+@pytest.mark.parametrize(("region", "kind"), [("mars-north-1", "m5zn.metal"), ("us-east-1", "x1.enormous")])
+def test_what_nobody_wrote_down_is_unknown(region: str, kind: str) -> None:
+    assert SHIPPED.hourly(region, kind) is None
+    assert SHIPPED.disk_hourly(RootVolume(), "mars-north-1") is None
+
+
+def test_a_sites_own_prices_win_entry_by_entry(tmp_path: Path) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text("""
+        [hourly.us-east-1]
+        "m5zn.metal" = 2.5
+        [hourly.mars-north-1]
+        "m5zn.metal" = "9.99"
+        [disks.mars-north-1]
+        io1 = { gb_month = 1, iops_month = 0.5 }
+    """)
+    book = read_prices(file)
+    assert book.hourly("us-east-1", "m5zn.metal") == Decimal("2.5")
+    assert book.hourly("us-west-2", "m5zn.metal") == Decimal("3.9641")
+    assert book.hourly("mars-north-1", "m5zn.metal") == Decimal("9.99")
+    assert book.disk_hourly(RootVolume(size_gb=10, iops=20), "mars-north-1") == Decimal("0.027397")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hourly = 3",
+        "[hourly.us-east-1]\nm5 = 'dear'",
+        "[hourly.us-east-1]\nm5 = -1",
+        "[hourly.us-east-1]\nm5 = nan",
+        "[hourly.Frankfurt]\nm5 = 1",
+        "[hurly.us-east-1]\nm5 = 1",
+        "[disks.us-east-1]\nio1 = 3",
+        "not toml",
+    ],
+)
+def test_a_file_with_nonsense_in_it_stops_the_start(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(text)
+    with pytest.raises(Invalid, match="PRICE_BOOK"):
+        read_prices(file)
+
+
+def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="cannot be read"):
+        read_prices(tmp_path / "none.toml")
+    assert read_prices(None) is SHIPPED
+    assert SHIPPED.over(price_file({})) == SHIPPED
