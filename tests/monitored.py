@@ -12,7 +12,8 @@ import msgspec
 import given
 from backstage import service
 from clouds import HERE
-from fleets import Fleet, spec
+from estates import spec
+from fleets import Fleet
 from lcm.config import Settings, effective
 from lcm.control.plane import Plane, Ref
 from lcm.control.records import creation

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from clouds import HERE
-from fleets import TOKEN, W1, Fleet, spec, story
+from estates import spec, story
+from fleets import TOKEN, W1, Fleet
 from lcm.control.records import creation
 from lcm.control.stepping import TEARDOWN
 from lcm.controllers.worker.facts import api_url, declared, ec2_facts
@@ -46,6 +47,7 @@ class Witnessed(Fleet):
         """What the machine was when its worker's record went."""
         super().__post_init__()
         self._witness(self.cloud.account, _CLOUD)
+        self._witness(self.cloud, ["_launch"])
 
     def done(self, verb: str) -> int:
         return sum(deed.verb == verb for deed in self.deeds)
@@ -64,7 +66,7 @@ class Witnessed(Fleet):
         return witness
 
     def leader(self) -> str | None:
-        held = self.store._leases.get(LEASE)  # noqa: SLF001 - asking as others do would let time go by
+        held = self.store._leases.get(LEASE)
         return held.lease.holder if held else None
 
     def _install(self, instance: Instance, power: Power) -> Cml:

@@ -4,62 +4,34 @@ Called by `cli`. What is put together is taken apart in the opposite order, howe
 """
 
 import asyncio
-import re
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
-from os import getpid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import structlog
 
-from lcm import serving
-from lcm.api.app import Api
-from lcm.api.limits import Limits
+from lcm.compose_api import Running, api_running, made_up_secrets, open_store, process_name, released, seal_key_file
+from lcm.compose_outside import AWS, SIM_FILE, SIMULATED, Outside, on_aws, secret_sources, simulated
 from lcm.config import Settings
-from lcm.compose_outside import AWS, SIM_FILE, SIM_SECRETS, SIMULATED, Outside, on_aws, secret_sources, simulated
-from lcm.config_documents import LICENSE_TOKEN, document_defaults
-from lcm.config_prices import read_prices
 from lcm.control.allocator import ResourceAllocator
-from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
-from lcm.control.companions import Fleet
-from lcm.control.called import Called
-from lcm.control.client import HttpPlane
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.idleness import Judgement
-from lcm.control.installation import installation
-from lcm.control.local import ControlPlane
-from lcm.control.outbox import LEASE as DELIVERY
-from lcm.control.outbox import Outbox
 from lcm.control.plane import Plane
-from lcm.control.presence import Presence
-from lcm.control.sinks import House
-from lcm.control.tokens import SERVICE_NAME, Tokens, keys_in
+from lcm.control.tokens import SERVICE_NAME, keys_in
 from lcm.controllers.together import together
 from lcm.controllers.worker.controller import WorkerController
-from lcm.data_folder import STORE, claimed
-from lcm.model.addresses import Reach, networks
+from lcm.data_folder import claimed
 from lcm.model.errors import Fault, Invalid, Refused
 from lcm.model.identity import Caller, Role
-from lcm.model.licence import token_id
 from lcm.model.secret import Secret
 from lcm.providers.installed_keys import InstalledKeys
-from lcm.providers.outbound import Outbound
 from lcm.providers.seal_keys import ensure_keys
 from lcm.providers.secrets import SecretSources
-from lcm.store.base import Store
 from lcm.store.sqlite import SqliteStore
 from lcm.supervise import Parts
-from lcm.system import SystemClock, SystemStopwatch, chance, new_epoch, new_id, new_seal_key
-
-if TYPE_CHECKING:
-    from lcm.control.oidc import Verifier
-    from lcm.store.etcd_wire import EtcdTls
+from lcm.system import SystemClock, SystemStopwatch, chance, new_seal_key
 
 SERVE_PORT: Final = 8030
 UP_PORT: Final = 8080
@@ -115,21 +87,6 @@ CONTROLLERS: Final[tuple[Controller, ...]] = (Controller(Part.WORKER_CONTROLLER,
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What one process runs."""
-
-    url: str
-    store: Store
-    control: ControlPlane
-    tokens: Tokens
-    parts: Parts
-    secrets: SecretSources
-    process: str
-    called: str
-    """The installation's id, which its machines are tagged with."""
-
-
-@dataclass(frozen=True, slots=True)
 class Embedded:
     """Everything in one process: what serves, an allocator, and a cloud."""
 
@@ -159,7 +116,7 @@ async def embedded(
             await asyncio.to_thread(ensure_keys, seal_key_file(settings), new_key=new_seal_key)
         async with AsyncExitStack() as undo:
             store = await SqliteStore.open(file, alone=True)
-            running = await undo.enter_async_context(_running(store, settings, UP_PORT, alone=True))
+            running = await undo.enter_async_context(api_running(store, settings, UP_PORT, alone=True))
             outside = await undo.enter_async_context(_outside(running, settings, speed, settings.data_dir / SIM_FILE))
             allocator = await ResourceAllocator.open(
                 settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=SystemClock()
@@ -168,7 +125,7 @@ async def embedded(
             if agree is not None:
                 await agree(it)
             for controller in controllers:
-                await _released(store, controller.part)
+                await released(store, controller.part)
                 _start(controller, running, outside, settings)
             yield it
 
@@ -182,7 +139,7 @@ async def serve(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Ru
     async with AsyncExitStack() as undo:
         if settings.engine == "sqlite":
             undo.enter_context(claimed(settings.data_dir, alone=False))
-        running = await undo.enter_async_context(_running(await open_store(settings), settings, SERVE_PORT))
+        running = await undo.enter_async_context(api_running(await open_store(settings), settings, SERVE_PORT))
         if controllers := _wanted(asked):
             outside = await undo.enter_async_context(_outside(running, settings))
             for controller in controllers:
@@ -194,18 +151,15 @@ async def serve(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Ru
 async def attend(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Parts]:
     """Run controllers alone, for an API in another process, from when that answers."""
     _check_parts(asked)
-    settings, process = _choosing(settings, AWS), _process()
+    settings, process = _choosing(settings, AWS), process_name()
     key = service_key(settings)
     async with AsyncExitStack() as undo:
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
-        secrets = await undo.enter_async_context(secret_sources(settings, keys, _beneath(settings)))
+        secrets = await undo.enter_async_context(secret_sources(settings, keys, made_up_secrets(settings)))
         parts = await undo.enter_async_context(Parts())
-        called = Called(settings.control_plane_api_url, key, chance=chance)
-        undo.push_async_callback(called.close)
 
         async def work() -> None:
-            owner = await called.installation()
-            async with _cloud(settings, parts, secrets, owner) as outside:
+            async with _cloud(settings, parts, secrets, await _called(settings, key)) as outside:
                 around = Around(settings, outside, secrets, process)
                 await together(*(_distant(controller, around, key) for controller in _wanted(asked)))
 
@@ -215,8 +169,23 @@ async def attend(settings: Settings, asked: Collection[Part]) -> AsyncIterator[P
     _log.info("stopped", process=process)
 
 
+async def _called(settings: Settings, key: Secret) -> str:
+    """Ask the API what the installation is called, as soon as it answers."""
+    from lcm.control.client_installation import called  # noqa: PLC0415 - httpx is slow to load, and few processes need it
+    from lcm.control.client_line import Limits as Patience  # noqa: PLC0415 - likewise
+    from lcm.control.client_line import Line  # noqa: PLC0415 - likewise
+
+    line = Line(settings.control_plane_api_url, key, actor="", limits=Patience(), trust=None, transport=None)
+    try:
+        return await called(line, chance)
+    finally:
+        await line.close()
+
+
 async def _distant(controller: Controller, around: Around, key: Secret) -> None:
     """Run a controller on the plane of another process."""
+    from lcm.control.client import HttpPlane  # noqa: PLC0415 - likewise
+
     caller = Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=controller.part)
     url = around.settings.control_plane_api_url
     async with HttpPlane.open(url, key, actor=controller.part, caller=caller) as plane:
@@ -243,152 +212,21 @@ def _choosing(settings: Settings, usual: Literal["aws", "simulated"]) -> Setting
 def _outside(
     running: Running, settings: Settings, speed: float = 1.0, file: Path | None = None
 ) -> AbstractAsyncContextManager[Outside]:
-    return _cloud(settings, running.parts, running.secrets, running.called, speed, file)
+    return _cloud(settings, running.parts, running.secrets, running.called, speed=speed, file=file)
 
 
 def _cloud(
-    settings: Settings, parts: Parts, secrets: SecretSources, owner: str, speed: float = 1.0, file: Path | None = None
+    settings: Settings,
+    parts: Parts,
+    secrets: SecretSources,
+    owner: str,
+    *,
+    speed: float = 1.0,
+    file: Path | None = None,
 ) -> AbstractAsyncContextManager[Outside]:
     if settings.cloud == AWS:
         return on_aws(settings, secrets, owner=owner)
     return simulated(settings, parts, owner=owner, speed=speed, file=file)
-
-
-def _beneath(settings: Settings) -> Mapping[str, str]:
-    """Give the secrets of a simulated cloud, for what nobody has set; none of a real one."""
-    return SIM_SECRETS if settings.cloud == SIMULATED else {}
-
-
-async def _released(store: Store, lease: str) -> None:
-    """Give back what a killed process left; only for who is alone, so that nobody need wait for it."""
-    if left := await store.lease(lease):
-        await store.release(left)
-
-
-async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
-    """Open the store that the settings name; `restoring`: also one that an interrupted restore left behind."""
-    if settings.engine == "sqlite":
-        return await SqliteStore.open(settings.data_dir / STORE)
-    from lcm.store.etcd import EtcdStore  # noqa: PLC0415 - gRPC is slow to load, and few processes need it
-
-    return await EtcdStore.open(
-        settings.etcd_addresses,
-        root=settings.etcd_root,
-        tls=await asyncio.to_thread(etcd_tls, settings),
-        user=settings.etcd_user or "",
-        password=settings.etcd_password.reveal() if settings.etcd_password else "",
-        interrupted_load=restoring,
-    )
-
-
-@asynccontextmanager
-async def _running(store: Store, settings: Settings, usual_port: int, *, alone: bool = False) -> AsyncIterator[Running]:
-    clock, process = SystemClock(), _process()
-    async with AsyncExitStack() as undo:
-        undo.push_async_callback(store.close)
-        listening = undo.enter_context(_listen(settings, usual_port))
-        presence = Presence(store, process)
-        await presence.begin()
-        undo.push_async_callback(presence.end)
-        tokens = Tokens(store, clock=clock, service_key=settings.control_plane_api_key)
-        await tokens.start()
-        undo.push_async_callback(tokens.close)
-        keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
-        secrets = await undo.enter_async_context(secret_sources(settings, keys, _beneath(settings)))
-        fleet = await asyncio.to_thread(_fleet, settings)
-        control = ControlPlane(
-            store,
-            clock=clock,
-            defaults=document_defaults(settings),
-            sealer=keys,
-            judgement=_judgement(settings),
-            fleet=fleet,
-        )
-        built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
-        house = House(_reach(settings), built_in)
-        outbound = Outbound(house.reach)
-        undo.push_async_callback(outbound.close)
-        parts = await undo.enter_async_context(Parts())
-        parts.start("presence", presence.keep())
-        kept = timedelta(days=settings.audit_retention_days)
-        parts.start("housekeeping", Housekeeping(store, clock=clock, audit_kept=kept).run())
-        verifier = verifier_of(settings)
-        app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier)
-        parts.start("event feed", app.run())
-        called = await installation(store, new_id)
-        outbox = Outbox(
-            store,
-            outbound.post,
-            SettingSecrets(parts_of_urls, secrets).reveal,
-            clock=clock,
-            chance=chance,
-            source=settings.event_source or f"urn:lcm:{called}",
-            holder=process,
-            built_in=built_in,
-        )
-        if alone:
-            await _released(store, DELIVERY)
-        parts.start("outbox", outbox.run())
-        await undo.enter_async_context(_served(app, listening, parts, settings.max_connections))
-        url = _url(settings.host, listening)
-        _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield Running(url, store, control, tokens, parts, secrets, process, called)
-    _log.info("stopped", process=process)
-
-
-@asynccontextmanager
-async def _served(app: Api, listening: socket.socket, parts: Parts, most: int) -> AsyncIterator[None]:
-    """Serve; at the end let requests finish before anything beneath them is taken away."""
-    stop = asyncio.Event()
-    serving_it = parts.start("api", serving.serve(app, listening, None, stop, most_connections=most))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait([serving_it])
-
-
-def seal_key_file(settings: Settings) -> Path:
-    """Say where the keys of sealed secrets are, unless they are given."""
-    return settings.seal_key_file or settings.data_dir / "seal.key"
-
-
-def _judgement(settings: Settings) -> Judgement:
-    return Judgement(
-        boot_minutes=settings.worker_bootup_delay_minutes,
-        instantiation_minutes=settings.lablet_instantiation_delay_minutes,
-        poll_seconds=settings.metrics_poll_interval,
-        threshold_minutes=settings.idle_threshold_minutes,
-    )
-
-
-def _fleet(settings: Settings) -> Fleet:
-    seats = settings.cml_license_seats
-    return Fleet({} if seats is None else {token_id(LICENSE_TOKEN): seats}, read_prices(settings.price_book))
-
-
-def verifier_of(settings: Settings) -> "Verifier | None":
-    """Make what accepts the configured issuer's tokens; None without an issuer. Raises Invalid with every fault."""
-    if settings.oidc_issuer is None:
-        return None
-    from lcm.control.oidc import Verifier  # noqa: PLC0415 - cryptography is slow to load, and few processes need it
-    from lcm.control.oidc_claims import Trust  # noqa: PLC0415 - likewise
-    from lcm.control.oidc_fetch import HttpFetch  # noqa: PLC0415 - likewise
-
-    grants = (grant.rpartition("=") for grant in settings.oidc_roles)
-    roles = {"roles": {value: Role(role) for value, _, role in grants}} if settings.oidc_roles else {}
-    trust = Trust(
-        issuer=settings.oidc_issuer,
-        audiences=frozenset(settings.oidc_audience),
-        jwks_url=settings.oidc_jwks_url or "",
-        subject_claim=settings.oidc_subject_claim,
-        require_verified_email=settings.oidc_require_verified_email,
-        role_claim=settings.oidc_role_claim,
-        default_role=Role(settings.oidc_default_role) if settings.oidc_default_role else None,
-        leeway=timedelta(seconds=settings.oidc_leeway_seconds),
-        **roles,
-    )
-    return Verifier(trust, fetch=HttpFetch(), clock=SystemClock())
 
 
 def _start(controller: Controller, running: Running, outside: Outside, settings: Settings) -> None:
@@ -402,49 +240,3 @@ def _check_parts(asked: Collection[Part]) -> None:
     for part in asked:
         if part not in built:
             raise Refused(f"this version has no {part}; it can serve {', '.join(sorted(built))}")
-
-
-def _listen(settings: Settings, usual_port: int) -> socket.socket:
-    port = usual_port if settings.port is None else settings.port
-    try:
-        return serving.listen(settings.host, port)
-    except serving.NotOurs as error:
-        raise Refused(f"LCM_HOST: {error}. Choose one of its own, such as 127.0.0.1, or 0.0.0.0 for all") from error
-    except Refused as error:
-        raise Refused(f"{error}. Stop what listens there, or choose another port with --port") from error
-
-
-def _reach(settings: Settings) -> Reach:
-    return Reach(networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        body_bytes=settings.body_bytes,
-        apply_bytes=settings.apply_bytes,
-        requests_per_second=settings.requests_per_second,
-        burst=settings.request_burst,
-    )
-
-
-def _url(host: str, listening: socket.socket) -> str:
-    """Say where this machine reaches it: what listens everywhere listens here."""
-    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a comparison
-    return f"http://{serving.in_url(here)}:{listening.getsockname()[1]}"
-
-
-def _process() -> str:
-    """Name this process so that a person finds it, and unlike any other that ever was."""
-    machine = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
-    return f"{machine}-{getpid()}-{new_epoch()}"
-
-
-def etcd_tls(settings: Settings) -> "EtcdTls | None":
-    """Read the files that the settings name for TLS with etcd; None when they name none."""
-    from lcm.store.etcd_wire import EtcdTls  # noqa: PLC0415 - likewise
-
-    files = (settings.etcd_ca_file, settings.etcd_cert_file, settings.etcd_key_file)
-    if not any(files) and not settings.etcd_server_name:
-        return None
-    ca, certificate, key = (path.read_bytes() if path else None for path in files)
-    return EtcdTls(ca=ca, certificate=certificate, key=key, name=settings.etcd_server_name or "")

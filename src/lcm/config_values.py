@@ -171,7 +171,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ] = None
 
     cloud: Annotated[
-        Literal["aws", "simulated"] | None, "where machines are; if not set, simulated for `lcm up` and aws for `lcm serve`"
+        Literal["aws", "simulated"] | None,
+        "where machines are; if not set, simulated for `lcm up` and aws for `lcm serve`",
     ] = msgspec.field(default=None, name="LCM_CLOUD")
     aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
     aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (

@@ -1,7 +1,7 @@
 """Monitors workers for the workers bench: `python workers_controller.py COUNT FOLDER`; reads where they are on stdin.
 
 The monitor, its cache and the control plane on SQLite run here; EC2 is made up in the same process. Each line on
-standard input, a number of minutes, is answered with the seconds of a core that monitoring took in them.
+standard input, a number of minutes, is answered with the seconds of a core that each poll took.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import given
 from backstage import service
 from bench.workers_load import FastClock, allow_sockets, priced, run_fast
 from clouds import HERE
-from fleets import spec
+from estates import spec
 from lcm import log
 from lcm.config import Settings
 from lcm.control.history import Hour
@@ -33,6 +33,7 @@ from lcm.model.secret import Secret
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.providers.cml import CmlHost
 from lcm.providers.cml_hosts import CmlHosts
 from lcm.providers.compute import OWNER_TAG
 from lcm.sim.chance import Chance
@@ -50,6 +51,16 @@ class Password:
 
     async def reveal(self, _ref: str) -> Secret:
         return Secret("admin")
+
+
+class CountedHosts(CmlHosts):
+    """Counts how often a host was asked for: once a poll."""
+
+    polls = 0
+
+    async def of(self, worker: LabWorker) -> CmlHost:
+        self.polls += 1
+        return await super().of(worker)
 
 
 async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, url: str, pin: str) -> None:
@@ -84,14 +95,14 @@ def _sample(at: object) -> Sample:
 
 
 async def check(plane: Plane, clock: FastClock, count: int) -> None:
-    """See that every worker was measured, by CML and by the cloud, in the last minute."""
+    """See that every worker was measured, by CML and by the cloud, lately."""
     for number in range(count):
         found = await plane.telemetry(Ref(LabWorker, f"w{number}"))
         assert found, f"w{number} was never measured"
         for at in (found.cml_at, found.activity_at):
             assert at, f"w{number}: {found}"
-            assert clock.now() - at < timedelta(seconds=75), f"w{number} was measured at {at}, and it is {clock.now()}"
-        assert found.running_nodes == 5, found  # noqa: PLR2004 - the lab's
+            assert clock.now() - at < timedelta(minutes=2), f"w{number} was measured at {at}, and it is {clock.now()}"
+        assert found.running_nodes == 5, found
         assert found.ec2_at, found
 
 
@@ -103,16 +114,16 @@ async def main(count: int, folder: Path) -> None:
     await enrol(store, cloud, clock, count, f"https://127.0.0.1:{port}", pin)
     plane = ControlPlane(store, clock=clock).acting(service(WORKER_CONTROLLER))
     cache = Cache(plane, LabWorker, LabletSession, SystemSettings)
-    hosts = CmlHosts(Password())
+    hosts = CountedHosts(Password())
     settings = Settings()
     monitor = Monitor(plane, cache, cloud, hosts, clock=clock, chance=lambda: 0.5, settings=lambda: settings)
     tasks = [asyncio.create_task(cache.run()), asyncio.create_task(monitor.run())]
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        minutes = float(line)
-        spent = await priced(lambda: asyncio.sleep(60 * minutes))  # noqa: B023 - awaited at once
+        hosts.polls = 0
+        spent = await priced(asyncio.sleep(60 * float(line)))
+        print(json.dumps(spent / hosts.polls), flush=True)
         await check(plane, clock, count)
-        print(json.dumps(spent), flush=True)
     await ended(tasks)
     await hosts.close()
     await store.close()

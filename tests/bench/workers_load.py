@@ -4,7 +4,7 @@ import asyncio
 import resource
 import selectors
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,10 +49,10 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def priced(work: Callable[[], Coroutine[Any, Any, None]]) -> float:
+async def priced(work: Awaitable[None]) -> float:
     """Tell how many seconds of a core something takes."""
     before = cpu_seconds()
-    await work()
+    await work
     return cpu_seconds() - before
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
@@ -26,6 +27,7 @@ from lcm.control.plane import (
     Undrain,
     ref_of,
 )
+from lcm.model.alert import Complaint, Severity
 from lcm.model.errors import Conflict, IllegalStep, Invalid, LcmError
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import KINDS, Resource
@@ -67,7 +69,7 @@ class Deck:
         verbs = (
             [self.create, self.apply] * 3
             + [self.patch, self.replace, self.delete, self.act, self.step] * 2
-            + [self.list, self.report, self.bring_in, self.lead]
+            + [self.list, self.report, self.bring_in, self.lead, self.count, self.look_after]
         )
         return self.chance.choice(verbs)()
 
@@ -125,7 +127,10 @@ class Deck:
 
     def step(self) -> tuple[str, Command]:
         ref, late, draw = ref_of(self.resource()), self.chance.random() < 0.1, self.chance.randrange(100)
-        fields = {"ec2": {"client_token": "t", "instance_id": "i"}, "cml": {"licensed": False, "api_url": "u"}}
+        fields = {
+            "ec2": {"client_token": "t", "instance_id": "i", "state": "running"},
+            "cml": {"licensed": False, "api_url": "u"},
+        }
 
         async def step(plane: Plane) -> object:
             seen = await plane.get(ref)
@@ -159,10 +164,32 @@ class Deck:
 
         return f"report {ref}", report
 
+    def look_after(self) -> tuple[str, Command]:
+        ref, severity = Ref(LabWorker, f"w{self.chance.randrange(3)}"), self.chance.choice(list(Severity))
+        ill = Complaint(alert=self.chance.choice(["Ill", "no name"]), severity=severity, reason="Ill", message="ill")
+        settled = self.chance.random() < 0.5
+
+        async def look_after(plane: Plane) -> object:
+            await plane.complain(ref, ill)
+            raised = await plane.alerts()
+            if settled:
+                await plane.settle(ref, "Ill")
+            return raised, await plane.detect_idle(ref), await plane.history(ref, since=NOW - timedelta(days=1))
+
+        return f"look after {ref}", look_after
+
     def bring_in(self) -> tuple[str, Command]:
         machines = tuple(DiscoveredInstance(instance_id=f"i-{n}") for n in range(self.chance.randrange(3)))
         found = BulkImport(discovered_instances=machines, aws_region="us-east-1")
         return "import", lambda plane: plane.import_workers(found)
+
+    def count(self) -> tuple[str, Command]:
+        start = NOW + timedelta(seconds=self.chance.randrange(60))
+
+        async def count(plane: Plane) -> object:
+            return await plane.licences(), await plane.costs(since=start, until=start + timedelta(hours=1))
+
+        return "count", count
 
     def lead(self) -> tuple[str, Command]:
         name, term = self.chance.choice(ACTORS), self.chance.choice([None, 7])

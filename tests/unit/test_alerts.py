@@ -57,6 +57,21 @@ async def test_an_alert_is_raised_once_and_cleared_once_however_often_it_is_aske
     assert await stage.types() == ["alert.raised", "alert.cleared"]
 
 
+async def test_another_wording_is_not_told_but_what_becomes_critical_is() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(given.worker())
+    for minute, change in enumerate(
+        ({}, {"message": "for 11 min"}, {"reason": "Refused"}, {"severity": "critical"}, {})
+    ):
+        clock.moment = given.moment(f"08:0{minute}")
+        severity = Severity(change.pop("severity", "critical" if minute > 3 else "warning"))
+        await stage[BY].complain(W1, msgspec.structs.replace(ILL, severity=severity, **change))
+    (alert,) = await stage[ROOT].alerts()
+    assert (alert.severity, alert.since) == (Severity.CRITICAL, given.moment("08:00"))
+    assert [msgspec.json.decode(one.data)["severity"] for one in await stage.told()] == ["warning", "critical"]
+
+
 async def test_of_many_who_complain_at_once_one_is_told_of() -> None:
     stage = await with_worker()
     other = msgspec.structs.replace(ILL, alert="Other")

@@ -41,8 +41,8 @@ def workers(*names: str, **fields: object) -> list[Resource]:
 def test_a_list_is_a_table_with_a_heading(api: ApiServer, desk: Shell) -> None:
     make(api, *workers("w2", "w1", lab_track="ccna"))
     lines = [line.split() for line in desk.out("get", "workers").splitlines()]
-    assert lines[0] == ["NAME", "PHASE", "TRACK", "LICENSED", "TYPE", "REGION", "AGE"]
-    assert [line[:3] for line in lines[1:]] == [["w1", "PENDING", "ccna"], ["w2", "PENDING", "ccna"]]
+    assert lines[0] == ["NAME", "PHASE", "IDLE", "TRACK", "LICENSED", "TYPE", "REGION", "AGE"]
+    assert [line[:4] for line in lines[1:]] == [["w1", "PENDING", "-", "ccna"], ["w2", "PENDING", "-", "ccna"]]
 
 
 def test_an_empty_list_is_a_message_and_no_error(desk: Shell) -> None:

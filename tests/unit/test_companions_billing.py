@@ -114,7 +114,7 @@ async def test_a_price_that_nobody_knows_is_not_nothing() -> None:
     (one,) = await costs(stage)
     assert (one.usd_hourly, one.usd(stage.clock.now())) == (None, None)
     added = total("all", [one], stage.clock.now())
-    assert (added.usd, added.seconds, added.unpriced_seconds) == (0, 600, 600)
+    assert (added.usd, added.seconds, added.unpriced_seconds) == (Decimal(0), 600, 600)
 
 
 async def test_a_clock_that_was_ahead_makes_no_interval_that_ends_before_it_began() -> None:
@@ -149,7 +149,7 @@ async def test_what_goes_on_has_no_end_unless_the_span_has_ended() -> None:
     await move(stage, await stage.put(worker(phase=P.EC2_READY)), P.STARTING)
     pass_time(stage, NOW + 30 * MINUTE)
     (one,) = await costs(stage)
-    assert (one.until, one.seconds(stage.clock.now())) == (None, 1800)
+    assert (one.until, one.seconds(stage.clock.now())) == (None, Decimal(1800))
     (one,) = await costs(stage, NOW + 5 * MINUTE, NOW + 10 * MINUTE)
     assert (one.since, one.until, one.began_at) == (NOW + 5 * MINUTE, NOW + 10 * MINUTE, NOW)
     assert one.seconds(stage.clock.now()) == 300
@@ -191,7 +191,10 @@ def test_a_start_that_ended_at_once_is_in_exactly_one_span() -> None:
 def test_totals_are_by_name() -> None:
     found = [given.interval(), given.interval(lab_track="ccnp"), given.interval(usd_hourly=None)]
     added = totals(found, lambda one: one.lab_track, NOW)
-    assert [(one.name, one.usd, one.unpriced_seconds) for one in added] == [("ccna", 1, 3600), ("ccnp", 1, 0)]
+    assert [(one.name, one.usd, one.unpriced_seconds) for one in added] == [
+        ("ccna", Decimal(1), 3600),
+        ("ccnp", Decimal(1), 0),
+    ]
 
 
 POLL = timedelta(seconds=10)

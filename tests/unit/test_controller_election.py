@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,7 +14,7 @@ from backstage import ROOT, Stage, service
 from lcm.control.plane import Plane, Ref
 from lcm.controllers.election import Election, Lead
 from lcm.controllers.together import ended
-from lcm.model.errors import Deposed, Forbidden, Later, LcmError, Unreachable
+from lcm.model.errors import Deposed, Forbidden, Later, LcmError, Stuck, Unreachable
 from lcm.model.pool import WorkerTemplate
 from lcm.providers.permit import permit
 from lcm.sim.chance import Chance
@@ -319,7 +319,8 @@ def test_a_lost_lease_cancels_the_work_which_is_waited_for_before_standing_again
 
     async def lead(_: Plane) -> None:
         if not grouped:
-            return await work()
+            await work()
+            return
         async with asyncio.TaskGroup() as group:  # which tells of the failure only, and not that it was cancelled
             group.create_task(work())
             group.create_task(fail_when_cancelled())
@@ -368,7 +369,7 @@ def test_whoever_is_stopped_while_the_work_of_a_lost_term_ends_waits_for_it_and_
 
 
 def test_a_leader_winding_up_keeps_others_out_until_it_has_ended() -> None:
-    async def lead(world: World, _: Plane) -> None:
+    async def lead(world: World, _plane: Plane) -> None:
         try:
             await asyncio.sleep(1e6)
         finally:
@@ -390,7 +391,13 @@ def test_a_leader_winding_up_keeps_others_out_until_it_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Deposed("refused"), Later("not yet"), BaseExceptionGroup("", [Deposed("refused"), Deposed("again")])]
+    "error",
+    [
+        Deposed("refused"),
+        Later("not yet"),
+        Stuck("TokenRefused", "write another"),
+        BaseExceptionGroup("", [Deposed("refused"), Deposed("again")]),
+    ],
 )
 def test_work_that_is_interrupted_begins_anew_in_another_term(error: Exception) -> None:
     terms: list[float] = []
@@ -404,7 +411,7 @@ def test_work_that_is_interrupted_begins_anew_in_another_term(error: Exception) 
         task = asyncio.create_task(world.candidate().run(lead))
         await asyncio.sleep(60)
         assert len(terms) > 3
-        assert all(later - earlier >= 11 for earlier, later in zip(terms, terms[1:], strict=False))
+        assert all(later - earlier >= 11 for earlier, later in pairwise(terms))
         await ended([task])
 
     play(body)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 from backstage import ROOT, Stage, service
 from lcm.control.plane import Ref
 from lcm.controllers.cache import Cache
-from lcm.controllers.runtime import DONE, LATEST, Again, Runtime, after, at
+from lcm.controllers.runtime import DONE, Again, Runtime, after, at
 from lcm.controllers.together import ended, together
 from lcm.model.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
 from lcm.model.pool import WorkerTemplate
@@ -56,7 +57,7 @@ class World:
 
     def gaps(self, name: str) -> list[float]:
         times = self.times(name)
-        return [round(later - earlier, 3) for earlier, later in zip(times, times[1:], strict=False)]
+        return [round(later - earlier, 3) for earlier, later in pairwise(times)]
 
     async def make(self, *names: str) -> None:
         for name in names:
@@ -355,6 +356,7 @@ def test_a_controller_may_run_again_after_it_was_stopped() -> None:
             await asyncio.sleep(10)
             await ended([task])
             await asyncio.sleep(1000)
+            assert world.runtime.waiting == 0, "what was planned is forgotten"
         assert world.times("a") == [0, 1010]
 
     play(body, "a")

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import given
-from lcm import compose
+from lcm import compose, compose_api
 from lcm.cli import doctor, doctor_checks, doctor_reach
 from lcm.cli.doctor_checks import Check, State, clock, data_folder
 from lcm.cli.main import app
@@ -318,5 +318,5 @@ def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
 
 
 async def begin(endpoint: str) -> None:
-    store = await compose.open_store(load({"ETCD_ENDPOINTS": endpoint}))
+    store = await compose_api.open_store(load({"ETCD_ENDPOINTS": endpoint}))
     await store.close()

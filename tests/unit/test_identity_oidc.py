@@ -15,7 +15,7 @@ from issuers import ISSUER, OTHER_RSA, RSA, Issuer, part, signed, signed_with_pu
 from lcm.api.app import Api
 from lcm.api.issued import Issued
 from lcm.api.limits import Limits
-from lcm.compose import verifier_of
+from lcm.compose_api import verifier_of
 from lcm.config import load
 from lcm.control.local import ControlPlane
 from lcm.control.oidc_claims import Refusal, Trust

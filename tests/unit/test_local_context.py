@@ -9,7 +9,8 @@ import pytest
 from api_server import Shell
 from lcm.cli import contexts
 from lcm.cli.local_context import ADMIN, Kept, keep
-from lcm.compose import Running, embedded
+from lcm.compose import embedded
+from lcm.compose_api import Running
 from lcm.config import Settings
 from lcm.model.identity import Role
 from lcm.model.secret import Secret

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 import machines
 from backstage import ROOT
@@ -14,6 +15,7 @@ from lcm.control.plane import Ref
 from lcm.controllers.worker.slots import fraction
 from lcm.model.errors import Deposed, Later, Throttled, Unreachable
 from lcm.model.resource import Metadata, Truth
+from lcm.model.secret import Secret
 from lcm.model.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.compute import MachineMetrics
@@ -106,7 +108,9 @@ async def test_measurements_carry_the_age_of_each_source(world: Watched) -> None
 async def test_labs_that_run_activity_and_strangers_ports_are_seen(world: Watched) -> None:
     await world.add("w1")
     cml = world.fleet.cml(await world.machine())
-    lab, _ = cml.import_lab(machines.text(machines.node("R1", tags=["serial:5001", "pat:tcp:5002:22"])), _admin(cml))
+    lab, _ = cml.import_lab(
+        machines.text(machines.node("R1", tags=["serial:5001", "pat:tcp:5002:22"])), cml.users.administrator
+    )
     async with world.monitoring():
         await minutes(2)
         idle = await world.telemetry()
@@ -119,10 +123,6 @@ async def test_labs_that_run_activity_and_strangers_ports_are_seen(world: Watche
     assert busy.last_activity_at is not None
     assert busy.last_activity_at >= started
     assert (await world.worker()).status.foreign_ports == (5001, 5002)
-
-
-def _admin(cml: object) -> object:
-    return cml.users.administrator  # type: ignore[attr-defined]
 
 
 @in_virtual_time
@@ -243,19 +243,13 @@ async def test_a_licence_registered_and_given_back_by_hand_is_noticed(world: Wat
     host = await world.host()
     async with world.monitoring():
         await minutes(2)
-        await host.register(product="CML_Enterprise", token=_secret())
+        await host.register(product="CML_Enterprise", token=Secret("a-token"))
         await minutes(2)
         licensed = (await world.worker()).status.cml
         await host.deregister()
         await minutes(2)
     assert (licensed.licensed, licensed.license_status) == (True, "IN_COMPLIANCE")
     assert (await world.worker()).status.cml.licensed is False
-
-
-def _secret() -> object:
-    from lcm.model.secret import Secret
-
-    return Secret("a-token")
 
 
 @in_virtual_time
@@ -339,10 +333,7 @@ async def test_a_metric_that_oscillates_alerts_once_and_is_logged_once_per_cross
 
 @in_virtual_time
 async def test_the_logs_say_what_operators_grep_for(world: Watched) -> None:
-    with pytest.MonkeyPatch.context():
-        await world.add("w1")
-    from structlog.testing import capture_logs
-
+    await world.add("w1")
     with capture_logs() as logs:
         cml = world.fleet.cml(await world.machine())
         cml.machine = Machine(disk_gb=33, silent_seconds=5, boot_seconds=15)

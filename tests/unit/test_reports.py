@@ -12,6 +12,7 @@ from backstage import ANNA, NOW, ROOT, Stage, Standing, service
 from lcm.control.board import Alerts
 from lcm.control.measuring import CALM_AFTER, CALM_PERCENT, THRESHOLD_PERCENT, held_to_limits
 from lcm.control.plane import Ref, ref_of
+from lcm.control.records import change, find
 from lcm.control.wire import CmlMetrics, Ec2Metrics, MetricsReport, report_of, telemetry_of
 from lcm.model.errors import Gone, Invalid
 from lcm.model.machine import WORKER_CONTROLLER
@@ -76,7 +77,8 @@ async def test_what_comes_without_an_age_is_as_old_as_its_report() -> None:
     assert (found.cloudwatch_at, found.cml_at, found.activity_at, found.ec2_at) == (None, NOW, None, None)
     site = await Site().open()
     found = await site.report(NOW, cpu_utilization=1.0, last_activity_at=NOW)
-    assert (found.cloudwatch_at, found.cml_at, found.activity_at) == (NOW, None, NOW)
+    assert (found.cloudwatch_at, found.cml_at) == (NOW, None)
+    assert (found.activity_at, found.last_activity_at) == (None, NOW), "whether more happened since is not known"
 
 
 async def test_the_last_activity_never_goes_back() -> None:
@@ -207,6 +209,18 @@ async def test_what_is_not_measured_neither_raises_nor_clears() -> None:
     for number in range(1, 20):
         await site.report(NOW + number * MINUTE, ec2_at=NOW)
     assert await site.alerts() == ["HighCpu"]
+
+
+async def test_a_machine_that_is_stopped_has_no_load() -> None:
+    site = await Site().open(phase=WorkerPhase.READY)
+    await site.report(NOW, cml_at=NOW, cpu_utilization=95.0, memory_utilization=95.0)
+    record = await find(site.stage.store, W1)
+    assert record is not None
+    stopped = given.changed(record.resource, {"status": {"phase": WorkerPhase.STOPPED}})
+    await site.stage.store.commit(*change(record, stopped))
+    await site.report(NOW + MINUTE, ec2_at=NOW, cloudwatch_at=NOW, cpu_utilization=95.0)
+    assert await site.alerts() == []
+    assert (await site.stage.types()).count("alert.cleared") == 2
 
 
 @for_all(st.lists(st.tuples(st.integers(1, 400), st.none() | st.floats(0, 100)), max_size=60))

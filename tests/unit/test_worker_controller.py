@@ -4,7 +4,8 @@ import asyncio
 from datetime import timedelta
 
 from clouds import HERE
-from fleets import W1, Fleet, story
+from estates import story
+from fleets import W1, Fleet
 from lcm.control.plane import Drain, Pause, Resume, Snooze, Undrain
 from lcm.model.resource import Truth, condition
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase

@@ -1,4 +1,4 @@
-"""What a client of the event stream is told of workers, from their making to their end, and all that is said of them."""
+"""What a client of the event stream is told of workers, from their making to their end, and what each event says."""
 
 import asyncio
 from collections import defaultdict
@@ -18,12 +18,13 @@ ACTOR = {"Lcm-Actor": "worker-controller"}
 FOUND = {"discovered_instances": [{"instance_id": "i-7", "state": "running"}], "aws_region": "us-east-1"}
 
 
-async def following(desk: Desk, until: str) -> list[Told]:
-    """Read what a person who runs the system is told, until something is."""
+async def following(desk: Desk, begun: asyncio.Event, until: str) -> list[Told]:
+    """Read what a person who runs the system is told, until something is; say when that has begun."""
     found: list[Told] = []
     query = {"event_types": "worker.*"}
     async with asyncio.timeout(SOON), desk.streamed("otto", "/api/events/stream", params=query) as answer:
         async for one in told(answer.aiter_lines()):
+            begun.set()
             found.append(one)
             if one.type == until:
                 return found
@@ -72,7 +73,9 @@ async def end(desk: Desk) -> None:
 
 async def test_a_client_of_the_stream_sees_every_event_of_a_worker_with_what_it_says() -> None:
     async with opened(clock=hand_clock()) as desk:
-        reading = asyncio.create_task(following(desk, "worker.terminated"))
+        begun = asyncio.Event()
+        reading = asyncio.create_task(following(desk, begun, "worker.terminated"))
+        await begun.wait()
         await live(desk)
         seen: dict[str, list[Any]] = defaultdict(list)
         for one in await reading:

@@ -211,6 +211,7 @@ BODIES: Final[Mapping[str, Json]] = {
         "aws_region": "us-east-1",
     },
     "Imported": {"imported": ["i-0a1b2c3d4e5f60718"], "known": []},
+    "Installation": {"id": "5d7c2a90-3f4e-4b8a-9c11-6a2f0e7b8d35"},
     "LeaseWish": {"holder": _LEASE["holder"], "ttl_seconds": _LEASE["ttl_seconds"]},
     "LeaseTerm": {"term": _LEASE["term"]},
     "LeaseAnswer": {"lease": _LEASE},

@@ -8,14 +8,16 @@ from lcm.api.http import Request
 from lcm.api.resources import Collection
 from lcm.api.routes import GET, POST, SERVICES, Handler, Route
 from lcm.api.shapes import LISTS, REPORTS, ListQuery, OneQuery
+from lcm.control.installation import Installation, installation
 from lcm.control.ledger import missing
 from lcm.control.plane import BulkImport, Imported
+from lcm.control.records import at_revision
 from lcm.control.wire import LeaseAnswer, LeaseTerm, LeaseWish, MetricsReport, telemetry_of
-from lcm.model.errors import Conflict
 from lcm.model.kinds import KINDS, Kind
 from lcm.model.resource import Status
 from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.store.base import Lease, check_key
+from lcm.system import new_id
 
 
 class _Report(Protocol):
@@ -34,9 +36,8 @@ def _stepping(kind: Kind) -> Handler:
         found = await plane.get(ref)
         if found is None:
             raise missing(ref)
-        if found.metadata.resource_version != report.resource_version:
-            raise Conflict(ref.key, wanted=report.resource_version, found=found.metadata.resource_version)
-        return resource(await plane.step(found, report.status, reason=report.reason))
+        seen = at_revision(found, report.resource_version)
+        return resource(await plane.step(seen, report.status, reason=report.reason))
 
     return step
 
@@ -55,6 +56,10 @@ async def _measure(request: Request) -> Answer:
 async def _judge(request: Request) -> Answer:
     ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
     return value(await plane.detect_idle(ref))
+
+
+async def _installation(request: Request) -> Answer:
+    return value(Installation(id=await installation(request.shared.core.store, new_id)))
 
 
 async def _acquire(request: Request) -> Answer:
@@ -111,6 +116,15 @@ _WORKER: Final = KINDS["LabWorker"]
 _WORKERS: Final = Collection(_WORKER)
 _LEASE: Final = "/api/internal/leases/{name}"
 ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        GET,
+        "/api/internal/installation",
+        _installation,
+        "getInstallation",
+        "Tell what this installation is called",
+        policy=SERVICES,
+        answer=Installation,
+    ),
     Route(
         GET,
         "/api/internal/workers",

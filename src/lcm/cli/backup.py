@@ -12,7 +12,7 @@ import typer
 from lcm import config, log
 from lcm.cli.render import out, say
 from lcm.cli.up import Data, with_options
-from lcm.compose import open_store
+from lcm.compose_api import open_store
 from lcm.config import Settings
 from lcm.control.presence import TTL_SECONDS
 from lcm.data_folder import STORE, claimed

@@ -13,17 +13,59 @@ from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker, LabWorkerSpec
+from lcm.model.worker import HOSTING, LabWorker, LabWorkerSpec, WorkerTelemetry, coarse
 
 R = TypeVar("R", bound=Resource)
 _DELETING: Final = " (deleting)"
 
 
-def columns(kind: type[Resource], *, wide: bool, with_namespace: bool, with_kind: bool) -> Sequence[Column[Any]]:
-    """Choose the columns of a kind's table."""
+Measured = Mapping[str, WorkerTelemetry]
+"""The newest measurements of workers, by uid."""
+
+
+def columns(
+    kind: type[Resource], *, wide: bool, with_namespace: bool, with_kind: bool, measured: Measured | None = None
+) -> Sequence[Column[Any]]:
+    """Choose the columns of a kind's table; with measurements of workers, those as well."""
     name: Column[Any] = Column("NAME", lambda one, _: title(one) if with_kind else one.metadata.name)
     first = [_NAMESPACE, name] if with_namespace else [name]
-    return [*first, *(column for column in _TABLES[kind] if wide or not column.wide)]
+    chosen = [column for column in _TABLES[kind] if wide or not column.wide]
+    if kind is LabWorker and measured:
+        chosen[2:2] = _figures(measured)
+    return [*first, *chosen]
+
+
+def _figures(measured: Measured) -> Sequence[Column[LabWorker]]:
+    def figure(heading: str, value: Callable[[WorkerTelemetry, datetime], str], rank: int) -> Column[LabWorker]:
+        def cell(worker: LabWorker, now: datetime) -> str:
+            found = measured.get(worker.metadata.uid)
+            return (value(found, now) if found else "") or "-"
+
+        return Column(heading, cell, rank)
+
+    return (
+        figure("CPU", lambda one, _: _whole(one.cpu_utilization), 2),
+        figure("MEM", lambda one, _: _whole(one.memory_utilization), 2),
+        figure("DATA", lambda one, now: render.age(one.cml_at or one.collected_at, now), 3),
+    )
+
+
+def _whole(percent: float | None) -> str:
+    return "" if percent is None else f"{percent:.0f}%"
+
+
+def _idle(worker: LabWorker, now: datetime) -> str:
+    """Say in a word or two whether it is idle, and when it is paused for that."""
+    idle = worker.status.idle
+    if not worker.spec.idle.enabled:
+        return "off"
+    if idle is None or worker.status.phase not in HOSTING:
+        return "-"
+    if idle.snoozed_until and idle.snoozed_until > now:
+        return f"snoozed {render.span(idle.snoozed_until - now)}"
+    if not idle.idle:
+        return "no"
+    return f"pause in {render.span(idle.pause_at - now)}" if idle.pause_at else "yes"
 
 
 def phase_of(resource: Resource) -> str:
@@ -105,11 +147,13 @@ _AGE: Final[Column[Any]] = Column("AGE", _age, 1)
 _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
     LabWorker: (
         _PHASE,
-        _col("TRACK", lambda one: one.spec.lab_track, 3),
-        _col("LICENSED", _licence, 2),
-        _col("TYPE", lambda one: one.status.ec2.instance_type or one.spec.aws.instance_type, 4),
-        _col("REGION", lambda one: one.spec.aws.region, 5),
+        Column("IDLE", _idle, 1),
+        _col("TRACK", lambda one: one.spec.lab_track, 5),
+        _col("LICENSED", _licence, 4),
+        _col("TYPE", lambda one: one.status.ec2.instance_type or one.spec.aws.instance_type, 6),
+        _col("REGION", lambda one: one.spec.aws.region, 7),
         _AGE,
+        _col("STATUS", lambda one: coarse(one.status), wide=True),
         _col("WANTED", lambda one: one.spec.wanted_state, wide=True),
         _col("INSTANCE", lambda one: one.status.ec2.instance_id, wide=True),
         _col("PUBLIC-IP", lambda one: one.status.ec2.public_ip, wide=True),

@@ -18,7 +18,7 @@ from lcm.model.errors import Forbidden
 from lcm.model.licence import LicenceSeat
 from lcm.model.resource import Truth
 from lcm.model.session import LabletSession
-from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 
 T = TypeVar("T")
 Line = tuple[str, str]
@@ -70,7 +70,7 @@ def _machine(worker: LabWorker) -> Iterator[Line]:
 
 def _wishes(worker: LabWorker, now: datetime) -> Iterator[Line]:
     status = worker.status
-    if status.drain_deadline_at:
+    if status.drain_deadline_at and status.phase is WorkerPhase.DRAINING:
         yield "Drain until", render.relative(status.drain_deadline_at, now)
     if status.failure:
         again = f"; tried again {render.relative(status.retry_at, now)}" if status.retry_at else ""
@@ -105,8 +105,9 @@ def _measured(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
     net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
     disk = [_percent("memory", found.memory_utilization), _percent("disk", found.storage_utilization)]
     labs = [_count("lab", found.active_labs_count), _count("running node", found.running_nodes)]
-    yield from _from("CloudWatch", [*cpu, *net], found.cloudwatch_at, now)
-    yield from _from("CML", [*disk, *labs], found.cml_at or found.collected_at, now)
+    by_cml, by_cloud = ([*cpu, *disk, *labs], net) if found.cml_at else ([*disk, *labs], [*cpu, *net])
+    yield from _from("CML", by_cml, found.cml_at or found.collected_at, now)
+    yield from _from("CloudWatch", by_cloud, found.cloudwatch_at, now)
     if found.last_activity_at:
         yield from _from(
             "CML", [f"last activity {render.age(found.last_activity_at, now)} ago"], found.activity_at, now

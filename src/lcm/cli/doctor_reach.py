@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lcm import compose
+from lcm import compose_api
 from lcm.cli.contexts import Context
 from lcm.cli.doctor_checks import Check, State
 from lcm.config import Settings
@@ -79,7 +79,7 @@ async def _member(settings: Settings, endpoint: str, seen: Seen) -> Sequence[Che
     member = await look(
         endpoint,
         root=settings.etcd_root,
-        tls=compose.etcd_tls(settings),
+        tls=compose_api.etcd_tls(settings),
         user=settings.etcd_user or "",
         password=settings.etcd_password.reveal() if settings.etcd_password else "",
         seconds=SECONDS / 2,
@@ -90,7 +90,7 @@ async def _member(settings: Settings, endpoint: str, seen: Seen) -> Sequence[Che
 
 
 async def _contents(settings: Settings, where: str, seen: Seen) -> Sequence[Check]:
-    opened = await compose.open_store(settings)
+    opened = await compose_api.open_store(settings)
     try:
         objects = [await _count(opened, f"{kind.plural}/") for kind in KINDS.values()]
         revision = (await opened.scan("", limit=1)).revision

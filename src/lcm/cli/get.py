@@ -3,20 +3,26 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from lcm.cli import render, run
+from lcm.cli.columns import Measured
 from lcm.cli.follow import everything, follow, named
 from lcm.cli.nouns import NOUNS, Noun, Wanted, noun_of, wanted
 from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
 from lcm.cli.printer import Printer
-from lcm.control.plane import Plane, Ref
+from lcm.control.plane import Plane, Ref, ref_of
 from lcm.model.errors import Forbidden, Gone, Invalid
 from lcm.model.kinds import Resource
 from lcm.model.selector import Where, parse
+from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
 from lcm.system import SystemClock
+
+_MEASURED: Final = 40
+"""Of more workers than this a list shows no measurements."""
+_RUNNING: Final = HOSTING | {WorkerPhase.LICENSING, WorkerPhase.DRAINING}
 
 
 def get(
@@ -54,6 +60,13 @@ def where_of(noun: Noun, labels: str, fields: str) -> Where:
         raise typer.BadParameter(f"{fault.problem}; {fault.remedy}", param_hint=hint) from error
 
 
+async def _measured(plane: Plane, workers: Sequence[LabWorker]) -> Measured:
+    """Read what was last measured of a few workers; each is a question of its own."""
+    asked = [one for one in workers if one.status.phase in _RUNNING]
+    answers = await asyncio.gather(*(plane.telemetry(ref_of(one)) for one in asked))
+    return {one.metadata.uid: found for one, found in zip(asked, answers, strict=True) if found is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What somebody wants to see."""
@@ -64,7 +77,8 @@ class _Asked:
 
     async def show(self, plane: Plane, printer: Printer) -> None:
         found = [one for part in self.parts for one in await self._find(plane, part)]
-        printer.whole(found)
+        workers = [one for one in found if isinstance(one, LabWorker)] if printer.tabular else []
+        printer.whole(found, await _measured(plane, workers) if len(workers) <= _MEASURED else None)
         if missing := self._missing(found):
             raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
         if not found:

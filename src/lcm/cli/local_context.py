@@ -17,7 +17,7 @@ import msgspec
 from lcm.api.tokens import KIND as TOKEN
 from lcm.cli import contexts
 from lcm.cli.contexts import Book, Stored
-from lcm.compose import Running
+from lcm.compose_api import Running
 from lcm.control.audit import NOWHERE, Deed
 from lcm.model.identity import Caller, Role
 from lcm.model.secret import Secret

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from lcm.cli import render
-from lcm.cli.columns import columns
+from lcm.cli.columns import Measured, columns
 from lcm.cli.nouns import Noun, Wanted, noun_of, title
 from lcm.cli.options import Output
 from lcm.cli.table import Table
@@ -29,9 +29,16 @@ class Printer:
         self._single = len(named) == 1 and len(named[0].names) == 1
         self._tables: dict[Noun, Table[Resource]] = {}
         self._begun = False
+        self._measured: Measured | None = None
 
-    def whole(self, objects: Sequence[Resource]) -> None:
+    @property
+    def tabular(self) -> bool:
+        """Whether it writes tables."""
+        return self._output in {Output.TABLE, Output.WIDE}
+
+    def whole(self, objects: Sequence[Resource], measured: Measured | None = None) -> None:
         """Write all that was found, where nothing follows."""
+        self._measured = measured
         if self._output is not Output.JSON:
             self.some(objects)
         elif self._single and objects:
@@ -83,7 +90,13 @@ class Printer:
 
     def _table(self, noun: Noun) -> Table[Resource]:
         wide = self._output is Output.WIDE
-        shown = columns(noun.struct, wide=wide, with_namespace=self._with_namespace, with_kind=self._with_kind)
+        shown = columns(
+            noun.struct,
+            wide=wide,
+            with_namespace=self._with_namespace,
+            with_kind=self._with_kind,
+            measured=self._measured,
+        )
         return Table(shown, None if wide else render.room())
 
 

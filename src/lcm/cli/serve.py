@@ -22,7 +22,8 @@ Port = Annotated[
 def serve(parts: Parts, host: Host = None, port: Port = None, data: Data = None) -> None:
     """Run some parts until told to stop. Their store is etcd's, if its address is set, else a file in a folder.
 
-    CONTROL_PLANE_API_KEY must be set: with it controllers in other processes sign in.
+    Controllers without the API work for the one at CONTROL_PLANE_API_URL, and need no store. CONTROL_PLANE_API_KEY must
+    be set, the same for all: with it they sign in. They act on AWS, unless LCM_CLOUD=simulated.
     """
     settings = with_options(config.load(), host=host, port=port, data_dir=data)
     log.set_up(settings.log_level)
@@ -31,8 +32,17 @@ def serve(parts: Parts, host: Host = None, port: Port = None, data: Data = None)
 
 async def _serve(settings: Settings, parts: list[Part]) -> None:
     stop = stop_on_signals()
+    if Part.ALL not in parts and Part.API not in parts:
+        await _attend(settings, parts, stop)
+        return
     async with compose.serve(settings, parts) as running:
         say(f"Serving at {running.url}. Ctrl-C stops it.")
         if not settings.oidc_issuer and not await running.tokens.list():
             say("Nobody can sign in yet: `lcm token create NAME --role admin --offline` makes the first token.")
         await running.parts.until(stop)
+
+
+async def _attend(settings: Settings, parts: list[Part], stop: asyncio.Event) -> None:
+    async with compose.attend(settings, parts) as running:
+        say(f"Working for {settings.control_plane_api_url} as {', '.join(parts)}. Ctrl-C stops it.")
+        await running.until(stop)

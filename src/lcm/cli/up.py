@@ -1,8 +1,11 @@
-"""`lcm up`: everything in one process, on a folder, with a simulated cloud."""
+"""`lcm up`: everything in one process, on a folder, with a simulated cloud; or, when told and confirmed, on AWS."""
 
 import asyncio
+import os
 import shutil
 import sys
+from enum import StrEnum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +19,10 @@ from lcm.cli import contexts, local_context
 from lcm.cli.local_context import ADMIN, Kept
 from lcm.cli.render import out
 from lcm.cli.stopping import stop_on_signals
-from lcm.compose import UP_PORT, Embedded, Running, embedded
+from lcm.cli.up_on_aws import confirm
+from lcm.compose import UP_PORT, Ask, Embedded, embedded
+from lcm.compose_api import Running
+from lcm.compose_outside import AWS, SIM_SECRETS
 from lcm.config import Settings
 from lcm.control.sign_in import SignIns
 from lcm.data_folder import STORE
@@ -24,6 +30,14 @@ from lcm.model.identity import Role
 from lcm.sim.cml.pace import FASTEST
 from lcm.store.base import everything
 from lcm.system import SystemClock
+
+
+class CloudName(StrEnum):
+    """Where machines are."""
+
+    SIMULATED = "simulated"
+    AWS = "aws"
+
 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Folder for the data; LCM_DATA_DIR, else .data.")
@@ -34,15 +48,24 @@ Port = Annotated[
 Speed = Annotated[
     float, typer.Option(max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot.")
 ]
+Cloud = Annotated[
+    CloudName | None, typer.Option(help="Where machines are; LCM_CLOUD, else simulated. On aws they cost money.")
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on AWS.")]
 
 
-def up(port: Port = None, data: Data = None, speed: Speed = 1.0) -> None:
-    """Run everything in this process until Ctrl-C: the API, its data in a folder, and a simulated cloud."""
+def up(port: Port = None, data: Data = None, speed: Speed = 1.0, cloud: Cloud = None, *, yes: Yes = False) -> None:
+    """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
     if speed <= 0:
         raise typer.BadParameter("a speed is above 0", param_hint="--speed")
-    settings = with_options(config.load(), port=port, data_dir=data)
+    settings = with_options(config.load(), port=port, data_dir=data, cloud=cloud and cloud.value)
     log.set_up(settings.log_level)
-    asyncio.run(_up(settings, speed))
+    if settings.cloud == AWS:
+        if speed != 1:
+            raise typer.BadParameter("only a simulated cloud can be sped up", param_hint="--speed")
+        asyncio.run(_up(settings, speed, partial(confirm, settings=settings, yes=yes)))
+    else:
+        asyncio.run(_up(settings, speed, None))
 
 
 def with_options(settings: Settings, **said: object) -> Settings:
@@ -50,9 +73,9 @@ def with_options(settings: Settings, **said: object) -> Settings:
     return msgspec.structs.replace(settings, **{name: value for name, value in said.items() if value is not None})
 
 
-async def _up(settings: Settings, speed: float) -> None:
+async def _up(settings: Settings, speed: float, agree: Ask | None) -> None:
     stop = stop_on_signals()
-    async with embedded(settings, speed=speed) as it:
+    async with embedded(settings, speed=speed, agree=agree) as it:
         kept = await local_context.keep(it.running, settings.data_dir)
         await _greet(it, settings, speed, kept)
         await it.running.parts.until(stop)
@@ -76,18 +99,31 @@ async def _greet(it: Embedded, settings: Settings, speed: float, kept: Kept) -> 
         f"  data      {(settings.data_dir / STORE).absolute()}: {len(state.entries)} keys, revision {state.revision},"
         f" epoch {it.running.store.epoch}\n"
         f"  allocator {_free(it)}\n"
-        f"  cloud     simulated, at {speed:g} times the clock's speed\n"
+        f"{_cloud(it, settings, speed)}"
         f"  sign-in   {ADMIN}, through the context {kept.name!r} in {contexts.file()}, {use}\n"
         f"  browser   {await _link(it.running)}\n"
         f"            signs in once, within ten minutes; `{lcm} sign-in` prints another\n"
         "\n"
         "In another terminal:\n"
-        f"  {lcm} apply -f examples/first   a template, a pool, a worker, a lab, settings\n"
-        f"  {lcm} get workers               what there is; --watch follows it\n"
+        f"  {lcm} apply -f examples/first   a template, a pool, two workers, a lab, settings\n"
+        f"  {lcm} get workers --watch       see them come alive\n"
         f"  {lcm} describe worker workshop  everything about one\n"
         f"  {lcm} doctor                    what this installation is made of\n"
         "\n"
         "Ctrl-C stops it; nothing is lost."
+    )
+
+
+def _cloud(it: Embedded, settings: Settings, speed: float) -> str:
+    fleet = it.outside.fleet
+    if fleet is None:
+        return f"  cloud     AWS, region {settings.aws_region}: what is launched there costs money\n"
+    there = sum(one.shown(SystemClock().now()) for one in fleet.cloud.account.machines.values())
+    unset = [name for name in SIM_SECRETS if name not in {*os.environ, *config.referred(settings)}]
+    stands_in = f"            {' and '.join(unset)}: not set, so made up\n" if unset else ""
+    return (
+        f"  cloud     simulated, at {speed:g} times the clock's speed, {there} machines there; no money is spent\n"
+        + stands_in
     )
 
 

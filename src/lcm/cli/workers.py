@@ -216,7 +216,8 @@ def _paused(worker: LabWorker, sessions: Sequence[LabletSession], _: datetime) -
 
 def _resumed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
     name, phase = worker.metadata.name, worker.status.phase
-    follow = f"\n  `lcm wait worker {name} --for phase=READY` waits for it, `lcm get worker {name} --watch` shows it"
+    goal = _P.READY if worker.spec.cml.license_token or worker.spec.host_kind == "container" else _P.READY_UNLICENSED
+    follow = f"\n  `lcm wait worker {name} --for phase={goal}` waits for it"
     if phase in HOSTING:
         return f"{title(worker)} runs ({phase}); it stays so until it is idle"
     if phase is _P.DRAINING:

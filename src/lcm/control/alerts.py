@@ -3,26 +3,28 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from lcm.control.board import Standing, board, board_of, complaint_of
+import msgspec
+
+from lcm.control.board import board, board_of, complaint_of
 from lcm.control.ledger import Ledger, persistently
 from lcm.control.plane import R, Ref
 from lcm.control.records import ALERTS, alerts_key
 from lcm.model.alert import Alert, Complaint
+from lcm.model.errors import Fault, Invalid
 from lcm.store.base import Check, Store, everything
 
 
 async def complain(ledger: Ledger, ref: Ref[R], complaint: Complaint) -> None:
     """Raise an alert about an object, unless it is raised already."""
+    _check(complaint)
 
     async def attempt() -> None:
         record = await ledger.need(ref)
         kept, now = await board(ledger.store, alerts_key(record.resource)), ledger.clock.now()
-        if kept.alerts.find(complaint.alert) is not None:
-            return
-        alert = complaint_of(record.resource, complaint, now)
-        after = kept.alerts.having(Standing(alert=alert))
-        ops = [*kept.becoming(after), Check(record.key, record.revision)]
-        await ledger.commit(ops=ops, told=kept.told(after, now))
+        after = kept.alerts.raising(complaint_of(record.resource, complaint, now))
+        if after != kept.alerts:
+            ops = [*kept.becoming(after), Check(record.key, record.revision)]
+            await ledger.commit(ops=ops, told=kept.told(after, now))
 
     await persistently(attempt, unless=lambda _: False)
 
@@ -45,6 +47,15 @@ async def every_alert(store: Store) -> Sequence[Alert]:
     page = await everything(store, ALERTS)
     found = [one.alert for entry in page.entries for one in board_of(entry).alerts.standing]
     return sorted(found, key=_order)
+
+
+def _check(complaint: Complaint) -> None:
+    """Hold what code has put together against the limits of its fields, as is done with what comes over HTTP."""
+    try:
+        msgspec.convert(msgspec.to_builtins(complaint), Complaint)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$.")
+        raise Invalid(Fault(path.rstrip("`") or "complaint", problem)) from error
 
 
 def _order(alert: Alert) -> tuple[datetime, str, str, str, str]:

@@ -78,7 +78,7 @@ def _fixed(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects
             yield from _changed("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
         case LabWorkerPool() if old.spec.lab_track != new.spec.lab_track:
             yield Fault("spec.lab_track", "a pool serves one track for life", "make another pool")
-        case LabWorker() if old.status.phase is not WorkerPhase.PENDING:
+        case LabWorker() if old.status.phase is not WorkerPhase.PENDING or old.status.ec2.instance_id:
             remedy = "delete the worker and make another"
             yield from _changed("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
 

@@ -43,17 +43,20 @@ def ops_for(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: date
         ops.append(Put(open_key(worker.metadata.uid), written(wanted), at=entry.revision if entry else ABSENT))
     elif entry is not None:
         ops.append(Delete(entry.key, at=entry.revision))
-    if known is not None:
+    if known is not None and entry is not None:
         # Another process's clock may have been ahead when it began.
-        closed = msgspec.structs.replace(known, until=max(now, known.since))
-        ops.append(Put(_closed_key(closed), written(closed)))
+        until = max(now, known.since)
+        # With the revision, for two may begin and end in the same moment.
+        key = f"{CLOSED}{_stamp(until)}/{known.worker_id}/{entry.revision:020d}"
+        ops.append(Put(key, written(msgspec.structs.replace(known, until=until)), at=ABSENT))
     return ops
 
 
 async def read_costs(store: Store, *, since: datetime, until: datetime, now: datetime) -> Sequence[BillingInterval]:
     """List what workers cost in a span, each interval cut to it, by worker and time."""
     page = await everything(store, OPEN)
-    entries, cursor = list(page.entries), Cursor(page.revision, CLOSED + _stamp(since))
+    entries = list(page.entries)
+    cursor: Cursor | None = Cursor(page.revision, CLOSED + _stamp(since))
     while cursor is not None:
         page = await store.scan(CLOSED, cursor=cursor)
         entries += page.entries
@@ -101,11 +104,6 @@ def _alike(known: BillingInterval | None, wanted: BillingInterval | None) -> boo
         wanted.instance_id,
         wanted.instance_type,
     )
-
-
-def _closed_key(interval: BillingInterval) -> str:
-    assert interval.until is not None, "it is closed"
-    return f"{CLOSED}{_stamp(interval.until)}/{interval.worker_id}/{_stamp(interval.since)}"
 
 
 def _stamp(moment: datetime) -> str:

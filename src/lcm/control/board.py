@@ -7,10 +7,13 @@ here and nowhere else.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
+
+import msgspec
 
 from lcm.control.events import cleared, raised
 from lcm.control.records import CODEC, written
-from lcm.model.alert import Alert, Complaint
+from lcm.model.alert import Alert, Complaint, Severity
 from lcm.model.event import Event
 from lcm.model.kinds import Resource
 from lcm.model.resource import Moment, Part
@@ -27,11 +30,21 @@ class Standing(Part):
 class Alerts(Part):
     """All alerts of one object."""
 
-    standing: tuple[Standing, ...] = ()
+    standing: Annotated[tuple[Standing, ...], msgspec.Meta(max_length=100)] = ()
 
     def find(self, name: str) -> Standing | None:
         """Find an alert by its name; None means not raised."""
         return next((one for one in self.standing if one.alert.alert == name), None)
+
+    def raising(self, alert: Alert) -> "Alerts":
+        """Raise an alert; one that stands already only takes on another severity or reason, and keeps its beginning."""
+        old = self.find(alert.alert)
+        if old is None:
+            return self.having(Standing(alert=alert))
+        if (old.alert.severity, old.alert.reason) == (alert.severity, alert.reason):
+            return self
+        later = msgspec.structs.replace(alert, since=old.alert.since)
+        return self.having(Standing(alert=later, calm_since=old.calm_since))
 
     def having(self, new: Standing) -> "Alerts":
         """Put an alert in the place of the one with its name."""
@@ -59,12 +72,12 @@ class Board:
         return (Put(self.key, written(after), at=self.revision),)
 
     def told(self, after: Alerts, now: datetime) -> Sequence[Event]:
-        """Say what that means to the outside."""
+        """Say what that means to the outside; what has become critical is told once more."""
         old = {one.alert.alert: one.alert for one in self.alerts.standing}
         new = {one.alert.alert: one.alert for one in after.standing}
         return [
             *(cleared(alert, now=now) for name, alert in old.items() if name not in new),
-            *(raised(alert, now=now) for name, alert in new.items() if name not in old),
+            *(raised(alert, now=now) for name, alert in new.items() if name not in old or _worse(old[name], alert)),
         ]
 
 
@@ -93,3 +106,7 @@ def complaint_of(resource: Resource, complaint: Complaint, now: datetime) -> Ale
         message=complaint.message,
         since=now,
     )
+
+
+def _worse(before: Alert, after: Alert) -> bool:
+    return after.severity is Severity.CRITICAL is not before.severity

@@ -13,7 +13,7 @@ import msgspec
 from lcm.control.board import Alerts, Standing, complaint_of
 from lcm.control.plane import Sample
 from lcm.model.alert import Complaint, Severity
-from lcm.model.worker import LabWorker, WorkerTelemetry
+from lcm.model.worker import LabWorker, WorkerPhase, WorkerTelemetry
 
 THRESHOLD_PERCENT: Final = 90.0
 CALM_PERCENT: Final = 80.0
@@ -31,7 +31,7 @@ _BY_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
         "active_labs_count",
         "hosted_lab_ids",
     ),
-    "activity_at": ("last_activity_at",),
+    "activity_at": (),
 }
 _CPU: Final = "cpu_utilization"
 _CPU_SOURCES: Final = ("cloudwatch_at", "cml_at")
@@ -56,7 +56,10 @@ LIMITS: Final = (
 
 
 def aged(report: WorkerTelemetry) -> WorkerTelemetry:
-    """Say of what came without an age that it is as old as the report."""
+    """Say of what came without an age that it is as old as the report.
+
+    Not of what people did: that nothing is known to have happened must not pass for knowing that nothing happened.
+    """
     missing = {
         source: report.collected_at
         for source, fields in _BY_SOURCE.items()
@@ -107,8 +110,14 @@ def sample_of(fresh: WorkerTelemetry) -> Sample:
 
 
 def held_to_limits(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts) -> Alerts:
-    """Raise what is too high, and clear what has been low for long enough: what oscillates stays raised."""
+    """Raise what is too high, and clear what has been low for long enough: what oscillates stays raised.
+
+    A machine that is stopped has no load at all.
+    """
     for limit in LIMITS:
+        if worker.status.phase is WorkerPhase.STOPPED:
+            alerts = alerts.without(limit.alert)
+            continue
         value: float | None = getattr(fresh, limit.field)
         if value is not None:
             alerts = _held(worker, fresh, alerts, limit, value)

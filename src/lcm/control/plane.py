@@ -338,7 +338,10 @@ class Plane(Protocol):
         ...
 
     async def complain(self, ref: Ref[R], complaint: Complaint) -> None:
-        """Raise an alert about an object, unless it is raised already. May be repeated."""
+        """Raise an alert about an object, unless it is raised already; one that becomes critical is told once more.
+
+        May be repeated.
+        """
         ...
 
     async def settle(self, ref: Ref[R], alert: str) -> None:

@@ -98,7 +98,10 @@ class CmlMetrics(Part):
 
 
 class MetricsReport(Part):
-    """A worker's measurements by their source. What comes without an age is as old as the report."""
+    """A worker's measurements by their source. What comes without an age is as old as the report.
+
+    Without `activity_at` it is not known whether somebody works on it, and it is never idle.
+    """
 
     collected_at: Moment
     ec2: Ec2Metrics = Ec2Metrics()

@@ -16,7 +16,7 @@ import structlog
 from lcm.control.plane import Plane, Tenure
 from lcm.controllers.together import ended
 from lcm.model.clock import Stopwatch
-from lcm.model.errors import Deposed, Later, LcmError, Relist
+from lcm.model.errors import Deposed, Later, LcmError, Relist, Stuck
 from lcm.providers.permit import under
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
@@ -29,7 +29,7 @@ _RETRY: Final = 1 / 15
 _POLL: Final = 1 / 5
 _PAUSE_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 5.0
-_INTERRUPTIONS: Final = (Deposed, Later, Relist)
+_INTERRUPTIONS: Final = (Deposed, Later, Relist, Stuck)
 _log: Final = structlog.get_logger()
 
 
@@ -77,7 +77,7 @@ class Election:
             asked_at = self._stopwatch.seconds()
             try:
                 lease = await self._plane.acquire(self._name, self._holder, ttl_seconds=self._ttl_seconds)
-            except Later as error:
+            except (Later, Stuck) as error:
                 self._complain(error)
             else:
                 self._trouble = ""
@@ -85,7 +85,7 @@ class Election:
                     return _Term(lease, asked_at, self._stopwatch)
             await asyncio.sleep(self._ttl_seconds * _POLL * (0.5 + self._chance()))
 
-    def _complain(self, error: Later) -> None:
+    def _complain(self, error: LcmError) -> None:
         if str(error) != self._trouble:
             self._trouble = str(error)
             _log.warning("no election without a store", lease=self._name, holder=self._holder, error=self._trouble)
@@ -108,9 +108,10 @@ class Election:
         if error is None:
             assert not leading.cancelled(), "the work has cancelled itself"
             _log.info("handed over", lease=self._name, holder=self._holder, term=term.lease.term)
-        else:
-            _log.warning("deposed", lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
-        return error is None
+            return True
+        event = "deposed" if isinstance(error, Deposed) else "leading interrupted"
+        _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
+        return False
 
     async def _wound_up(self, term: "_Term", leading: asyncio.Task[None], renewing: asyncio.Task[None]) -> None:
         try:
@@ -126,7 +127,7 @@ class Election:
         while True:
             await asyncio.sleep(term.until_renewal())
             asked_at = self._stopwatch.seconds()
-            with suppress(Later, TimeoutError):  # another attempt may come through, while the term lasts
+            with suppress(Later, Stuck, TimeoutError):  # another attempt may come through, while the term lasts
                 async with asyncio.timeout(term.left()):
                     await self._plane.renew(term.lease)
                 term.begin(asked_at)

@@ -34,7 +34,14 @@ WORKER: Final = Machine(
     initial=_P.PENDING,
     final=frozenset({_P.TERMINATED}),
     steps=(
-        Step(_P.PENDING, _P.PROVISIONING_EC2, _BY, "the launch is about to be asked for", ("ec2.client_token",)),
+        Step(
+            _P.PENDING,
+            _P.PROVISIONING_EC2,
+            _BY,
+            "the launch is about to be asked for",
+            ("ec2.client_token",),
+            bars=_INSTANCE,
+        ),
         Step(_P.PENDING, _P.EC2_READY, _BY, "a running instance was adopted", _INSTANCE),
         Step(_P.PENDING, _P.STOPPED, _BY, "a stopped instance was adopted", _INSTANCE),
         Step(_P.PENDING, _P.FAILED, _BY, "the spec cannot be launched", ("last_error",)),

@@ -6,9 +6,12 @@ the same. Another one takes its place when they change.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+
+import httpx
 
 from lcm.model.errors import LcmError
 from lcm.model.secret import Secret
@@ -43,17 +46,32 @@ class _Kept:
     revealed_at: float
 
 
+def own_address(worker: LabWorker) -> str:
+    """Say where a worker itself says that its CML is; "" while it does not."""
+    return worker.status.cml.api_url
+
+
 class CmlHosts:
     """One `CmlHost` per worker."""
 
-    def __init__(self, secrets: Secrets, *, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        secrets: Secrets,
+        *,
+        limits: Limits | None = None,
+        address: Callable[[LabWorker], str] = own_address,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Speak to each worker at `address`; `transport` replaces the network, and shows no certificate to pin."""
         self._secrets = secrets
         self._limits = limits
+        self._address = address
+        self._transport = transport
         self._kept: dict[str, _Kept] = {}
         self._retired: deque[tuple[float, CmlHost]] = deque()
 
     async def of(self, worker: LabWorker) -> CmlHost:
-        way, uid, now = _way(worker), worker.metadata.uid, asyncio.get_running_loop().time()
+        way, uid, now = self._way(worker), worker.metadata.uid, asyncio.get_running_loop().time()
         kept = self._kept.get(uid)
         if kept is not None and kept.way == way and now - kept.revealed_at < REVEALED_SECONDS:
             return kept.host
@@ -62,14 +80,21 @@ class CmlHosts:
         if kept is not None and kept.way == way and kept.password == password:
             kept.revealed_at = now
             return kept.host
-        host = CmlHost(way.url, way.username, password, pin=way.certificate or None, limits=self._limits)
+        host = CmlHost(
+            way.url,
+            way.username,
+            password,
+            pin=way.certificate or None,
+            limits=self._limits,
+            transport=self._transport,
+        )
         await self.forget(worker)
         self._kept[uid] = _Kept(way, password, host, now)
         return host
 
     async def certificate(self, worker: LabWorker) -> str:
-        parts = urlsplit(_way(worker).url)
-        if parts.scheme != "https":
+        parts = urlsplit(self._way(worker).url)
+        if parts.scheme != "https" or self._transport is not None:
             return ""
         return await fetch_certificate(parts.hostname or "", parts.port or HTTPS_PORT)
 
@@ -87,12 +112,11 @@ class CmlHosts:
         for host in hosts:
             await host.close()
 
-
-def _way(worker: LabWorker) -> _Way:
-    said, wanted = worker.status.cml, worker.spec.cml
-    if not said.api_url:
-        raise _nowhere(worker)
-    return _Way(said.api_url, said.certificate, wanted.admin_username, wanted.admin_password)
+    def _way(self, worker: LabWorker) -> _Way:
+        url, wanted = self._address(worker), worker.spec.cml
+        if not url:
+            raise _nowhere(worker)
+        return _Way(url, worker.status.cml.certificate, wanted.admin_username, wanted.admin_password)
 
 
 def _nowhere(worker: LabWorker) -> LcmError:

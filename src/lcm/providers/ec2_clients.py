@@ -116,7 +116,7 @@ class AwsClients:
     @overload
     async def _client(self, service: Literal["cloudwatch"], region: str) -> "CloudWatchClient": ...
     @overload
-    async def _client(self, service: Literal["sts"], region: str) -> Any: ...
+    async def _client(self, service: Literal["sts"], region: str) -> Any: ...  # noqa: ANN401  one call needs no stubs
     async def _client(self, service: Literal["ec2", "cloudwatch", "sts"], region: str) -> Any:
         async with self._lock:
             if (service, region) not in self._clients:

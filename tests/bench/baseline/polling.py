@@ -65,7 +65,7 @@ async def main(count: int) -> None:
         rounds = int(line)
         spent = 0.0
         for _ in range(rounds):
-            spent += await priced(lambda: each("poll"))
+            spent += await priced(each("poll"))
         print(json.dumps(spent / rounds / count), flush=True)
     await each("close")
 

@@ -20,6 +20,7 @@ from lcm.controllers.worker.view import (
     Failure,
     Outcome,
     Register,
+    Report,
     StopLabs,
     Unknown,
     View,
@@ -59,6 +60,14 @@ def unlicensed(view: View) -> Decision:
     if isinstance(view.licence, Unknown):
         return soon(view)
     return move(view, WorkerPhase.LICENSING, f"registering as {PRODUCTS[spec.cml.license_flavour]}", retry_at=None)
+
+
+def without_a_seat(view: View, message: str) -> Report:
+    """Say that the plane had no licence seat to give, and when it is asked again."""
+    status = msgspec.structs.replace(
+        view.status, failure="NoLicenceSeat", last_error=message, retry_at=view.now + _AGAIN
+    )
+    return Report(status)
 
 
 def registering(view: View) -> Decision:

@@ -38,6 +38,7 @@ from lcm.controllers.worker.view import (
     soon,
 )
 from lcm.model.clock import Clock
+from lcm.model.errors import NoRoom
 from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
@@ -123,7 +124,10 @@ class Lifecycle:
         if isinstance(decision, Wait):
             decision = self._noticed(view) or decision
         if isinstance(decision, Report):
-            await self._step(view, decision)
+            try:
+                await self._step(view, decision)
+            except NoRoom as error:
+                await self._step(view, licensing.without_a_seat(view, str(error)))
             return after(view.rules.poll)
         assert isinstance(decision, Wait), "an effect is not followed by another"
         return DONE if decision.until is None else at(decision.until, self._clock.now())

@@ -1,0 +1,71 @@
+"""The parts of controllers on both planes: a controller cannot tell whether its plane is in process or over HTTP."""
+
+import asyncio
+
+import pytest
+
+from lcm.control.plane import Plane, Ref
+from lcm.controllers.cache import Cache
+from lcm.controllers.election import Election
+from lcm.controllers.together import ended
+from lcm.model.errors import Deposed
+from lcm.model.pool import WorkerTemplate
+from lcm.providers.permit import permit
+from lcm.sim.loop import VirtualStopwatch
+from planes import World, either, template
+
+TTL = 15
+METAL = Ref(WorkerTemplate, "metal")
+
+
+def label(value: str) -> dict[str, object]:
+    return {"metadata": {"labels": {"value": value}}}
+
+
+@either
+async def test_a_cache_holds_what_is_there_what_comes_and_what_we_write(world: World) -> None:
+    await world.root.create(template())
+    plane = world.service("worker-controller")
+    cache = Cache(plane, WorkerTemplate)
+    running = asyncio.create_task(cache.run())
+    await cache.ready()
+    written = await plane.patch(METAL, label("ours"))
+    await cache.until(written.metadata.resource_version)
+    assert cache.get(METAL) == written
+    cache.accept(await plane.patch(METAL, label("newer")))
+    held = cache.get(METAL)
+    assert held is not None
+    assert held.metadata.labels["value"] == "newer"
+    gone = await world.root.delete(METAL)
+    await cache.until(gone.metadata.resource_version)
+    await asyncio.sleep(1)
+    assert cache.all(WorkerTemplate) == []
+    await ended([running])
+
+
+@either
+async def test_a_leader_writes_until_its_lease_is_taken_away(world: World) -> None:
+    await world.root.create(template())
+    plane = world.service("worker-controller")
+    met: list[str] = []
+
+    async def lead(fenced: Plane) -> None:
+        permit()
+        await fenced.patch(METAL, label("led"))
+        lease = await plane.lease("leading")
+        assert lease is not None
+        await plane.release(lease)
+        with pytest.raises(Deposed):
+            await fenced.patch(METAL, label("deposed"))
+        met.append("refused")
+        await asyncio.sleep(1e6)
+
+    election = Election(plane, "leading", "one", ttl_seconds=TTL, stopwatch=VirtualStopwatch(), chance=lambda: 0.5)
+    running = asyncio.create_task(election.run(lead))
+    await asyncio.sleep(3 * TTL)
+    assert len(met) > 1, "it stood again after it was deposed"
+    await ended([running])
+    assert await plane.lease("leading") is None
+    metal = await plane.get(METAL)
+    assert metal is not None
+    assert metal.metadata.labels["value"] == "led"

@@ -1,0 +1,272 @@
+"""Places where a worker lives its whole life, from the cloud it is launched in to the plane its controller speaks to.
+
+| place | machines | CML | plane | time |
+| --- | --- | --- | --- | --- |
+| direct | simulated | the simulator itself | in process, in memory | virtual |
+| client | simulated | our client over its REST face | in process, in memory | virtual |
+| client-http | simulated | likewise | over HTTP, in memory | virtual |
+| aws | EC2 on a moto server | our client over HTTPS, to `lcm cml-sim` | in process, SQLite | real |
+| aws-http | likewise | likewise | over HTTP, SQLite | real |
+
+Moto does everything at once, and its machines have made-up addresses and no CML on them. So one running simulator
+stands for whichever machine there is, switched on and off with it; while that is off it answers 502, where a machine
+would not answer.
+"""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import msgspec
+import pytest
+
+from backstage import service
+from clouds import HERE, KEYS, SESSION, MotoWorld, unique
+from estates import Estate, beside, spec
+from fleets import Fleet, OneSecret
+from labworlds import PASSWORD, CmlSim
+from lcm.config import Settings
+from lcm.control.plane import Plane
+from lcm.controllers.worker.controller import WorkerController
+from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.secret import Secret
+from lcm.model.worker import LabWorker, LabWorkerSpec, RootVolume
+from lcm.providers.cml_hosts import CmlHosts
+from lcm.providers.cml_line import Limits
+from lcm.providers.cml_tls import pinned
+from lcm.providers.compute import InstanceState
+from lcm.providers.ec2_clients import AwsClients
+from lcm.sim.asgi import AsgiTransport
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.http import CmlApp
+from lcm.sim.cml.memory import MemoryTransport
+from lcm.sim.loop import run
+from lcm.store.sqlite import SqliteStore
+from lcm.system import SystemClock, SystemStopwatch, chance
+from moto_server import MotoServer
+from planes import Site, served
+from servers import free_port
+
+SPEED: Final = 50
+CALLER: Final = service(WORKER_CONTROLLER)
+Body = Callable[[Estate], Awaitable[None]]
+
+
+class Admin:
+    """Gives the simulator's password for every reference."""
+
+    async def reveal(self, _ref: str) -> Secret:
+        await asyncio.sleep(0)
+        return PASSWORD
+
+
+class ByAddress(httpx.AsyncBaseTransport):
+    """Leads to the CML on whichever machine of a fleet has an address now."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        cml = self._at(request.url.host)
+        if cml is None:
+            silence = OSError(errno.EHOSTUNREACH, "no machine has this address")
+            raise httpx.ConnectError(str(silence), request=request) from silence
+        return await MemoryTransport(CmlApp(cml)).handle_async_request(request)
+
+    def _at(self, address: str) -> Cml | None:
+        now = self._fleet.clock.now()
+        machines = self._fleet.cloud.account.machines.values()
+        there = [one.instance_id for one in machines if one.instance(now).public_ip == address]
+        found = self._fleet.cloud.attached(there[0]) if there else None
+        return found if isinstance(found, Cml) else None
+
+
+class RestFleet(Fleet):
+    """A fleet in virtual time whose machines are spoken to by our CML client."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.hosts = CmlHosts(Admin(), transport=ByAddress(self))
+
+
+class RemoteFleet(RestFleet):
+    """Likewise, whose controller speaks HTTP to the control plane too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.site = Site(self.store, self.clock)
+
+    def controller(self, **parts: Any) -> WorkerController:
+        plane = self.site.plane(CALLER, "http://memory", AsgiTransport(self.site.api))
+        return replace(super().controller(**parts), plane=plane)
+
+
+@dataclass
+class AwsFleet(Estate):
+    """Workers in real time, on EC2 as moto plays it, with a running simulator as CML."""
+
+    site: Site
+    account: MotoWorld
+    image: str
+    hosts: CmlHosts
+    sim: httpx.AsyncClient
+    door: Plane
+    glance_seconds = 0.02
+    patience = timedelta(seconds=30)
+    a_while = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.core = self.site.core
+        self.cloud = self.account.compute
+
+    def spec(self, **changes: Any) -> LabWorkerSpec:
+        wanted = spec(**changes)
+        volume = RootVolume(kind="gp3", iops=3000)  # moto makes no other
+        aws = msgspec.structs.replace(wanted.aws, ami_name_pattern=self.image, root_volume=volume)
+        return msgspec.structs.replace(wanted, aws=aws)
+
+    def controller(self) -> WorkerController:
+        return WorkerController(
+            plane=self.door,
+            cloud=self.cloud,
+            hosts=self.hosts,
+            secrets=OneSecret(),
+            clock=self.clock,
+            stopwatch=SystemStopwatch(),
+            chance=chance,
+            settings=Settings(
+                metrics_poll_interval=1,
+                idle_check_interval=1,
+                worker_discovery_ami_name=self.image,
+                worker_discovery_interval=2,
+            ),
+            holder="controller",
+            speed=SPEED,
+        )
+
+    async def seats_taken(self) -> int:
+        return len((await self._simulator())["licence_server"]["taken"])
+
+    async def is_on(self, worker: LabWorker) -> bool:
+        del worker  # there is one machine at a time
+        return bool((await self._simulator())["up"])
+
+    async def switch(self, *, on: bool) -> None:
+        """Give the simulated machine power, or take it."""
+        (await self.sim.post("/sim/power", json={"on": on})).raise_for_status()
+
+    async def follow(self) -> None:
+        """Switch the simulated machine with its instance, for ever."""
+        was = False
+        while True:
+            states = [one.state for one in await self.cloud.list_owned(HERE)]
+            assert states.count(InstanceState.RUNNING) <= 1, "one simulator is one machine"
+            on = InstanceState.RUNNING in states
+            if on is not was:
+                await self.switch(on=on)
+            was = on
+            await asyncio.sleep(0.1)
+
+    async def _simulator(self) -> Any:
+        return (await self.sim.get("/sim")).raise_for_status().json()
+
+
+@asynccontextmanager
+async def _direct(_: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    yield Fleet()
+
+
+@asynccontextmanager
+async def _client(_: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    fleet = RestFleet()
+    yield fleet
+    await fleet.hosts.close()
+
+
+@asynccontextmanager
+async def _client_over_http(_: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    fleet = RemoteFleet()
+    await fleet.site.start()
+    yield fleet
+    await fleet.hosts.close()
+    await fleet.site.close()
+
+
+@asynccontextmanager
+async def _aws(request: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    async with _on_sqlite(request) as site:
+        async with _on_aws(request, site, site.core.acting(CALLER)) as fleet:
+            yield fleet
+        await site.close()
+
+
+@asynccontextmanager
+async def _aws_over_http(request: pytest.FixtureRequest) -> AsyncIterator[Estate]:
+    async with _on_sqlite(request) as site, served(site.api, free_port()) as url:
+        async with _on_aws(request, site, site.plane(CALLER, url)) as fleet:
+            yield fleet
+        await site.close()
+
+
+@asynccontextmanager
+async def _on_sqlite(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    folder: Path = request.getfixturevalue("tmp_path")
+    store = await SqliteStore.open(folder / "store.db")
+    site = Site(store, SystemClock())
+    await site.start()
+    yield site
+    await store.close()
+
+
+@asynccontextmanager
+async def _on_aws(request: pytest.FixtureRequest, site: Site, door: Plane) -> AsyncIterator[Estate]:
+    moto: MotoServer = request.getfixturevalue("moto")
+    sim: CmlSim = request.getfixturevalue("own_cml_sim")
+    clients = AwsClients(session=SESSION, keys=KEYS, endpoint_url=moto.url)
+    account = MotoWorld(clients)
+    image = unique("CML-life")
+    await account.add_image(image)
+    # Moto's addresses lead nowhere: each stands for the simulator's.
+    at = lambda worker: worker.status.cml.api_url and sim.url  # noqa: E731
+    hosts = CmlHosts(Admin(), limits=Limits(poll_seconds=0.05), address=at)
+    async with httpx.AsyncClient(base_url=sim.url, verify=pinned(sim.pin), trust_env=False) as client:
+        fleet = AwsFleet(site, account, image, hosts, client, door)
+        await fleet.switch(on=False)
+        async with beside(fleet.follow()):
+            yield fleet
+    await hosts.close()
+    await clients.close()
+
+
+_PLACES: Final[dict[str, Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Estate]]]] = {
+    "direct": _direct,
+    "client": _client,
+    "client-http": _client_over_http,
+    "aws": _aws,
+    "aws-http": _aws_over_http,
+}
+
+
+def everywhere(body: Body) -> Callable[..., None]:
+    """Make a test of a body, once for each place."""
+
+    def test(place: str, request: pytest.FixtureRequest) -> None:
+        async def main() -> None:
+            async with _PLACES[place](request) as world:
+                await body(world)
+
+        if place.startswith("aws"):
+            request.getfixturevalue("own_cml_sim")  # which begins with a loop of its own
+            asyncio.run(main())
+        else:
+            run(main, horizon=timedelta(days=2))
+
+    test.__name__ = body.__name__
+    return pytest.mark.parametrize("place", _PLACES)(test)

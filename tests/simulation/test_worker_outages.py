@@ -1,0 +1,207 @@
+"""Nobody answers for a while, and workers in every phase of their lives are none the worse for it afterwards."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from estates import story
+from fleets import Fleet
+from lcm.control.plane import Drain, Pause, Ref
+from lcm.model.errors import Later, Throttled, Unreachable
+from lcm.model.session import LabletSession, SessionPhase
+from lcm.model.worker import IdlePolicy, LabWorker, WorkerPhase
+from lcm.providers.compute import WORKER_TAG, Instance
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.refusals import Down
+from lcm.sim.loop import run
+from lcm.sim.power import Power
+from outages import FallibleStore
+
+P = WorkerPhase
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+WORSE = {P.FAILED, P.TERMINATED}
+BEFORE = {
+    "launching": P.PROVISIONING_EC2,
+    "booting": P.STARTING,
+    "licensing": P.LICENSING,
+    "ready": P.READY,
+    "active": P.ACTIVE,
+    "draining": P.DRAINING,
+    "stopped": P.STOPPED,
+    "resuming": P.STARTING,
+    "terminating": P.TERMINATING_EC2,
+}
+"""Where each worker is when nobody answers any more; it is called after that."""
+AFTERWARDS = {
+    "launching": P.READY,
+    "booting": P.READY,
+    "licensing": P.READY,
+    "ready": P.READY,
+    "active": P.ACTIVE,
+    "draining": P.DRAINING,
+    "stopped": P.STOPPED,
+    "resuming": P.READY,
+    "terminating": None,
+}
+STEADY = ("ready", "active", "draining", "stopped")
+
+
+class Unreliable(Fleet):
+    """A fleet whose cloud and CMLs can be silent."""
+
+    cloud_error: Later | None = None
+    cml_silent: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._guard(self.cloud.faults, "before", lambda: self.cloud_error)
+
+    def _install(self, instance: Instance, power: Power) -> Cml:
+        cml = super()._install(instance, power)
+        self._guard(cml, "check_up", lambda: Down("no route to host") if self.cml_silent else None)
+        return cml
+
+    def _guard(self, target: object, verb: str, trouble: Callable[[], Exception | None]) -> None:
+        usual = getattr(target, verb)
+
+        def guarded(*args: Any) -> Any:
+            error = trouble()
+            if error is not None:
+                raise error
+            return usual(*args)
+
+        setattr(target, verb, guarded)
+
+    @contextmanager
+    def cloud_outage(self, error: Later) -> Iterator[None]:
+        self.cloud_error = error
+        yield
+        self.cloud_error = None
+
+    @contextmanager
+    def cml_outage(self) -> Iterator[None]:
+        self.cml_silent = True
+        yield
+        self.cml_silent = False
+
+    @contextmanager
+    def store_outage(self) -> Iterator[None]:
+        assert isinstance(self.store, FallibleStore)
+        self.store.down = Unreachable("the store is not there")
+        yield
+        self.store.down = None
+
+
+async def in_every_phase(fleet: Unreliable) -> None:
+    """Have a worker in each phase at this very moment."""
+    off = IdlePolicy(enabled=False)
+    for name in ("ready", "active", "draining", "stopped", "resuming", "terminating"):
+        await fleet.create(name, idle=off)
+    for name in ("ready", "active", "draining", "stopped", "resuming", "terminating"):
+        await fleet.reaches(P.READY, name=name)
+    for name in ("active", "draining"):
+        await fleet.host_session(await fleet.worker(name), f"on-{name}")
+    await fleet.otto.act(Ref(LabWorker, "draining"), Drain())
+    for name in ("stopped", "resuming"):
+        await fleet.otto.act(Ref(LabWorker, name), Pause())
+        await fleet.reaches(P.STOPPED, name=name)
+    await fleet.create("licensing", idle=off)
+    await asyncio.sleep(5 * 60)
+    await fleet.create("booting", idle=off)
+    await fleet.reaches(P.READY_UNLICENSED, P.LICENSING, name="licensing")
+    await fleet.otto.delete(Ref(LabWorker, "terminating"))
+    await fleet.reaches(P.TERMINATING_EC2, name="terminating")
+    fleet.cloud.lose_answer_next("ensure")
+    await fleet.create("launching", idle=off)
+    await fleet.otto.patch(Ref(LabWorker, "resuming"), {"spec": {"wanted_state": "running"}})
+    await fleet.reaches(P.PROVISIONING_EC2, name="launching")
+    await fleet.reaches(P.STARTING, name="resuming")
+
+
+async def phases(fleet: Fleet) -> Mapping[str, LabWorker]:
+    return {worker.metadata.name: worker for worker in (await fleet.otto.list(LabWorker)).items}
+
+
+async def endure(fleet: Unreliable, span: timedelta, *, changed: set[str]) -> None:
+    """See that nothing gets worse while nobody answers; some may go on."""
+    until = fleet.clock.now() + span
+    while fleet.clock.now() < until:
+        await asyncio.sleep(30)
+        for name, worker in (await phases(fleet)).items():
+            assert worker.status.phase not in WORSE, f"{name}\n{story(worker)}"
+            assert worker.status.phase is BEFORE[name] or name in changed, f"{name}\n{story(worker)}"
+            assert worker.status.idle is None or not worker.status.idle.idle
+
+
+async def everything_goes_on(fleet: Unreliable) -> None:
+    await asyncio.sleep(40 * 60)
+    workers = await phases(fleet)
+    now = {name: workers[name].status.phase if name in workers else None for name in AFTERWARDS}
+    assert now == AFTERWARDS, "\n".join(f"{name}\n{story(worker)}" for name, worker in workers.items())
+    for name, worker in workers.items():
+        told = {line.phase for line in worker.status.history}
+        assert not told & WORSE, f"{name}\n{story(worker)}"
+    launched = [one.tags[WORKER_TAG] for one in fleet.cloud.account.machines.values()]
+    assert len(launched) == len(set(launched)) == len(BEFORE), "something was launched twice"
+    for name in ("on-active", "on-draining"):
+        session = await fleet.otto.get(Ref(LabletSession, name))
+        assert session is not None
+        assert session.status.phase is SessionPhase.RUNNING
+    assert len(fleet.living()) == len(workers)
+    assert len(fleet.licences.taken) == len((await fleet.otto.licences()).seats)
+
+
+CLOUD_ERRORS = [Unreachable("connection refused"), Throttled("slow down", after=timedelta(seconds=30))]
+
+
+@pytest.mark.parametrize("error", CLOUD_ERRORS, ids=lambda error: type(error).__name__)
+def test_an_hour_without_aws_changes_no_worker_for_the_worse(error: Later) -> None:
+    async def main() -> None:
+        fleet = Unreliable()
+        async with fleet.controlled():
+            await in_every_phase(fleet)
+            with fleet.cloud_outage(error):
+                await endure(fleet, HOUR, changed={"licensing", "booting"})
+            await everything_goes_on(fleet)
+
+    run(main)
+
+
+def test_an_hour_without_cml_changes_no_worker_for_the_worse() -> None:
+    async def main() -> None:
+        fleet = Unreliable()
+        async with fleet.controlled():
+            await in_every_phase(fleet)
+            with fleet.cml_outage():
+                await endure(fleet, HOUR, changed={"licensing", "launching", "resuming", "booting", "terminating"})
+            await everything_goes_on(fleet)
+
+    run(main)
+
+
+def test_a_minute_without_a_store_has_no_leader_and_changes_nothing() -> None:
+    async def main() -> None:
+        store = FallibleStore()
+        fleet = Unreliable(store=store)
+        controller = fleet.controller()
+        async with fleet.controlled():
+            await in_every_phase(fleet)
+            with fleet.store_outage():
+                await asyncio.sleep(20)
+                acts = _acts(fleet)
+                await asyncio.sleep(MINUTE.total_seconds() - 20)
+                assert _acts(fleet) == acts, "somebody acted without a store"
+            await everything_goes_on(fleet)
+        assert controller is not None
+
+    run(main)
+
+
+def _acts(fleet: Fleet) -> list[datetime]:
+    """List when anything was done to any machine."""
+    return [change.at for machine in fleet.cloud.account.machines.values() for change in machine.changes]
