@@ -13,14 +13,16 @@ import given
 from backstage import service
 from clouds import HERE
 from estates import spec
-from fleets import Fleet
+from fleets import QUICK, spec
 from lcm.config import Settings, effective
+from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref
 from lcm.control.records import creation
 from lcm.controllers.cache import Cache
 from lcm.controllers.together import together
 from lcm.controllers.worker.facts import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
+from lcm.model.clock import Clock
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.resource import Condition, Metadata, condition
 from lcm.model.session import LabletSession
@@ -35,13 +37,21 @@ from lcm.model.worker import (
     WorkerTelemetry,
 )
 from lcm.providers.compute import OWNER_TAG, WORKER_TAG, Instance
+from lcm.sim.chance import Chance
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Order
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.stats import Machine
+from lcm.sim.compute import Attach, SimCloud
+from lcm.sim.compute_account import Nature, Order
 from lcm.sim.hosts import SimHosts
+from lcm.sim.loop import VirtualClock
+from lcm.sim.power import Power
+from lcm.store.memory import MemoryStore
+from seals import given_keys
 
 SETTLED = timedelta(minutes=2)
-"""After so long everything in a quick fleet has booted."""
+"""After so long everything has booted."""
+SMALL = Machine(silent_seconds=5, boot_seconds=15)
 
 
 class NotedHosts(SimHosts):
@@ -66,7 +76,9 @@ class NotedHosts(SimHosts):
 class NotedCloud(SimCloud):
     """Counts how often it was asked for what."""
 
-    calls: Counter[str]
+    def __init__(self, clock: Clock, chance: Chance, *, nature: Nature, attach: Attach) -> None:
+        super().__init__(clock, chance, nature=nature, attach=attach)
+        self.calls: Counter[str] = Counter()
 
     async def list_owned(self, region: str) -> Sequence[Instance]:
         self.calls["list_owned"] += 1
@@ -78,26 +90,27 @@ class NotedCloud(SimCloud):
 
 
 class Watched:
-    """A fleet whose workers are made as they are when they are ready, and a monitor over it."""
+    """Workers that are made as they are when they are ready, and a monitor over them."""
 
-    def __init__(self, *, interval: int = 60) -> None:
-        self.fleet = Fleet(quick=True)
-        self.clock = self.fleet.clock
-        self.cloud = self.fleet.cloud
-        self.cloud.__class__ = NotedCloud
-        self.calls: Counter[str] = Counter()
-        self.cloud.calls = self.calls  # type: ignore[attr-defined]
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.store = MemoryStore()
+        self.core = ControlPlane(self.store, clock=self.clock, sealer=given_keys())
+        self.cloud = NotedCloud(self.clock, Chance(7), nature=Nature(paces={"m5zn.metal": QUICK}), attach=self._install)
+        self.image = self.cloud.account.add_image(HERE, "CML-2.9.0", self.clock.now())
         self.hosts = NotedHosts(self.cloud, self.clock.now)
-        self.settings = Settings(metrics_poll_interval=interval)
-        self.plane = self.fleet.plane()
+        self.settings = Settings()
+        self.plane = self.core.acting(service(WORKER_CONTROLLER))
+
+    def _install(self, instance: Instance, power: Power) -> Cml:
+        return Cml(self.clock, Chance(instance.instance_id), machine=SMALL, power=power)
 
     async def add(self, *names: str, tagged: bool = True, **status: Any) -> None:
         """Make machines, let them boot, and record them as workers that are ready."""
-        image = self.cloud.account.images(HERE)[0]
         machines = {}
         for name in names:
             tags = {OWNER_TAG: "lcm", WORKER_TAG: f"uid-{name}"} if tagged else {}
-            machines[name] = self.cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, tags)).instance_id
+            machines[name] = self.cloud.account.run(Order(HERE, "m5zn.metal", self.image.image_id, tags)).instance_id
         await asyncio.sleep(SETTLED.total_seconds())
         for name, instance_id in machines.items():
             machine = self.cloud.account.machines[instance_id].instance(self.clock.now())
@@ -112,19 +125,19 @@ class Watched:
                 spec=spec(),
                 status=msgspec.structs.replace(known, **status),
             )
-            await self.fleet.store.commit(*creation(worker))
+            await self.store.commit(*creation(worker))
 
     @asynccontextmanager
     async def monitoring(self, plane: Plane | None = None) -> AsyncIterator[None]:
         """Run a monitor, as a newly elected leader would."""
-        acting = plane or self.fleet.control().acting(service(WORKER_CONTROLLER))
+        acting = plane or self.plane
         cache = Cache(acting, LabWorker, LabletSession, SystemSettings)
 
         def settings() -> Settings:
             return effective(self.settings, next(iter(cache.all(SystemSettings)), None))
 
         monitor = Monitor(
-            acting, cache, self.cloud, self.hosts, clock=self.clock, chance=self.fleet.half, settings=settings
+            acting, cache, self.cloud, self.hosts, clock=self.clock, chance=lambda: 0.5, settings=settings
         )
         task = asyncio.create_task(together(cache.run(), monitor.run()))
         try:
@@ -136,7 +149,14 @@ class Watched:
                 raise error
 
     async def worker(self, name: str = "w1") -> LabWorker:
-        return await self.fleet.worker(name)
+        found = await self.plane.get(Ref(LabWorker, name))
+        assert found is not None, f"there is no worker {name}"
+        return found
+
+    async def cml(self, name: str = "w1") -> Cml:
+        found = self.cloud.attached(await self.machine(name))
+        assert isinstance(found, Cml), f"{name} does not run"
+        return found
 
     async def condition(self, kind: WorkerCondition, name: str = "w1") -> Condition:
         found = condition((await self.worker(name)).status.conditions, kind)

@@ -89,6 +89,7 @@ async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
 async def api_running(
     store: Store, settings: Settings, usual_port: int, *, alone: bool = False
 ) -> AsyncIterator[Running]:
+    """Serve the API on a store, with everything beneath it; `alone`: no other process uses that store."""
     clock, process = SystemClock(), process_name()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)

@@ -6,7 +6,6 @@ the measured process; its list of 1,000 machines once a minute is paid for too.
 """
 
 import asyncio
-import json
 import statistics
 import sys
 import tempfile

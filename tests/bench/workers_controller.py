@@ -7,7 +7,7 @@ standard input, a number of minutes, is answered with the seconds of a core that
 import asyncio
 import json
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -63,7 +63,7 @@ class CountedHosts(CmlHosts):
         return await super().of(worker)
 
 
-async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, url: str, pin: str) -> None:
+async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, *, url: str, pin: str) -> None:
     image = cloud.account.add_image(HERE, "CML-2.9.0", clock.now())
     for number in range(count):
         machine = cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {OWNER_TAG: "lcm"}))
@@ -83,9 +83,9 @@ async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, url
         await store.commit(*creation(worker), Put(key, written(Hour(samples=samples))))
 
 
-def _sample(at: object) -> Sample:
+def _sample(at: datetime) -> Sample:
     return Sample(
-        at=at,  # type: ignore[arg-type]
+        at=at,
         cpu_utilization=12.34,
         memory_utilization=45.67,
         storage_utilization=8.9,
@@ -111,7 +111,7 @@ async def main(count: int, folder: Path) -> None:
     clock = FastClock()
     store = await SqliteStore.open(folder / f"workers-{count}.db")
     cloud = SimCloud(clock, Chance(7), nature=Nature(speed=1000))
-    await enrol(store, cloud, clock, count, f"https://127.0.0.1:{port}", pin)
+    await enrol(store, cloud, clock, count, url=f"https://127.0.0.1:{port}", pin=pin)
     plane = ControlPlane(store, clock=clock).acting(service(WORKER_CONTROLLER))
     cache = Cache(plane, LabWorker, LabletSession, SystemSettings)
     hosts = CountedHosts(Password())

@@ -16,7 +16,7 @@ KEY = "a-key-that-nobody-guesses"
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    said = {"CONTROL_PLANE_API_KEY": KEY, "LCM_DATA_DIR": str(tmp_path / "data")}
+    said = {"CONTROL_PLANE_API_KEY": KEY, "LCM_DATA_DIR": str(tmp_path / "data"), "LCM_CLOUD": "simulated"}
     if request.param == "etcd":
         said |= {"ETCD_ENDPOINTS": request.getfixturevalue("etcd").endpoint, "ETCD_ROOT": f"/{new_id()}/"}
     return said

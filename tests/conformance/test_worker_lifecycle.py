@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import machines
-from estates import Estate, beside, story
+from estates import Estate, story
 from fleets import W1
 from labworlds import CmlSim
 from lcm.control.plane import Drain, Pause, Resume, Undrain
@@ -31,8 +31,9 @@ def own_cml_sim(tmp_path: Path) -> Iterator[CmlSim]:
 
 @everywhere
 async def test_a_worker_lives_its_whole_life(world: Estate) -> None:
-    lived: list[str] = []
-    async with beside(chronicle(world, lived)):
+    before = (await world.otto.list(LabWorker)).revision
+    async with asyncio.TaskGroup() as group:
+        lived = group.create_task(chronicle(world, after=before))
         await world.create()
         async with world.controlled():
             worker = await is_launched_and_licensed(world)
@@ -40,7 +41,7 @@ async def test_a_worker_lives_its_whole_life(world: Estate) -> None:
             worker = await is_resumed(world)
             await is_drained_and_not_after_all(world, worker)
             await is_deleted(world, worker)
-    assert [*LAUNCHED, *PAUSED, *RESUMED, *DRAINED] == lived
+    assert lived.result() == [*LAUNCHED, *PAUSED, *RESUMED, *DRAINED]
 
 
 async def is_launched_and_licensed(world: Estate) -> LabWorker:
@@ -110,12 +111,15 @@ async def is_deleted(world: Estate, worker: LabWorker) -> None:
     assert await world.otto.alerts() == []
 
 
-async def chronicle(world: Estate, phases: list[str]) -> None:
-    """Write down each phase that a worker enters."""
-    before = (await world.otto.list(LabWorker)).revision
-    async with world.otto.watch(LabWorker, after=before) as watch:
+async def chronicle(world: Estate, *, after: int) -> list[str]:
+    """Tell each phase that a worker enters, until it is gone."""
+    phases: list[str] = []
+    async with world.otto.watch(LabWorker, after=after) as watch:
         async for changes in watch:
-            for seen in changes.seen:
-                phase = seen.resource.status.phase if isinstance(seen.resource, LabWorker) else None
-                if phase is not None and phases[-1:] != [phase]:
-                    phases.append(phase)
+            (seen,) = changes.seen
+            if seen.resource is None:
+                break
+            assert isinstance(seen.resource, LabWorker)
+            if phases[-1:] != [seen.resource.status.phase]:
+                phases.append(str(seen.resource.status.phase))
+    return phases

@@ -18,6 +18,7 @@ from lcm.model.worker import LabWorker
 from lcm.model.worker_steps import WORKER
 from lcm.sim.crash import crash_everywhere
 from lcm.sim.loop import VirtualClock
+from lcm.store.base import Entry, Page
 from lcm.store.memory import MemoryStore
 
 STATES = ["", "pending", "running", "running", "stopping", "stopped", "shutting-down", "terminated"]
@@ -125,3 +126,37 @@ async def is_right(stage: Stage) -> None:
 def test_a_controller_that_is_stopped_anywhere_leaves_true_ledgers(tell: Callable[[str], None]) -> None:
     awaits = crash_everywhere("steps with companions", begun, live, is_right, report=tell)
     assert awaits >= 30
+
+
+class Counting(MemoryStore):
+    """Counts what is read."""
+
+    reads = 0
+
+    async def get(self, key: str) -> Entry | None:
+        self.reads += 1
+        return await super().get(key)
+
+    async def scan(self, prefix: str, **options: Any) -> Page:
+        self.reads += 1
+        return await super().scan(prefix, **options)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reads"),
+    [
+        ({"retry_count": 1}, 1),
+        ({"ec2": {"public_ip": "192.0.2.1"}, "cml": {"healthy": True}}, 1),
+        ({"ec2": {"state": "stopped"}}, 3),
+        ({"phase": P.ACTIVE}, 3),
+        ({"phase": P.STOPPING}, 5),
+    ],
+    ids=str,
+)
+async def test_a_step_reads_only_what_it_may_change(facts: dict[str, Any], reads: int) -> None:
+    store = Counting()
+    stage = Stage(store=store)
+    at = await stage.put(worker(phase=P.READY, cml={"licensed": True}))
+    store.reads = 0
+    await move(stage, at, **facts)
+    assert store.reads == reads

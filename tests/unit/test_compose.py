@@ -8,14 +8,15 @@ import pytest
 
 from documents import document
 from lcm import compose
-from lcm.compose import Controller, Part, embedded
+from lcm.compose import Around, Controller, Part, embedded
 from lcm.config import Settings
 from lcm.control.plane import Plane, Ref
 from lcm.data_folder import STORE
-from lcm.model.errors import Invalid, Refused, Stuck
+from lcm.model.errors import Invalid, LcmError, Refused, Stuck
 from lcm.model.identity import Caller, Role
 from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker
+from lcm.model.worker import LabWorker, WorkerPhase
+from servers import LOOPBACK, free_port
 from stores import opened, puts
 
 ADMIN = Caller(name="ada", role=Role.ADMIN)
@@ -70,7 +71,7 @@ async def test_what_the_settings_say_stands_beneath_every_document(tmp_path: Pat
 async def test_a_controller_is_given_a_plane_of_its_own(tmp_path: Path) -> None:
     given: asyncio.Queue[Caller] = asyncio.Queue()
 
-    async def control(plane: Plane, _: Settings) -> None:
+    async def control(plane: Plane, _: Around) -> None:
         given.put_nowait(plane.caller)
         await asyncio.Event().wait()
 
@@ -83,7 +84,11 @@ async def test_a_controller_is_given_a_plane_of_its_own(tmp_path: Path) -> None:
 async def test_the_allocator_and_the_cloud_are_there(tmp_path: Path) -> None:
     async with embedded(Settings(data_dir=tmp_path, port=0, total_cpu_cores=4.0), speed=60) as it:
         assert it.allocator.get_resource_usage()["total_cpu"] == 4
-        assert await it.cloud.list_owned("us-east-1") == []
+        assert await it.outside.cloud.list_owned("us-east-1") == []
+        assert it.outside.speed == 60
+        newest = await it.outside.cloud.newest_image("eu-central-1", "CML-*")
+        assert newest is not None
+        assert newest.name == "CML-2.9.0"
 
 
 async def test_the_limits_of_the_settings_hold(tmp_path: Path) -> None:
@@ -98,10 +103,10 @@ async def test_what_listens_everywhere_is_reached_here(tmp_path: Path) -> None:
         assert it.running.url.startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("part", set(Part) - {Part.API, Part.ALL})
+@pytest.mark.parametrize("part", sorted(set(Part) - {Part.API, Part.ALL, Part.WORKER_CONTROLLER}))
 async def test_a_part_that_is_not_built_is_refused_by_name(tmp_path: Path, part: Part) -> None:
     settings = Settings(data_dir=tmp_path / "data", port=0, control_plane_api_key=KEY)
-    with pytest.raises(Refused, match=f"this version has no {part}; it can serve all, api"):
+    with pytest.raises(Refused, match=f"this version has no {part}; it can serve all, api, worker-controller"):
         await compose.serve(settings, [Part.API, part]).__aenter__()
     assert not (tmp_path / "data").exists()
 
@@ -116,3 +121,40 @@ async def test_a_host_that_is_not_this_machine_is_named_and_no_port_is_blamed(tm
     with pytest.raises(Refused, match="LCM_HOST") as caught:
         await embedded(Settings(data_dir=tmp_path, port=0, host=host)).__aenter__()
     assert "port" not in str(caught.value)
+
+
+async def test_a_controller_in_its_own_process_works_for_the_api_of_another(tmp_path: Path) -> None:
+    port = free_port()
+    there = Settings(data_dir=tmp_path / "api", port=port, control_plane_api_key=KEY)
+    here = Settings(
+        data_dir=tmp_path / "controller",
+        control_plane_api_key=KEY,
+        control_plane_api_url=f"http://{LOOPBACK}:{port}",
+        cloud="simulated",
+    )
+    async with compose.attend(here, [Part.WORKER_CONTROLLER]), compose.serve(there, [Part.API]) as it:
+        plane = it.control.acting(ADMIN)
+        await plane.apply([document("LabWorker")])
+        await until_phase(plane, WorkerPhase.EC2_READY, WorkerPhase.STARTING)
+        lease = await it.store.lease(Part.WORKER_CONTROLLER)
+        worker = await plane.get(Ref(LabWorker, "w1"))
+    assert lease is not None
+    assert worker is not None
+    assert worker.status.ec2.instance_id.startswith("i-")
+    assert not (tmp_path / "controller").exists()
+
+
+async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) -> None:
+    port = free_port()
+    there = Settings(data_dir=tmp_path, port=port, control_plane_api_key=KEY)
+    other = Secret("a-key-that-nobody-knows-here")
+    here = Settings(control_plane_api_key=other, control_plane_api_url=f"http://{LOOPBACK}:{port}", cloud="simulated")
+    async with compose.serve(there, [Part.API]), compose.attend(here, [Part.WORKER_CONTROLLER]) as parts:
+        with pytest.raises(LcmError, match="token"):
+            await parts.until(asyncio.Event())
+
+
+async def until_phase(plane: Plane, *phases: WorkerPhase) -> None:
+    async with asyncio.timeout(30):
+        while (worker := await plane.get(Ref(LabWorker, "w1"))) is None or worker.status.phase not in phases:
+            await asyncio.sleep(0.05)

@@ -83,7 +83,7 @@ def test_the_command_line_works_at_once_and_after_a_restart(tmp_path: Path) -> N
             tokens.add(it.ready().token)
             applied = lcm(tmp_path, "apply", "-f", EXAMPLES)
             assert applied.returncode == 0, applied.stderr
-            assert applied.stdout.count(outcome) == 5
+            assert applied.stdout.count(outcome) == 6
             assert "workshop" in lcm(tmp_path, "get", "workers").stdout
             assert it.stop()[0] == 0
     assert len(tokens) == 1

@@ -1,4 +1,4 @@
-"""Polls CMLs with bare httpx: `python polling.py COUNT`; the same questions, decoded, and nothing done with the answers.
+"""Polls CMLs with bare httpx: `python polling.py COUNT`; the same questions, nothing done with the answers.
 
 Reads where they are on stdin. Each further line, a number of rounds, is answered with the seconds of a core per poll.
 """

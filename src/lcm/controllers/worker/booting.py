@@ -3,7 +3,8 @@
 A worker is ready when EC2's checks pass, CML says so, and it is known what the machine has and whether it is licensed.
 """
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -39,6 +40,8 @@ def starting(view: View) -> Decision:
         return move(view, WorkerPhase.TERMINATING_EC2, "deleted while CML booted")
     if instance.state is InstanceState.STOPPED:
         return _stopped(view, instance)
+    if instance.state is InstanceState.STOPPING:
+        return soon(view)  # what it was before tells, once it is stopped, whether somebody stopped it
     if instance.state is not InstanceState.RUNNING:
         return _late(view) or note(view, ec2=ec2_facts(view.status.ec2, instance)) or soon(view)
     if view.status.remedy is Remedy.REBOOT and view.status.remedied_at is None:
@@ -63,7 +66,8 @@ def started(view: View, outcome: Outcome) -> Decision:
 def _stopped(view: View, instance: Instance) -> Decision:
     if view.status.ec2.state == InstanceState.RUNNING:
         return stopped_by_hand(view, instance)  # it was seen running since it was started
-    return _late(view) or Do(StartMachine())
+    began = view.status.ec2.state == InstanceState.PENDING
+    return (_late(view) if began else None) or Do(StartMachine())
 
 
 def _booting(view: View, instance: Instance) -> Decision:
@@ -108,17 +112,42 @@ def _late(view: View) -> Decision | None:
 
     What cannot be reached at all is unknown, and stays so for much longer: an outage is no failed boot.
     """
-    took = view.now - view.entered_at
+    took = view.now - _began(view)
     minutes = took // timedelta(minutes=1)
     impaired = isinstance(view.checks, Checks) and Check.IMPAIRED in {view.checks.system, view.checks.instance}
-    silent = isinstance(view.system, Unknown) and not view.system.answered and not impaired
     waits_for_cloud = not isinstance(view.instance, Instance) or view.instance.state is not InstanceState.RUNNING
-    if took < (view.rules.patience if silent and not waits_for_cloud else CML_BOOT_LIMIT):
+    silent = not waits_for_cloud and not impaired and _silent(view)
+    if took < (view.rules.patience if silent else CML_BOOT_LIMIT):
         return None
     if waits_for_cloud:
         why = view.status.last_error or "EC2 did not start it"
         return failed(view, Failure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
     if impaired:
         return failed(view, Failure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
-    why = view.system.why if isinstance(view.system, Unknown) else "it says that it is not ready"
-    return failed(view, Failure("CmlNotUp", f"CML did not come up within {minutes} minutes: {why}"))
+    return failed(view, Failure("CmlNotUp", f"CML did not come up within {minutes} minutes: {_why(view)}"))
+
+
+def _began(view: View) -> datetime:
+    """Tell since when it can have booted: an effect that nobody heard of for a while does not count as time to boot."""
+    started_at = view.instance.launched_at if isinstance(view.instance, Instance) else view.entered_at
+    return max(view.entered_at, started_at, view.status.remedied_at or view.entered_at)
+
+
+def _silent(view: View) -> bool:
+    """Tell whether it is not known how far it is, for want of an answer."""
+    return any(isinstance(one, Unknown) and not one.answered for one in _asked(view))
+
+
+def _asked(view: View) -> Sequence[object]:
+    """List what was asked for: the licence, for instance, only of a CML that is ready."""
+    if isinstance(view.system, Unknown):
+        return view.checks, view.system
+    return (view.checks, view.stats, view.licence) if view.system.ready else (view.checks,)
+
+
+def _why(view: View) -> str:
+    unknown = next((one for one in reversed(_asked(view)) if isinstance(one, Unknown)), None)
+    if unknown is not None:
+        return unknown.why
+    ready = not isinstance(view.system, Unknown) and view.system.ready
+    return "EC2's checks have not passed" if ready else "it says that it is not ready"

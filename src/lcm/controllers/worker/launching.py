@@ -59,7 +59,7 @@ def provisioning(view: View) -> Decision:
         why = instance.reason if instance else "the cloud does not know it any more"
         return failed(view, Failure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"), ec2=_ended(view))
     if instance.state is InstanceState.PENDING:
-        if view.now - view.entered_at >= EC2_LAUNCH_LIMIT:
+        if view.now - max(view.entered_at, instance.launched_at) >= EC2_LAUNCH_LIMIT:
             text = f"{known.instance_id} did not run within {EC2_LAUNCH_LIMIT.seconds // 60} minutes"
             return failed(view, Failure("LaunchTimeout", text))
         return note(view, ec2=ec2_facts(known, instance)) or soon(view)

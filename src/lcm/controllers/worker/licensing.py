@@ -29,6 +29,7 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
+from lcm.model.licence import UNRETURNED
 from lcm.model.worker import CmlSpec, LicenseFlavour, WorkerPhase
 from lcm.model.worker_steps import LICENSE_LIMIT
 from lcm.providers.labhost import INCLUDED_NODES, Licence
@@ -38,8 +39,6 @@ PRODUCTS: Final[Mapping[LicenseFlavour, str]] = {
     LicenseFlavour.ENTERPRISE: "CML_Enterprise",
     LicenseFlavour.EVALUATION: "CML_Enterprise",
 }
-UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", "LicenceSeatUnknown"})
-"""What CML says when it has forgotten its licence and the seat is, or may be, still taken."""
 _EXPANDABLE: Final = frozenset({"CML_Enterprise"})
 _AGAIN: Final = timedelta(minutes=2)
 
@@ -59,7 +58,10 @@ def unlicensed(view: View) -> Decision:
         return Wait(status.retry_at)
     if isinstance(view.licence, Unknown):
         return soon(view)
-    return move(view, WorkerPhase.LICENSING, f"registering as {PRODUCTS[spec.cml.license_flavour]}", retry_at=None)
+    # From here on CML may have one, whatever it said before.
+    cml = msgspec.structs.replace(status.cml, licensed=None)
+    reason = f"registering as {PRODUCTS[spec.cml.license_flavour]}"
+    return move(view, WorkerPhase.LICENSING, reason, cml=cml, retry_at=None)
 
 
 def without_a_seat(view: View, message: str) -> Report:
