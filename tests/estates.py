@@ -40,6 +40,8 @@ class Estate(ABC):
     core: ControlPlane
     cloud: Compute
     hosts: Hosts
+    pin: str = ""
+    """The certificate that its machines show, where they show one."""
     glance_seconds: float = 1
     """Between two looks of somebody who waits."""
     patience: timedelta = timedelta(hours=2)

@@ -76,7 +76,7 @@ class Fleet(Estate):
         paces = {"m5zn.metal": QUICK} if self.quick else {}
         subnets = {"subnet-a": f"{HERE}a", "subnet-b": f"{HERE}b"}
         nature = Nature(paces=paces, subnets=subnets, listed_within=self.listed_within)
-        self.cloud = SimCloud(self.clock, self.chance.stream("cloud"), nature=nature, attach=self._install)
+        self.cloud: SimCloud = SimCloud(self.clock, self.chance.stream("cloud"), nature=nature, attach=self._install)
         self.cloud.account.add_image(HERE, "CML-2.9.0", self.clock.now())
         self.hosts: Hosts = SimHosts(self.cloud)
         self.core = self.control()

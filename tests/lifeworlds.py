@@ -117,9 +117,10 @@ class AwsFleet(Estate):
     hosts: CmlHosts
     sim: httpx.AsyncClient
     door: Plane
+    pin: str
     glance_seconds = 0.02
     patience = timedelta(seconds=30)
-    a_while = timedelta(seconds=1)
+    a_while = timedelta(seconds=0.5)
 
     def __post_init__(self) -> None:
         self.clock = SystemClock()
@@ -217,8 +218,7 @@ async def _aws_over_http(request: pytest.FixtureRequest) -> AsyncIterator[Estate
 
 @asynccontextmanager
 async def _on_sqlite(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    folder: Path = request.getfixturevalue("tmp_path")
-    store = await SqliteStore.open(folder / "store.db")
+    store = await SqliteStore.open(_file(request))
     site = Site(store, SystemClock())
     await site.start()
     yield site
@@ -227,9 +227,8 @@ async def _on_sqlite(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def _on_aws(request: pytest.FixtureRequest, site: Site, door: Plane) -> AsyncIterator[Estate]:
-    moto: MotoServer = request.getfixturevalue("moto")
     sim: CmlSim = request.getfixturevalue("own_cml_sim")
-    clients = AwsClients(session=SESSION, keys=KEYS, endpoint_url=moto.url)
+    clients = _clients(request.getfixturevalue("moto"))
     account = MotoWorld(clients)
     image = unique("CML-life")
     await account.add_image(image)
@@ -237,12 +236,21 @@ async def _on_aws(request: pytest.FixtureRequest, site: Site, door: Plane) -> As
     at = lambda worker: worker.status.cml.api_url and sim.url  # noqa: E731
     hosts = CmlHosts(Admin(), limits=Limits(poll_seconds=0.05), address=at)
     async with httpx.AsyncClient(base_url=sim.url, verify=pinned(sim.pin), trust_env=False) as client:
-        fleet = AwsFleet(site, account, image, hosts, client, door)
+        fleet = AwsFleet(site, account, image, hosts, client, door, sim.pin)
         await fleet.switch(on=False)
         async with beside(fleet.follow()):
             yield fleet
     await hosts.close()
     await clients.close()
+
+
+def _file(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue("tmp_path")
+    return folder / "store.db"
+
+
+def _clients(moto: MotoServer) -> AwsClients:
+    return AwsClients(session=SESSION, keys=KEYS, endpoint_url=moto.url)
 
 
 _PLACES: Final[dict[str, Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Estate]]]] = {

@@ -13,7 +13,6 @@ import given
 from backstage import service
 from clouds import HERE
 from estates import spec
-from fleets import QUICK, spec
 from lcm.config import Settings, effective
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref
@@ -31,6 +30,7 @@ from lcm.model.worker import (
     CmlFacts,
     Ec2Facts,
     LabWorker,
+    LabWorkerSpec,
     LabWorkerStatus,
     WorkerCondition,
     WorkerPhase,
@@ -43,6 +43,7 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.stats import Machine
 from lcm.sim.compute import Attach, SimCloud
 from lcm.sim.compute_account import Nature, Order
+from lcm.sim.compute_machines import Pace
 from lcm.sim.hosts import SimHosts
 from lcm.sim.loop import VirtualClock
 from lcm.sim.power import Power
@@ -51,6 +52,7 @@ from seals import given_keys
 
 SETTLED = timedelta(minutes=2)
 """After so long everything has booted."""
+QUICK = Pace(timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=10), timedelta(seconds=10))
 SMALL = Machine(silent_seconds=5, boot_seconds=15)
 
 
@@ -122,7 +124,7 @@ class Watched:
             )
             worker = LabWorker(
                 metadata=Metadata(name=name, uid=f"uid-{name}", created_at=self.clock.now()),
-                spec=spec(),
+                spec=LabWorkerSpec(aws=given.IMAGE),
                 status=msgspec.structs.replace(known, **status),
             )
             await self.store.commit(*creation(worker))

@@ -18,6 +18,8 @@ FIRST_PLAN = {
     "CML_ADMIN_USERNAME": Set("root", "root"),
     "CML_ADMIN_PASSWORD": Set("hush, the admin's", "set"),
     "CML_LICENSE_TOKEN": Set("hush-licence", "set"),
+    "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
+    "LCM_CLOUD": Set("simulated", "simulated"),
     "EC2_AMI_ID": Set("ami-xxxxxxxxx", "ami-xxxxxxxxx"),
     "EC2_INSTANCE_TYPE": Set("c8i.16xlarge", "c8i.16xlarge"),
     "EC2_VPC_ID": Set("vpc-xxxxxxxxx", "vpc-xxxxxxxxx"),

@@ -171,7 +171,8 @@ def _judgement(settings: Settings) -> Judgement:
 
 def _fleet(settings: Settings) -> Fleet:
     seats = settings.cml_license_seats
-    return Fleet({} if seats is None else {token_id(LICENSE_TOKEN): seats}, read_prices(settings.price_book))
+    totals = {} if seats is None else {token_id(LICENSE_TOKEN): seats}
+    return Fleet(totals, read_prices(settings.price_book), _judgement(settings).horizon)
 
 
 def verifier_of(settings: Settings) -> "Verifier | None":

@@ -32,7 +32,7 @@ from lcm.model.resource import Metadata
 from lcm.model.secret import Secret
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, LabWorkerSpec, LabWorkerStatus, WorkerPhase
 from lcm.providers.cml import CmlHost
 from lcm.providers.cml_hosts import CmlHosts
 from lcm.providers.compute import OWNER_TAG
@@ -70,7 +70,7 @@ async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, *, 
         now = clock.now()
         worker = LabWorker(
             metadata=Metadata(name=f"w{number}", uid=f"uid-{number}", created_at=now),
-            spec=spec(),
+            spec=LabWorkerSpec(aws=given.IMAGE),
             status=LabWorkerStatus(
                 phase=WorkerPhase.READY,
                 ec2=ec2_facts(Ec2Facts(), machine.instance(now + timedelta(minutes=20))),

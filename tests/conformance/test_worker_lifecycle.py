@@ -48,6 +48,7 @@ async def is_launched_and_licensed(world: Estate) -> LabWorker:
     worker = await world.reaches(WorkerPhase.READY)
     assert worker.status.capacity is not None
     assert worker.status.capacity.cpu_millis > 0
+    assert worker.status.cml.certificate == world.pin
     assert await world.seats_taken() == 1
     (seat,) = (await world.otto.licences()).seats
     assert (seat.worker_id, seat.state) == (worker.metadata.uid, SeatState.REGISTERED)

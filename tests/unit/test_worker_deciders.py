@@ -140,7 +140,8 @@ class Draw:
         )
 
     def idle(self, pause_at: datetime) -> IdleVerdict:
-        return IdleVerdict(idle=True, reason="nothing happened", judged_at=NOW, pause_at=pause_at)
+        judged_at = NOW - self.one(*AGES)
+        return IdleVerdict(idle=True, reason="nothing happened", judged_at=judged_at, pause_at=pause_at)
 
     def view(self, phase: WorkerPhase) -> View:
         sessions = [given.session(phase=SessionPhase.RUNNING)]

@@ -7,7 +7,7 @@ read: whoever was faster makes the step be decided anew.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final, Generic
 
@@ -28,10 +28,12 @@ _concern: Final = attrgetter("phase", "cml.licensed", "ec2.state", "ec2.instance
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What the settings say of all workers: how many seats each token has, and what things cost."""
+    """What the settings say of all workers: how many seats each token has, what things cost, how long they take."""
 
     seats: Mapping[str, int] = field(default_factory=dict)
     prices: PriceBook = SHIPPED
+    horizon: timedelta = timedelta(minutes=40)
+    """How long before a session its worker must not be taken away any more."""
 
 
 NO_LIMITS: Final = Fleet()
@@ -80,7 +82,9 @@ async def look(store: Store, fleet: Fleet, before: LabWorker, after: LabWorker, 
         seat=await store.get(licences.seat_key(uid)),
         interval=await store.get(billing.open_key(uid)),
         token=await licences.look_at_token(store, after, fleet.seats) if licences.asks(before, after) else None,
-        occupants=await occupancy.look(store, after) if occupancy.spoils(before, after, now) else None,
+        occupants=await occupancy.look(store, after, now, fleet.horizon)
+        if occupancy.spoils(before, after, now)
+        else None,
     )
 
 

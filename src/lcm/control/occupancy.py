@@ -6,13 +6,13 @@ which sessions cannot go on. Used by `companions`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.plane import ref_of
 from lcm.control.records import mentions, opened
 from lcm.model.errors import IllegalStep
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.session import ON_WORKER, LabletSession, SessionPhase, needs_its_worker
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
 from lcm.store.base import ABSENT, Entry, Op, Put, Store, everything
 
@@ -61,13 +61,13 @@ def spoils(before: LabWorker, after: LabWorker, now: datetime) -> bool:
     return source is _P.DRAINING and target in _DRAINED and (deadline is None or now < deadline)
 
 
-async def look(store: Store, worker: LabWorker) -> Occupancy:
+async def look(store: Store, worker: LabWorker, now: datetime, horizon: timedelta) -> Occupancy:
     """Read who is on a worker; the guard first, so that whoever comes later is noticed."""
     uid = worker.metadata.uid
     guard = await store.get(guard_key(uid))
     page = await everything(store, "lablet-sessions/")
     sessions = (opened(entry, LabletSession) for entry in page.entries if mentions(entry, uid))
-    return Occupancy(guard, [one for one in sessions if worker_of(one) == uid])
+    return Occupancy(guard, [one for one in sessions if worker_of(one) == uid and needs_its_worker(one, now, horizon)])
 
 
 def vacated(before: LabWorker, after: LabWorker, seen: Occupancy) -> Sequence[Op]:

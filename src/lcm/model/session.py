@@ -1,7 +1,7 @@
 """LabletSession: one person's lab during one slot. Its spec, its status, its state machine."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -210,6 +210,15 @@ SESSION: Final = Machine(
 )
 ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
 """Phases in which something of the session may be on its worker."""
+
+
+def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) -> bool:
+    """Tell whether something of it is on its worker, or comes onto it before a machine taken away could be back."""
+    if session.status.phase is not SessionPhase.SCHEDULED:
+        return session.status.phase in ON_WORKER
+    claim = session.status.claim
+    start = session.spec.timeslot_start or (claim.start if claim else None)
+    return start is None or start <= now + horizon
 
 
 def is_asap(session: LabletSession) -> bool:

@@ -92,7 +92,7 @@ class Line:
             method,
             _parsed(f"{self._base}{path}{query}"),
             content=content,
-            headers=_HEADERS | (headers or {}),
+            headers={**_HEADERS, **(headers or {})},
             extensions=self._options,
         )
 
@@ -100,6 +100,7 @@ class Line:
         """Send a request and read the whole answer, whatever its status."""
         try:
             response = await self._transport.handle_async_request(request)
+            response.request = request
             try:
                 body = await self._body(response)
             finally:

@@ -31,6 +31,7 @@ from lcm.providers.hosts import Hosts
 from lcm.providers.secrets import Secrets
 
 LEASE: Final = "worker-controller"
+_BUFFER: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ class WorkerController:
         return Discovery(plane, cache, self.cloud, clock=self.clock, chance=self.chance, settings=settings, poke=poke)
 
     def _rules(self, settings: Settings) -> Rules:
+        lead = settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes
         return Rules(
+            horizon=timedelta(minutes=lead) + _BUFFER,
+            judged_within=max(Rules().judged_within, 3 * timedelta(seconds=settings.idle_check_interval)),
             require_licensed=settings.require_licensed_for_cml,
             poll=max(Rules().poll / self.speed, timedelta(seconds=0.2)),
         )

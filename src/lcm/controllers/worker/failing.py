@@ -14,6 +14,10 @@ from lcm.providers.compute import ENDING, Instance
 
 _FIRST: Final = timedelta(minutes=1)
 _LONGEST_TEXT: Final = 2000
+_OF_THE_MACHINE: Final = frozenset(
+    {"LaunchTimeout", "NoAddress", "MachineNotUp", "ChecksFailed", "CmlNotUp", "Unhealthy"},
+)
+"""Failures that another machine may not have; a licence that is refused here is refused there too."""
 
 
 def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
@@ -61,7 +65,7 @@ def _again(view: View, reason: str, **fields: Any) -> Decision:  # noqa: ANN401 
         return move(view, WorkerPhase.PENDING, reason, ec2=ec2, retry_at=None, **fields)
     if isinstance(view.instance, Unknown):
         return soon(view)
-    if ours(view) and status.retry_count > view.rules.same_machine:
+    if ours(view) and status.retry_count > view.rules.same_machine and status.failure in _OF_THE_MACHINE:
         return note(view, remedy=Remedy.REPLACE, remedied_at=None) or soon(view)
     reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
     return move(view, WorkerPhase.STARTING, reason, retry_at=None, **reboot, **fields)

@@ -8,10 +8,11 @@ from typing import Final
 
 import msgspec
 
+from lcm.controllers.worker.facts import ec2_facts
 from lcm.controllers.worker.failing import failed, ours
 from lcm.controllers.worker.launching import gone, stopped_by_hand
 from lcm.controllers.worker.view import BeginDrain, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
-from lcm.model.worker import Remedy, WorkerPhase
+from lcm.model.worker import IdleVerdict, Remedy, WorkerPhase
 from lcm.providers.compute import ENDING, InstanceState
 
 _CURED_AFTER: Final = timedelta(hours=1)
@@ -57,7 +58,9 @@ def confirmed(view: View) -> Decision | None:
         return gone(view)
     if view.instance.state is InstanceState.STOPPED:
         return stopped_by_hand(view, view.instance)
-    return soon(view)
+    if view.instance.state is InstanceState.STOPPING:
+        return soon(view)
+    return note(view, ec2=ec2_facts(view.status.ec2, view.instance))  # it was, and is no more
 
 
 def _interrupted(view: View) -> Decision | None:
@@ -68,10 +71,15 @@ def _paused(view: View) -> Decision | None:
     status = view.status
     if view.worker.spec.wanted_state == "stopped":
         return move(view, WorkerPhase.STOPPING, "paused: it is wanted stopped", pause_count=status.pause_count + 1)
-    idle = status.idle
-    if idle is not None and idle.idle and idle.pause_at is not None and idle.pause_at <= view.now:
-        return move(view, WorkerPhase.STOPPING, f"paused: {idle.reason}", pause_count=status.pause_count + 1)
+    if status.idle is not None and _due(status.idle, view):
+        return move(view, WorkerPhase.STOPPING, f"paused: {status.idle.reason}", pause_count=status.pause_count + 1)
     return None
+
+
+def _due(idle: IdleVerdict, view: View) -> bool:
+    """Tell whether a countdown is over; an old verdict says nothing about now."""
+    fresh = view.now - idle.judged_at <= view.rules.judged_within
+    return idle.idle and idle.pause_at is not None and idle.pause_at <= view.now and fresh
 
 
 def _ill(view: View) -> Decision | None:
@@ -102,4 +110,4 @@ def _next(view: View) -> datetime | None:
     idle, ill = view.status.idle, view.status.unhealthy_since
     moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
     moments += [ill + view.rules.unhealthy_for] if ill else []
-    return min(moments, default=None)
+    return min((one for one in moments if one > view.now), default=None)

@@ -52,7 +52,9 @@ def unlicensed(view: View) -> Decision:
         return move(view, WorkerPhase.READY, "it needs no licence", retry_count=0)
     if isinstance(view.licence, Licence) and view.licence.in_compliance:
         return _licensed(view, view.licence, "CML is licensed already")
-    if spec.cml.license_token is None or view.sessions:
+    if spec.cml.license_token is None:
+        return note(view, retry_count=0) or Wait()
+    if view.sessions:
         return Wait()
     if status.retry_at is not None and view.now < status.retry_at:
         return Wait(status.retry_at)

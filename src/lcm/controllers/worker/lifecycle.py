@@ -110,7 +110,9 @@ class Lifecycle:
         worker = self._cache.get(ref)
         if worker is None or worker.status.phase is WorkerPhase.TERMINATED:
             return DONE
-        view = await self._eyes.look(worker, self._occupants.of(worker), self._rules())
+        rules = self._rules()
+        sessions = self._occupants.of(worker, self._clock.now(), rules.horizon)
+        view = await self._eyes.look(worker, sessions, rules)
         await self._complain(view)
         decision = decide(view)
         if isinstance(decision, Do):

@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.plane import Ref, Seen, ref_of
 from lcm.controllers.cache import Cache
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.session import ON_WORKER, LabletSession, SessionPhase, needs_its_worker
 from lcm.model.worker import LabWorker
 
 LIVE: Final = ON_WORKER | {SessionPhase.SCHEDULED}
@@ -30,10 +31,11 @@ class Occupants:
         """Say from now on of each worker that its sessions changed."""
         self._told = changed
 
-    def of(self, worker: LabWorker) -> Sequence[LabletSession]:
-        """List the live sessions of a worker, by name."""
-        mine = self._on.get(worker.metadata.uid, {})
-        return sorted(mine.values(), key=lambda one: (one.metadata.namespace, one.metadata.name))
+    def of(self, worker: LabWorker, now: datetime, horizon: timedelta) -> Sequence[LabletSession]:
+        """List the sessions of a worker that need it now, or before it could be back if it were stopped, by name."""
+        mine = self._on.get(worker.metadata.uid, {}).values()
+        needed = [one for one in mine if needs_its_worker(one, now, horizon)]
+        return sorted(needed, key=lambda one: (one.metadata.namespace, one.metadata.name))
 
     def _note(self, seen: Seen) -> None:
         if seen.ref.kind is LabletSession:

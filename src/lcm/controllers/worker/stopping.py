@@ -3,10 +3,11 @@
 A failed stop or terminate is repeated until the cloud itself says that it happened.
 """
 
+from typing import Final
+
 import msgspec
 
 from lcm.controllers.worker.facts import ec2_facts
-from lcm.controllers.worker.hosting import confirmed
 from lcm.controllers.worker.launching import gone
 from lcm.controllers.worker.view import (
     Decision,
@@ -23,7 +24,9 @@ from lcm.controllers.worker.view import (
     soon,
 )
 from lcm.model.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
-from lcm.providers.compute import ENDING, VISIBLE_WITHIN, InstanceState
+from lcm.providers.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
+
+_STARTED: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
 
 
 def stopping(view: View) -> Decision:
@@ -50,15 +53,13 @@ def stopped(view: View) -> Decision:
     status = view.status
     if view.deleted and status.cml.licensed is False:
         return move(view, WorkerPhase.TERMINATING_EC2, "deleted while stopped")
-    if status.ec2.state in ENDING and (ended := confirmed(view)) is not None:
-        return ended
+    if view.instance is None or (isinstance(view.instance, Instance) and view.instance.state in ENDING):
+        return gone(view)
     if view.deleted:
         return _resumed(view, "deleted; started once more to give its licence back")
     if view.worker.spec.wanted_state == "running":
         return _resumed(view, "resumed", resume_count=status.resume_count + 1)
-    if status.ec2.state == InstanceState.RUNNING:
-        return _resumed(view, "somebody started the machine", resume_count=status.resume_count + 1)
-    return Wait()
+    return _otherwise(view) if status.ec2.state != InstanceState.STOPPED else Wait()
 
 
 def terminating(view: View) -> Decision:
@@ -81,9 +82,20 @@ def asked(view: View, outcome: Outcome) -> Decision:
     return note(view, last_error=text) or soon(view)
 
 
+def _otherwise(view: View) -> Decision:
+    """Judge a machine that is said not to be stopped, once the cloud has said so itself."""
+    if not isinstance(view.instance, Instance):
+        return soon(view)
+    if view.instance.state in _STARTED:
+        return _resumed(view, "somebody started the machine", resume_count=view.status.resume_count + 1)
+    return note(view, ec2=ec2_facts(view.status.ec2, view.instance)) or soon(view)
+
+
 def _resumed(view: View, reason: str, **fields: int) -> Decision:
     cml = msgspec.structs.replace(view.status.cml, ready=None, healthy=None)
-    ec2 = msgspec.structs.replace(view.status.ec2, system_status="", instance_status="")
+    # Only what is seen running from now on and stopped after that was stopped by somebody.
+    state = view.instance.state if isinstance(view.instance, Instance) else InstanceState.STOPPED
+    ec2 = msgspec.structs.replace(view.status.ec2, state=str(state), system_status="", instance_status="")
     return move(view, WorkerPhase.STARTING, reason, cml=cml, ec2=ec2, idle=None, last_error="", **fields)
 
 

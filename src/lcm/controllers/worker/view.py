@@ -36,6 +36,10 @@ class Rules:
     poll: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(hours=2)
     """How long a booting machine that cannot be reached counts as unknown; the boot limit holds for what answers."""
+    horizon: timedelta = timedelta(minutes=40)
+    """How long before a session its worker must not be taken away any more."""
+    judged_within: timedelta = timedelta(minutes=3)
+    """How old a verdict of idleness may be that still pauses a worker."""
     unhealthy_for: timedelta = timedelta(minutes=10)
     drain_warning: timedelta = timedelta(minutes=15)
     clean_up: timedelta = timedelta(minutes=10)
