@@ -3,11 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 TOOLS := .cache/tools
 export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
+# Tests start processes by the hundred; compiled again and again, the sources would take longer than the tests.
+unexport PYTHONDONTWRITEBYTECODE
 ONLY ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fmt bench chaos topologies docs lock clean
+.PHONY: help up test check types rules fmt bench chaos topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -15,17 +17,25 @@ help: ## Show this list
 up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--port 8081 --speed 60'
 	@$(BIN)/lcm up $(ARGS)
 
-test: check $(TOOLS)/etcd.stamp ## Run make check, then every test, and print the coverage table
+test: .venv/dev.stamp ## Run make check, then every test, and print the coverage table
+	@$(MAKE) --no-print-directory -j3 types rules $(TOOLS)/etcd.stamp
 	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
-	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --cov --cov-report=term --cov-fail-under=90
+	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=90 \
+		--ignore tests/test_tidy.py
 	@$(BIN)/python tests/gates.py
 
 check: .venv/dev.stamp ## Lint, types, import contracts, house rules
+	@$(MAKE) --no-print-directory -j2 types rules
+
+types: .venv/dev.stamp
+	$(BIN)/mypy -n 2
+
+# Every test is loaded and only those of the house rules are run: the rest is compiled by then, once and for all.
+rules: .venv/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -p no:randomly tests/test_tidy.py
+	$(BIN)/python -m pytest -q -p no:randomly -k test_tidy
 
 fmt: .venv/dev.stamp ## Format the code
 	$(BIN)/ruff check --fix
@@ -52,11 +62,11 @@ lock: ## Pin every dependency with its hashes
 clean: ## Remove what the other commands made, except the data
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.venv/run.stamp: requirements/run.txt pyproject.toml
+.venv/run.stamp: requirements/run.txt requirements/uv.txt pyproject.toml
 	@tools/venv $(PYTHON) requirements/run.txt
 	@touch $@
 
-.venv/dev.stamp: requirements/dev.txt pyproject.toml
+.venv/dev.stamp: requirements/dev.txt requirements/uv.txt pyproject.toml
 	@tools/venv $(PYTHON) requirements/dev.txt
 	@touch $@ .venv/run.stamp
 

@@ -16,8 +16,10 @@ from lcm.api.limits import Limits
 from lcm.cli.main import app
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane
+from lcm.control.records import creation
 from lcm.control.tokens import Tokens
 from lcm.model.identity import Caller, Role
+from lcm.model.kinds import Resource
 from lcm.model.secret import Secret
 from lcm.serving import listen, serve
 from lcm.store.memory import MemoryStore
@@ -65,6 +67,12 @@ class ApiServer:
     def acting(self, actor: str, work: Callable[[Plane], Coroutine[Any, Any, T]]) -> T:
         """Do something as a controller."""
         return self.do(work, Caller(name="service", role=Role.SERVICE, actor=actor))
+
+    def put(self, *resources: Resource) -> None:
+        """Place objects as they are, whatever their phases."""
+        for one in resources:
+            placed = self.store.commit(*creation(one))
+            asyncio.run_coroutine_threadsafe(placed, self._loop).result(SOON)
 
     def once_watched(self, work: Callable[[], object]) -> threading.Thread:
         """Do something as soon as somebody watches; join what this returns."""

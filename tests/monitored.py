@@ -12,7 +12,6 @@ import msgspec
 import given
 from backstage import service
 from clouds import HERE
-from estates import spec
 from lcm.config import Settings, effective
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref

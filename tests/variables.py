@@ -18,8 +18,6 @@ FIRST_PLAN = {
     "CML_ADMIN_USERNAME": Set("root", "root"),
     "CML_ADMIN_PASSWORD": Set("hush, the admin's", "set"),
     "CML_LICENSE_TOKEN": Set("hush-licence", "set"),
-    "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
-    "LCM_CLOUD": Set("simulated", "simulated"),
     "EC2_AMI_ID": Set("ami-xxxxxxxxx", "ami-xxxxxxxxx"),
     "EC2_INSTANCE_TYPE": Set("c8i.16xlarge", "c8i.16xlarge"),
     "EC2_VPC_ID": Set("vpc-xxxxxxxxx", "vpc-xxxxxxxxx"),
@@ -63,6 +61,8 @@ MISSION = {
     "ETCD_ENDPOINTS": Set("etcd:2380,https://other:2379", "etcd:2380,https://other:2379"),
 }
 OURS = {
+    "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
+    "LCM_CLOUD": Set("simulated", "simulated"),
     "CML_LICENSE_SEATS": Set("12", "12"),
     "LCM_DATA_DIR": Set("somewhere", "somewhere"),
     "LCM_HOST": Set("0.0.0.0", "0.0.0.0"),

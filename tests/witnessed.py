@@ -1,7 +1,7 @@
 """A fleet in which every effect on the outside is written down: what was done, by which process, and who led then."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -43,6 +43,7 @@ class Witnessed(Fleet):
 
     def __post_init__(self) -> None:
         self.deeds: list[Deed] = []
+        self._people: list[asyncio.Task[None]] = []
         self.left_while: list[InstanceState] = []
         """What the machine was when its worker's record went."""
         super().__post_init__()
@@ -94,7 +95,16 @@ class Witnessed(Fleet):
                     now = self.clock.now()
                     self.left_while += [one.state(now) for one in self.cloud.account.machines.values()]
 
-        self._watcher = asyncio.get_running_loop().create_task(follow(), context=Context())
+        self.soon(0, follow)
+
+    def soon(self, seconds: float, act: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Let somebody do something a while from now, whichever of our processes live then."""
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            await act()
+
+        self._people.append(asyncio.get_running_loop().create_task(later(), context=Context()))
 
     async def given_worker(self, phase: WorkerPhase, *, licensed: bool = False, **changes: Any) -> LabWorker:
         """Have a worker that serves, whose machine was launched by us, without the way there."""
@@ -115,7 +125,11 @@ class Witnessed(Fleet):
             status=LabWorkerStatus(
                 ec2=msgspec.structs.replace(ec2_facts(LabWorkerStatus().ec2, instance), launch_attempt=1),
                 cml=CmlFacts(
-                    version=cml.machine.version, api_url=api_url(wanted, instance), ready=True, healthy=True, licensed=False
+                    version=cml.machine.version,
+                    api_url=api_url(wanted, instance),
+                    ready=True,
+                    healthy=True,
+                    licensed=False,
                 ),
                 capacity=declared(wanted, stats_facts(cml), licence),
                 history=(PhaseChange(phase="PENDING", at=now, by="test", reason="given"),),

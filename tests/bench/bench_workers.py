@@ -1,6 +1,6 @@
 """Monitoring 1,000 workers every minute over HTTPS, simulated CMLs in another process, against bare httpx.
 
-A minute is run in a quarter of one (`workers_load.SPEED`): the same polls, calls, commits and connections, with less
+A minute is run in half of one (`workers_load.SPEED`): the same polls, calls, commits and connections, with less
 idling between them. So the seconds of a core that a minute takes are what they are in real time. EC2 is made up inside
 the measured process; its list of 1,000 machines once a minute is paid for too.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.figures import Figure
 
 MANY, FEW = 1_000, 100
-MINUTES = 3
+MINUTES = 2
 SLOWEST_BARE_SECONDS = 0.02
 """A machine on which a bare poll takes longer says nothing about anything."""
 HERE = Path(__file__).parent
@@ -57,8 +57,9 @@ async def poll(count: int, where: bytes) -> float:
     """Tell how many seconds of a core a poll takes, after a minute in which all is connected."""
     with tempfile.TemporaryDirectory() as folder:
         async with process("workers_controller.py", count, folder, told=where) as started:
+            assert started.stdout is not None
+            assert await asyncio.wait_for(started.stdout.readline(), PATIENCE_SECONDS) == b"ready\n"
             side = Side(started)
-            await side.spend(1.3)
             return statistics.median([await side.spend(1) for _ in range(MINUTES)])
 
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-SPEED = 4
-"""A minute of monitoring in 15 seconds. What is done in a minute is the same; only less time is idled away between."""
+SPEED = 2
+"""A minute of monitoring in 30 seconds. What is done in a minute is the same; only less time is idled away between."""
 
 
 class FastLoop(asyncio.SelectorEventLoop):

@@ -1,8 +1,6 @@
 """A worker controller that dies or sleeps anywhere, and is replaced, leaves exactly the machines and licences wanted."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,7 +10,6 @@ import structlog
 from fleets import W1
 from lcm.control.plane import Drain
 from lcm.controllers.worker.view import Rules
-from lcm.model.session import SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.sim.crash import crash_everywhere, pause_everywhere
 from witnessed import QUICKLY, UNLICENSED, Witnessed
@@ -63,12 +60,7 @@ async def drained_with_a_session() -> Witnessed:
     worker = await world.given_worker(WorkerPhase.READY_UNLICENSED, cml=UNLICENSED)
     await world.host_session(worker)
     await world.otto.act(W1, Drain())
-
-    async def end() -> None:
-        await asyncio.sleep(40)
-        await world.end_session()
-
-    world.ending = asyncio.get_running_loop().create_task(end(), context=Context())
+    world.soon(40, world.end_session)
     return world
 
 
@@ -76,6 +68,13 @@ async def deleted() -> Witnessed:
     world = await licensed()
     world.watch_records()
     await world.otto.delete(W1)
+    return world
+
+
+async def deleted_during_its_launch() -> Witnessed:
+    world = await wished_for()
+    world.watch_records()
+    world.soon(3, lambda: world.otto.delete(W1))
     return world
 
 
@@ -106,6 +105,7 @@ PATHS = [
     Path("give the licence back", drained_and_licensed, WorkerPhase.STOPPED),
     Path("drain", drained_with_a_session, WorkerPhase.STOPPED),
     Path("terminate", deleted, None, machines=0),
+    Path("delete during launch", deleted_during_its_launch, None, machines=0),
 ]
 EVERY_PATH = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 

@@ -22,6 +22,7 @@ from lcm.sim.cml.refusals import Down
 from lcm.sim.loop import run
 from lcm.sim.power import Power
 from outages import FallibleStore
+from unreliable import Unreliable
 
 P = WorkerPhase
 OFF = IdlePolicy(enabled=False)
@@ -65,52 +66,6 @@ def without_logs() -> Iterator[None]:
         yield
 
 
-class Unreliable(Fleet):
-    """A fleet whose cloud and CMLs can be silent."""
-
-    cloud_error: Later | None = None
-    cml_silent: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._guard(self.cloud.faults, "before", lambda: self.cloud_error)
-
-    def _install(self, instance: Instance, power: Power) -> Cml:
-        cml = super()._install(instance, power)
-        self._guard(cml, "check_up", lambda: Down(listening=False, there=False) if self.cml_silent else None)
-        return cml
-
-    def _guard(self, target: object, verb: str, trouble: Callable[[], Exception | None]) -> None:
-        usual = getattr(target, verb)
-
-        def guarded(*args: Any) -> Any:
-            error = trouble()
-            if error is not None:
-                raise error
-            return usual(*args)
-
-        setattr(target, verb, guarded)
-
-    @contextmanager
-    def cloud_outage(self, error: Later) -> Iterator[None]:
-        self.cloud_error = error
-        yield
-        self.cloud_error = None
-
-    @contextmanager
-    def cml_outage(self) -> Iterator[None]:
-        self.cml_silent = True
-        yield
-        self.cml_silent = False
-
-    @contextmanager
-    def store_outage(self) -> Iterator[None]:
-        assert isinstance(self.store, FallibleStore)
-        self.store.down = Unreachable("the store is not there")
-        yield
-        self.store.down = None
-
-
 async def in_every_phase(fleet: Unreliable) -> None:
     """Have a worker in each phase at this very moment."""
     for name in OLD:
@@ -123,10 +78,12 @@ async def in_every_phase(fleet: Unreliable) -> None:
     for name in ("stopped", "resuming"):
         await fleet.otto.act(Ref(LabWorker, name), Pause())
         await fleet.reaches(P.STOPPED, name=name)
+    fleet.licences.reachable = False
     await fleet.create("licensing", idle=OFF)
     await asyncio.sleep(5 * 60)
     await fleet.create("booting", idle=OFF)
-    await fleet.reaches(P.READY_UNLICENSED, P.LICENSING, name="licensing")
+    await fleet.reaches(P.LICENSING, name="licensing")
+    fleet.licences.reachable = True
     await fleet.otto.delete(Ref(LabWorker, "terminating"))
     await fleet.reaches(P.TERMINATING_EC2, name="terminating")
     await intend(fleet)
@@ -163,7 +120,7 @@ async def endure(fleet: Unreliable, span: timedelta, *, changed: set[str]) -> No
 
 
 async def everything_goes_on(fleet: Unreliable) -> None:
-    await asyncio.sleep(40 * 60)
+    await asyncio.sleep(25 * 60)
     workers = await phases(fleet)
     now = {name: workers[name].status.phase if name in workers else None for name in AFTERWARDS}
     assert now == AFTERWARDS, "\n".join(f"{name}\n{story(worker)}" for name, worker in workers.items())

@@ -6,6 +6,7 @@ policies is held against a table of its own, written here.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -184,8 +185,12 @@ def check_promised(described: Any, answer: httpx.Response) -> None:
         media = answer.headers["content-type"]
         schema = promised["content"][media]["schema"]
         if media.endswith("json"):
-            whole = {**schema, "components": WHOLE["components"]}
-            jsonschema_rs.Draft202012Validator(whole).validate(answer.json())
+            validator(msgspec.json.encode(schema)).validate(answer.json())
+
+
+@cache
+def validator(schema: bytes) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator({**msgspec.json.decode(schema), "components": WHOLE["components"]})
 
 
 @pytest.fixture(name="desk")

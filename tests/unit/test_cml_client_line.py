@@ -100,7 +100,7 @@ async def test_calls_that_wait_for_each_other_are_no_outage(server: AnswerServer
     got = await asyncio.gather(*(host.all_nodes() for _ in range(30)))
     assert asyncio.get_running_loop().time() - started > 0.3, "there was no waiting"
     assert {tuple(one) for one in got} == {("L1",)}
-    assert host._wire._line._client.timeout.pool is None
+    assert host._wire._line._options["timeout"]["pool"] is None
 
 
 async def test_the_first_failure_ends_what_was_done_beside_it() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import httpx
@@ -42,6 +43,11 @@ async def dawdling(it: Running) -> AsyncIterator[None]:
         writer.close()
 
 
+async def to_the_end(lines: AsyncIterator[str]) -> None:
+    async for _ in lines:
+        pass
+
+
 async def test_up_stops_at_once_though_somebody_watches(tmp_path: Path) -> None:
     with up(tmp_path) as it:
         async with it.ready().client() as client, client.stream("GET", "/api/watch?kinds=LabWorker&after=1") as watch:
@@ -49,10 +55,8 @@ async def test_up_stops_at_once_though_somebody_watches(tmp_path: Path) -> None:
             await client.post("/api/workers", json=document("LabWorker"))
             assert '"w1"' in await asyncio.wait_for(anext(lines), SOON)
             code, took = await asyncio.to_thread(it.stop)
-            async with asyncio.timeout(SOON):
-                with pytest.raises(httpx.RemoteProtocolError):
-                    while await anext(lines):
-                        pass  # what its controller did to it meanwhile
+            with pytest.raises(httpx.RemoteProtocolError):
+                await asyncio.wait_for(to_the_end(lines), SOON)
         assert code == 0, it.output
         assert took < 3
         assert "Traceback" not in it.output
@@ -136,3 +140,57 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> No
     assert str(file) in refused.stderr
     assert "Traceback" not in refused.stderr
     assert file.read_bytes() == b"my holiday photos" * 100
+
+
+class Desk:
+    """The API of a running `lcm up`, for many quick questions."""
+
+    def __init__(self, it: Running) -> None:
+        headers = {"authorization": f"Bearer {it.token}"}
+        self.client = httpx.Client(base_url=it.ready().url, headers=headers, trust_env=False, timeout=SOON)
+
+    def workers(self) -> dict[str, tuple[str, str]]:
+        """Tell each worker's phase and machine."""
+        items = self.client.get("/api/workers").json()["items"]
+        return {one["metadata"]["name"]: (one["status"]["phase"], one["status"]["ec2"]["instance_id"]) for one in items}
+
+    def until(self, **phases: str) -> dict[str, tuple[str, str]]:
+        """Wait until there are these workers in these phases."""
+        deadline = time.monotonic() + 30
+        found = self.workers()
+        while {name: phase for name, (phase, _) in found.items()} != phases:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+            found = self.workers()
+        return found
+
+    def close(self) -> None:
+        self.client.close()
+
+    def seats(self) -> int:
+        return len(self.client.get("/api/licenses").json()["seats"])
+
+
+def test_a_fleet_comes_alive_and_outlives_a_kill(tmp_path: Path) -> None:
+    with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
+        assert "no money is spent" in it.output
+        assert "CML_ADMIN_PASSWORD and CML_LICENSE_TOKEN: not set, so made up" in it.output
+        assert lcm(tmp_path, "apply", "-f", EXAMPLES).returncode == 0
+        before = desk.until(exam="READY", workshop="READY_UNLICENSED")
+        assert desk.seats() == 1
+        time.sleep(1)
+        it.kill()
+    with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
+        assert "2 machines there" in it.output
+        assert desk.workers() == before
+        desk.client.delete("/api/workers/exam").raise_for_status()
+        assert desk.until(workshop="READY_UNLICENSED")["workshop"] == before["workshop"]
+        assert desk.seats() == 0
+        assert it.stop()[0] == 0, it.output
+        assert "Traceback" not in it.output
+
+
+def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:
+    refused = lcm(tmp_path, "up", "--cloud=aws", "--speed=60", "--data", tmp_path / "data")
+    assert (refused.returncode, "only a simulated cloud can be sped up" in refused.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()

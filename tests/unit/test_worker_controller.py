@@ -20,6 +20,10 @@ def phases(worker: LabWorker) -> list[str]:
     return [line.phase for line in worker.status.history]
 
 
+def claims(worker: LabWorker) -> set[str]:
+    return {one.type for one in worker.status.conditions if one.status is Truth.TRUE}
+
+
 def test_a_worker_lives_its_whole_life() -> None:
     async def life() -> None:
         fleet = Fleet()
@@ -122,6 +126,7 @@ def test_what_somebody_does_at_the_console_is_noticed_and_respected() -> None:
             fleet.cloud.account.stop(HERE, machine)
             worker = await fleet.reaches(WorkerPhase.STOPPED, within=timedelta(minutes=8))
             assert worker.spec.wanted_state == "stopped"
+            assert WorkerCondition.CML_READY not in claims(worker)
             await fleet.stays(WorkerPhase.STOPPED, timedelta(hours=1))
 
             fleet.cloud.account.start(HERE, machine)
@@ -131,6 +136,7 @@ def test_what_somebody_does_at_the_console_is_noticed_and_respected() -> None:
             fleet.cloud.account.terminate(HERE, machine)
             worker = await fleet.reaches(WorkerPhase.TERMINATED, within=timedelta(minutes=15))
             assert worker.status.ec2.gone_at is not None
+            assert claims(worker) <= {WorkerCondition.LICENSED}
             seats = (await fleet.otto.licences()).seats
             assert [seat.state for seat in seats] == ["orphaned"]
             assert any(one.alert == "LicenceOrphaned" for one in await fleet.otto.alerts())

@@ -15,7 +15,7 @@ class Share(NamedTuple):
     """Machines of one kind; `each` None: nobody knows what one costs."""
 
     what: str
-    count: int
+    most: int
     each: Decimal | None
 
 
@@ -29,7 +29,7 @@ async def shares(plane: Plane, prices: PriceBook) -> Sequence[Share]:
 
 def total(found: Sequence[Share]) -> Decimal:
     """Add up what is known."""
-    return sum((one.each * one.count for one in found if one.each is not None), Decimal(0))
+    return sum((one.each * one.most for one in found if one.each is not None), Decimal(0))
 
 
 def _alone(workers: Sequence[LabWorker], prices: PriceBook) -> Iterator[Share]:

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from lcm.cli import documents, render, run
-from lcm.cli.digest import Line, digest
+from lcm.cli.digest import digest
+from lcm.cli.digest_worker import Line
 from lcm.cli.nouns import one, wanted
 from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, Namespace, Targets
 from lcm.cli.story import find, told

@@ -87,14 +87,11 @@ def _idle(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator
     if idle is None:
         return
     pause = f"; pauses {render.relative(idle.pause_at, now)}" if idle.pause_at else ""
-    snooze = f"; snoozed until {render.relative(idle.snoozed_until, now)}" if _ahead(idle.snoozed_until, now) else ""
+    until = idle.snoozed_until
+    snooze = f"; snoozed until {render.relative(until, now)}" if until and until > now else ""
     yield "Idle", f"{'yes' if idle.idle else 'no'}: {idle.reason}{pause}{snooze}"
     for signal in idle.signals:
         yield "", f"{signal.name}: {_SIGNS[signal.active]}; {signal.detail}"
-
-
-def _ahead(moment: datetime | None, now: datetime) -> bool:
-    return moment is not None and moment > now
 
 
 def _measured(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
@@ -153,10 +150,15 @@ def _seats(seats: Iterable[LicenceSeat], uid: str, now: datetime) -> Iterator[st
 def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
     if not intervals:
         return
-    total = sum((one.usd(now) for one in intervals), Decimal(0))
-    last = intervals[-1]
-    rate = f", {last.usd_hourly} USD an hour now ({last.state})" if _goes_on(last, now) else ", nothing more now"
-    yield f"{total:.2f} USD so far{rate}"
+    known = [usd for one in intervals if (usd := one.usd(now)) is not None]
+    unknown = "" if len(known) == len(intervals) else " and what has no price"
+    yield f"{sum(known, Decimal(0)):.2f} USD so far{unknown}, {_rate(intervals[-1], now)}"
+
+
+def _rate(last: BillingInterval, now: datetime) -> str:
+    if not _goes_on(last, now):
+        return "nothing more now"
+    return f"{last.usd_hourly:.2f} USD an hour now ({last.state})" if last.usd_hourly is not None else "price not known"
 
 
 def _goes_on(interval: BillingInterval, now: datetime) -> bool:

@@ -24,7 +24,7 @@ async def confirm(it: Embedded, *, settings: Settings, yes: bool) -> None:
     out(f"AWS account {who.account}, as {who.arn}\n  region    {settings.aws_region}; {searched} searched for machines")
     for one in found:
         each = f"{one.each:.2f} USD an hour each" if one.each is not None else "price not known"
-        out(f"  {one.what}: up to {one.count}, {each}")
+        out(f"  {one.what}: up to {one.most}, {each}")
     more = ", and what has no price" if any(one.each is None for one in found) else ""
     book = settings.price_book or f"AWS's prices of {SHIPPED_ON}"
     out(f"  at most   {ceiling.total(found):.2f} USD an hour{more}, by {book}; more when more is applied")

@@ -20,6 +20,7 @@ from lcm.model.worker import LabType, LabWorker, WorkerPhase
 
 _FREE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
 _NEW_VERSION: Final = "publish a new version"
+_UNLAUNCHED: Final = frozenset({WorkerPhase.PENDING, WorkerPhase.FAILED})
 _BOOK_ANEW: Final = "delete it and book anew"
 
 
@@ -78,9 +79,15 @@ def _fixed(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects
             yield from _changed("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
         case LabWorkerPool() if old.spec.lab_track != new.spec.lab_track:
             yield Fault("spec.lab_track", "a pool serves one track for life", "make another pool")
-        case LabWorker() if old.status.phase is not WorkerPhase.PENDING or old.status.ec2.instance_id:
+        case LabWorker() if _launched(old):
             remedy = "delete the worker and make another"
             yield from _changed("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
+
+
+def _launched(worker: LabWorker) -> bool:
+    """Tell whether there is a machine, or may be one: an unanswered launch may have made it."""
+    known = worker.status.ec2
+    return worker.status.phase not in _UNLAUNCHED or bool(known.instance_id or known.client_token)
 
 
 def _changed(

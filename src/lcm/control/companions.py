@@ -18,11 +18,12 @@ from lcm.model.event import Event
 from lcm.model.licence import SeatState
 from lcm.model.prices import SHIPPED, PriceBook
 from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.model.worker import LabWorker, Remedy, WorkerPhase
 from lcm.store.base import Delete, Entry, Op, Store
 
 _P: Final = WorkerPhase
 _RESTING: Final = frozenset({_P.READY, _P.READY_UNLICENSED, _P.DRAINING})
+_LEADS_TO_STOPPED: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
 _concern: Final = attrgetter("phase", "cml.licensed", "ec2.state", "ec2.instance_id", "ec2.instance_type")
 
 
@@ -105,9 +106,16 @@ def followed(before: LabWorker, after: LabWorker) -> LabWorker:
     source, target = before.status.phase, after.status.phase
     if source is target or after.metadata.deletion_timestamp is not None:
         return after
-    if target is _P.STOPPED or (target is _P.STOPPING and source in _RESTING):
-        return wanting(after, "stopped")
+    if (target is _P.STOPPED and source is not _P.STOPPING) or (target in _LEADS_TO_STOPPED and _meant(before)):
+        return wanting(after, "stopped")  # once, so that who wants it to run meanwhile is heard
     return wanting(after, "running") if (source, target) == (_P.STOPPED, _P.STARTING) else after
+
+
+def _meant(worker: LabWorker) -> bool:
+    """Tell whether a worker that is now stopped is meant to stay so, and not to get another machine."""
+    status = worker.status
+    replaced = status.remedy is Remedy.REPLACE and status.remedied_at is None
+    return status.phase in _RESTING or (status.phase is _P.FAILED and not replaced)
 
 
 def _licence(before: LabWorker, after: LabWorker, known: Known, now: datetime) -> tuple[Sequence[Op], Sequence[Event]]:

@@ -1,6 +1,7 @@
 """A worker's conditions, derived from its status each time that is written. Pure.
 
-`Reachable` and `HealthCheckPassed` are the monitor's, which looks all the time; the other five follow from the phase.
+`Reachable` and `HealthCheckPassed` are the monitor's, which looks as long as there is something to look at; the other
+five follow from the phase.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def conditioned(
         licensed,
         _accepting(worker, status, licensed=licensed[1] is Truth.TRUE or not require_licensed),
         _room(status, sessions),
+        *(_ended() if status.phase is _P.TERMINATED else ()),
     ):
         new = Condition(type=name, status=truth, last_transition_at=now, reason=reason, message=message)
         conditions = with_condition(conditions, new)
@@ -85,11 +87,18 @@ def _accepting(worker: LabWorker, status: LabWorkerStatus, *, licensed: bool) ->
 
 
 def _room(status: LabWorkerStatus, sessions: int) -> _Said:
+    if status.phase is _P.TERMINATED:
+        return _C.CAPACITY_AVAILABLE, Truth.FALSE, "NoInstance", ""
     if status.capacity is None:
         return _C.CAPACITY_AVAILABLE, Truth.UNKNOWN, "NotSeen", "CML has not said what the machine has"
     if sessions >= status.capacity.labs:
         return _C.CAPACITY_AVAILABLE, Truth.FALSE, "TooManyLabs", f"{sessions} of {status.capacity.labs} labs"
     return _C.CAPACITY_AVAILABLE, Truth.TRUE, "Room", f"{sessions} of {status.capacity.labs} labs"
+
+
+def _ended() -> Sequence[_Said]:
+    """Say in the monitor's place, which does not look any more, that there is nothing to see."""
+    return [(name, Truth.UNKNOWN, "NoInstance", "") for name in (_C.HEALTH_CHECK_PASSED, _C.REACHABLE)]
 
 
 def _sorted(conditions: Sequence[Condition]) -> tuple[Condition, ...]:

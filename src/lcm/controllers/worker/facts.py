@@ -41,6 +41,11 @@ def api_url(spec: LabWorkerSpec, instance: Instance) -> str:
     return f"https://{address}" if address else ""
 
 
+def unseen(known: CmlFacts) -> CmlFacts:
+    """Forget what CML last said of itself: its machine is off or gone. Its licence outlasts that."""
+    return msgspec.structs.replace(known, ready=None, healthy=None)
+
+
 def licence_facts(known: CmlFacts, licence: Licence) -> CmlFacts:
     """Put what CML says of its licence over what is known."""
     text = licence.authorization if licence.registered else licence.registration

@@ -6,9 +6,7 @@ The monitor keeps the facts fresh; here they are only judged. Nothing is done to
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
-
-from lcm.controllers.worker.facts import ec2_facts
+from lcm.controllers.worker.facts import ec2_facts, unseen
 from lcm.controllers.worker.failing import failed, ours
 from lcm.controllers.worker.launching import gone, stopped_by_hand
 from lcm.controllers.worker.view import BeginDrain, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
@@ -91,7 +89,7 @@ def _ill(view: View) -> Decision | None:
     if status.remedy is Remedy.REBOOT:
         failure = Failure("Unhealthy", f"{ailing} although it was rebooted")
         return failed(view, failure, remedy=Remedy.REPLACE if ours(view) else Remedy.NONE, remedied_at=None)
-    cml = msgspec.structs.replace(status.cml, ready=None, healthy=None)
+    cml = unseen(status.cml)
     reason = f"{ailing}: it is rebooted"
     return move(view, WorkerPhase.STARTING, reason, remedy=Remedy.REBOOT, remedied_at=None, cml=cml)
 

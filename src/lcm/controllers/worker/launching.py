@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import api_url, ec2_facts
+from lcm.controllers.worker.facts import api_url, ec2_facts, unseen
 from lcm.controllers.worker.failing import failed
 from lcm.controllers.worker.view import Ask, Decision, Do, Failure, Outcome, Unknown, View, Wait, move, note, soon
 from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
@@ -107,14 +107,14 @@ def gone(view: View) -> Decision:
     """Take note that somebody terminated the machine: the cloud answered so."""
     why = view.instance.reason if isinstance(view.instance, Instance) else ""
     reason = f"{view.status.ec2.instance_id} is gone" + (f": {why}" if why else "")
-    return move(view, WorkerPhase.TERMINATED, reason, ec2=_ended(view, keep_id=True))
+    return move(view, WorkerPhase.TERMINATED, reason, ec2=_ended(view, keep_id=True), cml=unseen(view.status.cml))
 
 
 def stopped_by_hand(view: View, instance: Instance) -> Decision:
     """Take note that somebody stopped the machine."""
     facts = ec2_facts(view.status.ec2, instance)
     reason = f"somebody stopped {instance.instance_id}" + (f": {instance.reason}" if instance.reason else "")
-    return move(view, WorkerPhase.STOPPED, reason, ec2=facts)
+    return move(view, WorkerPhase.STOPPED, reason, ec2=facts, cml=unseen(view.status.cml))
 
 
 def choices(worker: LabWorker) -> Sequence[tuple[str, str | None]]:

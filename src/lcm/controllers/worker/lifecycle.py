@@ -4,6 +4,7 @@ What each phase decides stands in the file named in `DECIDERS`; what an effect's
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -108,7 +109,10 @@ class Lifecycle:
     async def reconcile(self, ref: Ref[LabWorker]) -> Again:
         """Look at a worker, decide, do one thing, say when again."""
         worker = self._cache.get(ref)
-        if worker is None or worker.status.phase is WorkerPhase.TERMINATED:
+        if worker is None:
+            return DONE
+        if worker.status.phase is WorkerPhase.TERMINATED:
+            await self._complain(View(worker, self._clock.now()))  # what was wrong with it is over
             return DONE
         rules = self._rules()
         sessions = self._occupants.of(worker, self._clock.now(), rules.horizon)
@@ -119,7 +123,8 @@ class Lifecycle:
             outcome = await self._hands.do(view, decision.effect)
             refusal = outcome.reason if isinstance(outcome, Failure) else None
             _log.info("effect", worker=ref.name, effect=type(decision.effect).__name__, refused=refusal)
-            decision = react(view, decision.effect, outcome)
+            answered = replace(view, now=self._clock.now())  # an effect may take minutes
+            decision = react(answered, decision.effect, outcome)
         return await self._report(view, decision)
 
     async def _report(self, view: View, decision: Decision) -> Again:

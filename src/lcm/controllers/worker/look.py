@@ -54,7 +54,7 @@ class Eyes:
     async def _instance(self, worker: LabWorker) -> Instance | Unknown | None:
         known, region = worker.status.ec2, worker.spec.aws.region
         if known.instance_id:
-            return await asked(self.cloud.find(region, known.instance_id, launched_at=_fresh(worker, self.clock.now())))
+            return await asked(self.cloud.find(region, known.instance_id, launched_at=_fresh(worker)))
         if worker.status.phase is not _P.TERMINATING_EC2:
             return Unknown()
         owned = await asked(self.cloud.list_owned(region))
@@ -127,9 +127,9 @@ def _looks_at_machine(worker: LabWorker) -> bool:
     return status.phase in _WATCHED and status.ec2.state not in _UP
 
 
-def _fresh(worker: LabWorker, now: datetime) -> datetime | None:
-    """Say when it was launched; of one whose launch was only just answered the cloud may not know yet."""
-    return worker.status.ec2.launched_at or (now if worker.status.phase is _P.PROVISIONING_EC2 else None)
+def _fresh(worker: LabWorker) -> datetime | None:
+    """Say when it was launched, or at least found: of one that is new the cloud may not know yet."""
+    return worker.status.ec2.launched_at or worker.metadata.created_at
 
 
 def _runs(instance: object) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import ec2_facts
+from lcm.controllers.worker.facts import ec2_facts, unseen
 from lcm.controllers.worker.launching import gone
 from lcm.controllers.worker.view import (
     Decision,
@@ -41,7 +41,7 @@ def stopping(view: View) -> Decision:
         return gone(view)
     facts = ec2_facts(view.status.ec2, instance)
     if instance.state is InstanceState.STOPPED:
-        cml = msgspec.structs.replace(view.status.cml, ready=None, healthy=None)
+        cml = unseen(view.status.cml)
         return move(view, WorkerPhase.STOPPED, "seen stopped", ec2=facts, cml=cml, idle=None, unhealthy_since=None)
     if instance.state is InstanceState.STOPPING:
         return note(view, ec2=facts) or soon(view)
@@ -92,7 +92,7 @@ def _otherwise(view: View) -> Decision:
 
 
 def _resumed(view: View, reason: str, **fields: int) -> Decision:
-    cml = msgspec.structs.replace(view.status.cml, ready=None, healthy=None)
+    cml = unseen(view.status.cml)
     # Only what is seen running from now on and stopped after that was stopped by somebody.
     state = view.instance.state if isinstance(view.instance, Instance) else InstanceState.STOPPED
     ec2 = msgspec.structs.replace(view.status.ec2, state=str(state), system_status="", instance_status="")
@@ -124,7 +124,10 @@ def _seen_gone(view: View) -> Decision:
         )
     ended = msgspec.structs.replace(known, client_token="", state="terminated", public_ip=None, gone_at=view.now)
     reason = f"{known.instance_id} is seen gone" if known.instance_id else "nothing was launched"
-    return move(view, WorkerPhase.TERMINATED, reason, ec2=ended, idle=None, retry_at=None, remedy=status.remedy)
+    cml = unseen(status.cml)
+    return move(
+        view, WorkerPhase.TERMINATED, reason, ec2=ended, cml=cml, idle=None, retry_at=None, remedy=status.remedy
+    )
 
 
 def _replaced(view: View) -> bool:

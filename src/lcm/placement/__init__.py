@@ -1,0 +1,1 @@
+"""Placement: where a session goes, and why. Pure: values in, values out."""

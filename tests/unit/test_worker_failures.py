@@ -1,0 +1,432 @@
+"""Workers that fail: each reason is kept, tried again a few times with growing pauses, and forgotten by nobody."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from clouds import HERE, THERE
+from estates import beside, spec, story
+from fleets import W1
+from lcm.control.plane import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
+from lcm.controllers.worker.complaints import FAILED, OVERDUE
+from lcm.model.alert import Severity
+from lcm.model.errors import IllegalStep, Stuck, Unreachable
+from lcm.model.resource import Truth, condition
+from lcm.model.worker import AwsSpec, CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.compute import InstanceState, Unauthorized
+from lcm.sim.cml.refusals import Down
+from lcm.sim.compute_account import Order
+from lcm.sim.compute_machines import PENDING, RUNNING, Change
+from outages import FallibleStore
+from unreliable import Unreliable, virtually
+
+P = WorkerPhase
+LONG = timedelta(days=1)
+FAR = timedelta(days=30)
+PLAIN = CmlSpec()
+Given = Callable[[Unreliable], Awaitable[None]]
+
+
+async def without_image(fleet: Unreliable) -> None:
+    await fleet.create(aws=AwsSpec(region=HERE, ami_name_pattern="NONE-*"))
+
+
+async def without_that_image(fleet: Unreliable) -> None:
+    await fleet.create(aws=AwsSpec(region=HERE, ami_id="ami-0123456789abcdef0"))
+
+
+async def without_quota(fleet: Unreliable) -> None:
+    fleet.cloud.account.limit(HERE, 0)
+    await fleet.create()
+
+
+async def without_capacity(fleet: Unreliable) -> None:
+    fleet.cloud.account.shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
+    await fleet.create()
+
+
+async def without_permission(fleet: Unreliable) -> None:
+    fleet.cloud.fail_next("ensure", Unauthorized("no", action="ec2:RunInstances"), times=99)
+    await fleet.create()
+
+
+async def dead_on_arrival(fleet: Unreliable) -> None:
+    await fleet.create()
+    machine = await fleet.machine()
+    fleet.cloud.account.die(HERE, machine.instance_id, fleet.clock.now() + timedelta(seconds=20))
+
+
+async def pending_for_ever(fleet: Unreliable) -> None:
+    await fleet.create()
+    machine, now = await fleet.machine(), fleet.clock.now()
+    machine.changes[:] = [Change(now, PENDING), Change(now + FAR, RUNNING)]
+
+
+async def without_address(fleet: Unreliable) -> None:
+    await fleet.create()
+    (await fleet.machine()).addresses.clear()
+
+
+async def without_cml(fleet: Unreliable) -> None:
+    fleet.cml_trouble = Down(listening=True)
+    await fleet.create()
+
+
+async def without_checks(fleet: Unreliable) -> None:
+    fleet.cloud.account.never_boot(99)
+    await fleet.create()
+
+
+async def with_a_bad_token(fleet: Unreliable) -> None:
+    fleet.licences.bad_tokens.add("good-token")
+    await fleet.create()
+
+
+async def without_a_seat(fleet: Unreliable) -> None:
+    fleet.licences.seats = 0
+    await fleet.create()
+
+
+async def paused_without_capacity(fleet: Unreliable) -> None:
+    await fleet.create()
+    await fleet.reaches(P.READY)
+    await fleet.otto.act(W1, Pause())
+    await fleet.reaches(P.STOPPED)
+    fleet.cloud.account.shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
+    await fleet.otto.act(W1, Resume())
+
+
+REASONS: list[tuple[Given, str, int]] = [
+    (without_image, "ImageMissing", 0),
+    (without_that_image, "ImageMissing", 0),
+    (without_quota, "QuotaExceeded", 0),
+    (without_capacity, "NoCapacity", 0),
+    (without_permission, "Unauthorized", 0),
+    (dead_on_arrival, "LaunchDied", 0),
+    (pending_for_ever, "LaunchTimeout", 1),
+    (without_address, "NoAddress", 1),
+    (without_cml, "CmlNotUp", 1),
+    (without_checks, "ChecksFailed", 1),
+    (with_a_bad_token, "LicenceTokenRefused", 1),
+    (without_a_seat, "LicenceOutOfCompliance", 1),
+    (paused_without_capacity, "MachineNotUp", 1),
+]
+EVERY_REASON = pytest.mark.parametrize(
+    ("given", "reason", "machines"), REASONS, ids=[given.__name__ for given, _, _ in REASONS]
+)
+
+
+async def alerts(fleet: Unreliable) -> dict[str, Severity]:
+    return {alert.alert: alert.severity for alert in await fleet.otto.alerts()}
+
+
+async def imported(fleet: Unreliable, *, boots: bool = True) -> str:
+    """Import somebody's machine."""
+    fleet.cloud.account.never_boot(0 if boots else 99)
+    found = fleet.cloud.account.run(Order(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
+    seen = DiscoveredInstance(instance_id=found.instance_id, state="pending", name="w1", instance_type="m5zn.metal")
+    await fleet.plane().import_workers(BulkImport(discovered_instances=(seen,), aws_region=HERE))
+    return found.instance_id
+
+
+@EVERY_REASON
+@virtually
+async def test_a_failure_keeps_its_reason_and_says_when_it_is_tried_again(
+    given: Given, reason: str, machines: int
+) -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await given(fleet)
+        worker = await fleet.reaches(P.FAILED)
+        status, failed_at = worker.status, worker.status.history[-1].at
+        assert (status.failure, status.retry_count) == (reason, 1)
+        assert status.last_error
+        assert status.retry_at == failed_at + timedelta(minutes=1)
+        assert reason in status.history[-1].reason
+        assert len(fleet.living()) == machines
+        await asyncio.sleep(15)
+        assert await alerts(fleet) == {FAILED: Severity.WARNING}
+
+
+@EVERY_REASON
+@virtually
+async def test_a_failed_worker_is_deleted_with_all_that_it_has(given: Given, reason: str, machines: int) -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await given(fleet)
+        worker = await fleet.reaches(P.FAILED)
+        assert worker.status.failure == reason
+        fleet.cml_trouble = None
+        if reason == "MachineNotUp":  # it has a licence, which only a machine that runs can give back
+            fleet.cloud.account._shortages.clear()  # noqa: SLF001
+        await fleet.otto.delete(W1)
+        await fleet.vanishes()
+        assert fleet.living() == []
+        assert len(fleet.cloud.account.machines) in {machines, 1}
+        assert fleet.licences.taken == {}
+        assert (await fleet.otto.licences()).seats == ()
+        assert await alerts(fleet) == {}
+
+
+@virtually
+async def test_lesson_28_retries_are_counted_in_the_store_and_survive_every_failover() -> None:
+    fleet = Unreliable()
+    await without_capacity(fleet)
+    tries = []
+    for number in range(1, 7):  # each time another leader
+        async with fleet.running():
+            worker = await fleet.reaches(P.FAILED)
+            while worker.status.retry_count < number:
+                await asyncio.sleep(1)
+                worker = await fleet.worker()
+        assert worker.status.retry_count == number
+        tries.append(worker.status.history[-1].at)
+    gaps = [(later - earlier) // timedelta(minutes=1) for earlier, later in zip(tries, tries[1:], strict=False)]
+    assert gaps == [1, 2, 4, 8, 16]
+    assert worker.status.retry_at is None
+    async with fleet.running():
+        worker = await fleet.stays(P.FAILED, timedelta(hours=1))
+    assert worker.status.retry_count == 6
+    assert await alerts(fleet) == {FAILED: Severity.CRITICAL}
+    assert fleet.cloud.account.machines == {}
+
+
+@virtually
+async def test_a_changed_spec_makes_it_try_again() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await without_capacity(fleet)
+        while (await fleet.worker()).status.retry_count < 6:
+            await asyncio.sleep(30)
+        await fleet.otto.patch(W1, {"spec": {"aws": {"instance_type": "c5.metal"}}})
+        worker = await fleet.reaches(P.READY)
+        assert (worker.status.failure, worker.status.last_error, worker.status.retry_count) == ("", "", 0)
+        await asyncio.sleep(60)
+        assert await alerts(fleet) == {}
+
+
+@virtually
+async def test_no_capacity_tries_the_next_subnet_then_the_next_type_and_says_so() -> None:
+    fleet = Unreliable()
+    said: list[str] = []
+    now = fleet.clock.now()
+    fleet.cloud.account.shortage(HERE, "m5zn.metal", now + FAR)
+    fleet.cloud.account.shortage(HERE, f"{HERE}a", now + FAR)
+    aws = msgspec.structs.replace(
+        spec().aws, subnet_ids=("subnet-a", "subnet-b"), instance_type_alternatives=("c5.metal",)
+    )
+
+    async def listen() -> None:
+        async for changes in fleet.otto.watch(LabWorker, after=(await fleet.otto.list(LabWorker)).revision):
+            workers = [seen.resource for seen in changes.seen if isinstance(seen.resource, LabWorker)]
+            said.extend(one.status.last_error for one in workers if one.status.last_error not in said)
+
+    async with beside(listen()), fleet.running():
+        await fleet.create(aws=aws)
+        worker = await fleet.reaches(P.READY)
+    assert (worker.status.ec2.instance_type, worker.status.ec2.availability_zone) == ("c5.metal", f"{HERE}b")
+    assert [one.rpartition("trying ")[2] for one in said if one] == [
+        "m5zn.metal in subnet-b",
+        "c5.metal in subnet-a",
+        "c5.metal in subnet-b",
+    ]
+    assert worker.status.ec2.launch_attempt == 4
+    assert P.FAILED not in {line.phase for line in worker.status.history}
+
+
+@virtually
+async def test_a_machine_that_does_not_boot_is_tried_twice_more_and_then_replaced_by_exactly_one() -> None:
+    fleet = Unreliable()
+    fleet.cloud.account.never_boot(1)
+    most = 0
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(fleet.living()))
+            await asyncio.sleep(1)
+
+    async with beside(count()), fleet.running():
+        await fleet.create()
+        worker = await fleet.reaches(P.READY, within=timedelta(hours=6))
+    assert most == 1
+    assert len(fleet.cloud.account.machines) == 2
+    assert worker.status.retry_count == 0
+    assert [line.phase for line in worker.status.history].count(P.FAILED) == 3
+
+
+@virtually
+async def test_a_machine_of_ours_that_nothing_helps_is_given_up_and_costs_nothing_more() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await without_checks(fleet)
+        worker = await fleet.reaches(P.TERMINATED, within=LONG)
+        assert worker.status.failure == "ChecksFailed"
+        await asyncio.sleep(60)
+        assert fleet.living() == []
+        assert await alerts(fleet) == {}
+        await fleet.otto.delete(W1)
+        assert await fleet.gone()
+
+
+@virtually
+async def test_an_imported_machine_is_never_terminated_by_giving_up() -> None:
+    fleet = Unreliable()
+    instance_id = await imported(fleet, boots=False)
+    async with fleet.running():
+        await fleet.reaches(P.FAILED)
+        while (worker := await fleet.worker()).status.retry_count < 6:
+            await asyncio.sleep(60)
+            assert worker.status.phase in {P.FAILED, P.STARTING}
+        worker = await fleet.stays(P.FAILED, timedelta(hours=1))
+        assert worker.status.retry_count == 6
+        assert [one.instance_id for one in fleet.living()] == [instance_id]
+
+
+@virtually
+async def test_lesson_27_an_imported_machine_that_is_pending_is_waited_for() -> None:
+    fleet = Unreliable()
+    instance_id = await imported(fleet)
+    async with fleet.running():
+        await fleet.reaches(P.READY_UNLICENSED, P.READY)
+        assert list(fleet.cloud.account.machines) == [instance_id]
+
+
+@virtually
+async def test_a_refused_licence_costs_no_second_machine_and_another_token_helps() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await with_a_bad_token(fleet)
+        while (await fleet.worker()).status.retry_count < 4:
+            await asyncio.sleep(10)
+        assert len(fleet.cloud.account.machines) == 1
+        fleet.licences.bad_tokens.clear()
+        await fleet.reaches(P.FAILED)
+        await fleet.otto.act(W1, License())
+        worker = await fleet.reaches(P.READY, within=timedelta(minutes=20))
+        assert worker.status.retry_count == 0
+
+
+@virtually
+async def test_a_worker_whose_licence_is_refused_for_good_ends_stopped_without_a_seat() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await with_a_bad_token(fleet)
+        worker = await fleet.reaches(P.STOPPED, within=LONG)
+        assert worker.status.failure == "LicenceTokenRefused"
+        assert worker.spec.wanted_state == "stopped"
+        assert len(fleet.cloud.account.machines) == 1
+        assert (await fleet.otto.licences()).seats == ()
+
+
+@virtually
+async def test_a_worker_without_a_token_that_serves_again_has_all_its_retries_again() -> None:
+    fleet = Unreliable()
+    fleet.cml_trouble = Down(listening=True)
+    async with fleet.running():
+        await fleet.create(cml=PLAIN)
+        await fleet.reaches(P.FAILED)
+        fleet.cml_trouble = None
+        await fleet.reaches(P.READY_UNLICENSED)
+        await asyncio.sleep(60)
+        assert (await fleet.worker()).status.retry_count == 0
+
+
+@virtually
+async def test_lesson_4_a_launch_whose_answer_is_lost_is_not_repeated() -> None:
+    fleet = Unreliable(listed_within=timedelta(minutes=1))
+    fleet.cloud.lose_answer_next("ensure", times=3)
+    async with fleet.running():
+        await fleet.create()
+        worker = await fleet.reaches(P.READY)
+    assert list(fleet.cloud.account.machines) == [worker.status.ec2.instance_id]
+    assert worker.status.ec2.launch_attempt == 1
+
+
+@virtually
+async def test_lesson_5_a_worker_elsewhere_is_launched_stopped_and_ended_there() -> None:
+    fleet = Unreliable()
+    fleet.cloud.account.add_image(THERE, "CML-2.9.0", fleet.clock.now())
+    async with fleet.running():
+        await fleet.create(aws=AwsSpec(region=THERE, ami_name_pattern="CML-*"), cml=PLAIN)
+        worker = await fleet.reaches(P.READY_UNLICENSED)
+        machine = fleet.cloud.account.machine(THERE, worker.status.ec2.instance_id)
+        await fleet.otto.act(W1, Pause())
+        await fleet.reaches(P.STOPPED)
+        assert machine.state(fleet.clock.now()) is InstanceState.STOPPED
+        await fleet.otto.delete(W1)
+        await fleet.vanishes()
+        assert machine.state(fleet.clock.now()) is InstanceState.TERMINATED
+
+
+@pytest.mark.parametrize("error", [Stuck("TerminationProtected", "it is protected"), Unreachable("no answer")], ids=str)
+@virtually
+async def test_lesson_7_a_failed_terminate_is_not_taken_for_one(error: Stuck | Unreachable) -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await fleet.create(cml=PLAIN)
+        await fleet.reaches(P.READY_UNLICENSED)
+        fleet.cloud.fail_next("remove", error, times=6)
+        await fleet.otto.delete(W1)
+        await fleet.reaches(P.TERMINATING_EC2)
+        await fleet.stays(P.TERMINATING_EC2, timedelta(seconds=20))
+        assert len(fleet.living()) == 1
+        await fleet.vanishes()
+        assert fleet.living() == []
+
+
+@virtually
+async def test_a_terminate_that_is_not_seen_for_five_minutes_raises_an_alert_and_goes_on() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await fleet.create(cml=PLAIN)
+        await fleet.reaches(P.READY_UNLICENSED)
+        fleet.cloud.fail_next("remove", Stuck("TerminationProtected", "it is protected"), times=60)
+        await fleet.otto.delete(W1)
+        await asyncio.sleep(7 * 60)
+        assert await alerts(fleet) == {OVERDUE: Severity.CRITICAL}
+        assert "protected" in (await fleet.worker()).status.last_error
+        await fleet.vanishes()
+        assert await alerts(fleet) == {}
+
+
+@virtually
+async def test_lesson_9_without_a_store_nobody_leads_and_nothing_is_launched() -> None:
+    store = FallibleStore()
+    fleet = Unreliable(store=store)
+    await fleet.create()
+    with fleet.store_outage():
+        async with fleet.controlled():
+            await asyncio.sleep(600)
+            assert fleet.cloud.account.machines == {}
+    async with fleet.controlled():
+        await fleet.reaches(P.READY)
+
+
+@virtually
+async def test_lesson_23_no_session_is_accepted_before_cml_is_ready_and_its_licence_known() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await fleet.create()
+        while (worker := await fleet.worker()).status.phase is not P.READY:
+            accepting = condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+            assert accepting is None or accepting.status is not Truth.TRUE, story(worker)
+            await asyncio.sleep(1)
+    accepting = condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+    assert accepting is not None
+    assert accepting.status is Truth.TRUE
+
+
+@virtually
+async def test_lesson_31_an_illegal_step_is_refused_and_nothing_says_that_it_happened() -> None:
+    fleet = Unreliable()
+    worker = await fleet.create()
+    for phase in (P.READY, P.ACTIVE, P.STOPPING, P.TERMINATING_EC2, P.DRAINING):
+        status: Any = msgspec.structs.replace(worker.status, phase=phase)
+        with pytest.raises(IllegalStep):
+            await fleet.plane().step(worker, status, reason="it happened")
+    assert await fleet.otto.get(Ref(LabWorker, "w1")) == worker
