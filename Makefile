@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TOOLS := .cache/tools
 export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
-# Tests start processes by the hundred; compiled again and again, the sources would take longer than the tests.
+# Where it is set, every process that the tests start compiles the sources anew, and every pytest the tests.
 unexport PYTHONDONTWRITEBYTECODE
 ONLY ?=
 ARGS ?=

@@ -1,5 +1,6 @@
 """The simulated account that `lcm up` keeps in a file: machines, licences and labs live on after their process."""
 
+import asyncio
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -128,6 +129,26 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, text
     with pytest.raises(Stuck, match=r"sim\.json: the simulated cloud cannot be read"):
         fleet(file)
     assert file.read_text() == text
+
+
+async def test_a_launch_that_cannot_be_kept_is_not_told_of(tmp_path: Path) -> None:
+    there = fleet(tmp_path / "sim.json")
+    (tmp_path / "sim.new").mkdir()
+    with pytest.raises(Stuck, match="the simulated cloud cannot be kept"):
+        await there.cloud.ensure(LAUNCH)
+
+
+async def test_what_changes_by_itself_is_kept_within_a_second_and_at_the_end(tmp_path: Path) -> None:
+    there = fleet(tmp_path / "sim.json")
+    running = asyncio.create_task(there.run())
+    await asyncio.sleep(0.05)
+    there.licences.taken["udi-1"] = "CML_Enterprise"
+    await asyncio.sleep(0.7)
+    assert fleet(tmp_path / "sim.json").licences.taken == {"udi-1": "CML_Enterprise"}
+    there.licences.taken.clear()
+    running.cancel()
+    await asyncio.wait([running])
+    assert fleet(tmp_path / "sim.json").licences.taken == {}
 
 
 def test_the_file_is_its_owners_only(tmp_path: Path) -> None:

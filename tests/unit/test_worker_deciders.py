@@ -16,6 +16,7 @@ from lcm.controllers.worker.complaints import NAMES, complaints
 from lcm.controllers.worker.conditions import conditioned
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
 from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
+from lcm.model.capacity import Amount
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.resource import PhaseChange, Truth, condition
 from lcm.model.session import SessionPhase
@@ -104,7 +105,7 @@ class Draw:
             phase=phase,
             ec2=ec2,
             cml=self.cml(phase),
-            capacity=given.Amount(labs=20, nodes=5) if phase in HOSTING else None,
+            capacity=Amount(labs=20, nodes=5) if phase in HOSTING else None,
             idle=self.one(None, self.idle(NOW - timedelta(minutes=1)), self.idle(NOW + timedelta(minutes=3))),
             drain_deadline_at=NOW + self.one(*AGES) - timedelta(minutes=30),
             unhealthy_since=self.one(None, None, NOW - self.one(*AGES)),
@@ -171,13 +172,14 @@ class Draw:
         )
 
     def outcome(self) -> Outcome:
-        return self.one(
+        drawn: Outcome = self.one(
             None,
             Failure("NoCapacity", "none free"),
             Failure("Stuck", "help"),
             *map(instance, InstanceState),
             *LICENCES[1:],
         )
+        return drawn
 
 
 def allowed(view: View, report: Report) -> LabWorker:

@@ -8,7 +8,6 @@ They lived on meanwhile, as real ones do.
 import asyncio
 import os
 import re
-import time
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -90,20 +89,18 @@ class Fleet:
             return
         text = msgspec.json.encode(self._state(), enc_hook=encode)
         if text != self._written:
-            beside = self._file.with_suffix(".new")
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-                out.write(text)
-            beside.replace(self._file)
+            _write(self._file, text)
             self._written = text
 
     async def run(self) -> None:
         """Keep the file true until cancelled, and once more then."""
+        now = asyncio.get_running_loop().time
         try:
             while True:
-                began = time.monotonic()
+                began = now()
                 self.save()
                 # However many machines there are, most of the time is others'.
-                await asyncio.sleep(max(EVERY_SECONDS, (time.monotonic() - began) * _SHARE))
+                await asyncio.sleep(max(EVERY_SECONDS, (now() - began) * _SHARE))
         finally:
             self.save()
 
@@ -153,6 +150,18 @@ class Fleet:
             disk_gb=self.cloud.account.machines[instance.instance_id].disk_gb,
             version=version[0] if version else "2.9.0",
         )
+
+
+def _write(file: Path, text: bytes) -> None:
+    """Put a file in the place of another, whole or not at all."""
+    beside = file.with_suffix(".new")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(text)
+        beside.replace(file)
+    except OSError as error:
+        message = f"{file}: the simulated cloud cannot be kept ({error.strerror}); check the folder and its disk"
+        raise Stuck("SimulatedCloudNotKept", message) from error
 
 
 def size(instance_type: str) -> tuple[int, int]:

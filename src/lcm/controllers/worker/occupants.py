@@ -49,6 +49,10 @@ class Occupants:
         if session is not None and now is not None:
             self._on[now][ref] = session
             self._where[ref] = now
-        for worker in self._cache.all(LabWorker) if self._told is not None else ():
-            if worker.metadata.uid in {before, now}:
-                self._told(ref_of(worker))
+        if self._told is not None:
+            self._told_of({before, now}, self._told)
+
+    def _told_of(self, uids: set[str | None], told: Callable[[Ref[LabWorker]], object]) -> None:
+        for worker in self._cache.all(LabWorker):
+            if worker.metadata.uid in uids:
+                told(ref_of(worker))
