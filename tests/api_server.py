@@ -22,6 +22,7 @@ from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
 from lcm.model.secret import Secret
 from lcm.serving import listen, serve
+from lcm.store.base import Op
 from lcm.store.memory import MemoryStore
 from lcm.system import SystemClock, new_epoch
 from seals import given_keys
@@ -71,8 +72,11 @@ class ApiServer:
     def put(self, *resources: Resource) -> None:
         """Place objects as they are, whatever their phases."""
         for one in resources:
-            placed = self.store.commit(*creation(one))
-            asyncio.run_coroutine_threadsafe(placed, self._loop).result(SOON)
+            self.commit(*creation(one))
+
+    def commit(self, *ops: Op) -> None:
+        """Write behind everybody's back."""
+        asyncio.run_coroutine_threadsafe(self.store.commit(*ops), self._loop).result(SOON)
 
     def once_watched(self, work: Callable[[], object]) -> threading.Thread:
         """Do something as soon as somebody watches; join what this returns."""

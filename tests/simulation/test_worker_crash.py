@@ -1,4 +1,4 @@
-"""A worker controller that dies or sleeps anywhere, and is replaced, leaves exactly the machines and licences wanted."""
+"""A worker controller that dies or sleeps anywhere leaves, with its successor, the machines and licences wanted."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from lcm.sim.crash import crash_everywhere, pause_everywhere
 from witnessed import QUICKLY, UNLICENSED, Witnessed
 
 LEASE = timedelta(seconds=15)
-ASLEEP = [timedelta(seconds=40), timedelta(minutes=5)]
-"""Both longer than a lease: it wakes up while another goes on, and after that has finished."""
+A_NAP, A_NIGHT = timedelta(seconds=40), timedelta(minutes=5)
+"""Both longer than a lease: it wakes up while another goes on, or after that has finished."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +88,9 @@ class Path:
     machines: int = 1
     seats: int = 0
 
+    def __str__(self) -> str:
+        return self.name
+
     def reached(self, worker: LabWorker | None) -> bool:
         return worker is None if self.goal is None else worker is not None and worker.status.phase is self.goal
 
@@ -107,7 +110,8 @@ PATHS = [
     Path("terminate", deleted, None, machines=0),
     Path("delete during launch", deleted_during_its_launch, None, machines=0),
 ]
-EVERY_PATH = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+SLEEPERS = [*((path, A_NAP) for path in PATHS), *((path, A_NIGHT) for path in PATHS[:2])]
+EVERY_PATH = pytest.mark.parametrize("path", PATHS, ids=str)
 
 
 @EVERY_PATH
@@ -118,8 +122,7 @@ def test_a_controller_that_dies_anywhere_is_replaced(path: Path, tell: Callable[
     assert awaits >= 30
 
 
-@EVERY_PATH
-@pytest.mark.parametrize("asleep", ASLEEP, ids=str)
+@pytest.mark.parametrize(("path", "asleep"), SLEEPERS, ids=str)
 def test_a_controller_that_sleeps_anywhere_does_nothing_when_it_wakes_up(
     path: Path, asleep: timedelta, tell: Callable[[str], None]
 ) -> None:

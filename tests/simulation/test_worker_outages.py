@@ -1,10 +1,8 @@
 """Nobody answers for a while, and workers in every phase of their lives are none the worse for it afterwards."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,11 +14,8 @@ from lcm.control.plane import Drain, Pause, Ref, Resume
 from lcm.model.errors import Later, Throttled, Unreachable
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import IdlePolicy, LabWorker, Remedy, WorkerPhase
-from lcm.providers.compute import WORKER_TAG, Instance
-from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.refusals import Down
+from lcm.providers.compute import WORKER_TAG
 from lcm.sim.loop import run
-from lcm.sim.power import Power
 from outages import FallibleStore
 from unreliable import Unreliable
 
@@ -177,6 +172,22 @@ def test_a_minute_without_a_store_has_no_leader_and_changes_nothing() -> None:
                 await asyncio.sleep(MINUTE.total_seconds() - 20)
                 assert _acts(fleet) == acts, "somebody acted without a store"
             await everything_goes_on(fleet)
+
+    run(main)
+
+
+@pytest.mark.parametrize("verb", ["checks", "find"])
+def test_a_boot_of_which_only_a_part_is_heard_does_not_fail(verb: str) -> None:
+    async def main() -> None:
+        fleet = Unreliable()
+        async with fleet.controlled():
+            await fleet.create(idle=OFF)
+            await fleet.reaches(P.STARTING)
+            started_at = fleet.clock.now()
+            fleet.cloud.fail_next(verb, Unreachable("no answer"), times=400)
+            worker = await fleet.reaches(P.READY)
+            assert fleet.clock.now() - started_at > timedelta(minutes=20)
+            assert not {line.phase for line in worker.status.history} & WORSE
 
     run(main)
 

@@ -9,12 +9,16 @@ import pytest
 import given
 from api_server import ApiServer, Shell, shell
 from lcm.cli.names import workers as completed
+from lcm.control.licences import seat_key
 from lcm.control.plane import Plane, Ref, ref_of
+from lcm.control.records import written
 from lcm.model.alert import Complaint, Severity
+from lcm.model.licence import SeatState
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.resource import Truth
 from lcm.model.session import SessionPhase
 from lcm.model.worker import IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.store.base import Put
 from lcm.system import SystemClock
 
 P = WorkerPhase
@@ -225,6 +229,18 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
 def test_a_drain_under_way_tells_its_deadline(api: ApiServer, desk: Shell) -> None:
     there(api, P.DRAINING, drain_deadline_at=SystemClock().now() + timedelta(hours=3))
     assert "Drain until:" in desk.out("describe", "worker", "w1")
+
+
+def test_seats_are_listed_and_an_orphaned_one_is_freed_by_a_person(api: ApiServer, desk: Shell) -> None:
+    seat = given.seat(state=SeatState.ORPHANED, worker_id="b06238de-ce22-4819-a26b-59b2ea526ddb")
+    api.commit(Put(seat_key(seat.worker_id), written(seat)))
+    listed = desk.lcm("licenses")
+    assert max(map(len, listed.stdout.splitlines())) <= 80
+    assert "orphaned" in listed.stdout
+    assert "lcm licenses free WORKER_ID" in listed.stderr
+    assert json.loads(desk.out("licenses", "list", "-o", "json"))["seats"][0]["state"] == "orphaned"
+    assert desk.out("licenses", "free", seat.worker_id) == f"the seat of {seat.worker_id} is free\n"
+    assert desk.lcm("licenses").stderr == "no licence seat is taken\n"
 
 
 def test_nothing_to_tell_is_told(desk: Shell) -> None:

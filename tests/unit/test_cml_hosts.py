@@ -1,6 +1,7 @@
 """One CmlHost per worker: kept while what leads to it is the same, replaced when that changes, closed in the end."""
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,7 +20,7 @@ from lcm.sim.cml.certificate import self_signed
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.http import CmlApp
 from lcm.sim.loop import run
-from lcm.system import SystemClock
+from lcm.system import SystemClock, allow_many_files
 from servers import LOOPBACK
 
 
@@ -41,6 +42,12 @@ class Passwords:
 def worker(url: str = "https://10.0.0.1", certificate: str = "", name: str = "w1") -> LabWorker:
     made = given.changed(given.worker(), {"metadata": {"name": name, "uid": f"uid-{name}"}})
     return given.changed(made, {"status": {"cml": {"api_url": url, "certificate": certificate}}})
+
+
+def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
+    allow_many_files()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == hard
 
 
 def test_a_worker_keeps_its_host_while_nothing_changes() -> None:

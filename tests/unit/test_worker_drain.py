@@ -8,9 +8,13 @@ import pytest
 
 from clouds import HERE
 from estates import story
-from fleets import W1
+from fleets import W1, OneSecret
+from labsteps import LAB
 from lcm.control.plane import Drain, Pause, Ref, Resume, Undrain
-from lcm.controllers.worker.complaints import DRAIN
+from lcm.controllers.worker.complaints import DRAIN, OVERDUE
+from lcm.controllers.worker.effects import Hands
+from lcm.controllers.worker.view import EndSessions, View
+from lcm.model.errors import Conflict
 from lcm.model.licence import SeatState
 from lcm.model.resource import Truth, condition
 from lcm.model.session import LabletSession, SessionPhase
@@ -216,6 +220,55 @@ async def test_a_deadline_that_came_while_nobody_led_is_kept_by_the_next_leader(
         await asyncio.sleep(60)
         assert (await session_of(fleet)).status.phase is SessionPhase.COLLECTING
         await fleet.reaches(P.STOPPED)
+
+
+@virtually
+async def test_a_drain_that_is_cancelled_at_the_last_moment_ends_no_session() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await to_draining(fleet)
+    view = View(await fleet.worker(), fleet.clock.now())
+    await fleet.otto.act(W1, Undrain())
+    hands = Hands(fleet.plane(), fleet.cloud, fleet.hosts, OneSecret())
+    with pytest.raises(Conflict):
+        await hands.do(view, EndSessions([("default", "s1")], "its time is up"))
+    assert (await session_of(fleet)).status.phase is SessionPhase.RUNNING
+
+
+@virtually
+async def test_a_drain_that_cannot_go_on_is_complained_of_once_its_time_is_up() -> None:
+    fleet = Unreliable()
+    fleet.licences.reachable = False
+    async with fleet.running():
+        await fleet.create()
+        await fleet.reaches(P.LICENSING)
+        worker = await fleet.reaches(P.READY_UNLICENSED)
+        assert worker.status.cml.licensed is None
+        fleet.cml_trouble = Down(listening=False)
+        await fleet.otto.act(W1, Drain(deadline_minutes=30))
+        await fleet.stays(P.DRAINING, timedelta(minutes=39))
+        assert await raised(fleet) == set()
+        await asyncio.sleep(90)
+        assert await raised(fleet) == {OVERDUE}
+        fleet.cml_trouble = None
+        await fleet.reaches(P.STOPPED)
+        assert await raised(fleet) == set()
+
+
+@virtually
+async def test_lesson_11_labs_that_run_are_stopped_so_that_cml_gives_its_licence_back() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await to_ready(fleet)
+        host = await fleet.hosts.of(await fleet.worker())
+        lab = await host.ensure("somebody's", LAB)
+        await host.start(lab.lab_id)
+        await asyncio.sleep(300)
+        assert (await host.stats()).running_nodes > 0
+        await fleet.otto.act(W1, Drain())
+        await fleet.reaches(P.STOPPED)
+        assert fleet.licences.taken == {}
+        assert (await fleet.otto.licences()).seats == ()
 
 
 @virtually

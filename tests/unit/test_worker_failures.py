@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -162,7 +163,7 @@ async def test_a_failed_worker_is_deleted_with_all_that_it_has(given: Given, rea
         assert worker.status.failure == reason
         fleet.cml_trouble = None
         if reason == "MachineNotUp":  # it has a licence, which only a machine that runs can give back
-            fleet.cloud.account._shortages.clear()  # noqa: SLF001
+            fleet.cloud.account._shortages.clear()
         await fleet.otto.delete(W1)
         await fleet.vanishes()
         assert fleet.living() == []
@@ -177,6 +178,7 @@ async def test_lesson_28_retries_are_counted_in_the_store_and_survive_every_fail
     fleet = Unreliable()
     await without_capacity(fleet)
     tries = []
+    worker = await fleet.worker()
     for number in range(1, 7):  # each time another leader
         async with fleet.running():
             worker = await fleet.reaches(P.FAILED)
@@ -185,7 +187,7 @@ async def test_lesson_28_retries_are_counted_in_the_store_and_survive_every_fail
                 worker = await fleet.worker()
         assert worker.status.retry_count == number
         tries.append(worker.status.history[-1].at)
-    gaps = [(later - earlier) // timedelta(minutes=1) for earlier, later in zip(tries, tries[1:], strict=False)]
+    gaps = [(later - earlier) // timedelta(minutes=1) for earlier, later in pairwise(tries)]
     assert gaps == [1, 2, 4, 8, 16]
     assert worker.status.retry_at is None
     async with fleet.running():

@@ -1,5 +1,6 @@
 """`lcm licenses list|free`: the fleet's licence seats, who holds them, and which nobody gives back."""
 
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -11,7 +12,7 @@ from lcm.cli.events import Form
 from lcm.cli.options import ContextName
 from lcm.control.plane import Plane
 from lcm.model.errors import Gone
-from lcm.model.licence import LicenceLedger, SeatState
+from lcm.model.licence import LicenceLedger, LicenceSeat, SeatState
 from lcm.system import SystemClock
 
 app = typer.Typer(
@@ -72,19 +73,24 @@ def _print(ledger: LicenceLedger) -> None:
     now = SystemClock().now()
     tokens = [(one.token, str(one.used), _count(one.free), _count(one.seats)) for one in ledger.tokens]
     table.print_rows(("TOKEN", "USED", "FREE", "SEATS"), tokens, now)
+    if all(one.seats is None for one in ledger.tokens):
+        render.say("CML_LICENSE_SEATS can say how many seats there are; until then as many are taken as ask")
     if not ledger.seats:
         return
     render.out()
-    seats = [
-        (one.worker_name, one.state, one.flavour, render.age(one.since, now), one.token, one.worker_id)
-        for one in ledger.seats
-    ]
-    headings = ("WORKER", "STATE", "FLAVOUR", "AGE", "TOKEN", "WORKER_ID")
-    table.print_rows(headings, seats, now, whole=("WORKER_ID",))
+    several = len(ledger.tokens) > 1
+    headings = ("WORKER", "STATE", "FLAVOUR", "AGE", *(("TOKEN",) if several else ()), "WORKER_ID")
+    rows = [_seat(one, now, with_token=several) for one in ledger.seats]
+    table.print_rows(headings, rows, now, whole=("WORKER_ID",))
     if any(one.state is SeatState.ORPHANED for one in ledger.seats):
         render.say(
             "an orphaned seat's worker is gone: free it at the licence server, then `lcm licenses free WORKER_ID`"
         )
+
+
+def _seat(seat: LicenceSeat, now: datetime, *, with_token: bool) -> tuple[str, ...]:
+    token = (seat.token,) if with_token else ()
+    return (seat.worker_name, seat.state, seat.flavour, render.age(seat.since, now), *token, seat.worker_id)
 
 
 def _count(number: int | None) -> str:

@@ -122,8 +122,8 @@ def _cloud(it: Embedded, settings: Settings, speed: float) -> str:
     unset = [name for name in SIM_SECRETS if name not in {*os.environ, *config.referred(settings)}]
     stands_in = f"            {' and '.join(unset)}: not set, so made up\n" if unset else ""
     return (
-        f"  cloud     simulated, at {speed:g} times the clock's speed, {there} machines there; no money is spent\n"
-        + stands_in
+        f"  cloud     simulated, at {speed:g} times the clock's speed, {there} machines there\n"
+        "            no money is spent\n" + stands_in
     )
 
 

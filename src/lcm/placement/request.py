@@ -2,14 +2,22 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from lcm.model.capacity import Amount, Claim
 from lcm.model.worker import LabType, LicenseFlavour
 
+DRAINING: Final = "draining"
+BOOTING: Final = "booting"
+"""The words of `Place.closed` that placement tells apart; any other is the place's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one session asks for. Its claim covers instantiation, slot and clean-up; `ports` in it is a count."""
+    """What one session asks for. Its claim covers instantiation, slot and clean-up; `ports` in it is a count.
+
+    `movable` tells whether it may start later, as an ASAP session may and a booked slot may not.
+    """
 
     name: str
     claim: Claim
@@ -22,6 +30,7 @@ class Request:
     cml_version_max: str | None = None
     node_definitions: frozenset[str] = frozenset()
     require_licensed: bool = True
+    movable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,8 @@ class Place:
     """Somewhere a session can go: a worker, or a seat of a pool that has no worker yet.
 
     `closed` says in a word why it takes none now ("" if it does); `licensed` and `version` are None and "" for what is
-    not known, which a seat's template promises. `usable_at` is when a machine that boots can be used.
+    not known, which a seat's template promises. `usable_at` is when a machine that boots, or a seat opened now, can be
+    used: it takes nothing that begins earlier. `template` is what a seat's worker would be made of.
     """
 
     id: str
@@ -45,6 +55,7 @@ class Place:
     closed: str = ""
     usable_at: datetime | None = None
     seat: bool = False
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ DRAIN: Final = "DrainDeadlineNear"
 NAMES: Final = (FAILED, OVERDUE, DRAIN)
 _MINUTE: Final = timedelta(minutes=1)
 _COSTS: Final = {
+    WorkerPhase.DRAINING: "it is not seen drained",
     WorkerPhase.UNLICENSING: "its licence is not seen given back",
     WorkerPhase.STOPPING: "it is not seen stopped",
     WorkerPhase.TERMINATING_EC2: "it is not seen gone",
@@ -48,7 +49,8 @@ def _failed(view: View) -> Complaint | None:
 def _overdue(view: View) -> Complaint | None:
     phase = view.status.phase
     due = WORKER.deadline(phase, view.status)
-    if due is None or phase not in _COSTS or view.now < due[0]:
+    grace = view.rules.clean_up if phase is WorkerPhase.DRAINING else timedelta(0)
+    if due is None or phase not in _COSTS or view.now < due[0] + grace:
         return None
     minutes = (view.now - view.entered_at) // _MINUTE
     error = f": {view.status.last_error}" if view.status.last_error else ""

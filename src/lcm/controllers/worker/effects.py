@@ -23,7 +23,7 @@ from lcm.controllers.worker.view import (
     StopMachine,
     View,
 )
-from lcm.model.errors import Gone, Refused, Stuck
+from lcm.model.errors import Conflict, Gone, Refused, Stuck
 from lcm.model.session import LabletSession
 from lcm.providers.compute import Compute, NoCapacity
 from lcm.providers.hosts import Hosts
@@ -91,5 +91,13 @@ class Hands:
         if isinstance(effect, BeginDrain):
             await self.plane.delete(ref_of(view.worker))
             return
+        await self._unchanged(view)
         for namespace, name in effect.names:
             await self.plane.act(Ref(LabletSession, name, namespace), Terminate(reason=effect.reason))
+
+    async def _unchanged(self, view: View) -> None:
+        """Raise Conflict if somebody has changed the worker meanwhile: a drain may be cancelled at the last moment."""
+        seen, ref = view.worker.metadata.resource_version, ref_of(view.worker)
+        found = await self.plane.get(ref)
+        if found is None or found.metadata.resource_version != seen:
+            raise Conflict(ref.key, wanted=seen, found=found.metadata.resource_version if found else 0)

@@ -1,0 +1,88 @@
+"""One request while it is being placed: its claim in the numbers of the index, and what a single place says to it."""
+
+from datetime import datetime
+
+from lcm.model.capacity import DIMENSIONS, Amount
+from lcm.placement.lanes import Lanes, micros, moment_of, short_of
+from lcm.placement.request import Request
+from lcm.placement.rules import ROOM, closed_rejection, static_rejection
+from lcm.placement.shelf import Line, accepts, ticks
+from lcm.placement.timeline import BEGINNING
+
+
+class Ask:
+    """A request, its claim's [start, end) in microseconds and the half hours in it."""
+
+    __slots__ = ("_lanes", "_packed", "end", "need", "request", "span", "start")
+
+    def __init__(self, request: Request) -> None:
+        claim = request.claim
+        self.request = request
+        self.need = claim.need
+        self.start = micros(claim.start)
+        self.end = micros(claim.end)
+        self.span = ticks(self.start, self.end)
+        self._lanes: Lanes | None = None
+        self._packed = 0
+
+    def fits(self, line: Line) -> bool:
+        """Tell whether a place that passes all other filters has the room at every moment, and is up by then."""
+        return line.usable <= self.start and line.timeline.fits(self.start, self.end, self.packed(line.lanes))
+
+    def packed(self, lanes: Lanes) -> int:
+        """Give the need as places of this capacity count it."""
+        if lanes is not self._lanes:
+            self._lanes, self._packed = lanes, lanes.pack(self.need)
+        return self._packed
+
+    def rejection(self, line: Line) -> tuple[str, str] | None:
+        """Give the first filter by which a place turns the request away, and its reason; None if it would take it."""
+        closed = None if accepts(line.place) else closed_rejection(line.place, self.request)
+        return closed or static_rejection(line.place, self.request) or self._booting(line) or self._room(line)
+
+    def earliest(self, line: Line) -> datetime | None:
+        """Say from when on a place would have the room, for as long as is asked; None if never."""
+        if not accepts(line.place) or static_rejection(line.place, self.request):
+            return None
+        not_before = max(self.start, line.usable)
+        found = line.timeline.earliest(not_before, self.end - self.start, self.packed(line.lanes))
+        return None if found is None else moment_of(found)
+
+    def _booting(self, line: Line) -> tuple[str, str] | None:
+        if line.usable <= self.start or line.usable == BEGINNING:
+            return None
+        return "booting", f"it can be used from {clock(moment_of(line.usable))}"
+
+    def _room(self, line: Line) -> tuple[str, str] | None:
+        need = self.packed(line.lanes)
+        moment = line.timeline.misfit(self.start, self.end, need)
+        if moment is None:
+            return None
+        used = line.timeline.at(moment)
+        name = short_of(line.timeline.top - need - used)[0]
+        free = line.place.capacity - line.lanes.unpack(used)
+        told = f"{_told(name, self.need)} needed, {_told(name, free)} free at {clock(moment_of(moment))}"
+        return ROOM[name], told
+
+    def too_large_for(self, line: Line) -> bool:
+        """Tell whether the place is too small even when empty."""
+        return not self.need.within(line.place.capacity)
+
+
+_UNITS = dict(
+    zip(
+        DIMENSIONS,
+        ((1000, "cores"), (1024, "GB memory"), (1024, "GB storage"), (1, "nodes"), (1, "ports"), (1, "labs")),
+        strict=True,
+    )
+)
+
+
+def _told(name: str, amount: Amount) -> str:
+    divisor, unit = _UNITS[name]
+    return f"{max(0, getattr(amount, name)) / divisor:g} {unit}"
+
+
+def clock(moment: datetime) -> str:
+    """Say a moment to people."""
+    return f"{moment:%Y-%m-%d %H:%M}Z"

@@ -1,0 +1,125 @@
+"""Six dimensions in one whole number, so that all of them are added and compared at once; and moments as numbers.
+
+Each dimension has a lane of 64 bits, multiplied so that every capacity comes to about 2**44. Sums and comparisons stay
+exact, and the bits of a lane from 2**40 up tell in sixteenths how full it is. The timeline and the shelf use this.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lcm.model.capacity import DIMENSIONS, Amount
+
+LEVELS: Final = 16
+"""In how many steps fullness is told."""
+
+_LANE: Final = 64
+_FULL: Final = 44
+_STEP: Final = 40
+_MOST_CAPACITY: Final = 2**46
+_MOST_NEED: Final = 2**50
+"""A need beyond this fits nowhere, and eight thousand of them still stay below a lane's guard bit."""
+
+_SHIFTS: Final = tuple(_LANE * number for number in range(len(DIMENSIONS)))
+GUARD: Final = sum(1 << shift + _LANE - 1 for shift in _SHIFTS)
+"""The top bit of each lane: it is borrowed from where more is taken than there is."""
+
+_BYTES: Final = _LANE * len(DIMENSIONS) // 8
+_LEVEL_BYTES: Final = slice(_STEP // 8, None, _LANE // 8)
+_CLAMPED: Final = bytes(min(level, LEVELS) for level in range(256))
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Lanes:
+    """How amounts are packed for places of one capacity."""
+
+    __slots__ = ("_factors", "_limit", "top")
+
+    def __init__(self, capacity: Amount) -> None:
+        sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
+        factors = [_factor(size) for size in sizes]
+        self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
+        self._limit = Amount(**{name: _MOST_NEED // factor for name, factor in zip(DIMENSIONS, factors, strict=True)})
+        self.top = GUARD + sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
+
+    def pack(self, need: Amount) -> int:
+        """Pack a need; one that is absurdly large is packed as one that is merely too large."""
+        cpu, memory, storage, nodes, ports, labs = self._factors
+        if not within(need, self._limit):
+            need = _least(need, self._limit)
+        return (
+            need.cpu_millis * cpu
+            + need.memory_mb * memory
+            + need.storage_mb * storage
+            + need.nodes * nodes
+            + need.ports * ports
+            + need.labs * labs
+        )
+
+    def unpack(self, packed: int) -> Amount:
+        """Give back the amount that was packed."""
+        lanes = (packed >> shift & (1 << _LANE) - 1 for shift in _SHIFTS)
+        factors = (factor >> shift for factor, shift in zip(self._factors, _SHIFTS, strict=True))
+        return Amount(**{n: lane // factor for n, lane, factor in zip(DIMENSIONS, lanes, factors, strict=True)})
+
+
+def within(need: Amount, room: Amount) -> bool:
+    """Tell whether a need is within a room; spelled out, because every decision asks it."""
+    return (
+        need.cpu_millis <= room.cpu_millis
+        and need.memory_mb <= room.memory_mb
+        and need.storage_mb <= room.storage_mb
+        and need.nodes <= room.nodes
+        and need.ports <= room.ports
+        and need.labs <= room.labs
+    )
+
+
+def levels(packed: int) -> bytes:
+    """Tell for each dimension how many sixteenths of the capacity are used."""
+    return packed.to_bytes(_BYTES, "little")[_LEVEL_BYTES].translate(_CLAMPED)
+
+
+def highest_levels(need: Amount, room: Amount) -> list[int]:
+    """Tell for each dimension the highest level at which this need could still fit into no more than this room."""
+    sizes = ((getattr(need, name), getattr(room, name)) for name in DIMENSIONS)
+    return [_highest(wanted, size) for wanted, size in sizes]
+
+
+def short_of(room: int) -> list[str]:
+    """Name the dimensions in which a packed room went below nothing."""
+    return [name for name, shift in zip(DIMENSIONS, _SHIFTS, strict=True) if not room >> shift + _LANE - 1 & 1]
+
+
+def micros(moment: datetime) -> int:
+    """Give a moment as microseconds since 1970."""
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def moment_of(number: int) -> datetime:
+    """Give microseconds since 1970 as a moment."""
+    return _EPOCH + timedelta(microseconds=number)
+
+
+def rounded_up(capacity: Amount) -> Amount:
+    """Round each dimension up to three binary digits, so that machines of about the same size count as alike."""
+    return Amount(**{name: _three_digits(getattr(capacity, name)) for name in DIMENSIONS})
+
+
+def _factor(size: int) -> int:
+    return -(-(1 << _FULL) // size) if size else 1
+
+
+def _highest(need: int, room: int) -> int:
+    if not room:
+        return LEVELS
+    return min(LEVELS, max(0, (1 << _FULL) + room - (need << _FULL) // room) >> _STEP)
+
+
+def _three_digits(number: int) -> int:
+    shift = max(0, number.bit_length() - 3)
+    return -(-number >> shift) << shift
+
+
+def _least(left: Amount, right: Amount) -> Amount:
+    return Amount(**{name: min(getattr(left, name), getattr(right, name)) for name in DIMENSIONS})

@@ -1,0 +1,113 @@
+"""Where a session goes: assign it to a place, open a seat for it, or let it wait, and why.
+
+The scheduler and the preview call `place`; nothing is held by it. Several decisions from one view must each be held
+before the next is made, or they all choose the same place.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from lcm.model.decision import Rejection, SchedulingDecision
+from lcm.placement.ask import Ask, clock
+from lcm.placement.fleet import Fleet
+from lcm.placement.request import Place, Request
+from lcm.placement.scores import BIN_PACK, Choice, choose
+from lcm.placement.shelf import Line, Shelf
+
+MOST_EXAMPLES: Final = 10
+
+
+class Placement(NamedTuple):
+    """A decision with the place it means: the one assigned, the seat to open, or the place waited for.
+
+    `at` is when it can begin there; it is what was asked for unless it waits.
+    """
+
+    decision: SchedulingDecision
+    place: Place | None = None
+    at: datetime | None = None
+
+
+def place(fleet: Fleet, request: Request, strategy: str = BIN_PACK, *, number: int = 0) -> Placement:
+    """Decide about one request. RoundRobin takes its turn from `number`, Random the number drawn."""
+    ask = Ask(request)
+    shelves = fleet.shelves(request)
+    choice = _chosen(strategy, [shelf for shelf in shelves if not shelf.kind.seat], ask, number)
+    if choice.line is not None:
+        return _assign(choice.line, strategy, choice, request)
+    return _not_now(fleet, ask, shelves)
+
+
+def _chosen(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Choice:
+    preferred = ask.request.region_preferred
+    if preferred is not None:
+        near = choose(strategy, [shelf for shelf in shelves if shelf.kind.region == preferred], ask, number)
+        if near.line is not None:
+            return near
+    return choose(strategy, shelves, ask, number)
+
+
+def _assign(line: Line, strategy: str, choice: Choice, request: Request) -> Placement:
+    decision = SchedulingDecision(
+        action="assign",
+        worker_id=line.place.id,
+        reason=f"{strategy} chose {line.place.name}",
+        score=choice.score,
+        candidates_evaluated=choice.looked,
+    )
+    return Placement(decision, line.place, request.claim.start)
+
+
+def _not_now(fleet: Fleet, ask: Ask, shelves: Sequence[Shelf]) -> Placement:
+    workers = _soonest(ask, _of(shelves, seats=False))
+    seat = _soonest(ask, _of(shelves, seats=True))
+    if seat and not (workers and workers[0] <= seat[0]):
+        return _scale_up(fleet, ask, *seat)
+    return _wait(fleet, ask, workers)
+
+
+def _scale_up(fleet: Fleet, ask: Ask, at: datetime, line: Line) -> Placement:
+    decision = SchedulingDecision(
+        action="scale_up",
+        worker_template=line.place.template or None,
+        reason=f"no worker fits it sooner than the seat {line.place.name} would, at {clock(at)}",
+        candidates_evaluated=len(fleet),
+        rejections=rejections(fleet, ask),
+    )
+    return Placement(decision, line.place, at)
+
+
+def _wait(fleet: Fleet, ask: Ask, found: tuple[datetime, Line] | None) -> Placement:
+    reason = "no place fits it at its time" if ask.request.movable is False else "no place will ever fit it"
+    if found is not None:
+        reason = f"{found[1].place.name} will fit it at {clock(found[0])}"
+    decision = SchedulingDecision(
+        action="wait", reason=reason, candidates_evaluated=len(fleet), rejections=rejections(fleet, ask)
+    )
+    return Placement(decision, found[1].place if found else None, found[0] if found else None)
+
+
+def rejections(fleet: Fleet, ask: Ask) -> tuple[Rejection, ...]:
+    """Count the places by the filter that turned the request away, with a few examples of each."""
+    counts: dict[str, int] = {}
+    examples: dict[str, list[str]] = {}
+    for line in fleet.lines():
+        rejected = ask.rejection(line)
+        if rejected is not None:
+            name, reason = rejected
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] <= MOST_EXAMPLES:
+                examples.setdefault(name, []).append(f"{line.place.name}: {reason}")
+    return tuple(Rejection(filter=name, count=counts[name], examples=tuple(examples[name])) for name in counts)
+
+
+def _of(shelves: Sequence[Shelf], *, seats: bool) -> Iterator[Line]:
+    return (line for shelf in shelves if shelf.kind.seat is seats for line in shelf.lines)
+
+
+def _soonest(ask: Ask, lines: Iterable[Line]) -> tuple[datetime, Line] | None:
+    moments = ((ask.earliest(line), line) for line in lines)
+    asked = ask.request.claim.start
+    found = [(at, line) for at, line in moments if at is not None and (ask.request.movable or at == asked)]
+    return min(found, key=lambda one: (one[0], one[1].place.id), default=None)
