@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from clouds import HERE
 from estates import story
-from lcm.control.plane import Drain, Pause, Ref, Resume, Undrain
+from lcm.control.plane import Drain, Pause, Ref, Resume, Undrain, WorkerAction
 from lcm.model.errors import LcmError, Throttled, Unreachable
 from lcm.model.session import LabletSession
 from lcm.model.worker import HOSTING, IdlePolicy, LabWorker, WorkerPhase
@@ -21,6 +21,8 @@ from witnessed import Witnessed
 
 P = WorkerPhase
 AT_REST = {P.READY, P.READY_UNLICENSED, P.STOPPED, P.TERMINATED, P.FAILED}
+Act = Callable[[], Awaitable[object]]
+WISHES: list[WorkerAction] = [Drain(), Drain(deadline_minutes=10), Undrain(), Pause(), Resume(), Resume()]
 EFFECTS = ("ensure", "start", "stop", "reboot", "remove", "find", "checks", "list_owned")
 
 
@@ -46,7 +48,7 @@ class Mayhem(Witnessed, Unreliable):
 
     async def rage(self, span: timedelta) -> None:
         """Let something happen every few minutes."""
-        acts: list[Callable[[], Awaitable[object]]] = [
+        acts: list[Act] = [
             *[self.make] * 3,
             *[self.wish] * 6,
             self.remove,
@@ -81,7 +83,7 @@ class Mayhem(Witnessed, Unreliable):
             await self.create(f"w{self.made}", idle=IdlePolicy(enabled=self.dice.random() < 0.5))
 
     async def wish(self) -> None:
-        action = self.dice.choice([Drain(), Drain(deadline_minutes=10), Undrain(), Pause(), Resume(), Resume()])
+        action = self.dice.choice(WISHES)
         self.log.append(f"  {type(action).__name__}")
         await self.otto.act(await self.one(), action)
 

@@ -31,7 +31,7 @@ from lcm.providers.seal_keys import ensure_keys
 from lcm.providers.secrets import SecretSources
 from lcm.store.sqlite import SqliteStore
 from lcm.supervise import Parts
-from lcm.system import SystemClock, SystemStopwatch, chance, new_seal_key
+from lcm.system import SystemClock, SystemStopwatch, allow_many_files, chance, new_seal_key
 
 SERVE_PORT: Final = 8030
 UP_PORT: Final = 8080
@@ -110,6 +110,7 @@ async def embedded(
 
     `agree` is asked before anything acts on the cloud, and raises if nothing shall.
     """
+    allow_many_files()
     settings = _choosing(settings, SIMULATED)
     with claimed(settings.data_dir, alone=True) as file:
         if settings.seal_keys is None:
@@ -133,6 +134,7 @@ async def embedded(
 @asynccontextmanager
 async def serve(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Running]:
     """Run the API, and other parts beside it, on a store that other processes may share; Refused for a strange part."""
+    allow_many_files()
     _check_parts(asked)
     settings = _choosing(settings, AWS)
     service_key(settings)
@@ -150,6 +152,7 @@ async def serve(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Ru
 @asynccontextmanager
 async def attend(settings: Settings, asked: Collection[Part]) -> AsyncIterator[Parts]:
     """Run controllers alone, for an API in another process, from when that answers."""
+    allow_many_files()
     _check_parts(asked)
     settings, process = _choosing(settings, AWS), process_name()
     key = service_key(settings)

@@ -26,8 +26,11 @@ from lcm.api.table import ROUTES
 from lcm.control.licences import seat_key
 from lcm.control.records import written
 from lcm.control.tokens import digest_of
+from lcm.control.wire import ACTOR
 from lcm.model.bearer import LONGEST
+from lcm.model.kinds import Kind
 from lcm.model.licence import SeatState
+from lcm.model.machine import ACTORS
 from lcm.store.base import Put
 
 MAY = """
@@ -163,11 +166,18 @@ async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> h
     if route.body is not None:
         media, content = next(iter(described["requestBody"]["content"].items()))
         body = {"json": content["example"], "headers": {"Content-Type": media}}
+    if who == "service" and route.kind is not None and route.path.startswith("/api/internal/"):
+        body.setdefault("headers", {})[ACTOR] = reporter(route.kind)
     where = route.path.replace("{id}", target).replace("{name}", "a-lease")
     method = "HEAD" if route.answer_media in {NDJSON, SSE} else route.method  # an endless answer would not end
     answer = await desk.ask(who, method, where, params=query, **body)
     check_promised(described, answer)
     return answer
+
+
+def reporter(kind: Kind) -> str:
+    """Name a controller that has a part in the lives of a kind's objects."""
+    return min({step.by for step in kind.machine.steps} & ACTORS) if kind.machine else min(ACTORS)
 
 
 def unkind(route: Route) -> str:

@@ -217,7 +217,7 @@ def test_every_decision_is_a_step_of_the_table(taken: Counter[tuple[str, str]]) 
 
 def test_every_phase_has_a_decider_but_the_last() -> None:
     assert set(DECIDERS) == set(WorkerPhase) - {WorkerPhase.TERMINATED}
-    assert len(REACTIONS) == 7
+    assert len(REACTIONS) == 8
 
 
 def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:

@@ -4,7 +4,7 @@ A source that did not answer leaves what it said before, with the age it had the
 plotted and held against limits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -122,11 +122,6 @@ def held_to_limits(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts) ->
         if value is not None:
             alerts = _held(worker, fresh, alerts, limit, value)
     return alerts
-
-
-def newly_high(before: Alerts, after: Alerts) -> Iterator[Limit]:
-    """List the limits that were passed just now."""
-    return (limit for limit in LIMITS if after.find(limit.alert) and not before.find(limit.alert))
 
 
 def _held(worker: LabWorker, fresh: WorkerTelemetry, alerts: Alerts, limit: Limit, value: float) -> Alerts:

@@ -3,19 +3,15 @@
 from datetime import datetime, timedelta
 from typing import Final
 
-import structlog
-
 from lcm.control.board import board
 from lcm.control.events import hosted, measured
 from lcm.control.history import recorded
 from lcm.control.ledger import Ledger, persistently
 from lcm.control.measuring import (
-    THRESHOLD_PERCENT,
     aged,
     held_to_limits,
     merged,
     moved_labs,
-    newly_high,
     news,
     sample_of,
 )
@@ -28,7 +24,6 @@ from lcm.store.base import ABSENT, Check, Put
 _AHEAD: Final = timedelta(minutes=5)
 """So far another machine's clock may be ahead."""
 _MOMENTS: Final = ("collected_at", "ec2_at", "cloudwatch_at", "cml_at", "activity_at")
-_log: Final = structlog.get_logger()
 
 
 async def report(ledger: Ledger, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
@@ -56,15 +51,6 @@ async def report(ledger: Ledger, ref: WorkerRef, telemetry: WorkerTelemetry) -> 
         labs = [hosted(worker, newest, now=now)] if moved_labs(fresh, kept) else []
         told = [measured(worker, newest, now=now), *labs, *alerts.told(after, now)]
         await ledger.commit(ops=ops, told=told)
-        for limit in newly_high(alerts.alerts, after):
-            _log.warning(
-                "threshold violation",
-                worker=worker.metadata.name,
-                namespace=worker.metadata.namespace,
-                metric=limit.what,
-                value=getattr(fresh, limit.field),
-                threshold=THRESHOLD_PERCENT,
-            )
         return newest
 
     return await persistently(attempt, unless=lambda _: False)

@@ -175,7 +175,8 @@ class Ec2Facts(Part):
 class CmlFacts(Part):
     """What CML said about itself. `certificate` is the one it is pinned to, in PEM.
 
-    `licensed` is False for a machine of our own launch and unknown for an adopted one, until CML says.
+    `licensed` is False for a machine of our own launch and unknown for an adopted one, until CML says. `telemetry` is
+    what CML was told to send to its maker, None before it was told.
     """
 
     version: str = ""
@@ -184,6 +185,7 @@ class CmlFacts(Part):
     ready: bool | None = None
     license_status: str = ""
     licensed: bool | None = None
+    telemetry: bool | None = None
     uptime_seconds: Count | None = None
     healthy: bool | None = None
 

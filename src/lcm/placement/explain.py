@@ -7,7 +7,7 @@ from typing import NamedTuple
 from lcm.placement.ask import Ask
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place, Request
-from lcm.placement.rules import REMEDIES
+from lcm.placement.rules import LARGER, REMEDIES, ROOM
 from lcm.placement.scores import BIN_PACK, SCORES
 from lcm.placement.shelf import Line
 
@@ -40,8 +40,8 @@ def _answer(line: Line, ask: Ask, strategy: str) -> Answer:
         score = SCORES.get(strategy)
         return Answer(line.place, score=score(line, ask) if score else None, earliest=earliest)
     name, reason = rejected
-    remedy = REMEDIES[name] if not ask.too_large_for(line) else "make the lab smaller, or add larger workers"
-    return Answer(line.place, name, reason, remedy, earliest=earliest)
+    hopeless = name in ROOM.values() and ask.too_large_for(line)
+    return Answer(line.place, name, reason, LARGER if hopeless else REMEDIES[name], earliest=earliest)
 
 
 def _order(answer: Answer) -> tuple[bool, float, bool, float, str]:

@@ -16,6 +16,8 @@ Filter = Callable[[Place, Request], str | None]
 ON_CML: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Labs that run on CML and so need its licence."""
 
+_MOST_NAMED: Final = 5
+
 
 def _lab_type(place: Place, request: Request) -> str | None:
     if request.lab_type in place.lab_types:
@@ -51,7 +53,8 @@ def _node_definitions(place: Place, request: Request) -> str | None:
     if place.node_definitions is None or request.node_definitions <= place.node_definitions:
         return None
     missing = sorted(request.node_definitions - place.node_definitions)
-    return f"it lacks the node definitions {', '.join(missing[:5])}" + (" and others" if len(missing) > 5 else "")
+    more = len(missing) - _MOST_NAMED
+    return f"it lacks the node definitions {', '.join(missing[:_MOST_NAMED])}" + (f" and {more} more" * (more > 0))
 
 
 def _track(place: Place, request: Request) -> str | None:
@@ -116,6 +119,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "labs": "choose another time, or add a worker: this one runs as many labs as it may",
 }
 """What helps, by filter."""
+
+LARGER: Final = "make the lab smaller, or add larger workers"
+"""What helps where even an empty place is too small."""
 
 
 def static_rejection(place: Place, request: Request) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ BEGINNING = -(1 << 62)
 
 
 class Timeline:
-    """A step function of time: `levels[i]` is used during [moments[i], moments[i + 1]), which differ from each other."""
+    """A step function of time: `levels[i]` is used during [moments[i], moments[i + 1]), never twice the same."""
 
     __slots__ = ("levels", "moments", "top")
 

@@ -18,6 +18,7 @@ from lcm.controllers.worker.view import (
     RebootMachine,
     Register,
     RemoveMachine,
+    SetTelemetry,
     StartMachine,
     StopLabs,
     StopMachine,
@@ -43,7 +44,7 @@ class Hands:
         """Have an effect; a refusal is an outcome."""
         try:
             match effect:
-                case Register() | Deregister() | StopLabs():
+                case Register() | Deregister() | SetTelemetry() | StopLabs():
                     return await self._on_host(view, effect)
                 case BeginDrain() | EndSessions():
                     await self._on_plane(view, effect)
@@ -74,7 +75,7 @@ class Hands:
                 await self.cloud.remove(region, instance_id)
         return None
 
-    async def _on_host(self, view: View, effect: Register | Deregister | StopLabs) -> Outcome:
+    async def _on_host(self, view: View, effect: Register | Deregister | SetTelemetry | StopLabs) -> Outcome:
         host = await self.hosts.of(view.worker)
         match effect:
             case Register(product=product, token=token, expansion_nodes=more):
@@ -82,6 +83,8 @@ class Hands:
                 return await host.register(product=product, token=secret, expansion_nodes=more)
             case Deregister():
                 return await host.deregister()
+            case SetTelemetry(enabled=enabled):
+                await host.set_telemetry(enabled=enabled)
             case StopLabs(lab_ids=lab_ids):
                 for lab_id in lab_ids:
                     await host.stop(lab_id)

@@ -35,9 +35,9 @@ def checked(known: Ec2Facts, checks: Checks) -> Ec2Facts:
     return msgspec.structs.replace(known, system_status=str(checks.system), instance_status=str(checks.instance))
 
 
-def api_url(spec: LabWorkerSpec, instance: Instance) -> str:
+def api_url(spec: LabWorkerSpec, machine: Instance | Ec2Facts) -> str:
     """Say where CML listens; "" while the machine has no such address."""
-    address = instance.public_ip if spec.aws.public_ip else instance.private_ip
+    address = machine.public_ip if spec.aws.public_ip else machine.private_ip
     return f"https://{address}" if address else ""
 
 

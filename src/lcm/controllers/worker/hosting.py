@@ -6,10 +6,25 @@ The monitor keeps the facts fresh; here they are only judged. Nothing is done to
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.worker.facts import ec2_facts, unseen
+import msgspec
+
+from lcm.controllers.worker.facts import api_url, ec2_facts, unseen
 from lcm.controllers.worker.failing import failed, ours
 from lcm.controllers.worker.launching import gone, stopped_by_hand
-from lcm.controllers.worker.view import BeginDrain, Decision, Do, Failure, Unknown, View, Wait, move, note, soon
+from lcm.controllers.worker.view import (
+    BeginDrain,
+    Decision,
+    Do,
+    Failure,
+    Outcome,
+    SetTelemetry,
+    Unknown,
+    View,
+    Wait,
+    move,
+    note,
+    soon,
+)
 from lcm.model.worker import IdleVerdict, Remedy, WorkerPhase
 from lcm.providers.compute import ENDING, InstanceState
 
@@ -45,7 +60,7 @@ def hosting(view: View) -> Decision | None:
         return first
     if view.sessions:
         return None
-    return _ill(view) or _paused(view) or _cured(view)
+    return _ill(view) or _paused(view) or _cured(view) or _telemetry(view)
 
 
 def confirmed(view: View) -> Decision | None:
@@ -62,7 +77,14 @@ def confirmed(view: View) -> Decision | None:
 
 
 def _interrupted(view: View) -> Decision | None:
-    return Do(BeginDrain()) if view.deleted else confirmed(view)
+    return Do(BeginDrain()) if view.deleted else confirmed(view) or _readdressed(view)
+
+
+def _readdressed(view: View) -> Decision | None:
+    """Follow a machine to its new address, which somebody gave it by stopping and starting it."""
+    url = api_url(view.worker.spec, view.status.ec2)
+    known = view.status.cml
+    return note(view, cml=msgspec.structs.replace(known, api_url=url)) if url and url != known.api_url else None
 
 
 def _paused(view: View) -> Decision | None:
@@ -101,6 +123,19 @@ def _cured(view: View) -> Decision | None:
     if view.now < status.remedied_at + _CURED_AFTER:
         return None
     return note(view, remedy=Remedy.NONE, remedied_at=None)
+
+
+def _telemetry(view: View) -> Decision | None:
+    wanted = view.worker.spec.cml.telemetry
+    reached = view.worker.spec.host_kind == "cml" and view.status.cml.ready
+    return Do(SetTelemetry(wanted)) if reached and view.status.cml.telemetry is not wanted else None
+
+
+def told(view: View, outcome: Outcome) -> Decision:
+    """Take note of what CML was told to send; what it refused is not asked for again until the spec changes."""
+    refused = outcome.message if isinstance(outcome, Failure) else view.status.last_error
+    cml = msgspec.structs.replace(view.status.cml, telemetry=view.worker.spec.cml.telemetry)
+    return note(view, cml=cml, last_error=refused) or soon(view)
 
 
 def _next(view: View) -> datetime | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 import structlog
 
 from lcm.control.plane import Plane, Ref, ref_of
@@ -32,6 +33,7 @@ from lcm.controllers.worker.view import (
     RemoveMachine,
     Report,
     Rules,
+    SetTelemetry,
     StartMachine,
     StopMachine,
     View,
@@ -64,6 +66,7 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[View, Outcome], Decision]]] = {
     RebootMachine: booting.rebooted,
     Register: licensing.registered,
     Deregister: licensing.deregistered,
+    SetTelemetry: hosting.told,
     StopMachine: stopping.asked,
     RemoveMachine: stopping.asked,
 }
@@ -155,9 +158,12 @@ class Lifecycle:
             await self._hands.hosts.forget(worker)
 
     def _conditioned(self, view: View, report: Report) -> LabWorkerStatus:
+        status = report.status
+        if status.phase is not WorkerPhase.FAILED:  # there a change of the spec is still to be noticed
+            status = msgspec.structs.replace(status, observed_generation=view.worker.metadata.generation)
         return conditioned(
             view.worker,
-            report.status,
+            status,
             sessions=len(view.sessions),
             require_licensed=view.rules.require_licensed,
             now=self._clock.now(),

@@ -42,7 +42,16 @@ def stopping(view: View) -> Decision:
     facts = ec2_facts(view.status.ec2, instance)
     if instance.state is InstanceState.STOPPED:
         cml = unseen(view.status.cml)
-        return move(view, WorkerPhase.STOPPED, "seen stopped", ec2=facts, cml=cml, idle=None, unhealthy_since=None)
+        return move(
+            view,
+            WorkerPhase.STOPPED,
+            "seen stopped",
+            ec2=facts,
+            cml=cml,
+            idle=None,
+            unhealthy_since=None,
+            drain_deadline_at=None,
+        )
     if instance.state is InstanceState.STOPPING:
         return note(view, ec2=facts) or soon(view)
     return Do(StopMachine())

@@ -137,6 +137,13 @@ class Deregister:
 
 
 @dataclass(frozen=True, slots=True)
+class SetTelemetry:
+    """Tell CML whether to send telemetry to its maker."""
+
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StopLabs:
     """Stop the nodes of labs, so that CML lets its licence go."""
 
@@ -164,6 +171,7 @@ Effect = (
     | RemoveMachine
     | Register
     | Deregister
+    | SetTelemetry
     | StopLabs
     | EndSessions
     | BeginDrain

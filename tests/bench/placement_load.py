@@ -1,0 +1,106 @@
+"""A fleet of metal workers in the middle of its day, and the requests that come: what placement is measured with."""
+
+import heapq
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+
+import given
+from lcm.model.capacity import Amount, Claim
+from lcm.placement.fleet import Fleet
+from lcm.placement.place import place
+from lcm.placement.request import Held, Place, Request
+
+NOW = given.moment("09:00")
+AHEAD = timedelta(hours=24)
+LEAD = timedelta(minutes=15)
+CLEAN_UP = timedelta(minutes=10)
+QUARTER = timedelta(minutes=15)
+ASAP_SHARE = 0.3
+PER_WORKER_AND_HOUR = 1.2
+"""Requests: with 9 cores for about 3 hours each they keep 48 cores two thirds full."""
+
+Release = Callable[[str, str], object]
+
+
+def worker(number: int) -> Place:
+    """Make a metal worker; a few are of another track, drain, or are no longer of the newest CML."""
+    return Place(
+        id=f"w{number:05}",
+        name=f"worker-{number}",
+        capacity=given.machine(storage_mb=1_900_000),
+        region="us-east-1",
+        track="security" if number % 20 == 3 else "",
+        version="2.7.0" if number % 20 == 7 else "2.9.1",
+        closed="draining" if number % 50 == 11 else "",
+    )
+
+
+class Day:
+    """Requests one after another, with the time at which each comes; what is over is released in between."""
+
+    def __init__(self, workers: int, seed: int) -> None:
+        self._chance = Random(seed)
+        self._count = 0
+        self._workers = workers
+        self.now = NOW
+
+    def before(self) -> list[Request]:
+        """Give what was booked earlier: all that runs, and ever less the farther ahead."""
+        hours = [self._chance.uniform(-4, 24) for _ in range(int(self._workers * PER_WORKER_AND_HOUR * 28))]
+        booked = [self._booked(NOW + timedelta(hours=ahead)) for ahead in hours if self._chance.random() > ahead / 24]
+        return [request for request in booked if request.claim.end > NOW]
+
+    def next(self) -> Request:
+        self.now += timedelta(hours=1) / (self._workers * PER_WORKER_AND_HOUR)
+        if self._chance.random() < ASAP_SHARE:
+            return self._request(self.now, self.now + self._length() + CLEAN_UP)
+        return self._booked(self.now + LEAD + self._chance.random() * AHEAD)
+
+    def _booked(self, about: datetime) -> Request:
+        start = NOW + (about - NOW) // QUARTER * QUARTER
+        return self._request(start - LEAD, start + self._length() + CLEAN_UP)
+
+    def _length(self) -> timedelta:
+        return self._chance.randint(4, 16) * QUARTER
+
+    def _request(self, start: datetime, end: datetime) -> Request:
+        chance = self._chance
+        self._count += 1
+        need = Amount(
+            cpu_millis=chance.randint(2, 16) * 1000,
+            memory_mb=chance.randint(2, 48) * 1024,
+            storage_mb=chance.randint(5, 60) * 1024,
+            nodes=chance.randint(1, 30),
+            ports=chance.randint(0, 40),
+            labs=1,
+        )
+        low = "2.8" if chance.random() < 0.2 else None
+        claim = Claim(start=start, end=end, need=need)
+        return Request(name=f"s{self._count}", claim=claim, track="routing", cml_version_min=low)
+
+
+class Ends:
+    """What ends when, and is to be released."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[datetime, str, str]] = []
+
+    def add(self, request: Request, id_: str) -> None:
+        heapq.heappush(self._ends, (request.claim.end, id_, request.name))
+
+    def release(self, now: datetime, release: Release) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            _, id_, holder = heapq.heappop(self._ends)
+            release(id_, holder)
+
+
+def filled(day: Day, workers: int) -> tuple[Fleet, Ends]:
+    """Build a fleet that holds what was booked before."""
+    fleet, ends = Fleet(worker(number) for number in range(workers)), Ends()
+    for request in day.before():
+        found = place(fleet, request)
+        if found.decision.action == "assign" and found.decision.worker_id:
+            fleet.hold(found.decision.worker_id, Held(request.name, request.claim))
+            ends.add(request, found.decision.worker_id)
+    return fleet, ends
