@@ -198,6 +198,37 @@ async def test_lesson_28_retries_are_counted_in_the_store_and_survive_every_fail
 
 
 @virtually
+async def test_a_deleted_worker_whose_licence_cannot_be_given_back_yet_goes_on_for_days() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await paused_without_capacity(fleet)
+        worker = await fleet.reaches(P.FAILED)
+        many = msgspec.structs.replace(worker.status, retry_count=60)
+        await fleet.plane().step(worker, many)
+        await fleet.otto.delete(W1)
+        while (await fleet.worker()).status.retry_count < 62:
+            await asyncio.sleep(60)
+        assert len(fleet.living()) == len(fleet.licences.taken) == 1
+        fleet.cloud.account._shortages.clear()
+        await fleet.vanishes()
+        assert fleet.licences.taken == {}
+
+
+@virtually
+async def test_a_machine_that_cannot_start_is_not_replaced_while_it_has_a_licence() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await paused_without_capacity(fleet)
+        while (worker := await fleet.worker()).status.retry_count < 4:
+            await asyncio.sleep(60)
+            assert worker.status.phase in {P.STOPPED, P.STARTING, P.FAILED}, story(worker)
+        fleet.cloud.account._shortages.clear()
+        worker = await fleet.reaches(P.READY)
+        assert worker.spec.wanted_state == "running"
+        assert len(fleet.cloud.account.machines) == 1
+
+
+@virtually
 async def test_a_changed_spec_makes_it_try_again() -> None:
     fleet = Unreliable()
     async with fleet.running():

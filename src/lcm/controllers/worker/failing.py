@@ -10,7 +10,7 @@ import msgspec
 
 from lcm.controllers.worker.view import Decision, Failure, Unknown, View, Wait, move, note, soon
 from lcm.model.worker import Remedy, WorkerPhase
-from lcm.providers.compute import ENDING, Instance
+from lcm.providers.compute import ENDING, Instance, InstanceState
 
 _FIRST: Final = timedelta(minutes=1)
 _LONGEST_TEXT: Final = 2000
@@ -23,7 +23,6 @@ _OF_THE_MACHINE: Final = frozenset(
 def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     """Fail, with the reason, and say when it is tried again."""
     count = view.status.retry_count + 1
-    delay = _FIRST * 2 ** (count - 1)
     return move(
         view,
         WorkerPhase.FAILED,
@@ -31,7 +30,7 @@ def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: AN
         failure=failure.reason,
         last_error=failure.message[:_LONGEST_TEXT],
         retry_count=count,
-        retry_at=view.now + delay if count <= view.rules.retries else None,
+        retry_at=view.now + _FIRST * 2 ** (count - 1) if count <= view.rules.retries else None,
         observed_generation=view.worker.metadata.generation,
         **fields,
     )
@@ -65,10 +64,16 @@ def _again(view: View, reason: str, **fields: Any) -> Decision:  # noqa: ANN401 
         return move(view, WorkerPhase.PENDING, reason, ec2=ec2, retry_at=None, **fields)
     if isinstance(view.instance, Unknown):
         return soon(view)
-    if ours(view) and status.retry_count > view.rules.same_machine and status.failure in _OF_THE_MACHINE:
+    if status.retry_count > view.rules.same_machine and _replaceable(view):
         return note(view, remedy=Remedy.REPLACE, remedied_at=None) or soon(view)
     reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
     return move(view, WorkerPhase.STARTING, reason, retry_at=None, **reboot, **fields)
+
+
+def _replaceable(view: View) -> bool:
+    """Tell whether another machine may help and this one can go: only one that runs can give its licence back."""
+    runs = isinstance(view.instance, Instance) and view.instance.state is InstanceState.RUNNING
+    return ours(view) and view.status.failure in _OF_THE_MACHINE and (runs or view.status.cml.licensed is False)
 
 
 def _ended(view: View, why: str) -> Decision:
