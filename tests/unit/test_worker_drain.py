@@ -21,6 +21,7 @@ from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.compute import InstanceState
 from lcm.sim.cml.refusals import Down
+from lcm.sim.compute_account import Order
 from unreliable import Unreliable, virtually
 
 P = WorkerPhase
@@ -168,6 +169,42 @@ async def test_a_cancelled_drain_leaves_everything_as_it_was() -> None:
         assert (await session_of(fleet)).status.phase is SessionPhase.RUNNING
         assert len(fleet.licences.taken) == 1
         assert await raised(fleet) == set()
+
+
+@pytest.mark.parametrize("phase", [P.READY, P.READY_UNLICENSED], ids=str)
+@virtually
+async def test_a_drain_is_cancelled_into_the_phase_from_which_it_began(phase: WorkerPhase) -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await WAYS[phase](fleet)
+    await fleet.host_session(await fleet.worker())  # nobody leads, so that it is not ACTIVE
+    await fleet.otto.act(W1, Drain())
+    async with fleet.running():
+        await fleet.stays(P.DRAINING, A_WHILE)
+    await fleet.otto.act(W1, Undrain())
+    assert (await fleet.worker()).status.phase is phase
+    async with fleet.running():
+        await fleet.end_session()
+        await fleet.reaches(phase)
+
+
+@virtually
+async def test_a_stopped_machine_that_is_imported_stays_stopped_until_it_is_wanted() -> None:
+    fleet = Unreliable()
+    found = fleet.cloud.account.run(Order(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
+    await asyncio.sleep(300)
+    fleet.cloud.account.stop(HERE, found.instance_id)
+    await asyncio.sleep(600)
+    async with fleet.controlled():
+        name = found.instance_id
+        while await fleet.gone(name):
+            await asyncio.sleep(30)
+            name = next((one.metadata.name for one in (await fleet.otto.list(LabWorker)).items), name)
+        await fleet.reaches(P.STOPPED, name=name)
+        worker = await fleet.stays(P.STOPPED, A_WHILE, name)
+        assert worker.spec.wanted_state == "stopped"
+        await fleet.otto.act(Ref(LabWorker, name), Resume())
+        await fleet.reaches(P.READY_UNLICENSED, P.READY, name=name)
 
 
 @virtually

@@ -320,6 +320,55 @@ async def test_an_imported_machine_is_never_terminated_by_giving_up() -> None:
         assert [one.instance_id for one in fleet.living()] == [instance_id]
 
 
+@pytest.mark.parametrize("phase", [P.READY, P.READY_UNLICENSED], ids=str)
+@virtually
+async def test_a_worker_that_is_ill_again_after_its_reboot_is_replaced(phase: WorkerPhase) -> None:
+    fleet = Unreliable()
+    async with fleet.controlled():
+        await fleet.create(cml=PLAIN if phase is P.READY_UNLICENSED else spec().cml)
+        for _ in range(2):
+            worker = await fleet.reaches(phase)
+            await asyncio.sleep(60)
+            fleet.cloud.account.impair(HERE, worker.status.ec2.instance_id)
+            await fleet.reaches(P.STARTING, P.FAILED, P.UNLICENSING, P.TERMINATING_EC2, within=timedelta(minutes=15))
+        worker = await fleet.reaches(phase)
+        told = [line.reason for line in worker.status.history if line.phase == P.FAILED]
+        assert [reason.partition(":")[0] for reason in told] == ["Unhealthy"]
+        assert len(fleet.living()) == 1
+        assert len(fleet.cloud.account.machines) == 2
+        assert len(fleet.licences.taken) == (1 if phase is P.READY else 0)
+
+
+@virtually
+async def test_an_imported_machine_that_is_ill_again_after_its_reboot_is_kept() -> None:
+    fleet = Unreliable()
+    instance_id = await imported(fleet)
+    async with fleet.controlled():
+        for following in (P.STARTING, P.FAILED):
+            await fleet.reaches(P.READY_UNLICENSED, P.READY)
+            await asyncio.sleep(60)
+            fleet.cloud.account.impair(HERE, instance_id)
+            await fleet.reaches(following, within=timedelta(minutes=15))
+        worker = await fleet.worker()
+        assert worker.status.failure == "Unhealthy"
+        await asyncio.sleep(3600)
+        assert [one.instance_id for one in fleet.living()] == [instance_id]
+
+
+@virtually
+async def test_a_licence_that_somebody_took_away_is_registered_again() -> None:
+    fleet = Unreliable()
+    async with fleet.controlled():
+        await fleet.create()
+        worker = await fleet.reaches(P.READY)
+        fleet.cml(worker.status.ec2.instance_id).licence.deregister(running_nodes=0)
+        while fleet.licences.taken == {}:
+            await asyncio.sleep(5)
+        worker = await fleet.reaches(P.READY)
+        assert P.READY_UNLICENSED in [line.phase for line in worker.status.history[-3:]]
+        assert len((await fleet.otto.licences()).seats) == 1
+
+
 @virtually
 async def test_lesson_27_an_imported_machine_that_is_pending_is_waited_for() -> None:
     fleet = Unreliable()

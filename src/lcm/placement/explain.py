@@ -9,7 +9,7 @@ from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place, Request
 from lcm.placement.rules import LARGER, REMEDIES, ROOM
 from lcm.placement.scores import BIN_PACK, SCORES
-from lcm.placement.shelf import Line
+from lcm.placement.line import Line
 
 
 class Answer(NamedTuple):

@@ -1,7 +1,7 @@
 """Six dimensions in one whole number, so that all of them are added and compared at once; and moments as numbers.
 
-Each dimension has a lane of 64 bits, multiplied so that every capacity comes to about 2**44. Sums and comparisons stay
-exact, and the bits of a lane from 2**40 up tell in sixteenths how full it is. The timeline and the shelf use this.
+Each dimension has a lane of 64 bits, multiplied so that every capacity comes to about 2**46. Sums and comparisons stay
+exact, and the bits of a lane from 2**40 up tell in 64ths how full it is. The timeline and the shelf use this.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,15 +9,17 @@ from typing import Final
 
 from lcm.model.capacity import DIMENSIONS, Amount
 
-LEVELS: Final = 16
-"""In how many steps fullness is told."""
+LEVELS: Final = 64
+"""The level of what is just full."""
+
+MOST_LEVEL: Final = 127
 
 _LANE: Final = 64
-_FULL: Final = 44
+_FULL: Final = 46
 _STEP: Final = 40
-_MOST_CAPACITY: Final = 2**46
-_MOST_NEED: Final = 2**50
-"""A need beyond this fits nowhere, and eight thousand of them still stay below a lane's guard bit."""
+_MOST_CAPACITY: Final = 2**47
+_MOST_NEED: Final = 2**52
+"""A need beyond this fits nowhere, and two thousand of them still stay below a lane's guard bit."""
 
 _SHIFTS: Final = tuple(_LANE * number for number in range(len(DIMENSIONS)))
 GUARD: Final = sum(1 << shift + _LANE - 1 for shift in _SHIFTS)
@@ -25,20 +27,23 @@ GUARD: Final = sum(1 << shift + _LANE - 1 for shift in _SHIFTS)
 
 _BYTES: Final = _LANE * len(DIMENSIONS) // 8
 _LEVEL_BYTES: Final = slice(_STEP // 8, None, _LANE // 8)
-_CLAMPED: Final = bytes(min(level, LEVELS) for level in range(256))
+_CLAMPED: Final = bytes(min(level, MOST_LEVEL) for level in range(256))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Lanes:
     """How amounts are packed for places of one capacity."""
 
-    __slots__ = ("_factors", "_limit", "top")
+    __slots__ = ("_factors", "_limit", "_spare", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
         factors = [_factor(size) for size in sizes]
         self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
         self._limit = Amount(**{name: _MOST_NEED // factor for name, factor in zip(DIMENSIONS, factors, strict=True)})
+        full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
+        slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
+        self._spare = full + slack
         self.top = GUARD + sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
 
     def pack(self, need: Amount) -> int:
@@ -54,6 +59,10 @@ class Lanes:
             + need.ports * ports
             + need.labs * labs
         )
+
+    def highest_levels(self, need: Amount) -> bytes:
+        """Tell for each dimension the highest level at which this need could still fit; it must not exceed the room."""
+        return levels(self._spare - self.pack(need))
 
     def unpack(self, packed: int) -> Amount:
         """Give back the amount that was packed."""
@@ -75,14 +84,8 @@ def within(need: Amount, room: Amount) -> bool:
 
 
 def levels(packed: int) -> bytes:
-    """Tell for each dimension how many sixteenths of the capacity are used."""
+    """Tell for each dimension how many 64ths of the capacity are used; at most 127."""
     return packed.to_bytes(_BYTES, "little")[_LEVEL_BYTES].translate(_CLAMPED)
-
-
-def highest_levels(need: Amount, room: Amount) -> list[int]:
-    """Tell for each dimension the highest level at which this need could still fit into no more than this room."""
-    sizes = ((getattr(need, name), getattr(room, name)) for name in DIMENSIONS)
-    return [_highest(wanted, size) for wanted, size in sizes]
 
 
 def short_of(room: int) -> list[str]:
@@ -108,12 +111,6 @@ def rounded_up(capacity: Amount) -> Amount:
 
 def _factor(size: int) -> int:
     return -(-(1 << _FULL) // size) if size else 1
-
-
-def _highest(need: int, room: int) -> int:
-    if not room:
-        return LEVELS
-    return min(LEVELS, max(0, (1 << _FULL) + room - (need << _FULL) // room) >> _STEP)
 
 
 def _three_digits(number: int) -> int:

@@ -12,7 +12,8 @@ from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.lanes import within
 from lcm.placement.rules import ON_CML
-from lcm.placement.shelf import Line, Shelf, pack_score
+from lcm.placement.line import Line
+from lcm.placement.shelf import Shelf, pack_score
 
 Score = Callable[[Line, Ask], float]
 
@@ -40,10 +41,10 @@ class Choice(NamedTuple):
 
 def bin_pack(line: Line, ask: Ask) -> float:
     """Prefer a place that runs anyway in all of the slot, then the fuller at its start, then one that ends with it."""
-    idle = sum(tick not in line.samples for tick in ask.span)
+    idle = sum(hour not in line.samples for hour in ask.span)
     first = line.samples.get(ask.span.start)
     together = ask.span.stop not in line.samples
-    return pack_score(idle, len(ask.span), max(first[1]) if first else 0, together=together)
+    return pack_score(idle, len(ask.span), first[1][2] if first else 0, together=together)
 
 
 def best_fit(line: Line, ask: Ask) -> float:
@@ -101,14 +102,10 @@ def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Ch
 def _pack(shelves: Sequence[Shelf], ask: Ask) -> Choice:
     best, best_score, looked = None, -1.0, 0
     for shelf in shelves:
-        for line, score in shelf.packed(ask.need, ask.span):
-            if score < best_score:
-                break
-            looked += 1
-            if ask.fits(line):
-                if best is None or score > best_score or line.place.id < best.place.id:
-                    best, best_score = line, score
-                break
+        line, score, asked = shelf.fullest(ask.need, ask.span, ask.fits)
+        looked += asked
+        if line and (best is None or (-score, line.place.id) < (-best_score, best.place.id)):
+            best, best_score = line, score
     return Choice(best, None if best is None else best_score, looked)
 
 

@@ -10,7 +10,7 @@ from lcm.model.definition import AmiRequirements, version_allowed
 from lcm.model.worker import satisfies
 from lcm.placement.request import Held, Place, Request
 
-HALF_HOUR = 1800
+HALF_HOUR = 60 * int(__import__("os").environ.get("TICKM","60"))
 STEPS = 16
 DIMENSIONS = ("cpu_millis", "memory_mb", "storage_mb", "nodes", "ports", "labs")
 
@@ -120,7 +120,7 @@ def _score(worker: Worker, met: list[Taken], start: float, end: float) -> float:
             covered |= (1 << high - first) - (1 << low - first)
     moment, after = first * HALF_HOUR, last * HALF_HOUR
     used = [need for since, until, need in worker.claims.values() if since <= moment < until]
-    full = max((sum(part) * STEPS // size for part, size in zip(zip(*used), worker.size)), default=0)
+    full = max((sum(part) * STEPS // size for part, size in list(zip(zip(*used), worker.size))[:2]), default=0)
     together = not any(since <= after < until for since, until, _ in worker.claims.values())
     looked = last - first
-    return (covered.bit_count() + (2 * min(full, STEPS) + together) / (2 * STEPS + 2)) / (looked + 1)
+    return (covered.bit_count() + (2 * full + together) / 64) / (looked + 1)

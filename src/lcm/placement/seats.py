@@ -1,0 +1,193 @@
+"""A pool as a row of seats: each a timeline of promised claims, and the time its worker must run for them.
+
+A seat's worker is started one boot lead before the first claim and released after the last. Between two claims it is
+kept where releasing it would not be worth it. The pool's bookings and its follower use this; what is held is the
+store's word and is taken as it is, even if it is too much.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from lcm.model.capacity import DIMENSIONS, Amount, Claim
+from lcm.placement.lanes import Lanes, micros
+from lcm.placement.request import Held
+from lcm.placement.timeline import BEGINNING, Timeline
+
+KEEP: Final = timedelta(minutes=15)
+"""A worker is kept through a gap that is longer than a boot by less than this: stopping and starting take time too."""
+
+END: Final = 1 << 62
+_MICROSECOND: Final = timedelta(microseconds=1)
+_ONE: Final = 1 << 64 * len(DIMENSIONS)
+"""A lane above the dimensions counts claims, so that a claim of nothing keeps its worker as well."""
+
+
+class Span(NamedTuple):
+    """[start, end) in microseconds since 1970."""
+
+    start: int
+    end: int
+
+
+class Seat:
+    """One seat: its claims by holder, and their sum over time."""
+
+    __slots__ = ("capacity", "held", "lanes", "timeline")
+
+    def __init__(self, capacity: Amount) -> None:
+        self.capacity = capacity
+        self.lanes = Lanes(capacity)
+        self.timeline = Timeline(self.lanes.top + (_ONE << 40))
+        self.held: dict[str, Held] = {}
+
+    def packed(self, need: Amount) -> int:
+        """Give a need as this seat's timeline counts it."""
+        return self.lanes.pack(need) + _ONE
+
+    def used(self, moment: int) -> Amount:
+        """Say how much is claimed at a moment."""
+        return self.lanes.unpack(self.timeline.at(moment))
+
+    def idle(self, span: Span) -> Iterator[Span]:
+        """Give the times without any claim that meet a span, each as long as it is."""
+        moments, levels = self.timeline.moments, self.timeline.levels
+        first = bisect_right(moments, span.start) - 1
+        for place in range(first, bisect_left(moments, span.end)):
+            if not levels[place]:
+                yield Span(moments[place], moments[place + 1] if place + 1 < len(moments) else END)
+
+
+class Seats:
+    """The seats of one pool, numbered from 1. Not for several threads.
+
+    `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`. The first
+    `standing` seats always have a worker. `opening` counts over time how many of the others must have one.
+    """
+
+    __slots__ = ("_seats", "capacity", "keep", "lead", "opening", "standing")
+
+    def __init__(
+        self,
+        capacity: Amount,
+        size: int,
+        *,
+        lead: timedelta,
+        keep: timedelta = KEEP,
+        standing: int = 0,
+        smaller: Mapping[int, Amount] | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.lead = lead // _MICROSECOND
+        self.keep = keep // _MICROSECOND
+        self.standing = standing
+        self.opening = Timeline(0)
+        own = smaller or {}
+        self._seats = {number: Seat(least(capacity, own.get(number, capacity))) for number in range(1, size + 1)}
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def __getitem__(self, number: int) -> Seat:
+        return self._seats[number]
+
+    def hold(self, number: int, held: Held) -> None:
+        """Hold a claim on a seat, in place of any that its holder had there."""
+        seat = self._seats[number]
+        self.release(number, held.holder)
+        seat.held[held.holder] = held
+        span = span_of(held.claim)
+        self._count(number, span, 1)
+        seat.timeline.add(*span, seat.packed(held.claim.need))
+
+    def release(self, number: int, holder: str) -> Held | None:
+        """Give up what a holder has on a seat; gives what that was."""
+        seat = self._seats[number]
+        held = seat.held.pop(holder, None)
+        if held is not None:
+            span = span_of(held.claim)
+            seat.timeline.add(*span, -seat.packed(held.claim.need))
+            self._count(number, span, -1)
+        return held
+
+    def all_held(self) -> Iterator[tuple[int, Held]]:
+        """Go through all claims, seat by seat."""
+        return ((number, held) for number, seat in self._seats.items() for held in seat.held.values())
+
+    def fits(self, number: int, span: Span, need: Amount) -> bool:
+        """Tell whether a need would stay within a seat's capacity at every moment of a span."""
+        seat = self._seats[number]
+        return seat.timeline.fits(span.start, span.end, seat.packed(need))
+
+    def added(self, number: int, span: Span) -> list[Span]:
+        """Give the time a seat's worker must run in addition for a claim, in order; nothing on a standing seat."""
+        if number <= self.standing or span.start >= span.end:
+            return []
+        return [piece for idle in self._seats[number].idle(span) for piece in self._added_in(idle, span)]
+
+    def runs(self, number: int) -> list[Span]:
+        """Give the times a seat's worker must run for its claims, boot lead included, in order."""
+        seat = self._seats[number]
+        moments, levels = seat.timeline.moments, seat.timeline.levels
+        ends = [*moments[1:], END]
+        pieces: list[Span] = []
+        for start, end, level in zip(moments, ends, levels, strict=True):
+            pieces += [Span(start, end)] if level else self._kept(Span(start, end))
+        return joined(pieces)
+
+    def _added_in(self, idle: Span, span: Span) -> Iterator[Span]:
+        """Give what of an idle time must run once a claim covers a part of it: never less than had to before."""
+        ran = self._kept(idle)
+        before = ran[0].start if ran else idle.end
+        inside = Span(max(idle.start, span.start), min(idle.end, span.end))
+        after = (*self._kept(Span(idle.start, inside.start)), inside, *self._kept(Span(inside.end, idle.end)))
+        for piece in joined(after):
+            if piece.start < before:
+                yield Span(piece.start, min(piece.end, before))
+
+    def _kept(self, idle: Span) -> list[Span]:
+        """Give the part of an idle time in which the worker runs: all of a short one, the boot at the end of others."""
+        if idle.end == END or idle.start >= idle.end:
+            return []
+        if idle.start != BEGINNING and idle.end - idle.start < self.lead + self.keep:
+            return [idle]
+        return [Span(idle.end - self.lead, idle.end)] if self.lead else []
+
+    def _count(self, number: int, span: Span, sign: int) -> None:
+        for piece in self.added(number, span):
+            self.opening.add(*piece, sign)
+
+
+def span_of(claim: Claim) -> Span:
+    """Give the time of a claim."""
+    return Span(micros(claim.start), micros(claim.end))
+
+
+def length(spans: Iterable[Span]) -> int:
+    """Add up how long spans are."""
+    return sum(span.end - span.start for span in spans)
+
+
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """Join spans that touch; they come in order."""
+    made: list[Span] = []
+    for span in spans:
+        if made and made[-1].end >= span.start:
+            made[-1] = Span(made[-1].start, max(made[-1].end, span.end))
+        else:
+            made.append(span)
+    return made
+
+
+def busiest(counts: Sequence[Timeline], span: Span) -> tuple[int, int]:
+    """Give the greatest sum of several counts during a span, and when it is first reached."""
+    moments = {span.start}
+    for one in counts:
+        moments.update(one.moments[bisect_right(one.moments, span.start) : bisect_left(one.moments, span.end)])
+    return max(((sum(one.at(moment) for one in counts), moment) for moment in sorted(moments)), key=lambda top: top[0])
+
+
+def least(left: Amount, right: Amount) -> Amount:
+    """Give the smaller of two amounts in each dimension."""
+    return Amount(**{name: min(getattr(left, name), getattr(right, name)) for name in DIMENSIONS})
