@@ -18,13 +18,15 @@ from lcm.store.memory import MemoryStore
 
 S = SessionPhase
 ON = {"worker_id": "uid-w1", "allocated_ports": {"PC_serial": 2000}, "claim": given.claim(), "cml_lab_id": "lab"}
+SOON, FAR = given.moment("08:30"), given.moment("09:30")
+"""Within, and beyond, the time that a machine takes to come back."""
 TAKEN_AWAY = [
     (source, target) for source in (P.READY_UNLICENSED, P.READY) for target in (P.STOPPING, P.STARTING, P.FAILED)
 ]
 
 
 def session(phase: SessionPhase, **more: object) -> LabletSession:
-    return given.session(**{"phase": phase, **ON, **more})
+    return given.session(**{"phase": phase, "timeslot_start": SOON, **ON, **more})
 
 
 async def placed(stage: Stage, name: str = "s1") -> LabletSession:
@@ -49,11 +51,12 @@ async def test_no_step_takes_a_worker_away_from_under_a_session(
 
 
 @pytest.mark.parametrize(("source", "target"), TAKEN_AWAY)
-async def test_sessions_that_have_ended_or_are_elsewhere_hold_nothing_up(
+async def test_sessions_that_have_ended_are_elsewhere_or_far_away_hold_nothing_up(
     source: WorkerPhase, target: WorkerPhase
 ) -> None:
     stage = Stage()
     at = await stage.put(worker(phase=source, last_error="unhealthy"))
+    await stage.put(session(S.SCHEDULED, name="s4", uid="uid-s4", timeslot_start=FAR))
     await stage.put(session(S.COMPLETED))
     await stage.put(session(S.RUNNING, name="s2", uid="uid-s2", worker_id="uid-w2"))
     await stage.put(session(S.SCHEDULED, name="s3", uid="uid-s3", worker_id=None))
@@ -109,7 +112,7 @@ async def test_a_session_that_comes_between_look_and_commit_is_noticed() -> None
     here, there = Stage(store=store), Stage(store=store)
     at = await here.put(worker(phase=P.READY))
     await here.put(active())
-    await here.put(given.session())
+    await here.put(given.session(timeslot_start=SOON))
     store.first = lambda: placed(there)
     with pytest.raises(IllegalStep, match="s1"):
         await move(here, at, P.STOPPING)
@@ -143,7 +146,7 @@ async def test_of_a_stop_and_a_placement_at_once_the_guard_is_touched_by_both() 
     stage = Stage()
     at = await stage.put(worker(phase=P.READY))
     await stage.put(active())
-    await stage.put(given.session())
+    await stage.put(given.session(timeslot_start=SOON))
     outcomes = await asyncio.gather(move(stage, at, P.STOPPING), placed(stage), return_exceptions=True)
     assert not isinstance(outcomes[1], Exception)
     guard = await stage.store.get(guard_key("uid-w1"))

@@ -512,3 +512,20 @@ async def test_lesson_31_an_illegal_step_is_refused_and_nothing_says_that_it_hap
         with pytest.raises(IllegalStep):
             await fleet.plane().step(worker, status, reason="it happened")
     assert await fleet.otto.get(Ref(LabWorker, "w1")) == worker
+
+
+def test_what_only_a_person_can_mend_is_an_alert_until_it_is_mended() -> None:
+    async def forbidden() -> None:
+        fleet = Fleet()
+        await fleet.create()
+        async with fleet.running():
+            await fleet.reaches(WorkerPhase.STARTING)
+            fleet.cloud.fail_next("find", Unauthorized("may not look", action="ec2:DescribeInstances"), times=3)
+            async with asyncio.timeout(600):
+                while not (alerts := await fleet.otto.alerts()):
+                    await asyncio.sleep(1)
+            assert [(one.alert, one.reason) for one in alerts] == [("WorkerStuck", "Unauthorized")]
+            await fleet.reaches(WorkerPhase.READY)
+            assert await fleet.otto.alerts() == []
+
+    run(forbidden)

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from lcm.model.capacity import DIMENSIONS, Amount
 from lcm.placement.lanes import Lanes, micros, moment_of, short_of
+from lcm.placement.line import Line, accepts, hours
 from lcm.placement.request import Request
 from lcm.placement.rules import ROOM, closed_rejection, static_rejection
-from lcm.placement.line import Line, accepts, hours
 from lcm.placement.timeline import BEGINNING
 
 

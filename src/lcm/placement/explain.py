@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from lcm.placement.ask import Ask
 from lcm.placement.fleet import Fleet
+from lcm.placement.line import Line
 from lcm.placement.request import Place, Request
 from lcm.placement.rules import LARGER, REMEDIES, ROOM
 from lcm.placement.scores import BIN_PACK, SCORES
-from lcm.placement.line import Line
 
 
 class Answer(NamedTuple):

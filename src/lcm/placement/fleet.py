@@ -9,9 +9,9 @@ from typing import Final
 
 from lcm.model.capacity import Amount, Claim
 from lcm.placement.lanes import Lanes, micros, rounded_up
+from lcm.placement.line import Line
 from lcm.placement.request import Held, Place, Request
 from lcm.placement.rules import static_rejection
-from lcm.placement.line import Line
 from lcm.placement.shelf import Shelf
 from lcm.placement.timeline import BEGINNING
 

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from lcm.model.decision import Rejection, SchedulingDecision
 from lcm.placement.ask import Ask, clock
 from lcm.placement.fleet import Fleet
+from lcm.placement.line import Line
 from lcm.placement.request import Place, Request
 from lcm.placement.scores import BIN_PACK, Choice, choose
-from lcm.placement.line import Line
 from lcm.placement.shelf import Shelf
 
 MOST_EXAMPLES: Final = 10

@@ -37,7 +37,9 @@ def _flips(base: int) -> list[tuple[int, ...]]:
 def _above(base: int) -> list[tuple[tuple[int, bool], ...]]:
     """For each level the digits, lowest first, by which a greater one is told, and whether both must be set."""
     steps = ([(base + digit, bool(level >> digit & 1)) for digit in range(_DIGITS)] for level in range(MOST_LEVEL + 1))
-    return [tuple(several[next((n for n, (_, both) in enumerate(several) if not both), _DIGITS) :]) for several in steps]
+    return [
+        tuple(several[next((n for n, (_, both) in enumerate(several) if not both), _DIGITS) :]) for several in steps
+    ]
 
 
 _CPU_FLIPS, _MEMORY_FLIPS, _FULLNESS_FLIPS = _flips(_CPU), _flips(_MEMORY), _flips(_FULLNESS)
@@ -62,7 +64,7 @@ def told(packed: int) -> bytes:
     """Tell what is used the way rows do: CPU, memory, fullness, and the scarcity of the others."""
     found = levels(packed)
     cpu, memory = found[0], found[1]
-    return bytes((cpu, memory, (cpu if cpu > memory else memory) >> 2)) + found[2:].translate(_SCARCITY)
+    return bytes((cpu, memory, (max(memory, cpu)) >> 2)) + found[2:].translate(_SCARCITY)
 
 
 def flip(row: Row, before: bytes, after: bytes, bit: int) -> None:

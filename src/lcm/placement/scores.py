@@ -11,8 +11,8 @@ from lcm.model.capacity import Amount, utilization
 from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.lanes import within
-from lcm.placement.rules import ON_CML
 from lcm.placement.line import Line
+from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
 Score = Callable[[Line, Ask], float]

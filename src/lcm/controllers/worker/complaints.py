@@ -9,13 +9,15 @@ from typing import Final
 
 from lcm.controllers.worker.view import View
 from lcm.model.alert import Complaint, Severity
+from lcm.model.errors import Stuck
 from lcm.model.worker import WorkerPhase
 from lcm.model.worker_steps import WORKER
 
 FAILED: Final = "WorkerFailed"
 OVERDUE: Final = "WorkerOverdue"
 DRAIN: Final = "DrainDeadlineNear"
-NAMES: Final = (FAILED, OVERDUE, DRAIN)
+STUCK: Final = "WorkerStuck"
+NAMES: Final = (FAILED, OVERDUE, DRAIN, STUCK)
 _MINUTE: Final = timedelta(minutes=1)
 _COSTS: Final = {
     WorkerPhase.DRAINING: "it is not seen drained",
@@ -30,6 +32,11 @@ _COSTS: Final = {
 def complaints(view: View) -> Sequence[Complaint]:
     """List what is wrong with a worker now."""
     return [one for one in (_failed(view), _overdue(view), _deadline(view)) if one is not None]
+
+
+def stuck(name: str, error: Stuck) -> Complaint:
+    """Say that a worker cannot be looked at, let alone helped, before a person has mended something."""
+    return Complaint(alert=STUCK, severity=Severity.CRITICAL, reason=error.reason, message=f"{name}: {error}"[:2000])
 
 
 def _failed(view: View) -> Complaint | None:

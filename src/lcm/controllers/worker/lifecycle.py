@@ -14,7 +14,7 @@ from lcm.control.plane import Plane, Ref, ref_of
 from lcm.controllers.cache import Cache
 from lcm.controllers.runtime import DONE, Again, after, at
 from lcm.controllers.worker import booting, draining, failing, hosting, launching, licensing, stopping
-from lcm.controllers.worker.complaints import NAMES, complaints
+from lcm.controllers.worker.complaints import NAMES, STUCK, complaints, stuck
 from lcm.controllers.worker.conditions import conditioned
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.look import Eyes
@@ -41,7 +41,7 @@ from lcm.controllers.worker.view import (
     soon,
 )
 from lcm.model.clock import Clock
-from lcm.model.errors import NoRoom
+from lcm.model.errors import NoRoom, Stuck
 from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
@@ -119,7 +119,12 @@ class Lifecycle:
             return DONE
         rules = self._rules()
         sessions = self._occupants.of(worker, self._clock.now(), rules.horizon)
-        view = await self._eyes.look(worker, sessions, rules)
+        try:
+            view = await self._eyes.look(worker, sessions, rules)
+        except Stuck as error:
+            self._raised.get(worker.metadata.uid, set()).add(STUCK)
+            await self._plane.complain(ref, stuck(ref.name, error))
+            raise
         await self._complain(view)
         decision = decide(view)
         if isinstance(decision, Do):
