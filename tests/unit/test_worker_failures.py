@@ -11,7 +11,7 @@ import pytest
 
 from clouds import HERE, THERE
 from estates import beside, spec, story
-from fleets import W1
+from fleets import W1, Fleet
 from lcm.control.plane import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
 from lcm.controllers.worker.complaints import FAILED, OVERDUE
 from lcm.model.alert import Severity
@@ -22,6 +22,7 @@ from lcm.providers.compute import InstanceState, Unauthorized
 from lcm.sim.cml.refusals import Down
 from lcm.sim.compute_account import Order
 from lcm.sim.compute_machines import PENDING, RUNNING, Change
+from lcm.sim.loop import run
 from outages import FallibleStore
 from unreliable import Unreliable, virtually
 
