@@ -14,6 +14,7 @@ from lcm.control.plane import Plane, WorkerRef
 from lcm.controllers.cache import Cache
 from lcm.controllers.discover import Discovery
 from lcm.model.machine import WORKER_CONTROLLER
+from lcm.model.pool import WorkerTemplate
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 from lcm.providers.compute import Compute
@@ -86,7 +87,7 @@ class Seeking:
 
     @contextlib.asynccontextmanager
     async def cached(self) -> AsyncIterator[Cache]:
-        cache = Cache(self.stage[BY], SystemSettings, LabWorker)
+        cache = Cache(self.stage[BY], SystemSettings, LabWorker, WorkerTemplate)
         async with running(cache.run()):
             await cache.ready()
             yield cache

@@ -150,6 +150,7 @@ class Fleet(Estate):
             clock=self.clock,
             chance=self.half,
             concurrency=2,
+            troubled=lifecycle.troubled,
         )
         occupants.tell(runtime.poke)
         await runtime.run()

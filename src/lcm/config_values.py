@@ -151,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     scale_up_threshold_cpu: Annotated[Share, "CPU use above which such a pool grows"] = 0.75
     scale_down_threshold_cpu: Annotated[Share, "CPU use below which such a pool shrinks"] = 0.30
 
-    worker_discovery_enabled: Annotated[bool, "whether instances that nobody recorded are looked for"] = True
+    worker_discovery_enabled: Annotated[bool, "whether instances that others launched are looked for"] = True
     worker_discovery_interval: Annotated[ScanSeconds, "seconds between two searches"] = 300
     worker_discovery_ami_name: Annotated[NamePattern, "name of the images whose instances are ours"] = "CML-*"
     worker_discovery_regions: Annotated[Regions, "regions that are searched; if not set, AWS_REGION"] = ("us-east-1",)

@@ -16,7 +16,7 @@ AHEAD = timedelta(hours=24)
 LEAD = timedelta(minutes=15)
 CLEAN_UP = timedelta(minutes=10)
 QUARTER = timedelta(minutes=15)
-ASAP_SHARE = 0.3
+ASAP_SHARE = 0.5
 PER_WORKER_AND_HOUR = 1.2
 """Requests: with 9 cores for about 3 hours each they keep 48 cores two thirds full."""
 
@@ -48,7 +48,11 @@ class Day:
     def before(self) -> list[Request]:
         """Give what was booked earlier: all that runs, and ever less the farther ahead."""
         hours = [self._chance.uniform(-4, 24) for _ in range(int(self._workers * PER_WORKER_AND_HOUR * 28))]
-        booked = [self._booked(NOW + timedelta(hours=ahead)) for ahead in hours if self._chance.random() > ahead / 24]
+        booked = [
+            self._booked(NOW + timedelta(hours=ahead))
+            for ahead in hours
+            if ahead < 0 or self._chance.random() > (0.5 + ahead / 48)
+        ]
         return [request for request in booked if request.claim.end > NOW]
 
     def next(self) -> Request:

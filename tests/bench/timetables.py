@@ -17,9 +17,10 @@ LEAD = timedelta(minutes=25)
 """Boot and buffer of a worker."""
 INSTANTIATION = timedelta(minutes=15)
 CLEAN_UP = timedelta(minutes=10)
-SMALL = 48
-"""Sessions of which an optimum can be proven."""
+SMALL: Mapping[str, int] = {"certification week": 48, "course": 48, "hackathon": 24, "mixed": 28}
+"""Sessions of each kind for which an optimum can be proven in seconds: the more they differ, the fewer."""
 LARGE = 400
+_A_WEEK = 50
 
 _LABS = ((2, 6, 4), (4, 12, 8), (6, 20, 12), (8, 32, 16), (12, 40, 24), (16, 64, 30))
 """Cores, GB of memory and nodes of a lab."""
@@ -65,7 +66,7 @@ def certification_week(book: Book) -> None:
 
 def course(book: Book) -> None:
     """Classes of people with the same lab, for the same hours of several days; one books after another."""
-    days = 5 if book.sessions > SMALL else 2
+    days = 5 if book.sessions > _A_WEEK else 2
     while not book.full():
         need, people = book.lab(0, 3), book.chance.randint(5, 14)
         hour, hours = book.chance.choice(((8.5, 3.5), (9.0, 7.0), (13.0, 4.0), (18.0, 3.0)))
@@ -101,9 +102,10 @@ KINDS: Mapping[str, Callable[[Book], None]] = {
 }
 
 
-def timetable(seed: int, sessions: int) -> tuple[str, list[Held]]:
+def timetable(seed: int, sizes: Mapping[str, int] | int) -> tuple[str, list[Held]]:
     """Make the timetable of a seed: its kind, and its bookings in the order in which they come."""
     kind = list(KINDS)[seed % len(KINDS)]
+    sessions = sizes if isinstance(sizes, int) else sizes[kind]
     book = Book(sessions, Random(f"{kind} {seed} {sessions}"))
     KINDS[kind](book)
     return kind, book.made

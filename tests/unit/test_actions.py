@@ -85,8 +85,32 @@ def test_a_repeated_undrain_changes_nothing() -> None:
 @pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING, WorkerPhase.DRAINING}])
 def test_only_what_may_host_can_be_drained_or_undrained(phase: WorkerPhase) -> None:
     for action in (Drain(), Undrain()):
-        with pytest.raises(IllegalStep):
+        with pytest.raises(IllegalStep, match=rf"w1 is {phase}: no (un)?drain; .*: \w+"):
             act(given.worker(phase=phase), action)
+
+
+def test_what_is_drained_is_undrained_and_not_resumed() -> None:
+    with pytest.raises(IllegalStep, match="undrain it"):
+        act(given.worker(phase=WorkerPhase.DRAINING, wanted_state="stopped"), Resume())
+    with pytest.raises(IllegalStep, match="resume it"):
+        act(given.worker(phase=WorkerPhase.STOPPED), Undrain())
+
+
+@pytest.mark.parametrize("generation", [3, 4])
+async def test_a_failed_worker_that_is_paused_is_not_tried_again_for_that(generation: int) -> None:
+    failed = given.worker(phase=WorkerPhase.FAILED, generation=4, observed_generation=generation)
+    known = generation == failed.metadata.generation
+    paused = act(failed, Pause())
+    assert paused.metadata.generation == failed.metadata.generation + 1
+    assert (paused.status.observed_generation == paused.metadata.generation) is known
+    resumed = act(paused, Resume())
+    assert resumed.status.observed_generation != resumed.metadata.generation, "who wants it to run wants it tried"
+    stage = Stage()
+    await stage.put(failed)
+    patched = await stage[OTTO].patch(W1, {"spec": {"wanted_state": "stopped"}})
+    assert patched == given.changed(paused, {"metadata": {"resource_version": patched.metadata.resource_version}})
+    other = await stage[OTTO].patch(W1, {"spec": {"lab_track": "ccnp"}})
+    assert other.status.observed_generation != other.metadata.generation
 
 
 def test_pause_and_resume_say_what_is_wanted() -> None:
@@ -153,7 +177,7 @@ async def test_a_licence_token_written_in_clear_is_sealed_before_anybody_sees_it
 @pytest.mark.parametrize("action", [Drain(), Undrain(), Pause(), Resume(), Snooze()])
 def test_nothing_can_be_done_with_a_worker_that_is_gone(action: Action) -> None:
     gone = given.worker(phase=WorkerPhase.TERMINATED, history=given.history("STOPPED", "TERMINATED"))
-    with pytest.raises(IllegalStep, match=r"(?s)not possible any more.*its story"):
+    with pytest.raises(IllegalStep, match=r"(?s)w1 is TERMINATED: .*make another.*its story"):
         act(gone, action)
 
 

@@ -14,6 +14,8 @@ from planes import LIMITS
 
 LONGEST_STALL = 2.5
 """Generous: it takes about a tenth of this."""
+PATIENCE = 60
+"""How long the answer may take by the clock on the wall, which says more about the machine than about the answer."""
 LARGEST_ANSWER = 300_000
 
 
@@ -36,7 +38,8 @@ async def post(desk: Desk, path: str, body: Any, who: str = "ada") -> tuple[http
     content = msgspec.json.encode(body)
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
-    answer = await desk.ask(who, "POST", path, content=content, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    answer = await desk.ask(who, "POST", path, content=content, headers=headers, timeout=PATIENCE)
     await asyncio.sleep(0.002)
     ticking.cancel()
     await asyncio.wait([ticking])

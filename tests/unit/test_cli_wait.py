@@ -1,5 +1,6 @@
 """`lcm wait`, `lcm story` and `lcm describe` against a served API."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -194,15 +195,15 @@ def test_a_worker_is_described_with_what_only_a_second_look_tells(api: ApiServer
     step(api, SCHEDULER, Ref(LabletSession, "s1"), "room", phase=SessionPhase.SCHEDULED, **mine)
 
     async def measure(plane: Plane) -> None:
-        await plane.report(
-            W1, WorkerTelemetry(collected_at=SystemClock().now(), cpu_utilization=41.6, active_labs_count=1)
-        )
+        now = SystemClock().now()
+        found = WorkerTelemetry(collected_at=now, cml_at=now, cpu_utilization=41.6, active_labs_count=1)
+        await plane.report(W1, found)
 
     api.acting(WORKER_CONTROLLER, measure)
     told = desk.out("describe", "worker", "w1")
     lines = told.splitlines()
     assert lines[:2] == ["Name:         w1", "Namespace:    default"]
-    assert "Measured:     CPU 42%, 1 lab, 0s ago" in lines
+    assert any(re.fullmatch(r"Measured: +CPU 42%, 1 lab, by CML \d+s ago", line) for line in lines)
     assert "Sessions:     s1 SCHEDULED of root" in lines
     assert "Labels:       site=virginia" in lines
     assert lines.index("Story:") < lines.index("Spec:") < lines.index("Status:")

@@ -151,6 +151,15 @@ async def greeting(port: int, size: int) -> bytes:
         await writer.wait_closed()
 
 
+async def first_greeting(port: int, size: int) -> bytes:
+    """Knock until somebody opens."""
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                return await greeting(port, size)
+            await asyncio.sleep(0.01)
+
+
 async def test_real_ports_greet_like_a_console_and_a_screen() -> None:
     async with serving("serial:{}", "vnc:{}") as (_, _, (serial, vnc)):
         assert b"N con0 is now available" in await greeting(serial, 200)
@@ -184,13 +193,13 @@ async def test_a_real_udp_port_echoes() -> None:
 async def test_a_port_that_somebody_else_holds_is_reported_and_taken_when_it_is_free() -> None:
     async with serving("serial:{}") as (cml, first, (port,)):
         second = PattyPorts(cml, LOOPBACK)
-        following = asyncio.create_task(second.run(0.01))
-        await asyncio.sleep(0.05)
+        await second.sync()
         assert [found.outside for found in second.taken] == [port]
-        first.close()
-        async with asyncio.timeout(5):
-            while second.taken:
-                await asyncio.sleep(0.01)
-        assert b"available" in await greeting(port, 200)
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        following = asyncio.create_task(second.run(0.01))
+        try:
+            first.close()
+            assert b"available" in await first_greeting(port, 200)
+            assert second.taken == {}
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)

@@ -97,6 +97,39 @@ async def test_what_discovery_found_running_is_paid_for_from_its_first_step() ->
     assert (one.instance_id, one.instance_type, one.until) == ("i-9", "m5.metal", None)
 
 
+@pytest.mark.parametrize(
+    ("created", "launched", "seen", "paid"),
+    [("07:00", "07:30", "09:00", "07:30"), ("08:00", "07:30", "09:00", "08:00"), ("07:00", "08:57", "09:00", "09:00")],
+)
+async def test_what_runs_longer_than_it_was_seen_is_paid_for_since_it_was_launched(
+    created: str, launched: str, seen: str, paid: str
+) -> None:
+    stage = Stage()
+    at = await stage.put(worker(phase=P.PENDING, ec2={"state": ""}, created_at=given.moment(created)))
+    pass_time(stage, given.moment(seen))
+    await move(stage, at, P.EC2_READY, **ec2("running", launched_at=given.moment(launched)))
+    (one,) = await costs(stage, given.moment("06:00"))
+    assert one.since == given.moment(paid), "not from before it was a worker, nor for the time in which it came up"
+
+
+@pytest.mark.parametrize(("launched", "turned"), [("08:40", 40), ("07:00", 120)])
+async def test_a_start_that_nobody_saw_ends_what_was_paid_before(launched: str, turned: int) -> None:
+    stage = Stage()
+    at = await move(stage, await stage.put(worker(phase=P.STOPPED, ec2={"state": ""})), **ec2("stopped"))
+    pass_time(stage, given.moment("10:00"))
+    at = await move(stage, at, **ec2("running", launched_at=given.moment(launched)))
+    assert spans(await costs(stage)) == [("stopped", 0, turned), ("running", turned, None)]
+
+
+async def test_a_machine_seen_on_its_way_and_long_after_is_paid_for_once() -> None:
+    stage = Stage()
+    at = await move(stage, await stage.put(worker(phase=P.STOPPED, ec2={"state": ""})), **ec2("stopped"))
+    for minute, state in ((31, "pending"), (60, "running")):
+        pass_time(stage, NOW + minute * MINUTE)
+        at = await move(stage, at, **ec2(state, launched_at=NOW + 30 * MINUTE))
+    assert spans(await costs(stage)) == [("stopped", 0, 30), ("running", 30, None)]
+
+
 async def test_another_type_has_another_price() -> None:
     stage = Stage()
     at = await move(stage, await stage.put(worker(phase=P.EC2_READY)), P.STARTING)

@@ -9,9 +9,10 @@ import given
 from backstage import NOW, OTTO, ROOT, Stage, active, service
 from companies import P, move, pass_time, worker
 from lcm.control.occupancy import guard_key
-from lcm.control.plane import Ref
+from lcm.control.plane import Ref, Terminate
+from lcm.control.stepping import TEARDOWN
 from lcm.model.errors import Conflict, IllegalStep
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.store.memory import MemoryStore
@@ -21,7 +22,10 @@ ON = {"worker_id": "uid-w1", "allocated_ports": {"PC_serial": 2000}, "claim": gi
 SOON, FAR = given.moment("08:30"), given.moment("09:30")
 """Within, and beyond, the time that a machine takes to come back."""
 TAKEN_AWAY = [
-    (source, target) for source in (P.READY_UNLICENSED, P.READY) for target in (P.STOPPING, P.STARTING, P.FAILED)
+    *((source, target) for source in (P.READY_UNLICENSED, P.READY) for target in (P.STOPPING, P.STARTING, P.FAILED)),
+    (P.READY_UNLICENSED, P.LICENSING),
+    (P.LICENSING, P.UNLICENSING),
+    (P.LICENSING, P.FAILED),
 ]
 
 
@@ -82,6 +86,47 @@ async def test_what_somebody_did_by_hand_is_a_fact(source: WorkerPhase, target: 
     at = await stage.put(worker(phase=source, drain_deadline_at=given.moment("09:00")))
     await stage.put(session(S.RUNNING))
     assert (await move(stage, at, target, ec2={"gone_at": NOW})).status.phase is target
+
+
+class Indexed(MemoryStore):
+    """Refuses to read all sessions."""
+
+    async def scan(self, prefix: str, **more: Any) -> Any:
+        assert not prefix.startswith("lablet-sessions"), "it is known which sessions are on a worker"
+        return await super().scan(prefix, **more)
+
+
+async def on_worker(stage: Stage, uid: str = "uid-w1") -> list[str]:
+    return [key for key in await stage.keys() if key.startswith(f"on-worker/{uid}/")]
+
+
+async def test_who_is_on_a_worker_is_known_without_reading_all_sessions() -> None:
+    stage = Stage(store=Indexed())
+    at = await stage.put(worker(phase=P.READY))
+    await stage.put(active())
+    await stage.put(given.session(timeslot_start=SOON))
+    assert await on_worker(stage) == []
+    await placed(stage)
+    assert await on_worker(stage) == ["on-worker/uid-w1/default/s1"]
+    with pytest.raises(IllegalStep, match="s1"):
+        await move(stage, at, P.STOPPING)
+    found = await stage[service(WORKER_CONTROLLER)].detect_idle(Ref(LabWorker, "w1"))
+    assert "a session on it begins" in found.reason
+
+
+async def test_a_session_that_ends_moves_or_is_removed_is_on_no_list() -> None:
+    stage = Stage()
+    await stage.put(active())
+    for name in ("s1", "s2"):
+        await stage.put(session(S.SCHEDULED, name=name, uid=f"uid-{name}", finalizers=(TEARDOWN,)))
+    assert len(await on_worker(stage)) == 2
+    await stage[OTTO].act(Ref(LabletSession, "s1"), Terminate())
+    await stage[OTTO].delete(Ref(LabletSession, "s2"))
+    assert await on_worker(stage) == []
+    moving = await stage.put(session(S.RUNNING, name="s3", uid="uid-s3"))
+    status = given.changed(moving.status, {"worker_id": "uid-w2"})
+    await stage[service(LABLET_CONTROLLER)].step(moving, status)
+    assert (await on_worker(stage), len(await on_worker(stage, "uid-w2"))) == ([], 1)
 
 
 async def test_a_few_sessions_are_named_and_the_rest_counted() -> None:

@@ -34,6 +34,8 @@ class World:
     looks: list[tuple[str, float]] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
     most: int = 0
+    complaints: list[tuple[str, Exception]] = field(default_factory=list)
+    deaf: Exception | None = None
     chance: float = 0.5
     runtime: Any = None
 
@@ -51,6 +53,12 @@ class World:
             return answer
         finally:
             self.busy.remove(one.name)
+
+    async def troubled(self, one: Ref[WorkerTemplate], error: Exception) -> None:
+        await asyncio.sleep(0)
+        self.complaints.append((one.name, error))
+        if self.deaf is not None:
+            raise self.deaf
 
     def times(self, name: str) -> list[float]:
         return [round(moment, 3) for one, moment in self.looks if one == name]
@@ -95,6 +103,7 @@ def play(
             chance=lambda: world.chance,
             concurrency=concurrency,
             resync=resync,
+            troubled=world.troubled,
         )
         following = asyncio.create_task(cache.run())
         try:
@@ -322,20 +331,63 @@ def test_what_goes_wrong_is_told_once_for_each_change() -> None:
     assert logs[3]["failures"] == 6
 
 
-@pytest.mark.parametrize("error", [Deposed("over"), AssertionError("a bug"), KeyError("nobody expects this")])
-def test_what_nobody_can_wait_for_rises_and_ends_everything(error: Exception) -> None:
+def test_who_is_deposed_ends_everything() -> None:
     async def body(world: World) -> None:
-        world.said["bad"] = [error]
+        world.said["bad"] = [Deposed("over")]
         world.slow["slow"] = 1e5
-        with pytest.raises(type(error)) as caught:
+        with pytest.raises(Deposed, match="over"):
             await world.runtime.run()
-        assert caught.value is error
         assert world.busy == [], "what was under way was ended"
         await world.label("slow", "new")
         await asyncio.sleep(10_000)
         assert len(world.looks) == 2, "nothing is looked at afterwards"
 
     play(body, "bad", "slow")
+
+
+@pytest.mark.parametrize("error", [AssertionError("a bug"), KeyError("nobody expects this")])
+def test_a_bug_is_one_objects_trouble_told_once_and_looked_at_after_minutes(error: Exception) -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["bad"] = [error]
+        with capture_logs() as logs:
+            await asyncio.sleep(2000)
+        assert set(world.gaps("bad")) == {375.0}
+        assert len(world.times("good")) > 30
+        assert [(one["log_level"], one["exc_info"]) for one in logs if one["event"] == "cannot go on"] == [
+            ("error", error)
+        ]
+        assert world.complaints == [("bad", error)] * 6
+        world.said["bad"] = [DONE]
+        await world.label("bad", "new")
+        await asyncio.sleep(300)
+        assert world.runtime.troubled == 0
+        assert world.gaps("bad")[-1] < 70, "it is looked at as often as the others again"
+
+    play(body, "bad", "good", resync=timedelta(seconds=60))
+
+
+def test_a_bug_that_cannot_be_complained_of_is_complained_of_at_its_next_look() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said["bad"] = [AssertionError("a bug")]
+        world.deaf = Unreachable("no plane")
+        await asyncio.sleep(60)
+        assert len(world.complaints) == 1
+        await asyncio.sleep(375)
+        assert len(world.complaints) == 2
+
+    play(body, "bad")
+
+
+def test_who_is_deposed_while_complaining_ends_everything() -> None:
+    async def body(world: World) -> None:
+        world.said["bad"] = [AssertionError("a bug")]
+        world.deaf = Deposed("over")
+        with pytest.raises(Deposed, match="over"):
+            await world.runtime.run()
+
+    play(body, "bad")
 
 
 def test_a_refusal_says_what_must_change() -> None:

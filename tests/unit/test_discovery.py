@@ -257,9 +257,10 @@ def test_the_settings_object_says_how_the_last_scan_went() -> None:
         world.cloud.faults.throttle(world.stage.clock.now() + timedelta(minutes=1), THERE)
         await world.scan()
         assert await said(world) == (Truth.FALSE, "RegionFailed", f"{HERE}: 1 found; {THERE}: Throttled")
+        await asyncio.sleep(60)
         await world.stage[ROOT].patch(SYSTEM, {"spec": {"discovery": {"enabled": False}}})
         await world.scan()
-        assert await said(world) == (Truth.UNKNOWN, "Disabled", "")
+        assert await said(world) == (Truth.UNKNOWN, "Disabled", f"{HERE}: 0 found; {THERE}: 0 found")
 
     run(main)
 

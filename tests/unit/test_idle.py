@@ -135,6 +135,8 @@ def test_labs_that_no_session_made_keep_it() -> None:
         (seen(cml_at=None), {"foreign_labs"}),
         (seen(cml_at=NOW - 4 * MINUTE), {"foreign_labs"}),
         (seen(active_labs_count=None), {"foreign_labs"}),
+        (seen(activity_at=NOW + 3 * MINUTE), {"cml_activity"}),
+        (seen(cml_at=NOW + 3 * MINUTE), {"foreign_labs"}),
         (seen(at=NOW - HOUR), {"cml_activity", "foreign_labs"}),
     ],
 )
@@ -172,7 +174,7 @@ class Watchman:
 
     def look(self, clock: str, **fields: Any) -> IdleVerdict:
         at = given.moment(clock)
-        self.telemetry = msgspec.structs.replace(self.telemetry, cml_at=at, activity_at=at, **fields)
+        self.telemetry = msgspec.structs.replace(self.telemetry, **{"cml_at": at, "activity_at": at} | fields)
         kept = self.worker.status.idle
         self.verdict = verdict(self.worker, self.telemetry, now=at)
         if says_more(self.verdict, kept):
@@ -264,6 +266,17 @@ def test_a_verdict_on_which_it_is_paused_is_always_fresh() -> None:
         one.look(clock)
         assert one.worker.status.idle is not None
         assert one.worker.status.idle.judged_at == given.moment(clock)
+
+
+@pytest.mark.parametrize("source", ["cml_at", "activity_at"])
+def test_a_countdown_that_is_over_waits_for_a_measurement(source: str) -> None:
+    one = Watchman()
+    one.look("10:25", last_activity_at=NOW)
+    found = one.look("10:31", **{source: given.moment("10:29")})
+    assert (found.idle, found.pause_at, found.warned_at) == (False, given.moment("10:30"), given.moment("10:25"))
+    assert "not known yet" in found.reason
+    assert one.look("10:32").idle
+    assert one.warned == ["10:25"]
 
 
 def test_a_threshold_as_short_as_its_warning_still_warns() -> None:

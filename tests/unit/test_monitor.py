@@ -76,6 +76,36 @@ async def test_the_cloud_is_asked_once_a_region_and_interval(world: Watched) -> 
 
 
 @in_virtual_time
+async def test_an_hour_without_cloudwatch_does_not_have_the_region_surveyed_more_often(world: Watched) -> None:
+    await world.add("w1", "w2")
+    async with world.monitoring():
+        await minutes(2)
+        world.cloud.fail_next("metrics", Throttled("CloudWatch is busy", after=timedelta(seconds=1)), times=10_000)
+        world.cloud.calls.clear()
+        await minutes(HOUR)
+        assert world.cloud.calls["list_owned"] in {HOUR - 1, HOUR, HOUR + 1}
+        found = await world.telemetry()
+    assert found.ec2_at is not None
+    assert world.clock.now() - found.ec2_at < timedelta(minutes=2), "what answers is heard"
+
+
+@in_virtual_time
+async def test_a_region_that_cannot_be_listed_is_asked_soon_and_then_less_and_less(world: Watched) -> None:
+    await world.add("w1")
+    async with world.monitoring():
+        await minutes(2)
+        world.cloud.fail_next("list_owned", Unreachable("EC2 is away", after=timedelta(seconds=1)), times=3)
+        await minutes(2)
+        found = await world.telemetry()
+        assert found.ec2_at is not None
+        assert world.clock.now() - found.ec2_at < timedelta(minutes=2), "a short outage is soon over"
+        world.cloud.fail_next("list_owned", Unreachable("EC2 is away", after=timedelta(seconds=1)), times=10_000)
+        world.cloud.calls.clear()
+        await minutes(HOUR)
+        assert world.cloud.calls["list_owned"] <= HOUR + 5
+
+
+@in_virtual_time
 async def test_an_imported_machine_without_our_tag_is_looked_up_by_itself(world: Watched) -> None:
     await world.add("w1")
     await world.add("w2", tagged=False)

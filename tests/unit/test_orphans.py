@@ -11,8 +11,10 @@ import given
 from backstage import NOW, ROOT, Stage
 from clouds import HERE, THERE, launch
 from discoveries import BY, Seeking
+from lcm.config import Settings
 from lcm.control.plane import BulkImport, DiscoveredInstance, Ref, ref_of
 from lcm.controllers.orphans import GRACE, Findings, Sorting
+from lcm.model.kinds import Resource
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.providers.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
 from lcm.sim.chance import Chance
@@ -264,6 +266,74 @@ def test_an_alert_stays_while_its_region_does_not_answer() -> None:
         world.cloud.faults.throttle(world.stage.clock.now() + timedelta(minutes=1), HERE)
         await world.scan()
         assert len(await world.alerts()) == 1
+
+    run(main)
+
+
+ELSEWHERE = Settings(worker_discovery_regions=(HERE,))
+OFF = Settings(worker_discovery_regions=(HERE,), worker_discovery_enabled=False)
+
+
+@pytest.mark.parametrize("said", [ELSEWHERE, OFF], ids=["another region is searched", "discovery is off"])
+@pytest.mark.parametrize(
+    "known", [given.worker(aws={"region": THERE}), given.template(worker={"aws": {"region": THERE}})]
+)
+def test_an_orphan_is_found_wherever_we_may_have_launched_it(said: Settings, known: Resource) -> None:
+    async def main() -> None:
+        world = Seeking(said=said)
+        await world.stage.put(known)
+        stranger, orphan = world.launch(THERE), (await world.cloud.ensure(launch("uid-lost", region=THERE))).instance_id
+        await asyncio.sleep(GRACE.total_seconds())
+        await world.scan()
+        workers = await world.workers()
+        assert orphan in workers
+        assert stranger not in workers
+        assert await world.alerts() == [("OrphanedInstance", ORPHAN.name, "NoRecord")]
+
+    run(main)
+
+
+def test_an_orphan_is_found_when_the_only_record_of_its_region_is_the_one_that_was_lost() -> None:
+    async def main() -> None:
+        world = Seeking(said=ELSEWHERE)
+        kept = given.worker(phase=WorkerPhase.TERMINATED, finalizers=(), aws={"region": THERE})
+        await world.stage.put(kept)
+        async with world.cached() as cache:
+            discovery = world.discovery(cache)
+            await discovery.scan()
+            await world.stage[ROOT].delete(ref_of(kept))
+            orphan = (await world.cloud.ensure(launch("uid-lost", region=THERE))).instance_id
+            await asyncio.sleep(GRACE.total_seconds())
+            await discovery.scan()
+        assert orphan in await world.workers()
+
+    run(main)
+
+
+def test_the_region_of_workers_that_do_not_say_is_always_looked_at() -> None:
+    async def main() -> None:
+        world = Seeking(said=Settings(worker_discovery_regions=(THERE,), aws_region=HERE))
+        orphan = await after_grace(world)
+        stranger = world.launch()
+        await world.scan()
+        assert orphan in await world.workers()
+        assert stranger not in await world.workers()
+
+    run(main)
+
+
+def test_an_alert_of_a_region_that_is_no_longer_searched_is_still_settled() -> None:
+    async def main() -> None:
+        world = Seeking()
+        await world.cloud.ensure(launch("uid-lost", region=THERE))
+        await asyncio.sleep(GRACE.total_seconds())
+        await world.scan()
+        world.said = OFF
+        await world.scan()
+        assert await world.alerts() == [("OrphanedInstance", ORPHAN.name, "NoRecord")]
+        await world.stage[ROOT].patch(ORPHAN, {"metadata": {"labels": {"lcm/orphan-of": None}}})
+        await world.scan()
+        assert await world.alerts() == []
 
     run(main)
 

@@ -13,6 +13,7 @@ from lcm.control.plane import BulkImport, DiscoveredInstance, Ref
 from lcm.model.errors import Forbidden, Gone, Invalid
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.providers.compute import OWNER_TAG, WORKER_TAG
 from lcm.sim.crash import crash_everywhere
 from lcm.sim.loop import VirtualClock
 
@@ -62,6 +63,15 @@ async def test_a_stranger_becomes_a_worker_with_what_is_known_of_it() -> None:
     assert (facts.private_ip, facts.public_ip) == ("10.0.0.1", "198.51.100.1")
     assert facts.launched_at == given.moment("07:00")
     assert await stage.types() == ["worker.imported"]
+
+
+async def test_a_stranger_is_not_paused_or_rebooted_before_somebody_says_so() -> None:
+    stage = Stage()
+    ours = instance(2, name="ours", tags={OWNER_TAG: "lcm", WORKER_TAG: "uid-lost"})
+    await stage[BY].import_workers(scan(instance(1, name="theirs"), ours))
+    theirs, orphan = await worker(stage, "theirs"), await worker(stage, "ours")
+    assert (theirs.spec.idle.enabled, theirs.spec.auto_remediate) == (False, False)
+    assert (orphan.spec.idle.enabled, orphan.spec.auto_remediate) == (True, True)
 
 
 async def test_an_import_may_be_repeated() -> None:

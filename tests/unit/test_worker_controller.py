@@ -6,9 +6,10 @@ from datetime import timedelta
 from clouds import HERE
 from estates import story
 from fleets import W1, Fleet
+from lcm.config import Settings
 from lcm.control.plane import Drain, Pause, Resume, Snooze, Undrain
 from lcm.model.resource import Truth, condition
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.worker import IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.compute import InstanceState
 from lcm.sim.compute_account import Order
 from lcm.sim.loop import run
@@ -142,6 +143,24 @@ def test_what_somebody_does_at_the_console_is_noticed_and_respected() -> None:
             assert any(one.alert == "LicenceOrphaned" for one in await fleet.otto.alerts())
 
     run(by_hand, horizon=timedelta(days=2))
+
+
+def test_what_somebody_does_at_the_console_is_noticed_without_monitoring_too() -> None:
+    async def console() -> None:
+        fleet = Fleet(quick=True, settings=Settings(worker_monitoring_enabled=False))
+        await fleet.create(idle=IdlePolicy(enabled=False))
+        async with fleet.controlled():
+            worker = await fleet.reaches(WorkerPhase.READY)
+            machine = worker.status.ec2.instance_id
+            await fleet.cloud.stop(HERE, machine)
+            stopped = await fleet.reaches(WorkerPhase.STOPPED, within=timedelta(minutes=5))
+            assert stopped.spec.wanted_state == "stopped"
+            await fleet.cloud.start(HERE, machine)
+            await fleet.reaches(WorkerPhase.READY, within=timedelta(minutes=5))
+            await fleet.cloud.remove(HERE, machine)
+            await fleet.reaches(WorkerPhase.TERMINATED, within=timedelta(minutes=5))
+
+    run(console, horizon=timedelta(days=2))
 
 
 def test_an_unhealthy_worker_is_rebooted_once_and_then_replaced() -> None:

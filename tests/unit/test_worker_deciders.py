@@ -12,13 +12,13 @@ import pytest
 import given
 from chaos import TIMES
 from lcm.control.stepping import stepped
-from lcm.controllers.worker.complaints import NAMES, STUCK, complaints
+from lcm.controllers.worker.complaints import NAMES, complaints
 from lcm.controllers.worker.conditions import conditioned
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
 from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
 from lcm.model.capacity import Amount
 from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import PhaseChange, Truth, condition
+from lcm.model.resource import Condition, PhaseChange, Truth, condition
 from lcm.model.session import SessionPhase
 from lcm.model.worker import (
     HOSTING,
@@ -59,6 +59,7 @@ def licence(registration: str, authorization: str) -> Licence:
 
 LICENCES = [
     Unknown("no answer"),
+    Unknown("wrong password", answered=True, reason="CmlAuth"),
     licence("NOT_REGISTERED", "INIT"),
     licence("IN_PROGRESS", "EVAL"),
     licence("FAILED", "EVAL"),
@@ -89,6 +90,13 @@ class Draw:
     def one(self, *choices: Any) -> Any:
         return self.random.choice(choices)
 
+    def conditions(self) -> tuple[Condition, ...]:
+        names = (WorkerCondition.HEALTH_CHECK_PASSED, WorkerCondition.REACHABLE)
+        said = [(name, self.one(*Truth), NOW - self.one(*AGES)) for name in names]
+        return tuple(
+            Condition(type=name, status=truth, last_transition_at=at, reason="Said") for name, truth, at in said
+        )
+
     def worker(self, phase: WorkerPhase) -> LabWorker:
         entered = NOW - self.one(*AGES)
         has_machine = phase in LAUNCHED or self.one(*EITHER)
@@ -107,13 +115,17 @@ class Draw:
             cml=self.cml(phase),
             capacity=Amount(labs=20, nodes=5) if phase in HOSTING else None,
             idle=self.one(None, self.idle(NOW - timedelta(minutes=1)), self.idle(NOW + timedelta(minutes=3))),
-            drain_deadline_at=NOW + self.one(*AGES) - timedelta(minutes=30),
+            drain_deadline_at=self.one(None, *(NOW + age - timedelta(minutes=30) for age in AGES)),
             unhealthy_since=self.one(None, None, NOW - self.one(*AGES)),
             remedy=self.one(*Remedy),
             remedied_at=self.one(None, NOW - self.one(*AGES)),
-            failure=self.one("", "CmlNotUp", "NoCapacity") if phase is WorkerPhase.FAILED else "",
+            remedies=self.one(0, 0, 1, 2, 4),
+            conditions=self.conditions(),
+            failure=self.one("CmlNotUp", "NoCapacity")
+            if phase is WorkerPhase.FAILED
+            else self.one("", "NoLicenceSeat"),
             retry_count=self.one(0, 1, 3, 6),
-            retry_at=self.one(None, NOW - timedelta(minutes=1), NOW + timedelta(minutes=1)),
+            retry_at=self.one(None, NOW - timedelta(minutes=1), NOW + timedelta(minutes=1), NOW - timedelta(hours=1)),
             observed_generation=self.one(0, 1),
             last_error="something" if phase is WorkerPhase.FAILED else "",
             history=(PhaseChange(phase=str(phase), at=entered, by=WORKER_CONTROLLER),),
@@ -124,7 +136,7 @@ class Draw:
         metadata = msgspec.structs.replace(
             worker.metadata, generation=1, deletion_timestamp=self.one(None, None, NOW - timedelta(minutes=1))
         )
-        token = "env:CML_LICENSE_TOKEN" if phase is WorkerPhase.LICENSING else self.one(None, "env:CML_LICENSE_TOKEN")
+        token = self.one(None, "env:CML_LICENSE_TOKEN")
         cml = msgspec.structs.replace(worker.spec.cml, license_token=token)
         aws = msgspec.structs.replace(worker.spec.aws, subnet_ids=self.one((), ("subnet-a", "subnet-b")))
         spec = msgspec.structs.replace(worker.spec, cml=cml, aws=aws)
@@ -153,7 +165,7 @@ class Draw:
             instance=self.one(
                 None, Unknown("no answer"), *map(instance, InstanceState), instance(InstanceState.RUNNING, address=None)
             ),
-            image_missing=self.one(*SELDOM),
+            image_missing=self.one(*SELDOM, Unknown("no answer")),
             checks=self.one(
                 Unknown("no answer"),
                 Checks(system=Check.OK, instance=Check.OK),
@@ -163,6 +175,7 @@ class Draw:
             system=self.one(
                 Unknown("no route"),
                 Unknown("502", answered=True),
+                Unknown("wrong password", answered=True, reason="CmlAuth"),
                 System(version="2.9.0", ready=False),
                 System(version="2.9.0", ready=True),
             ),
@@ -177,7 +190,7 @@ class Draw:
             Failure("NoCapacity", "none free"),
             Failure("Stuck", "help"),
             *map(instance, InstanceState),
-            *LICENCES[1:],
+            *LICENCES[2:],
         )
         return drawn
 
@@ -256,8 +269,8 @@ def test_an_outage_never_ends_stops_or_fails_a_worker() -> None:
 
 def test_every_complaint_is_one_that_is_settled_again() -> None:
     draw = Draw(19)
-    said = {one.alert for phase in [*DECIDERS] * 60 for one in complaints(draw.view(phase))}
-    assert said == set(NAMES) - {STUCK}
+    said = {one.alert for phase in [*WorkerPhase] * 60 for one in complaints(draw.view(phase))}
+    assert said == set(NAMES)
 
 
 def seen(view: View, **changes: Any) -> View:

@@ -13,16 +13,20 @@ from clouds import HERE, THERE
 from estates import beside, spec, story
 from fleets import W1, Fleet
 from lcm.control.plane import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
-from lcm.controllers.worker.complaints import FAILED, OVERDUE
+from lcm.controllers.worker.complaints import FAILED, OVERDUE, STUCK
 from lcm.model.alert import Severity
 from lcm.model.errors import IllegalStep, Stuck, Unreachable
 from lcm.model.resource import Truth, condition
+from lcm.model.secret import Secret
 from lcm.model.worker import AwsSpec, CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.cml_hosts import CmlHosts
 from lcm.providers.compute import InstanceState, Unauthorized
 from lcm.sim.cml.refusals import Down
 from lcm.sim.compute_account import Order
 from lcm.sim.compute_machines import PENDING, RUNNING, Change
+from lcm.sim.hosts import SimHosts
 from lcm.sim.loop import run
+from lifeworlds import ByAddress, RestFleet
 from outages import FallibleStore
 from unreliable import Unreliable, virtually
 
@@ -302,7 +306,7 @@ async def test_a_machine_of_ours_that_nothing_helps_is_given_up_and_costs_nothin
         assert worker.status.failure == "ChecksFailed"
         await asyncio.sleep(60)
         assert fleet.living() == []
-        assert await alerts(fleet) == {}
+        assert await alerts(fleet) == {FAILED: Severity.CRITICAL}
         await fleet.otto.delete(W1)
         assert await fleet.gone()
 
@@ -344,15 +348,15 @@ async def test_a_worker_that_is_ill_again_after_its_reboot_is_replaced(phase: Wo
 async def test_an_imported_machine_that_is_ill_again_after_its_reboot_is_kept() -> None:
     fleet = Unreliable()
     instance_id = await imported(fleet)
+    await fleet.otto.patch(W1, {"spec": {"auto_remediate": True}})
     async with fleet.controlled():
-        for following in (P.STARTING, P.FAILED):
-            await fleet.reaches(P.READY_UNLICENSED, P.READY)
-            await asyncio.sleep(60)
-            fleet.cloud.account.impair(HERE, instance_id)
-            await fleet.reaches(following, within=timedelta(minutes=15))
-        worker = await fleet.worker()
-        assert worker.status.failure == "Unhealthy"
-        await asyncio.sleep(3600)
+        await fleet.reaches(P.READY_UNLICENSED, P.READY)
+        await asyncio.sleep(60)
+        fleet.cloud.account.impair(HERE, instance_id)
+        await fleet.reaches(P.STARTING, within=timedelta(minutes=15))
+        worker = await fleet.reaches(P.READY_UNLICENSED, P.READY)
+        fleet.cloud.account.impair(HERE, instance_id)
+        await fleet.stays(worker.status.phase, timedelta(minutes=20))
         assert [one.instance_id for one in fleet.living()] == [instance_id]
 
 
@@ -530,3 +534,80 @@ def test_what_only_a_person_can_mend_is_an_alert_until_it_is_mended() -> None:
             assert await fleet.otto.alerts() == []
 
     run(forbidden)
+
+
+class NoSecret:
+    """Has lost what it should reveal, or gives the wrong one."""
+
+    def __init__(self, wrong: str | None) -> None:
+        self._wrong = wrong
+
+    async def reveal(self, _: str) -> Secret:
+        await asyncio.sleep(0)
+        if self._wrong is None:
+            raise Stuck("SecretMissing", "env:CML_ADMIN_PASSWORD is not set")
+        return Secret(self._wrong)
+
+
+@pytest.mark.parametrize(("secret", "reason"), [("wrong", "CmlCredentialsRefused"), (None, "SecretMissing")])
+@virtually
+async def test_a_password_that_cml_refuses_is_told_and_fails_the_boot(secret: str | None, reason: str) -> None:
+    fleet = RestFleet()
+    fleet.hosts = CmlHosts(NoSecret(secret), transport=ByAddress(fleet))
+    async with fleet.running():
+        await fleet.create()
+        worker = await fleet.reaches(P.STARTING)
+        while not (alerts := await fleet.otto.alerts()):
+            await asyncio.sleep(10)
+        assert [(one.alert, one.reason) for one in alerts] == [(STUCK, reason)]
+        worker = await fleet.reaches(P.FAILED, within=timedelta(minutes=20))
+        assert worker.status.failure == reason
+        assert [(one.alert, one.reason) for one in await fleet.otto.alerts()] == [(FAILED, reason)]
+        await fleet.otto.delete(W1)
+        await fleet.vanishes()
+        assert fleet.living() == []
+    await fleet.hosts.close()
+
+
+@virtually
+async def test_who_may_not_look_any_more_is_told_why_a_deleted_worker_does_not_end() -> None:
+    fleet = Unreliable()
+    async with fleet.running():
+        await fleet.create()
+        await fleet.reaches(P.READY)
+        fleet.cloud.fail_next("find", Unauthorized("may not look", action="ec2:DescribeInstances"), times=100)
+        await fleet.otto.delete(W1)
+        await fleet.reaches(P.TERMINATING_EC2)
+        worker = await fleet.stays(P.TERMINATING_EC2, timedelta(minutes=10))
+        assert "may not look" in worker.status.last_error
+        assert {one.alert for one in await fleet.otto.alerts()} == {STUCK, OVERDUE}
+        await fleet.vanishes()
+        assert await fleet.otto.alerts() == []
+
+
+class Buggy(SimHosts):
+    """Meets a bug of ours with one worker."""
+
+    bad = "w1"
+
+    async def of(self, worker: LabWorker) -> Any:
+        assert worker.metadata.name != self.bad, "a bug"
+        return await super().of(worker)
+
+
+@virtually
+async def test_a_bug_that_one_worker_meets_is_an_alert_and_nobody_elses_trouble() -> None:
+    fleet = Unreliable()
+    fleet.hosts = hosts = Buggy(fleet.cloud)
+    async with fleet.running():
+        await fleet.create()
+        await fleet.reaches(P.STARTING)
+        await fleet.create("w2")
+        await fleet.reaches(P.READY, name="w2")
+        await asyncio.sleep(1800)
+        (alert,) = await fleet.otto.alerts()
+        assert (alert.name, alert.alert, alert.reason) == ("w1", STUCK, "AssertionError")
+        hosts.bad = ""
+        await fleet.reaches(P.READY)
+        await asyncio.sleep(60)
+        assert await fleet.otto.alerts() == []

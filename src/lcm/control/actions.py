@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.control.amend import unhurried
 from lcm.control.plane import (
     Action,
     Drain,
@@ -43,6 +44,19 @@ _ENDS: Final = {
     SessionPhase.RUNNING: SessionPhase.COLLECTING,
 }
 """Where a session goes from each phase when it is to end now; from the others it is on its way already."""
+_P: Final = WorkerPhase
+_COMES: Final = "it does not serve yet: wait until it does, or pause it or delete it now"
+_GOES: Final = "nothing is on it any more: resume it if it is to serve again, or delete it"
+_UNDRAINABLE: Final = {
+    **dict.fromkeys((_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.LICENSING), _COMES),
+    **dict.fromkeys((_P.UNLICENSING, _P.STOPPING, _P.STOPPED), _GOES),
+    _P.TERMINATING_EC2: "its machine is being terminated: nothing is on it any more",
+    _P.FAILED: "nothing is on it: delete it, or pause it so that it stays off",
+}
+"""Why a worker is not drained in a phase, and what to do instead."""
+_NOT_DRAINED: Final = "it is not being drained: resume it if it is to run"
+_DRAINED: Final = "it is being drained: undrain it if it is to run on"
+_OVER: Final = "it has ended: make another"
 _LICENCE: Final = "licen"
 """Stands in every reason for which a registration fails."""
 
@@ -86,10 +100,7 @@ def terminated(session: LabletSession, *, now: datetime, author: str, reason: st
 
 
 def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str) -> LabWorker:
-    if worker.status.phase in WORKER.final:
-        raise _illegal(worker, action)
-    if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
-        raise Refused(f"{worker.metadata.name} is being deleted")
+    _refuse(worker, action)
     made = worker
     match action:
         case Drain(deadline_minutes=minutes):
@@ -109,6 +120,25 @@ def _worker(worker: LabWorker, action: WorkerAction, now: datetime, author: str)
         case Telemetry(enabled=enabled):
             made = _with_cml(worker, telemetry=enabled)
     return made
+
+
+def _refuse(worker: LabWorker, action: WorkerAction) -> None:
+    """Raise what is to be done instead of an action that cannot be done."""
+    if worker.status.phase in WORKER.final:
+        raise _illegal(worker, action, _OVER)
+    if worker.metadata.deletion_timestamp is not None and not isinstance(action, Drain | Pause):
+        raise Refused(f"{worker.metadata.name} is being deleted")
+    if (instead := _instead(worker.status.phase, action)) is not None:
+        raise _illegal(worker, action, instead)
+
+
+def _instead(phase: WorkerPhase, action: WorkerAction) -> str | None:
+    """Say why an action cannot be done in a phase, and what can; None if it can."""
+    if isinstance(action, Drain):
+        return _UNDRAINABLE.get(phase)
+    if isinstance(action, Undrain):
+        return _NOT_DRAINED if phase not in HOSTING and phase is not _P.DRAINING else None
+    return _DRAINED if isinstance(action, Resume) and phase is _P.DRAINING else None
 
 
 def _undrained(worker: LabWorker, now: datetime, author: str) -> LabWorker:
@@ -157,7 +187,7 @@ def _respecified(worker: LabWorker, changes: dict[str, Any]) -> LabWorker:
     if spec == worker.spec:
         return worker
     metadata = msgspec.structs.replace(worker.metadata, generation=worker.metadata.generation + 1)
-    return msgspec.structs.replace(worker, metadata=metadata, spec=spec)
+    return unhurried(worker, msgspec.structs.replace(worker, metadata=metadata, spec=spec))
 
 
 def _snoozed(worker: LabWorker, span: timedelta, now: datetime) -> LabWorker:
@@ -170,7 +200,7 @@ def _snoozed(worker: LabWorker, span: timedelta, now: datetime) -> LabWorker:
 def _extended(session: LabletSession, span: timedelta, now: datetime, longest: timedelta | None) -> LabletSession:
     status = session.status
     if status.phase not in _EXTENDABLE:
-        raise _illegal(session, Extend(minutes=1))
+        raise _illegal(session, Extend(minutes=1), "it ends or has ended: book another")
     if session.metadata.deletion_timestamp is not None:
         raise Refused(f"{session.metadata.name} is being deleted")
     if status.ends_at is None:
@@ -218,9 +248,9 @@ def _status(resource: R, **fields: object) -> R:
     return msgspec.structs.replace(resource, status=msgspec.structs.replace(resource.status, **changes))
 
 
-def _illegal(resource: LabWorker | LabletSession, action: WorkerAction | SessionAction) -> IllegalStep:
-    told = story(resource.status.history)
-    message = f"{kind_of(resource).name} {resource.status.phase}: {_name(action)} is not possible any more"
+def _illegal(resource: LabWorker | LabletSession, action: WorkerAction | SessionAction, instead: str) -> IllegalStep:
+    told, name = story(resource.status.history), resource.metadata.name
+    message = f"{kind_of(resource).name} {name} is {resource.status.phase}: no {_name(action)}; {instead}"
     return IllegalStep(f"{message}\nits story:\n{told}" if told else message)
 
 

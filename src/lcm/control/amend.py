@@ -39,7 +39,19 @@ def amended(stored: R, wanted: R, *, caller: Caller) -> R:
     new = msgspec.structs.replace(stored, metadata=metadata, spec=spec)
     if faults := list(_fixed(stored, new)):
         raise Invalid(*faults)
-    return new
+    return unhurried(stored, new)
+
+
+def unhurried(stored: R, new: R) -> R:
+    """Keep a failed worker, which is tried again when its spec changes, from that if it is only wanted stopped."""
+    if not isinstance(stored, LabWorker) or not isinstance(new, LabWorker):
+        return new
+    status, known = new.status, stored.metadata.generation == stored.status.observed_generation
+    alike = new.spec in (stored.spec, msgspec.structs.replace(stored.spec, wanted_state="stopped"))
+    if status.phase is not WorkerPhase.FAILED or not known or not alike:
+        return new
+    noticed = msgspec.structs.replace(status, observed_generation=new.metadata.generation)
+    return msgspec.structs.replace(new, status=noticed)
 
 
 def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401 - any kind's spec, and the same one back

@@ -5,7 +5,7 @@ removed: they are the bill. Written in the commits of workers' steps (`companion
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -25,6 +25,9 @@ _STATES: Final[Mapping[str, Billing]] = {
     "stopped": Billing.STOPPED,
 }
 """What is paid for, by what EC2 says; in every other state nothing is."""
+_PENDING: Final = "pending"
+_SEEN_LATE: Final = timedelta(minutes=5)
+"""A machine that was started longer ago than this was running before anybody looked."""
 
 
 def open_key(worker_id: str) -> str:
@@ -35,7 +38,8 @@ def open_key(worker_id: str) -> str:
 def ops_for(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: datetime) -> Sequence[Op]:
     """Say how a worker's open interval becomes what it must be now; `entry` is the one that was read."""
     known = CODEC.decode(entry.value, BillingInterval) if entry else None
-    wanted = _interval(worker, prices, now)
+    since = _turned(worker, known, now)
+    wanted = _interval(worker, prices, since)
     if _alike(known, wanted):
         return ()
     ops: list[Op] = []
@@ -45,7 +49,7 @@ def ops_for(entry: Entry | None, worker: LabWorker, prices: PriceBook, now: date
         ops.append(Delete(entry.key, at=entry.revision))
     if known is not None and entry is not None:
         # Another process's clock may have been ahead when it began.
-        until = max(now, known.since)
+        until = max(since, known.since)
         # With the revision, for two may begin and end in the same moment.
         key = f"{CLOSED}{_stamp(until)}/{known.worker_id}/{entry.revision:020d}"
         ops.append(Put(key, written(msgspec.structs.replace(known, until=until)), at=ABSENT))
@@ -67,8 +71,27 @@ async def read_costs(store: Store, *, since: datetime, until: datetime, now: dat
     )
 
 
-def _interval(worker: LabWorker, prices: PriceBook, now: datetime) -> BillingInterval | None:
-    """Give the interval that begins now; None when nothing is to be paid."""
+def _turned(worker: LabWorker, known: BillingInterval | None, now: datetime) -> datetime:
+    """Say since when a worker is what it is now: what ran while nobody looked is paid for too.
+
+    But not from before it was a worker, nor twice.
+    """
+    facts, launched_at = worker.status.ec2, worker.status.ec2.launched_at
+    if launched_at is None or launched_at >= now or not _started(facts.state, now - launched_at):
+        return now
+    if known is None:
+        return max(launched_at, worker.metadata.created_at or launched_at)
+    # An older one tells of another start than the one that was seen now.
+    return launched_at if launched_at > known.since else now
+
+
+def _started(state: str, ago: timedelta) -> bool:
+    """Tell whether a machine is what it is since it was started, and not since a moment ago when it came up."""
+    return state == _PENDING or (state == Billing.RUNNING and ago >= _SEEN_LATE)
+
+
+def _interval(worker: LabWorker, prices: PriceBook, since: datetime) -> BillingInterval | None:
+    """Give the interval that begins at a moment; None when nothing is to be paid."""
     facts, aws = worker.status.ec2, worker.spec.aws
     state, kind = _STATES.get(facts.state), facts.instance_type or aws.instance_type
     if state is None:
@@ -83,7 +106,7 @@ def _interval(worker: LabWorker, prices: PriceBook, now: datetime) -> BillingInt
         instance_id=facts.instance_id,
         state=state,
         usd_hourly=_hourly(worker, state, kind, prices),
-        since=now,
+        since=since,
     )
 
 

@@ -8,20 +8,20 @@ import msgspec
 
 from lcm.control.events import warned
 from lcm.control.ledger import Edit, Ledger, persistently
+from lcm.control.occupancy import sessions_on
 from lcm.control.plane import Ref, WorkerRef
-from lcm.control.records import find, mentions, opened
+from lcm.control.records import find
 from lcm.control.reports import newest_of
 from lcm.model.idle import is_warning, judge, says_more
-from lcm.model.kinds import KINDS
 from lcm.model.rules import SETTINGS_NAME
-from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import IdleVerdict, LabWorker
-from lcm.store.base import Store, everything
+from lcm.store.base import Store
 
 _POLLS: Final = 3
+_FEWEST_POLLS: Final = 2
 _SHORTEST: Final = timedelta(minutes=3)
-_SESSIONS: Final = f"{KINDS['LabletSession'].plural}/"
+_LONGEST: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Judgement:
 
     @property
     def stale_after(self) -> timedelta:
-        """How old a measurement may be that still says something."""
-        return max(_POLLS * timedelta(seconds=self.poll_seconds), _SHORTEST)
+        """How old a measurement may be that still says something: minutes, unless they are taken more seldom."""
+        poll = timedelta(seconds=self.poll_seconds)
+        return max(min(_POLLS * poll, _LONGEST), _FEWEST_POLLS * poll, _SHORTEST)
 
     def threshold(self, worker: LabWorker) -> timedelta:
         """Say how long nothing must happen on a worker before it is idle.
@@ -85,7 +86,7 @@ async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement) -> IdleV
         verdict = judge(
             worker,
             await newest_of(ledger, worker),
-            await _sessions(ledger.store, worker),
+            await sessions_on(ledger.store, worker.metadata.uid),
             now,
             horizon=by.horizon,
             stale_after=by.stale_after,
@@ -105,11 +106,3 @@ async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement) -> IdleV
 async def _settings(store: Store) -> SystemSettings | None:
     record = await find(store, Ref(SystemSettings, SETTINGS_NAME))
     return record.resource if record else None
-
-
-async def _sessions(store: Store, worker: LabWorker) -> list[LabletSession]:
-    """Read the sessions that are on a worker, or meant for it."""
-    uid = worker.metadata.uid
-    page = await everything(store, _SESSIONS)
-    some = (opened(entry, LabletSession) for entry in page.entries if mentions(entry, uid))
-    return [one for one in some if one.status.worker_id == uid]

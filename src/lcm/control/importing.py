@@ -21,7 +21,7 @@ from lcm.control.plane import BulkImport, DiscoveredInstance, Imported
 from lcm.control.records import opened
 from lcm.model.errors import Fault, Invalid
 from lcm.model.resource import DEFAULT_NAMESPACE, PRINTED, Metadata
-from lcm.model.worker import AwsSpec, Ec2Facts, LabWorker, LabWorkerSpec
+from lcm.model.worker import AwsSpec, Ec2Facts, IdlePolicy, LabWorker, LabWorkerSpec
 from lcm.providers.compute import OWNER_TAG, WORKER_TAG
 from lcm.store.base import ABSENT, Put, everything
 
@@ -118,7 +118,11 @@ class Import:
         )
         if instance.instance_type:
             aws = msgspec.structs.replace(aws, instance_type=instance.instance_type)
-        return LabWorkerSpec(aws=aws, wanted_state="stopped" if instance.state in _RESTING else "running")
+        spec = LabWorkerSpec(aws=aws, wanted_state="stopped" if instance.state in _RESTING else "running")
+        if WORKER_TAG in instance.tags:
+            return spec
+        # It is somebody else's machine: it is not paused or rebooted before somebody says so.
+        return msgspec.structs.replace(spec, idle=IdlePolicy(enabled=False), auto_remediate=False)
 
 
 def _facts(instance: DiscoveredInstance) -> Ec2Facts:

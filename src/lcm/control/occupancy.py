@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.plane import ref_of
-from lcm.control.records import mentions, opened
+from lcm.control.records import ON_WORKERS, opened
 from lcm.model.errors import IllegalStep
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase, needs_its_worker
+from lcm.model.session import LabletSession, needs_its_worker, worker_of
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
 from lcm.store.base import ABSENT, Entry, Op, Put, Store, everything
 
-_LIVE: Final = ON_WORKER | {SessionPhase.SCHEDULED}
 _P: Final = WorkerPhase
-_AWAY: Final = frozenset({_P.STOPPING, _P.STARTING, _P.FAILED})
+_AWAY: Final = frozenset({_P.LICENSING, _P.STOPPING, _P.STARTING, _P.FAILED})
+_GIVEN_UP: Final = frozenset({_P.UNLICENSING, _P.FAILED})
 _DRAINED: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
 _NAMED: Final = 3
 
@@ -34,11 +34,6 @@ class Occupancy:
 def guard_key(worker_id: str) -> str:
     """Say which key all touch who come onto a worker, leave it or take it away."""
     return f"occupied/{worker_id}"
-
-
-def worker_of(session: LabletSession) -> str | None:
-    """Name the worker that something of a session is on, or is promised to be."""
-    return session.status.worker_id if session.status.phase in _LIVE else None
 
 
 def touched(before: LabletSession, after: LabletSession) -> Sequence[Op]:
@@ -57,6 +52,8 @@ def spoils(before: LabWorker, after: LabWorker, now: datetime) -> bool:
     source, target = before.status.phase, after.status.phase
     if source in HOSTING:
         return target in _AWAY
+    if source is _P.LICENSING:
+        return target in _GIVEN_UP
     deadline = before.status.drain_deadline_at
     return source is _P.DRAINING and target in _DRAINED and (deadline is None or now < deadline)
 
@@ -65,9 +62,16 @@ async def look(store: Store, worker: LabWorker, now: datetime, horizon: timedelt
     """Read who is on a worker; the guard first, so that whoever comes later is noticed."""
     uid = worker.metadata.uid
     guard = await store.get(guard_key(uid))
-    page = await everything(store, "lablet-sessions/")
-    sessions = (opened(entry, LabletSession) for entry in page.entries if mentions(entry, uid))
-    return Occupancy(guard, [one for one in sessions if worker_of(one) == uid and needs_its_worker(one, now, horizon)])
+    sessions = await sessions_on(store, uid)
+    return Occupancy(guard, [one for one in sessions if needs_its_worker(one, now, horizon)])
+
+
+async def sessions_on(store: Store, worker_id: str) -> Sequence[LabletSession]:
+    """Read the sessions that are on a worker or promised to it; `records` keeps the list of them."""
+    page = await everything(store, f"{ON_WORKERS}{worker_id}/")
+    found = [await store.get(entry.value.decode()) for entry in page.entries]
+    sessions = (opened(entry, LabletSession) for entry in found if entry)
+    return [one for one in sessions if worker_of(one) == worker_id]
 
 
 def vacated(before: LabWorker, after: LabWorker, seen: Occupancy) -> Sequence[Op]:

@@ -14,6 +14,7 @@ import msgspec
 from lcm.control.plane import R, Ref
 from lcm.model.errors import Fault, Invalid, Stuck
 from lcm.model.kinds import KINDS, Kind, Resource
+from lcm.model.session import LabletSession, worker_of
 from lcm.model.validate import read
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
 from lcm.store.codec import Codec
@@ -23,6 +24,8 @@ UIDS: Final = "uids/"
 TELEMETRY: Final = "telemetry/"
 HISTORY: Final = "history/"
 ALERTS: Final = "alerts/"
+ON_WORKERS: Final = "on-worker/"
+"""Which sessions are on each worker, by its uid: nobody has to read all of them to know."""
 CODEC: Final = Codec()
 BY_PLURAL: Final = {kind.plural: kind for kind in KINDS.values()}
 
@@ -167,13 +170,14 @@ def creation(resource: Resource) -> Sequence[Op]:
     return (
         Put(key, written(bare), resource.metadata.labels, at=ABSENT),
         Put(UIDS + resource.metadata.uid, key.encode(), at=ABSENT),
+        *_placed(None, resource),
     )
 
 
 def change(before: Record[R], after: R) -> Sequence[Op]:
     """Say how the store puts one state in place of another."""
     raw = written(at_revision(after, ABSENT), _unknown(before))
-    return (Put(before.key, raw, after.metadata.labels, at=before.revision),)
+    return Put(before.key, raw, after.metadata.labels, at=before.revision), *_placed(before.resource, after)
 
 
 def _unknown(before: Record[R]) -> bytes | None:
@@ -187,4 +191,21 @@ def _unknown(before: Record[R]) -> bytes | None:
 
 def removal(before: Record[R]) -> Sequence[Op]:
     """Say how the store forgets an object and the way to it by uid; `hanging` says what else goes with it."""
-    return Delete(before.key, at=before.revision), Delete(UIDS + before.resource.metadata.uid)
+    gone = before.resource
+    return Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid), *_placed(gone, None)
+
+
+def _placed(before: Resource | None, after: Resource | None) -> Sequence[Op]:
+    """Say how a session moves from one worker's list to another's."""
+    old, new = _place(before), _place(after)
+    if old == new:
+        return ()
+    left: Sequence[Op] = () if old is None else (Delete(old),)
+    return left if new is None or after is None else (*left, Put(new, key_of(after).encode()))
+
+
+def _place(resource: Resource | None) -> str | None:
+    worker_id = worker_of(resource) if isinstance(resource, LabletSession) else None
+    if resource is None or worker_id is None:
+        return None
+    return f"{ON_WORKERS}{worker_id}/{resource.metadata.namespace}/{resource.metadata.name}"

@@ -1,5 +1,8 @@
 """Looks for machines that nobody recorded: strangers by their image, and orphans by our own tag.
 
+Strangers are looked for where the settings say, if they say so. Orphans cost money, so they are looked for always, and
+wherever we may have launched something.
+
 Runs in the worker controller's term, so that one process scans: at once after an election, and then every interval.
 What is looked for, and where, may change while it runs. `region_search` does the work in one region.
 """
@@ -23,6 +26,7 @@ from lcm.controllers.together import ended
 from lcm.model.alert import Complaint
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Deposed, Gone, Later, LcmError, Relist
+from lcm.model.pool import WorkerTemplate
 from lcm.model.resource import Condition, Truth, with_condition
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
@@ -45,6 +49,8 @@ class Wanted:
     regions: tuple[str, ...]
     pattern: str
     interval: timedelta
+    home: str
+    """Where a worker is launched that does not say."""
 
 
 class Discovery:
@@ -69,6 +75,7 @@ class Discovery:
         self._settings = settings
         self._search = RegionSearch(plane, cloud, clock=clock, poke=poke)
         self._changed = asyncio.Event()
+        self._used: set[str] = set()
         self.last: Mapping[str, Searched] = {}
         """What the last scan found, by region; for `/metrics`."""
 
@@ -89,7 +96,7 @@ class Discovery:
     async def scan(self) -> Mapping[str, Searched]:
         """Search every region once, side by side: what goes wrong in one is no matter of the others."""
         wanted = self._wanted
-        self.last = await self._everywhere(wanted.regions if wanted.enabled else (), wanted.pattern)
+        self.last = await self._everywhere(self._patterns(wanted))
         try:
             await self._tell([one for one in self.last.values() if not one.error])
             await self._show(wanted)
@@ -107,7 +114,21 @@ class Discovery:
             regions=tuple(dict.fromkeys(settings.worker_discovery_regions)),
             pattern=settings.worker_discovery_ami_name,
             interval=timedelta(seconds=settings.worker_discovery_interval),
+            home=settings.aws_region,
         )
+
+    def _patterns(self, wanted: Wanted) -> Mapping[str, str | None]:
+        """Say of each region which strangers are looked for; None: only orphans are.
+
+        Regions where workers were are remembered, and templates name theirs: the last record of a region may be the one
+        that was lost.
+        """
+        self._used.update(worker.spec.aws.region for worker in self._cache.all(LabWorker))
+        self._used.update(template.spec.worker.aws.region for template in self._cache.all(WorkerTemplate))
+        strangers = {region: wanted.pattern for region in wanted.regions if wanted.enabled}
+        return strangers | {
+            region: None for region in (*wanted.regions, wanted.home, *sorted(self._used)) if region not in strangers
+        }
 
     def _note(self, seen: Seen) -> None:
         if seen.ref.kind is SystemSettings:
@@ -122,24 +143,23 @@ class Discovery:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _everywhere(self, regions: Sequence[str], pattern: str) -> Mapping[str, Searched]:
+    async def _everywhere(self, patterns: Mapping[str, str | None]) -> Mapping[str, Searched]:
         found: dict[str, Searched] = {}
 
         async def one(region: str) -> None:
-            found[region] = await self._in_one(region, pattern)
+            found[region] = await self._in_one(region, patterns[region])
 
-        tasks = [asyncio.create_task(one(region)) for region in regions]
+        tasks = [asyncio.create_task(one(region)) for region in patterns]
         try:
-            if tasks:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in tasks:
                 if task.done():
                     task.result()
         finally:
             await ended(tasks)
-        return {region: found[region] for region in regions}
+        return {region: found[region] for region in patterns}
 
-    async def _in_one(self, region: str, pattern: str) -> Searched:
+    async def _in_one(self, region: str, pattern: str | None) -> Searched:
         began = self._clock.now()
         try:
             found = await self._search.run(region, pattern)

@@ -48,11 +48,11 @@ class RegionSearch:
         self._clock = clock
         self._poke = poke
 
-    async def run(self, region: str, pattern: str) -> Searched:
-        """Search it once. May be repeated, and stopped anywhere."""
+    async def run(self, region: str, pattern: str | None) -> Searched:
+        """Search it once, for strangers too if there is a pattern. May be repeated, and stopped anywhere."""
         began = self._clock.now()
         owned = await self._cloud.list_owned(region)
-        matching = await self._cloud.list_by_image(region, pattern)
+        matching = () if pattern is None else await self._cloud.list_by_image(region, pattern)
         workers = await self._workers()
         sorted_out = Sorting(region, workers, self._clock.now()).sort(owned, matching)
         for ref in sorted_out.look_at:

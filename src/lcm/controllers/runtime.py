@@ -9,7 +9,8 @@ what its errors mean for the next look is decided here, once.
 | Gone | none |
 | Later | after what it says, longer each time |
 | Stuck, Refused | after seconds, then minutes: somebody must help first |
-| Deposed, and what nobody expects | none by us: it rises and ends the term |
+| what nobody expects: a bug of ours | after minutes, of this object alone: the others can do nothing for it |
+| Deposed | none by us: it rises and ends the term |
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ from lcm.controllers.cache import Cache
 from lcm.controllers.queue import AT_ONCE, Queue
 from lcm.controllers.together import together
 from lcm.model.clock import Clock
-from lcm.model.errors import Conflict, Gone, Later, LcmError, Refused, Relist, Stuck
+from lcm.model.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
 
 CONCURRENCY: Final = 16
 RESYNC: Final = timedelta(seconds=30)
@@ -63,6 +64,7 @@ class _Trouble:
 
     failures: int = 0
     said: str = ""
+    bug: bool = False
 
 
 class Runtime(Generic[R]):
@@ -79,8 +81,12 @@ class Runtime(Generic[R]):
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
         resync: timedelta | Callable[[], timedelta] = RESYNC,
+        troubled: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
-        """Look at `concurrency` objects at once, and at each at least every `resync`, which may change meanwhile."""
+        """Look at `concurrency` objects at once, and at each at least every `resync`, which may change meanwhile.
+
+        Who wants to hear of what nobody expects, each time that it happens, is `troubled`.
+        """
         self._name = name
         self._reconcile = reconcile
         self._cache = cache
@@ -89,6 +95,7 @@ class Runtime(Generic[R]):
         self._chance = chance
         self._concurrency = concurrency
         self._resync = resync
+        self._met_bug = troubled
         self._queue: Queue[Ref[R]] = Queue()
         self._troubles: dict[Ref[R], _Trouble] = {}
         self.looks = 0
@@ -145,11 +152,28 @@ class Runtime(Generic[R]):
             again = DONE
         except (Conflict, Relist, Later, Stuck, Refused) as error:
             return Again(self._delay(ref, error))
+        except Deposed:
+            raise
+        except Exception as error:  # noqa: BLE001 - one object's bug must not take the others' controller away
+            again = Again(self._delay(ref, error))
+            await self._complain(ref, error)
+            return again
         self._recovered(ref)
         return again
 
+    async def _complain(self, ref: Ref[R], error: Exception) -> None:
+        if self._met_bug is None:
+            return
+        try:
+            await self._met_bug(ref, error)
+        except Deposed:
+            raise
+        except LcmError as refused:
+            _log.warning("cannot complain", controller=self._name, object=str(ref), error=str(refused))
+
     def _plan(self, ref: Ref[R], again: Again) -> None:
-        if self._cache.get(ref) is not None:
+        trouble = self._troubles.get(ref)
+        if self._cache.get(ref) is not None and not (trouble and trouble.bug):
             self._queue.add(ref, self._interval())
         if again.after is not None:
             self._queue.add(ref, again.after)
@@ -158,9 +182,10 @@ class Runtime(Generic[R]):
         span = self._resync() if callable(self._resync) else self._resync
         return span * (0.9 + self._chance() / 5)  # what began at one moment does not stay together
 
-    def _delay(self, ref: Ref[R], error: LcmError) -> timedelta:
+    def _delay(self, ref: Ref[R], error: Exception) -> timedelta:
         trouble = self._troubles.setdefault(ref, _Trouble())
         trouble.failures += 1
+        trouble.bug = not isinstance(error, LcmError)
         self._tell(ref, trouble, error)
         doubled = 2 ** min(trouble.failures - 1, _DOUBLINGS)
         match error:
@@ -168,17 +193,20 @@ class Runtime(Generic[R]):
                 span = AT_ONCE if trouble.failures == 1 else min(SOON * doubled, LATE)
             case Later():
                 span = min(error.after * doubled, max(error.after, LATEST))
-            case _:
+            case LcmError():
                 span = min(LATE * doubled, LATEST)
+            case _:
+                span = LATEST
         return span * (1 + self._chance() / 2)
 
-    def _tell(self, ref: Ref[R], trouble: _Trouble, error: LcmError) -> None:
+    def _tell(self, ref: Ref[R], trouble: _Trouble, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
         if isinstance(error, Conflict | Relist) or said == trouble.said:
             return
         trouble.said = said
         tell = _log.warning if isinstance(error, Later) else _log.error
-        tell("cannot go on", controller=self._name, object=str(ref), error=said)
+        trace = {} if isinstance(error, LcmError) else {"exc_info": error}
+        tell("cannot go on", controller=self._name, object=str(ref), error=said, **trace)
 
     def _recovered(self, ref: Ref[R]) -> None:
         trouble = self._troubles.pop(ref, None)

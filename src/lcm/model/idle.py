@@ -12,7 +12,15 @@ import msgspec
 
 from lcm.model.resource import Truth
 from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, IdleSignal, IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.model.worker import (
+    HOSTING,
+    IdleSignal,
+    IdleVerdict,
+    LabWorker,
+    LabWorkerStatus,
+    WorkerPhase,
+    WorkerTelemetry,
+)
 
 SWITCHED_OFF: Final = "switched_off"
 SESSIONS: Final = "sessions"
@@ -20,8 +28,13 @@ BOOKED_SOON: Final = "booked_soon"
 CML_ACTIVITY: Final = "cml_activity"
 FOREIGN_LABS: Final = "foreign_labs"
 SNOOZED: Final = "snoozed"
+_IN_VAIN: Final = (WorkerPhase.LICENSING, WorkerPhase.READY_UNLICENSED)
 _COUNTED_DOWN: Final = frozenset({CML_ACTIVITY, SNOOZED})
 """What ends by itself, at a moment that is known: the warning comes before it."""
+_FRESH: Final = timedelta(minutes=5)
+"""How old the measurement may be on which a worker is paused."""
+_AHEAD: Final = timedelta(minutes=2)
+"""So far another machine's clock may be ahead; what was measured later than that says nothing about now."""
 
 
 def judge(
@@ -37,7 +50,8 @@ def judge(
     """Judge a worker by its newest measurements and the sessions that are on it or meant for it.
 
     A session that begins within the `horizon` counts as there; what was measured longer ago than `stale_after` is not
-    known. It is idle when nothing happened for the `threshold`.
+    known. It is idle when nothing happened for the `threshold`. When its countdown is over it is idle only once it was
+    measured after that: whoever answered the warning by working on it was seen.
     """
     until = _snoozed_until(worker, now)
     if worker.status.phase not in HOSTING:
@@ -49,7 +63,7 @@ def judge(
         _sessions(sessions),
         _booked_soon(sessions, now + horizon),
         _cml_activity(telemetry, since, now, stale_after, threshold),
-        _foreign_labs(telemetry, sessions, now - stale_after),
+        _foreign_labs(telemetry, sessions, now, stale_after),
         _snoozed(until),
     )
     busy = [one for one in signals if one.active is not Truth.FALSE]
@@ -62,7 +76,8 @@ def judge(
     )
     if since is None or any(one.name not in _COUNTED_DOWN or one.active is Truth.UNKNOWN for one in busy):
         return verdict
-    return _counted_down(verdict, worker, since, threshold)
+    counted = _counted_down(verdict, worker, since, threshold)
+    return counted if _measured_since(counted.pause_at, telemetry, now) else _awaiting(counted)
 
 
 def last_activity(worker: LabWorker, telemetry: WorkerTelemetry | None) -> datetime | None:
@@ -71,9 +86,19 @@ def last_activity(worker: LabWorker, telemetry: WorkerTelemetry | None) -> datet
     moments = (
         telemetry.last_activity_at if telemetry else None,
         status.ready_at,
-        status.history[-1].at if status.history else None,
+        _stepped_at(status),
     )
     return max((one for one in moments if one is not None), default=None)
+
+
+def _stepped_at(status: LabWorkerStatus) -> datetime | None:
+    """Say when its phase last changed: that we try in vain to get a licence is nothing that happened."""
+    moment, before = None, ""
+    for change in status.history:
+        if not (change.phase == WorkerPhase.LICENSING or (before, change.phase) == _IN_VAIN):
+            moment = change.at
+        before = change.phase
+    return moment
 
 
 def is_warning(verdict: IdleVerdict, kept: IdleVerdict | None) -> bool:
@@ -109,6 +134,18 @@ def _counted_down(verdict: IdleVerdict, worker: LabWorker, since: datetime, thre
         warned_at=warned,
         pause_at=max(due, warned + warning),
     )
+
+
+def _measured_since(pause_at: datetime | None, telemetry: WorkerTelemetry | None, now: datetime) -> bool:
+    if pause_at is None or now < pause_at:
+        return True
+    moments = (telemetry.activity_at, telemetry.cml_at) if telemetry else (None,)
+    return all(one is not None and one >= max(pause_at, now - _FRESH) for one in moments)
+
+
+def _awaiting(verdict: IdleVerdict) -> IdleVerdict:
+    reason = "it is not known yet whether somebody worked on it before its countdown was over"
+    return msgspec.structs.replace(verdict, idle=False, reason=reason)
 
 
 def _gist(verdict: IdleVerdict) -> tuple[object, ...]:
@@ -151,15 +188,17 @@ def _cml_activity(
     stale_after: timedelta,
     threshold: timedelta,
 ) -> IdleSignal:
-    if telemetry is None or since is None or _stale(telemetry.activity_at, now - stale_after):
+    if telemetry is None or since is None or _stale(telemetry.activity_at, now, stale_after):
         return _unknown(CML_ACTIVITY, "it is not known whether somebody works on it")
     if now < since + threshold:
         return _busy(CML_ACTIVITY, f"something happened on it at {_told(since)}")
     return _quiet(CML_ACTIVITY, f"nothing happened on it since {_told(since)}")
 
 
-def _foreign_labs(telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], oldest: datetime) -> IdleSignal:
-    if telemetry is None or telemetry.active_labs_count is None or _stale(telemetry.cml_at, oldest):
+def _foreign_labs(
+    telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], now: datetime, stale_after: timedelta
+) -> IdleSignal:
+    if telemetry is None or telemetry.active_labs_count is None or _stale(telemetry.cml_at, now, stale_after):
         return _unknown(FOREIGN_LABS, "it is not known whether labs run on it")
     ours = sum(one.status.phase in ON_WORKER and one.status.cml_lab_id is not None for one in sessions)
     foreign = telemetry.active_labs_count - ours
@@ -190,8 +229,9 @@ def _start(session: LabletSession) -> datetime | None:
     return session.spec.timeslot_start or (claim.start if claim else None)
 
 
-def _stale(moment: datetime | None, oldest: datetime) -> bool:
-    return moment is None or moment < oldest
+def _stale(moment: datetime | None, now: datetime, after: timedelta) -> bool:
+    """Tell whether a measurement says nothing about now; one of the future is from before a clock was set back."""
+    return moment is None or not now - after <= moment <= now + _AHEAD
 
 
 def _told(moment: datetime) -> str:

@@ -13,7 +13,8 @@ from typing import Final
 from lcm.model.resource import Count, Moment, Name, Part, ShortText
 from lcm.model.worker import LicenseFlavour
 
-UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", "LicenceSeatUnknown"})
+SEAT_UNKNOWN: Final = "LicenceSeatUnknown"
+UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", SEAT_UNKNOWN})
 """What `cml.license_status` says when CML has forgotten its licence and the seat is, or may be, still taken."""
 UNKNOWN_TOKEN: Final = "unknown"  # noqa: S105 - says that it is not known
 """Stands for the token of a machine that somebody licensed by hand."""

@@ -212,6 +212,12 @@ ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.ST
 """Phases in which something of the session may be on its worker."""
 
 
+def worker_of(session: LabletSession) -> str | None:
+    """Name the worker, by its uid, that something of a session is on, or is promised to be."""
+    live = session.status.phase in ON_WORKER or session.status.phase is SessionPhase.SCHEDULED
+    return session.status.worker_id if live else None
+
+
 def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) -> bool:
     """Tell whether something of it is on its worker, or comes onto it before a machine taken away could be back."""
     if session.status.phase is not SessionPhase.SCHEDULED:

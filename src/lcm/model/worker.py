@@ -226,7 +226,8 @@ class LabWorkerStatus(Status):
     """What was seen of a worker.
 
     `failure` names why it last failed in one word, `last_error` in a sentence; it is tried again at `retry_at`. A
-    `remedy` without `remedied_at` is still to be done.
+    `remedy` without `remedied_at` is still to be done. `remedies` counts those since it was last healthy for a while: a
+    reboot and a replacement by turns.
     """
 
     phase: WorkerPhase = WorkerPhase.PENDING
@@ -239,6 +240,7 @@ class LabWorkerStatus(Status):
     unhealthy_since: Moment | None = None
     remedy: Remedy = Remedy.NONE
     remedied_at: Moment | None = None
+    remedies: Count = 0
     failure: str = ""
     retry_count: Count = 0
     retry_at: Moment | None = None

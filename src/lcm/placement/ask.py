@@ -4,7 +4,7 @@ from datetime import datetime
 
 from lcm.model.capacity import DIMENSIONS, Amount
 from lcm.placement.lanes import Lanes, micros, moment_of, short_of
-from lcm.placement.line import Line, accepts, hours
+from lcm.placement.line import Line, accepts, ticks
 from lcm.placement.request import Request
 from lcm.placement.rules import ROOM, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING
@@ -21,7 +21,7 @@ class Ask:
         self.need = claim.need
         self.start = micros(claim.start)
         self.end = micros(claim.end)
-        self.span = hours(self.start, self.end)
+        self.span = ticks(self.start, self.end)
         self._lanes: Lanes | None = None
         self._packed = 0
 

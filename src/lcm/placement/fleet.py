@@ -5,17 +5,14 @@ it is too much; `take` is for those who ask first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from datetime import datetime
 
 from lcm.model.capacity import Amount, Claim
 from lcm.placement.lanes import Lanes, micros, rounded_up
-from lcm.placement.line import Line
-from lcm.placement.request import Held, Place, Request
-from lcm.placement.rules import static_rejection
+from lcm.placement.line import TICK, Line
+from lcm.placement.request import Held, Place
 from lcm.placement.shelf import Shelf
 from lcm.placement.timeline import BEGINNING
-
-_MOST_REMEMBERED: Final = 1000
 
 
 class Fleet:
@@ -23,9 +20,10 @@ class Fleet:
 
     def __init__(self, places: Iterable[Place] = (), held: Mapping[str, Iterable[Held]] | None = None) -> None:
         self._lines: dict[str, Line] = {}
-        self._shelves: dict[object, Shelf] = {}
+        self._since = 0
+        self._workers: list[Shelf] = []
+        self._seats: list[Shelf] = []
         self._lanes: dict[Amount, Lanes] = {}
-        self._open_to: dict[object, tuple[Shelf, ...]] = {}
         for place in sorted(places, key=lambda one: one.id, reverse=True):
             self.put(place)
         for id_, several in (held or {}).items():
@@ -44,8 +42,8 @@ class Fleet:
     def put(self, place: Place) -> None:
         """Add a place, or change it; what it holds stays held."""
         line = self._lines.get(place.id)
-        if line is not None and _kind(line.place) == _kind(place) and line.place.capacity == place.capacity:
-            self._change(line, place)
+        if line is not None and (line.place.capacity, line.place.seat) == (place.capacity, place.seat):
+            self._mark(line, place)
             return
         held = self.drop(place.id)
         self._add(place)
@@ -61,7 +59,9 @@ class Fleet:
         for one in held:
             self.release(id_, one.holder)
         del self._lines[id_]
-        self._take_off(line)
+        line.shelf.remove(line)
+        if not line.shelf.lines:
+            (self._seats if line.place.seat else self._workers).remove(line.shelf)
         return held
 
     def hold(self, id_: str, held: Held) -> None:
@@ -69,9 +69,9 @@ class Fleet:
         line = self._lines[id_]
         if held.holder in line.held:
             self.release(id_, held.holder)
-        need = line.lanes.pack(held.claim.need)
-        line.held[held.holder] = held, need
-        self._shift(line, held.claim, need)
+        start, end, need = micros(held.claim.start), micros(held.claim.end), line.lanes.pack(held.claim.need)
+        line.held[held.holder] = held, start, end, need
+        _shift(line, start, end, need)
 
     def take(self, id_: str, held: Held) -> bool:
         """Hold a claim if it fits, beside what its holder has there already; False if it does not."""
@@ -86,13 +86,24 @@ class Fleet:
         found = line.held.pop(holder, None) if line else None
         if line is None or found is None:
             return False
-        held, need = found
-        self._shift(line, held.claim, -need)
+        _, start, end, need = found
+        _shift(line, start, end, -need)
         return True
+
+    def advance(self, now: datetime) -> None:
+        """Say what time it is: what is past is not searched any more, but for the last half hour, which tells who is free.
+
+        Claims stay held until they are released.
+        """
+        since = micros(now) // TICK
+        if since > self._since:
+            self._since = since
+            for shelf in (*self._workers, *self._seats):
+                shelf.advance(since)
 
     def held(self, id_: str) -> Sequence[Held]:
         """List what is held on a place."""
-        return tuple(held for held, _ in self._lines[id_].held.values())
+        return tuple(found[0] for found in self._lines[id_].held.values())
 
     def fits(self, id_: str, claim: Claim) -> bool:
         """Tell whether one more claim would stay within the place's capacity at every moment."""
@@ -103,69 +114,31 @@ class Fleet:
         """Go through all places in the order of their ids."""
         return (self._lines[id_] for id_ in sorted(self._lines))
 
-    def shelves(self, request: Request) -> Sequence[Shelf]:
-        """Give the shelves whose kind of place a request may go to, of whatever size."""
-        asked = _asked(request)
-        found = self._open_to.get(asked)
-        if found is None:
-            if len(self._open_to) >= _MOST_REMEMBERED:
-                self._open_to.clear()
-            found = tuple(shelf for shelf in self._shelves.values() if static_rejection(shelf.kind, request) is None)
-            self._open_to[asked] = found
-        return found
+    def shelves(self, *, seats: bool) -> Sequence[Shelf]:
+        """Give the shelves of workers, or of seats."""
+        return self._seats if seats else self._workers
 
     def _add(self, place: Place) -> None:
-        kind = _kind(place)
-        if kind not in self._shelves:
-            self._shelves[kind] = Shelf(place, rounded_up(place.capacity))
-            self._open_to.clear()
         if place.capacity not in self._lanes:
             self._lanes[place.capacity] = Lanes(place.capacity)
-        line = Line(place, self._lanes[place.capacity], self._shelves[kind])
-        self._lines[place.id] = line
-        line.shelf.insert(line)
-        self._change(line, place)
+        shelf = self._shelf(rounded_up(place.capacity), seats=place.seat)
+        line = self._lines[place.id] = Line(place, self._lanes[place.capacity], shelf)
+        shelf.insert(line)
+        self._mark(line, place)
 
-    def _take_off(self, line: Line) -> None:
-        line.shelf.remove(line)
-        if not line.shelf.lines:
-            del self._shelves[_kind(line.place)]
-            self._open_to.clear()
+    def _shelf(self, size: Amount, *, seats: bool) -> Shelf:
+        shelves = self._seats if seats else self._workers
+        found = next((shelf for shelf in shelves if shelf.size == size), None)
+        if found is None:
+            found = Shelf(size, seats=seats, since=self._since)
+            shelves.append(found)
+        return found
 
-    def _change(self, line: Line, place: Place) -> None:
-        line.place = place
+    def _mark(self, line: Line, place: Place) -> None:
         line.usable = micros(place.usable_at) if place.usable_at else BEGINNING
-        line.shelf.mark(line)
-
-    def _shift(self, line: Line, claim: Claim, need: int) -> None:
-        start, end = micros(claim.start), micros(claim.end)
-        line.timeline.add(start, end, need)
-        line.shelf.shift(line, start, end, need)
+        line.shelf.mark(line, place)
 
 
-def _kind(place: Place) -> object:
-    return (
-        place.region,
-        place.track,
-        place.lab_types,
-        place.licence,
-        place.licensed,
-        place.version,
-        place.node_definitions,
-        place.seat,
-        place.template,
-        rounded_up(place.capacity),
-    )
-
-
-def _asked(request: Request) -> object:
-    return (
-        request.lab_type,
-        request.affinity,
-        request.track,
-        request.region_required,
-        request.cml_version_min,
-        request.cml_version_max,
-        request.node_definitions,
-        request.require_licensed,
-    )
+def _shift(line: Line, start: int, end: int, need: int) -> None:
+    line.timeline.add(start, end, need)
+    line.shelf.shift(line, start, end, need)

@@ -1,7 +1,7 @@
 """Six dimensions in one whole number, so that all of them are added and compared at once; and moments as numbers.
 
-Each dimension has a lane of 64 bits, multiplied so that every capacity comes to about 2**46. Sums and comparisons stay
-exact, and the bits of a lane from 2**40 up tell in 64ths how full it is. The timeline and the shelf use this.
+Each dimension has a lane of 64 bits, multiplied so that every capacity comes to about 2**45. Sums and comparisons stay
+exact, and the bits of a lane from 2**40 up tell in 32nds how full it is. The timeline and the shelf use this.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,25 +9,22 @@ from typing import Final
 
 from lcm.model.capacity import DIMENSIONS, Amount
 
-LEVELS: Final = 64
+LEVELS: Final = 32
 """The level of what is just full."""
 
-MOST_LEVEL: Final = 127
-
-_LANE: Final = 64
-_FULL: Final = 46
-_STEP: Final = 40
+LANE: Final = 64
+_FULL: Final = 45
+STEP: Final = 40
 _MOST_CAPACITY: Final = 2**47
 _MOST_NEED: Final = 2**52
 """A need beyond this fits nowhere, and two thousand of them still stay below a lane's guard bit."""
 
-_SHIFTS: Final = tuple(_LANE * number for number in range(len(DIMENSIONS)))
-GUARD: Final = sum(1 << shift + _LANE - 1 for shift in _SHIFTS)
+_SHIFTS: Final = tuple(LANE * number for number in range(len(DIMENSIONS)))
+GUARD: Final = sum(1 << shift + LANE - 1 for shift in _SHIFTS)
 """The top bit of each lane: it is borrowed from where more is taken than there is."""
 
-_BYTES: Final = _LANE * len(DIMENSIONS) // 8
-_LEVEL_BYTES: Final = slice(_STEP // 8, None, _LANE // 8)
-_CLAMPED: Final = bytes(min(level, MOST_LEVEL) for level in range(256))
+_BYTES: Final = LANE * len(DIMENSIONS) // 8
+_LEVEL_BYTES: Final = slice(STEP // 8, None, LANE // 8)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +63,7 @@ class Lanes:
 
     def unpack(self, packed: int) -> Amount:
         """Give back the amount that was packed."""
-        lanes = (packed >> shift & (1 << _LANE) - 1 for shift in _SHIFTS)
+        lanes = (packed >> shift & (1 << LANE) - 1 for shift in _SHIFTS)
         factors = (factor >> shift for factor, shift in zip(self._factors, _SHIFTS, strict=True))
         return Amount(**{n: lane // factor for n, lane, factor in zip(DIMENSIONS, lanes, factors, strict=True)})
 
@@ -84,13 +81,13 @@ def within(need: Amount, room: Amount) -> bool:
 
 
 def levels(packed: int) -> bytes:
-    """Tell for each dimension how many 64ths of the capacity are used; at most 127."""
-    return packed.to_bytes(_BYTES, "little")[_LEVEL_BYTES].translate(_CLAMPED)
+    """Tell for each dimension how many 32nds of the capacity are used; beyond 255 of them it begins anew."""
+    return packed.to_bytes(_BYTES, "little")[_LEVEL_BYTES]
 
 
 def short_of(room: int) -> list[str]:
     """Name the dimensions in which a packed room went below nothing."""
-    return [name for name, shift in zip(DIMENSIONS, _SHIFTS, strict=True) if not room >> shift + _LANE - 1 & 1]
+    return [name for name, shift in zip(DIMENSIONS, _SHIFTS, strict=True) if not room >> shift + LANE - 1 & 1]
 
 
 def micros(moment: datetime) -> int:

@@ -1,4 +1,4 @@
-"""One place of the fleet with all that is held on it, and a sample of it at every hour for the shelf to search."""
+"""One place of the fleet with all that is held on it, and a sample of it at every half hour for the shelf to search."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,13 +9,14 @@ from lcm.placement.timeline import BEGINNING, Timeline
 if TYPE_CHECKING:
     from lcm.placement.shelf import Shelf
 
-HOUR: Final = 15 * 60 * 1_000_000
-MOST_HOURS: Final = 48
-"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway."""
+TICK: Final = 30 * 60 * 1_000_000
+MOST_TICKS: Final = 96
+"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; whoever
+holds something for longer does well to hold it anew from time to time."""
 
 
 class Line:
-    """A place, its timeline, and at each hour what is used: packed, and as the shelf's rows tell it."""
+    """A place, its timeline, and at each half hour what is used, packed."""
 
     __slots__ = ("held", "lanes", "place", "samples", "shelf", "slot", "timeline", "usable")
 
@@ -24,8 +25,8 @@ class Line:
         self.shelf = shelf
         self.lanes = lanes
         self.timeline = Timeline(lanes.top)
-        self.samples: dict[int, tuple[int, bytes]] = {}
-        self.held: dict[str, tuple[Held, int]] = {}
+        self.samples: dict[int, int] = {}
+        self.held: dict[str, tuple[Held, int, int, int]] = {}
         self.usable = BEGINNING
         self.slot = 0
 
@@ -35,7 +36,8 @@ def accepts(place: Place) -> bool:
     return not place.closed or (place.closed == BOOTING and place.usable_at is not None)
 
 
-def hours(start: int, end: int) -> range:
-    """Give the full hours that lie within [start, end)."""
-    first = -(-start // HOUR)
-    return range(first, max(first, min(-(-end // HOUR), first + MOST_HOURS)))
+def ticks(start: int, end: int, since: int = 0) -> range:
+    """Give the half hours that lie within [start, end), from the one numbered `since` on."""
+    first = -(-start // TICK)
+    last = max(first, min(-(-end // TICK), first + MOST_TICKS))
+    return range(min(max(first, since), last), last)

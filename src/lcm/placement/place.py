@@ -4,7 +4,7 @@ The scheduler and the preview call `place`; nothing is held by it. Several decis
 before the next is made, or they all choose the same place.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -33,20 +33,19 @@ class Placement(NamedTuple):
 def place(fleet: Fleet, request: Request, strategy: str = BIN_PACK, *, number: int = 0) -> Placement:
     """Decide about one request. RoundRobin takes its turn from `number`, Random the number drawn."""
     ask = Ask(request)
-    shelves = fleet.shelves(request)
-    choice = _chosen(strategy, [shelf for shelf in shelves if not shelf.kind.seat], ask, number)
+    choice = _chosen(strategy, fleet.shelves(seats=False), ask, number)
     if choice.line is not None:
         return _assign(choice.line, strategy, choice, request)
-    return _not_now(fleet, ask, shelves)
+    return _not_now(fleet, ask)
 
 
 def _chosen(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Choice:
     preferred = ask.request.region_preferred
     if preferred is not None:
-        near = choose(strategy, [shelf for shelf in shelves if shelf.kind.region == preferred], ask, number)
+        near = choose(strategy, shelves, ask, region=preferred, number=number)
         if near.line is not None:
             return near
-    return choose(strategy, shelves, ask, number)
+    return choose(strategy, shelves, ask, region=None, number=number)
 
 
 def _assign(line: Line, strategy: str, choice: Choice, request: Request) -> Placement:
@@ -60,9 +59,9 @@ def _assign(line: Line, strategy: str, choice: Choice, request: Request) -> Plac
     return Placement(decision, line.place, request.claim.start)
 
 
-def _not_now(fleet: Fleet, ask: Ask, shelves: Sequence[Shelf]) -> Placement:
-    workers = _soonest(ask, _of(shelves, seats=False))
-    seat = _soonest(ask, _of(shelves, seats=True))
+def _not_now(fleet: Fleet, ask: Ask) -> Placement:
+    workers = _soonest(ask, fleet.shelves(seats=False))
+    seat = _soonest(ask, fleet.shelves(seats=True))
     if seat and not (workers and workers[0] <= seat[0]):
         return _scale_up(fleet, ask, *seat)
     return _wait(fleet, ask, workers)
@@ -80,7 +79,7 @@ def _scale_up(fleet: Fleet, ask: Ask, at: datetime, line: Line) -> Placement:
 
 
 def _wait(fleet: Fleet, ask: Ask, found: tuple[datetime, Line] | None) -> Placement:
-    reason = "no place fits it at its time" if ask.request.movable is False else "no place will ever fit it"
+    reason = "no open place will ever fit it" if ask.request.movable else "no open place fits it at its time"
     if found is not None:
         reason = f"{found[1].place.name} will fit it at {clock(found[0])}"
     decision = SchedulingDecision(
@@ -103,11 +102,8 @@ def rejections(fleet: Fleet, ask: Ask) -> tuple[Rejection, ...]:
     return tuple(Rejection(filter=name, count=counts[name], examples=tuple(examples[name])) for name in counts)
 
 
-def _of(shelves: Sequence[Shelf], *, seats: bool) -> Iterator[Line]:
-    return (line for shelf in shelves if shelf.kind.seat is seats for line in shelf.lines)
-
-
-def _soonest(ask: Ask, lines: Iterable[Line]) -> tuple[datetime, Line] | None:
+def _soonest(ask: Ask, shelves: Sequence[Shelf]) -> tuple[datetime, Line] | None:
+    lines = (line for shelf in shelves for line in shelf.of(shelf.open_to(ask.request)))
     moments = ((ask.earliest(line), line) for line in lines)
     asked = ask.request.claim.start
     found = [(at, line) for at, line in moments if at is not None and (ask.request.movable or at == asked)]

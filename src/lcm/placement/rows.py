@@ -1,50 +1,55 @@
-"""How full all places of a shelf are at one hour: whole numbers in which every place has one bit.
+"""How full all places of a shelf are at one half hour: whole numbers in which every place has one bit.
 
-The levels of CPU and memory and the fullness, which is the greater of both in sixteenths, are kept as binary numbers: a
-mask per digit. The other dimensions seldom run out, so a mask per step tells only who has used up that much of them.
-The shelf keeps a row per hour.
+The levels of CPU and memory are kept as binary numbers, a mask per digit. The other dimensions seldom run out, so for
+them a mask per step tells who has used up that much. The shelf keeps a row per half hour. No row ever counts a place as
+fuller than it is: who is above a limit here surely does not fit, the others are asked.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
-from lcm.placement.lanes import LEVELS, MOST_LEVEL, levels
+from lcm.model.capacity import DIMENSIONS
+from lcm.placement.lanes import LANE, STEP, levels
 
 Row = list[int]
 
-_DIGITS: Final = MOST_LEVEL.bit_length()
+_DIGITS: Final = 6
+_MOST: Final = (1 << _DIGITS) - 1
 _CPU: Final = 0
 _MEMORY: Final = _CPU + _DIGITS
-_FULLNESS: Final = _MEMORY + _DIGITS
-_FULLNESS_DIGITS: Final = 5
-FULLEST: Final = (1 << _FULLNESS_DIGITS) - 1
+_SCARCE: Final = _MEMORY + _DIGITS
 _STEPS: Final = 6
-_SCARCE: Final = _FULLNESS + _FULLNESS_DIGITS
-_OTHERS: Final = 4
+_OTHERS: Final = len(DIMENSIONS) - 2
 BUSY: Final = _SCARCE + _OTHERS * _STEPS
-_SCARCE_FROM: Final = 48
+_ANY_SCARCE: Final = BUSY + 1
+_SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
-    0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 4, _STEPS - 1) for level in range(256)
+    0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
 )
-UNUSED: Final = (0, bytes(3 + _OTHERS))
-"""A sample of a place of which nothing is used."""
+_HALF_USED: Final = sum(15 << LANE * number + STEP + 4 for number in range(2, len(DIMENSIONS)))
+"""The bits of a packed amount of which some are set wherever a dimension but CPU and memory may be scarce."""
+
+FULLEST: Final = 31
+_CPU_LEVEL: Final = STEP
+_MEMORY_LEVEL: Final = STEP + LANE
 
 
 def _flips(base: int) -> list[tuple[int, ...]]:
-    return [tuple(base + digit for digit in range(_DIGITS) if change >> digit & 1) for change in range(MOST_LEVEL + 1)]
+    return [tuple(base + digit for digit in range(_DIGITS) if change >> digit & 1) for change in range(1 << _DIGITS)]
 
 
-def _above(base: int) -> list[tuple[tuple[int, bool], ...]]:
+def _steps_above(base: int) -> list[tuple[tuple[int, bool], ...]]:
     """For each level the digits, lowest first, by which a greater one is told, and whether both must be set."""
-    steps = ([(base + digit, bool(level >> digit & 1)) for digit in range(_DIGITS)] for level in range(MOST_LEVEL + 1))
-    return [
-        tuple(several[next((n for n, (_, both) in enumerate(several) if not both), _DIGITS) :]) for several in steps
-    ]
+    whole = [[(base + digit, bool(level >> digit & 1)) for digit in range(_DIGITS)] for level in range(1 << _DIGITS)]
+    starts = [next((n for n, (_, both) in enumerate(one) if not both), _DIGITS) for one in whole]
+    return [tuple(one[start:]) for one, start in zip(whole, starts, strict=True)]
 
 
-_CPU_FLIPS, _MEMORY_FLIPS, _FULLNESS_FLIPS = _flips(_CPU), _flips(_MEMORY), _flips(_FULLNESS)
-_CPU_ABOVE, _MEMORY_ABOVE = _above(_CPU), _above(_MEMORY)
-_FULLNESS_FROM_TOP: Final = tuple(range(_FULLNESS + _FULLNESS_DIGITS - 1, _FULLNESS - 1, -1))
+_CPU_FLIPS, _MEMORY_FLIPS = _flips(_CPU), _flips(_MEMORY)
+_CPU_ABOVE, _MEMORY_ABOVE = _steps_above(_CPU), _steps_above(_MEMORY)
+_CPU_FROM_TOP: Final = tuple(range(_CPU + _DIGITS - 1, _CPU, -1))
+_MEMORY_FROM_TOP: Final = tuple(range(_MEMORY + _DIGITS - 1, _MEMORY, -1))
 
 
 class Limits(NamedTuple):
@@ -56,58 +61,67 @@ class Limits(NamedTuple):
 
 
 def new_row() -> Row:
-    """Make the row of an hour in which nothing is used."""
-    return [0] * (BUSY + 1)
+    """Make the row of a half hour in which nothing is used."""
+    return [0] * (_ANY_SCARCE + 1)
 
 
-def told(packed: int) -> bytes:
-    """Tell what is used the way rows do: CPU, memory, fullness, and the scarcity of the others."""
-    found = levels(packed)
-    cpu, memory = found[0], found[1]
-    return bytes((cpu, memory, (max(memory, cpu)) >> 2)) + found[2:].translate(_SCARCITY)
+def fullness(used: int) -> int:
+    """Tell how full a place is: the greater of its CPU and memory in sixteenths, at most 31."""
+    told = levels(used)
+    return max(told[0] & _MOST, told[1] & _MOST) >> 1
 
 
-def flip(row: Row, before: bytes, after: bytes, bit: int) -> None:
-    """Change one place's bits from what was told before to what is told now."""
-    for number in _CPU_FLIPS[before[0] ^ after[0]]:
+def flip(row: Row, bit: int, before: int, after: int) -> None:
+    """Change one place's levels from one packed amount to another."""
+    changed = before ^ after
+    for number in _CPU_FLIPS[changed >> _CPU_LEVEL & _MOST]:
         row[number] ^= bit
-    for number in _MEMORY_FLIPS[before[1] ^ after[1]]:
+    for number in _MEMORY_FLIPS[changed >> _MEMORY_LEVEL & _MOST]:
         row[number] ^= bit
-    for number in _FULLNESS_FLIPS[before[2] ^ after[2]]:
-        row[number] ^= bit
-    if before[3:] != after[3:]:
-        _flip_steps(row, before[3:], after[3:], bit)
+    if (before | after) & _HALF_USED:
+        _flip_scarce(row, bit, levels(before)[2:], levels(after)[2:])
 
 
 def limits(highest: bytes) -> Limits:
     """Say what to ask for, given the highest level of each dimension at which something could fit."""
-    steps = enumerate(highest[2:].translate(_SCARCITY))
-    others = tuple(_SCARCE + _STEPS * number + step + 1 for number, step in steps if step + 1 < _STEPS)
-    return Limits(_CPU_ABOVE[highest[0]], _MEMORY_ABOVE[highest[1]], others)
+    others = _others_above(highest[2:].translate(_SCARCITY))
+    return Limits(_CPU_ABOVE[min(highest[0], _MOST)], _MEMORY_ABOVE[min(highest[1], _MOST)], others)
 
 
-def above(row: Row, limit: Limits) -> int:
-    """Give the places that are above a limit in any dimension."""
-    cpu = memory = others = 0
-    for number, both in limit.cpu:
-        cpu = cpu & row[number] if both else cpu | row[number]
-    for number, both in limit.memory:
-        memory = memory & row[number] if both else memory | row[number]
-    for number in limit.others:
-        others |= row[number]
-    return cpu | memory | others
+@cache
+def _others_above(scarcity: bytes) -> tuple[int, ...]:
+    steps = enumerate(scarcity)
+    return tuple(_SCARCE + _STEPS * number + step + 1 for number, step in steps if step + 1 < _STEPS)
+
+
+def above(rows: Iterable[Row], limit: Limits) -> int:
+    """Give the places that are above a limit in any dimension, in any of these rows."""
+    on_cpu, on_memory, on_others = limit
+    found = 0
+    for row in rows:
+        cpu = memory = 0
+        for number, both in on_cpu:
+            cpu = cpu & row[number] if both else cpu | row[number]
+        for number, both in on_memory:
+            memory = memory & row[number] if both else memory | row[number]
+        found |= cpu | memory
+        if row[_ANY_SCARCE]:
+            for number in on_others:
+                found |= row[number]
+    return found
 
 
 def by_fullness(row: Row | None, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
     while mask and row is not None:
-        fullness, found = 0, mask
-        for number in _FULLNESS_FROM_TOP:
-            higher = found & row[number]
-            fullness = fullness << 1 | bool(higher)
-            found = higher or found
-        yield fullness, found
-        mask ^= found
+        level, fullest = _highest(row, mask, _CPU_FROM_TOP)
+        on_memory, most = _highest(row, mask, _MEMORY_FROM_TOP)
+        if on_memory == level:
+            fullest |= most
+        elif on_memory > level:
+            level, fullest = on_memory, most
+        yield level, fullest
+        mask ^= fullest
     if mask:
         yield 0, mask
 
@@ -119,10 +133,23 @@ def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int
         carry = one
         for place, digit in enumerate(digits):
             digits[place], carry = digit ^ carry, digit & carry
+            if not carry:
+                break
     for count in range(1, most + 1):
         found = _equal(mask, digits, count)
         if found:
             yield count, found
+
+
+def _highest(row: Row, mask: int, from_top: Sequence[int]) -> tuple[int, int]:
+    level = 0
+    for number in from_top:
+        higher = mask & row[number]
+        level <<= 1
+        if higher:
+            level += 1
+            mask = higher
+    return level, mask
 
 
 def _equal(mask: int, digits: Sequence[int], count: int) -> int:
@@ -131,12 +158,10 @@ def _equal(mask: int, digits: Sequence[int], count: int) -> int:
     return mask
 
 
-def _flip_steps(row: Row, before: bytes, after: bytes, bit: int) -> None:
+def _flip_scarce(row: Row, bit: int, before: bytes, after: bytes) -> None:
     base = _SCARCE + 1
-    for old, new in zip(before, after, strict=True):
+    for old, new in zip(before.translate(_SCARCITY), after.translate(_SCARCITY), strict=True):
         for number in range(base + min(old, new), base + max(old, new)):
             row[number] ^= bit
         base += _STEPS
-
-
-assert LEVELS >> 2 <= FULLEST
+    row[_ANY_SCARCE] = any(row[_SCARCE:BUSY])

@@ -137,3 +137,31 @@ def closed_rejection(place: Place, request: Request) -> tuple[str, str] | None:
 def _first(filters: Mapping[str, Filter], place: Place, request: Request) -> tuple[str, str] | None:
     answers = ((name, rejects(place, request)) for name, rejects in filters.items())
     return next(((name, reason) for name, reason in answers if reason is not None), None)
+
+
+def kind_of(place: Place) -> object:
+    """Give what the static filters look at in a place."""
+    return (
+        place.region,
+        place.track,
+        place.lab_types,
+        place.licence,
+        place.licensed,
+        place.version,
+        place.node_definitions,
+        place.seat,
+    )
+
+
+def asked_of(request: Request) -> object:
+    """Give what the static filters look at in a request."""
+    return (
+        request.lab_type,
+        request.affinity,
+        request.track,
+        request.region_required,
+        request.cml_version_min,
+        request.cml_version_max,
+        request.node_definitions,
+        request.require_licensed,
+    )

@@ -4,14 +4,15 @@ A score is a pure function of a place's line and what is asked, from 0 to 1, mor
 sorts first. RoundRobin and Random score nothing: they choose by turn and by a number drawn outside.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lcm.model.capacity import Amount, utilization
 from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.lanes import within
-from lcm.placement.line import Line
+from lcm.placement.line import TICK, Line
+from lcm.placement.rows import fullness
 from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
@@ -20,6 +21,7 @@ Score = Callable[[Line, Ask], float]
 BIN_PACK: Final = "BinPack"
 _BUSY: Final = 0.8
 _MANY_LABS: Final = 15
+
 _WEIGHTS: Final = {
     "has capacity": 0.4,
     "few labs": 0.2,
@@ -41,10 +43,9 @@ class Choice(NamedTuple):
 
 def bin_pack(line: Line, ask: Ask) -> float:
     """Prefer a place that runs anyway in all of the slot, then the fuller at its start, then one that ends with it."""
-    idle = sum(hour not in line.samples for hour in ask.span)
-    first = line.samples.get(ask.span.start)
+    idle = sum(tick not in line.samples for tick in ask.span)
     together = ask.span.stop not in line.samples
-    return pack_score(idle, len(ask.span), first[1][2] if first else 0, together=together)
+    return pack_score(idle, len(ask.span), fullness(line.samples.get(ask.span.start, 0)), together=together)
 
 
 def best_fit(line: Line, ask: Ask) -> float:
@@ -85,33 +86,59 @@ STRATEGIES: Final = (*SCORES, *sorted(BY_NUMBER))
 """What SCHEDULER_STRATEGY may say."""
 
 
-def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Choice:
-    """Choose among the places of these shelves; `number` is the turn or the number drawn."""
-    large = [shelf for shelf in shelves if within(ask.need, shelf.size)]
+def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | None, number: int) -> Choice:
+    """Choose among the places of these shelves, of a region if one is given; `number` is the turn or that drawn."""
+    found = [_Found(shelf, ask, region) for shelf in shelves if within(ask.need, shelf.size)]
     if strategy == BIN_PACK:
-        return _pack(large, ask)
-    lines = sorted(_fitting(large, ask), key=lambda line: line.place.id)
+        return _pack(found, ask)
+    lines = [line for one in found for line in one.shelf.of(one.mask) if ask.fits(line)]
     if not lines:
         return Choice(None, None, 0)
+    lines.sort(key=lambda line: line.place.id)
     if strategy in BY_NUMBER:
         return Choice(lines[number % len(lines)], None, len(lines))
     score, line = max(((SCORES[strategy](line, ask), line) for line in lines), key=lambda scored: scored[0])
     return Choice(line, score, len(lines))
 
 
-def _pack(shelves: Sequence[Shelf], ask: Ask) -> Choice:
+class _Found:
+    """The places of a shelf that may take what is asked."""
+
+    __slots__ = ("limit", "mask", "shelf")
+
+    def __init__(self, shelf: Shelf, ask: Ask, region: str | None) -> None:
+        self.shelf = shelf
+        self.limit = shelf.limits(ask.need)
+        mask = shelf.open_to(ask.request)
+        if region is not None:
+            mask &= shelf.in_region(region)
+        self.mask = shelf.possible(mask, self.limit, ask.span)
+
+    def best(self, ask: Ask) -> tuple[Line | None, float, int]:
+        """Find the best to pack into among those that had room shortly before as well, else among the others.
+
+        Before its first half hour a claim meets others that no sample shows. Going by score alone would be exact, but
+        in a large fleet hundreds may be too full just then, and a place a little less full is as good.
+        """
+        asked = 0
+        free = self.shelf.possible(self.mask, self.limit, range(ask.start // TICK, ask.span.start))
+        for mask in (free, self.mask ^ free):
+            for score, alike in self.shelf.ranked(mask, ask.span):
+                for line in self.shelf.of(alike):
+                    asked += 1
+                    if ask.fits(line):
+                        return line, score, asked
+        return None, 0.0, asked
+
+
+def _pack(found: Sequence[_Found], ask: Ask) -> Choice:
     best, best_score, looked = None, -1.0, 0
-    for shelf in shelves:
-        line, score, asked = shelf.fullest(ask.need, ask.span, ask.fits)
+    for one in found:
+        line, score, asked = one.best(ask)
         looked += asked
-        if line and (best is None or (-score, line.place.id) < (-best_score, best.place.id)):
+        if line and (-score, line.place.id) < (-best_score, best.place.id if best else ""):
             best, best_score = line, score
     return Choice(best, None if best is None else best_score, looked)
-
-
-def _fitting(shelves: Sequence[Shelf], ask: Ask) -> Iterator[Line]:
-    for shelf in shelves:
-        yield from (line for line in shelf.of(shelf.possible(ask.need, ask.span)) if ask.fits(line))
 
 
 def _used(line: Line, ask: Ask) -> Amount:

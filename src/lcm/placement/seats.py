@@ -8,10 +8,11 @@ store's word and is taken as it is, even if it is too much.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from lcm.model.capacity import DIMENSIONS, Amount, Claim
-from lcm.placement.lanes import Lanes, micros
+from lcm.placement.lanes import GUARD, Lanes, micros
 from lcm.placement.request import Held
 from lcm.placement.timeline import BEGINNING, Timeline
 
@@ -50,6 +51,20 @@ class Seat:
         """Say how much is claimed at a moment."""
         return self.lanes.unpack(self.timeline.at(moment))
 
+    def latest(self, not_after: int, length: int, need: Amount) -> int | None:
+        """Find the last moment from which a need fits for so long, not after one; None when it never does."""
+        if not need.within(self.capacity):
+            return None
+        timeline, packed = self.timeline, self.packed(need)
+        start = not_after
+        for place in range(bisect_left(timeline.moments, not_after + length) - 1, -1, -1):
+            begin = timeline.moments[place]
+            if (timeline.top - packed - timeline.levels[place]) & GUARD != GUARD:
+                start = min(start, begin - length)
+            if begin <= start:
+                break
+        return start
+
     def idle(self, span: Span) -> Iterator[Span]:
         """Give the times without any claim that meet a span, each as long as it is."""
         moments, levels = self.timeline.moments, self.timeline.levels
@@ -63,10 +78,11 @@ class Seats:
     """The seats of one pool, numbered from 1. Not for several threads.
 
     `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`. The first
-    `standing` seats always have a worker. `opening` counts over time how many of the others must have one.
+    `standing` seats always have a worker. `opening` counts over time how many of the others must have one, and `time`
+    adds up for how many microseconds.
     """
 
-    __slots__ = ("_seats", "capacity", "keep", "lead", "opening", "standing")
+    __slots__ = ("_seats", "_sums", "capacity", "keep", "lead", "opening", "standing", "time")
 
     def __init__(
         self,
@@ -83,6 +99,8 @@ class Seats:
         self.keep = keep // _MICROSECOND
         self.standing = standing
         self.opening = Timeline(0)
+        self.time = 0
+        self._sums: dict[Span, int] = {}
         own = smaller or {}
         self._seats = {number: Seat(least(capacity, own.get(number, capacity))) for number in range(1, size + 1)}
 
@@ -136,6 +154,17 @@ class Seats:
             pieces += [Span(start, end)] if level else self._kept(Span(start, end))
         return joined(pieces)
 
+    def running(self, span: Span) -> int:
+        """Add up how long the workers run during a span for their claims; those of standing seats are not counted."""
+        if span not in self._sums:
+            moments, levels = self.opening.moments, self.opening.levels
+            first, last = bisect_right(moments, span.start) - 1, bisect_left(moments, span.end)
+            edges = pairwise((span.start, *moments[first + 1 : last], span.end))
+            self._sums[span] = sum(
+                level * (end - start) for (start, end), level in zip(edges, levels[first:last], strict=True)
+            )
+        return self._sums[span]
+
     def _added_in(self, idle: Span, span: Span) -> Iterator[Span]:
         """Give what of an idle time must run once a claim covers a part of it: never less than had to before."""
         ran = self._kept(idle)
@@ -155,8 +184,10 @@ class Seats:
         return [Span(idle.end - self.lead, idle.end)] if self.lead else []
 
     def _count(self, number: int, span: Span, sign: int) -> None:
+        self._sums.clear()
         for piece in self.added(number, span):
             self.opening.add(*piece, sign)
+            self.time += sign * (piece.end - piece.start)
 
 
 def span_of(claim: Claim) -> Span:

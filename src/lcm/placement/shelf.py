@@ -1,8 +1,9 @@
-"""Places that are alike but for their claims, searched for the fullest that fits without going through all.
+"""Places of about one size, searched for the fullest that fits without going through all.
 
-A few `|` and `&` of the rows of the claim's hours leave the places that could take it, and then the best of those;
-whether one really can is asked of its timeline. A place's bit stands the higher the earlier its id sorts, so that ties
-go to the first id. The fleet keeps a shelf per kind of place.
+Every place has one bit. A few `|` and `&` of the rows of a claim's half hours leave the places that could take it, and
+then the best of those; whether one really can is asked of its timeline. A place's bit stands the higher the earlier its
+id sorts, so that ties go to the first id. Places whose other facts are the same too are of one kind: filters are asked
+once per kind, and the answer is remembered as a mask. The fleet keeps the shelves.
 """
 
 from bisect import bisect_left
@@ -12,30 +13,46 @@ from typing import Final
 
 from lcm.model.capacity import Amount
 from lcm.placement.lanes import Lanes
-from lcm.placement.line import Line, accepts, hours
-from lcm.placement.request import Place
-from lcm.placement.rows import BUSY, FULLEST, UNUSED, Row, above, by_count, by_fullness, flip, limits, new_row, told
+from lcm.placement.line import Line, accepts, ticks
+from lcm.placement.request import Place, Request
+from lcm.placement.rows import (
+    BUSY,
+    FULLEST,
+    Limits,
+    Row,
+    above,
+    by_count,
+    by_fullness,
+    flip,
+    limits,
+    new_row,
+)
+from lcm.placement.rules import asked_of, kind_of, static_rejection
 
 _BY_ID: Final = attrgetter("place.id")
+_MOST_REMEMBERED: Final = 1000
 
 
 def pack_score(idle: int, looked: int, fullness: int, *, together: bool) -> float:
-    """Score a place from 0 to 1: first by how few idle hours it fills, then by fullness, then by a common end."""
+    """Score a place from 0 to 1: first by how little idle time it fills, then by fullness, then by a common end."""
     return (looked - idle + (2 * fullness + together) / (2 * FULLEST + 2)) / (looked + 1)
 
 
 class Shelf:
-    """Places of one kind. `size` is at least as large as the capacity of each."""
+    """Workers, or seats, none of which is larger than `size`."""
 
-    __slots__ = ("_lanes", "accepting", "kind", "lines", "rows", "size")
+    __slots__ = ("_accepting", "_kinds", "_lanes", "_open_to", "_rows", "_since", "lines", "seats", "size")
 
-    def __init__(self, kind: Place, size: Amount) -> None:
-        self.kind = kind
+    def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
+        self.seats = seats
         self.lines: list[Line] = []
-        self.rows: dict[int, Row] = {}
-        self.accepting = 0
         self._lanes = Lanes(size)
+        self._rows: dict[int, Row] = {}
+        self._kinds: dict[object, tuple[Place, int]] = {}
+        self._accepting = 0
+        self._since = since
+        self._open_to: dict[object, int] = {}
 
     def insert(self, line: Line) -> None:
         """Take a place in, without what it holds."""
@@ -45,6 +62,7 @@ class Shelf:
         for before in self.lines[:place]:
             before.slot += 1
         self._move_bits(lambda mask: mask >> slot << slot + 1 | mask & (1 << slot) - 1)
+        self.mark(line, line.place)
 
     def remove(self, line: Line) -> None:
         """Take a place out, which holds nothing any more."""
@@ -55,53 +73,75 @@ class Shelf:
             before.slot -= 1
         self._move_bits(lambda mask: mask >> slot + 1 << slot | mask & (1 << slot) - 1)
 
-    def mark(self, line: Line) -> None:
-        """Note whether a place accepts anything."""
+    def mark(self, line: Line, place: Place) -> None:
+        """Note what a place is now: whether it accepts anything, and its kind."""
         bit = 1 << line.slot
-        if bool(self.accepting & bit) is not accepts(line.place):
-            self.accepting ^= bit
+        self._unmark(line)
+        line.place = place
+        known, mask = self._kinds.get(kind_of(place), (place, 0))
+        self._kinds[kind_of(place)] = known, mask | bit
+        if accepts(place):
+            self._accepting |= bit
+        self._open_to.clear()
 
     def shift(self, line: Line, start: int, end: int, need: int) -> None:
         """Note that a place uses so much more, or less, during [start, end)."""
         bit = 1 << line.slot
-        samples, rows = line.samples, self.rows
-        for hour in hours(start, end):
-            used, before = samples.get(hour, UNUSED)
-            row = rows.get(hour)
+        samples, rows = line.samples, self._rows
+        for tick in ticks(start, end, self._since):
+            used = samples.get(tick, 0)
+            row = rows.get(tick)
             if row is None:
-                row = rows[hour] = new_row()
-            now = used + need
-            after = told(now)
-            if before != after:
-                flip(row, before, after, bit)
-            if not (used and now):
-                row[BUSY] ^= bit * (used != now)
-            samples[hour] = now, after
+                row = rows[tick] = new_row()
+            samples[tick] = now = used + need
+            flip(row, bit, used, now)
+            if not used:
+                row[BUSY] |= bit
             if not now:
-                self._forget(line, hour)
+                self._forget(line, tick)
 
-    def possible(self, need: Amount, span: range) -> int:
-        """Give the places that no sample rules out, among those that accept anything."""
-        limit = limits(self._lanes.highest_levels(need))
-        full, rows = 0, self.rows
-        for hour in span:
-            if hour in rows:
-                full |= above(rows[hour], limit)
-        return self.accepting ^ (self.accepting & full)
+    def advance(self, since: int) -> None:
+        """Forget the samples of the half hours before this one."""
+        self._since = since
+        for tick in [tick for tick in self._rows if tick < since]:
+            for line in self.of(self._rows.pop(tick)[BUSY]):
+                del line.samples[tick]
 
-    def fullest(self, need: Amount, span: range, fits: Callable[[Line], bool]) -> tuple[Line | None, float, int]:
-        """Find the place that scores best for packing, its score, and how many were asked whether they fit."""
-        asked = 0
+    def open_to(self, request: Request) -> int:
+        """Give the places that accept sessions and whose kind a request may go to."""
+        asked = asked_of(request)
+        found = self._open_to.get(asked)
+        if found is None:
+            if len(self._open_to) >= _MOST_REMEMBERED:
+                self._open_to.clear()
+            masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
+            found = self._open_to[asked] = self._accepting & sum(masks)
+        return found
+
+    def in_region(self, region: str) -> int:
+        """Give the places in a region."""
+        return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
+
+    def limits(self, need: Amount) -> Limits:
+        """Say how full a place may be at most to have room for a need, which is within `size`."""
+        return limits(self._lanes.highest_levels(need))
+
+    def possible(self, mask: int, limit: Limits, span: range) -> int:
+        """Give those of the places that no sample of these half hours rules out."""
+        rows = self._rows
+        return mask ^ (mask & above([rows[tick] for tick in span if tick in rows], limit))
+
+    def ranked(self, mask: int, span: range) -> Iterator[tuple[float, int]]:
+        """Tell places apart by their score for packing a claim of these half hours, the best first."""
+        looked = len(span)
         after = self._busy(span.stop)
-        for idle, group in self._by_idle_hours(self.possible(need, span), span):
-            for fullness, alike in by_fullness(self.rows.get(span.start), group):
+        for idle, group in self._by_idle_time(mask, span):
+            for fullness, alike in by_fullness(self._rows.get(span.start), group):
                 staying = alike & after
-                for together, mask in ((True, alike ^ staying), (False, staying)):
-                    for line in self.of(mask):
-                        asked += 1
-                        if fits(line):
-                            return line, pack_score(idle, len(span), fullness, together=together), asked
-        return None, 0.0, asked
+                if alike != staying:
+                    yield pack_score(idle, looked, fullness, together=True), alike ^ staying
+                if staying:
+                    yield pack_score(idle, looked, fullness, together=False), staying
 
     def of(self, mask: int) -> Iterator[Line]:
         """Give the places of a mask in the order of their ids."""
@@ -110,27 +150,38 @@ class Shelf:
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
 
-    def _by_idle_hours(self, mask: int, span: range) -> Iterator[tuple[int, int]]:
-        warm = mask
-        for hour in span:
-            warm &= self._busy(hour)
+    def _by_idle_time(self, mask: int, span: range) -> Iterator[tuple[int, int]]:
+        warm, rows = mask, self._rows
+        for tick in span:
+            warm = warm & rows[tick][BUSY] if tick in rows else 0
         if warm:
             yield 0, warm
         cold = mask ^ warm
         if cold:
-            idle = (cold ^ (cold & self._busy(hour)) for hour in span)
+            idle = (cold ^ (cold & self._busy(tick)) for tick in span)
             yield from by_count(cold, idle, len(span))
 
-    def _busy(self, hour: int) -> int:
-        row = self.rows.get(hour)
+    def _busy(self, tick: int) -> int:
+        row = self._rows.get(tick)
         return row[BUSY] if row else 0
 
-    def _forget(self, line: Line, hour: int) -> None:
-        del line.samples[hour]
-        if not self.rows[hour][BUSY]:
-            del self.rows[hour]
+    def _forget(self, line: Line, tick: int) -> None:
+        del line.samples[tick]
+        row = self._rows[tick]
+        row[BUSY] ^= 1 << line.slot
+        if not row[BUSY]:
+            del self._rows[tick]
+
+    def _unmark(self, line: Line) -> None:
+        keep = ~(1 << line.slot)
+        self._accepting &= keep
+        kept = ((key, kind, mask & keep) for key, (kind, mask) in self._kinds.items())
+        self._kinds = {key: (kind, mask) for key, kind, mask in kept if mask}
 
     def _move_bits(self, moved: Callable[[int], int]) -> None:
-        self.accepting = moved(self.accepting)
-        for row in self.rows.values():
-            row[:] = [moved(mask) if mask else 0 for mask in row]
+        self._open_to.clear()
+        self._accepting = moved(self._accepting)
+        kinds = ((key, kind, moved(mask)) for key, (kind, mask) in self._kinds.items())
+        self._kinds = {key: (kind, mask) for key, kind, mask in kinds if mask}
+        for row in self._rows.values():
+            row[: BUSY + 1] = [moved(mask) if mask else 0 for mask in row[: BUSY + 1]]

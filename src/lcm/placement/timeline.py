@@ -38,13 +38,18 @@ class Timeline:
 
     def fits(self, start: int, end: int, need: int) -> bool:
         """Tell whether a need fits at every moment of [start, end)."""
-        return self.misfit(start, end, need) is None
+        room = self.top - need
+        moments = self.moments
+        for level in self.levels[bisect_right(moments, start) - 1 : bisect_left(moments, end)]:
+            if (room - level) & GUARD != GUARD:
+                return False
+        return room & GUARD == GUARD
 
     def misfit(self, start: int, end: int, need: int) -> int | None:
         """Find the first moment of [start, end) at which a need does not fit."""
-        if start >= end:
-            return None if (self.top - need) & GUARD == GUARD else start
         room = self.top - need
+        if room & GUARD != GUARD:
+            return start
         moments = self.moments
         place = bisect_right(moments, start) - 1
         for level in self.levels[place : bisect_left(moments, end)]:
@@ -56,6 +61,8 @@ class Timeline:
     def earliest(self, not_before: int, length: int, need: int) -> int | None:
         """Find the first moment from which a need fits for so long; None when it never does."""
         room = self.top - need
+        if room & GUARD != GUARD:
+            return None
         start: int | None = not_before
         for place in range(bisect_right(self.moments, not_before) - 1, len(self.moments)):
             if start is not None and self.moments[place] >= start + length:

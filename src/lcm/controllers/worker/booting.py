@@ -102,6 +102,7 @@ def _up(view: View, facts: Ec2Facts, cml: CmlFacts) -> Decision:
         capacity=declared(view.worker.spec, view.stats, view.licence),
         ready_at=view.now,
         unhealthy_since=None,
+        retry_at=None,
         last_error="",
         failure="",
     )
@@ -124,7 +125,8 @@ def _late(view: View) -> Decision | None:
         return failed(view, Failure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
     if impaired:
         return failed(view, Failure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
-    return failed(view, Failure("CmlNotUp", f"CML did not come up within {minutes} minutes: {_why(view)}"))
+    reason = view.stuck.reason if view.stuck else "CmlNotUp"
+    return failed(view, Failure(reason, f"CML did not come up within {minutes} minutes: {_why(view)}"))
 
 
 def _began(view: View) -> datetime:
@@ -146,7 +148,7 @@ def _asked(view: View) -> Sequence[object]:
 
 
 def _why(view: View) -> str:
-    unknown = next((one for one in reversed(_asked(view)) if isinstance(one, Unknown)), None)
+    unknown = view.stuck or next((one for one in reversed(_asked(view)) if isinstance(one, Unknown)), None)
     if unknown is not None:
         return unknown.why
     ready = not isinstance(view.system, Unknown) and view.system.ready

@@ -26,6 +26,8 @@ class Census:
         self._cloud = cloud
         self._clock = clock
         self._seen: Mapping[str, CloudView] = {}
+        self.listed = False
+        """Whether the last time the machines could be listed, and only other questions may have failed."""
 
     def of(self, worker: LabWorker) -> CloudView | None:
         """Tell what was last said of a worker's machine; None: nothing was."""
@@ -33,11 +35,12 @@ class Census:
 
     async def take(self, workers: Sequence[LabWorker]) -> LcmError | None:
         """Ask about these workers' machines; what had no answer is as before. The first error is returned."""
-        now, failure = self._clock.now(), None
+        now, failure, self.listed = self._clock.now(), None, False
         try:
             listed = {one.instance_id: one for one in await self._cloud.list_owned(self.region)}
         except (Later, Stuck) as error:
             return error
+        self.listed = True
         machines: dict[str, Instance | None] = {}
         for worker in workers:
             instance_id = worker.status.ec2.instance_id

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.resource import Condition, Truth, with_condition
+from lcm.model.resource import Condition, Truth, condition, with_condition
 from lcm.model.worker import HOSTING, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
 
 _P = WorkerPhase
@@ -67,7 +67,7 @@ def _licensed(status: LabWorkerStatus) -> _Said:
 
 
 def _accepting(worker: LabWorker, status: LabWorkerStatus, *, licensed: bool) -> _Said:
-    """Say whether sessions may be placed: never before CML is ready and its licence known."""
+    """Say whether sessions may be placed: never before CML is ready and licensed, nor while it is ill or silent."""
     reason = ""
     if worker.metadata.deletion_timestamp is not None:
         reason = "Deleted"
@@ -81,9 +81,18 @@ def _accepting(worker: LabWorker, status: LabWorkerStatus, *, licensed: bool) ->
         reason = "LicenceUnknown"
     elif worker.spec.host_kind == "cml" and not licensed:
         reason = "NotLicensed"
+    elif _denied(status, _C.HEALTH_CHECK_PASSED):
+        reason = "Unhealthy"
+    elif _denied(status, _C.REACHABLE):
+        reason = "Unreachable"
     if reason:
         return _C.ACCEPTING_LABS, Truth.FALSE, reason, ""
     return _C.ACCEPTING_LABS, Truth.TRUE, "Ready", ""
+
+
+def _denied(status: LabWorkerStatus, name: WorkerCondition) -> bool:
+    known = condition(status.conditions, name)
+    return known is not None and known.status is Truth.FALSE
 
 
 def _room(status: LabWorkerStatus, sessions: int) -> _Said:

@@ -23,6 +23,7 @@ from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import Occupants
 from lcm.controllers.worker.view import Rules
 from lcm.model.clock import Clock, Stopwatch
+from lcm.model.pool import WorkerTemplate
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
@@ -31,6 +32,8 @@ from lcm.providers.hosts import Hosts
 from lcm.providers.secrets import Secrets
 
 LEASE: Final = "worker-controller"
+CONCURRENCY: Final = 64
+"""How many workers are looked at or acted on at once: a registration may take minutes, a silent CML seconds a look."""
 _BUFFER: Final = timedelta(minutes=5)
 
 
@@ -63,7 +66,7 @@ class WorkerController:
         await election.run(self._lead)
 
     async def _lead(self, plane: Plane) -> None:
-        cache = Cache(plane, LabWorker, LabletSession, SystemSettings, chance=self.chance)
+        cache = Cache(plane, LabWorker, LabletSession, SystemSettings, WorkerTemplate, chance=self.chance)
         await together(cache.run(), self._work(plane, cache))
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
@@ -88,7 +91,9 @@ class WorkerController:
             LabWorker,
             clock=self.clock,
             chance=self.chance,
+            concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
+            troubled=lifecycle.troubled,
         )
 
         occupants.tell(runtime.poke)
@@ -114,8 +119,8 @@ class WorkerController:
         lead = settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes
         return Rules(
             horizon=timedelta(minutes=lead) + _BUFFER,
-            judged_within=max(Rules().judged_within, 3 * timedelta(seconds=settings.idle_check_interval)),
             require_licensed=settings.require_licensed_for_cml,
+            monitored=settings.worker_monitoring_enabled,
             poll=max(Rules().poll / self.speed, timedelta(seconds=0.2)),
         )
 

@@ -16,8 +16,7 @@ def draining(view: View) -> Decision:
     """Wait for the sessions; when their time is up, end them and give them time to be collected."""
     if (ended := confirmed(view)) is not None:
         return ended
-    deadline = view.status.drain_deadline_at
-    assert deadline is not None, "the table wants a deadline"
+    deadline = view.status.drain_deadline_at or view.entered_at
     if not view.sessions:
         return _on(view, "empty")
     if view.now < deadline:

@@ -1,11 +1,12 @@
 """What a cloud's or CML's answer means for a worker's status. Pure."""
 
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from lcm.model.capacity import Amount
-from lcm.model.worker import CmlFacts, Ec2Facts, LabWorkerSpec
+from lcm.model.worker import CmlFacts, Ec2Facts, IdleVerdict, LabWorkerSpec
 from lcm.providers.compute import Checks, Instance
 from lcm.providers.labhost import Licence, Stats
 
@@ -44,6 +45,13 @@ def api_url(spec: LabWorkerSpec, machine: Instance | Ec2Facts) -> str:
 def unseen(known: CmlFacts) -> CmlFacts:
     """Forget what CML last said of itself: its machine is off or gone. Its licence outlasts that."""
     return msgspec.structs.replace(known, ready=None, healthy=None)
+
+
+def put_off(idle: IdleVerdict | None, now: datetime) -> IdleVerdict | None:
+    """Forget what was judged of a machine that is off, but not that somebody put off its next pause."""
+    if idle is None or idle.snoozed_until is None or idle.snoozed_until <= now:
+        return None
+    return IdleVerdict(idle=False, reason="snoozed", judged_at=idle.judged_at, snoozed_until=idle.snoozed_until)
 
 
 def licence_facts(known: CmlFacts, licence: Licence) -> CmlFacts:

@@ -19,6 +19,10 @@ _OF_THE_MACHINE: Final = frozenset(
 )
 """Failures that another machine may not have; a licence that is refused here is refused there too."""
 
+_OFF: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
+_NEVER_RAN: Final = frozenset({"", "LaunchTimeout", "MachineNotUp"})
+"""Failures of a machine that may be stopped though nobody stopped it."""
+
 
 def failed(view: View, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     """Fail, with the reason, and say when it is tried again."""
@@ -48,9 +52,10 @@ def failing(view: View) -> Decision:
         return _ended(view, "its machine is gone, and was not ours to launch again")
     if status.remedy is Remedy.REPLACE and status.remedied_at is None:
         return _removed(view, "replaced") if status.ec2.instance_id else _again(view, "replaced: its machine is gone")
-    if view.worker.metadata.generation != status.observed_generation:
+    wanted = view.worker.spec.wanted_state == "running" or not halted(view)
+    if wanted and view.worker.metadata.generation != status.observed_generation:
         return _again(view, "tried again: the spec was changed", retry_count=0)
-    if status.retry_at is None:
+    if status.retry_at is None or halted(view):
         return Wait()
     if view.now < status.retry_at:
         return Wait(status.retry_at)
@@ -65,9 +70,12 @@ def _again(view: View, reason: str, **fields: Any) -> Decision:  # noqa: ANN401 
     if isinstance(view.instance, Unknown):
         return soon(view)
     if status.retry_count > view.rules.same_machine and _replaceable(view):
-        return note(view, remedy=Remedy.REPLACE, remedied_at=None) or soon(view)
+        illness = {} if status.remedies else {"remedies": 0}  # retries are counted on their own
+        return note(view, **(replaced(view) | illness)) or soon(view)
     reboot = {"remedy": Remedy.REBOOT, "remedied_at": None} if status.failure == "CmlNotUp" else {}
-    return move(view, WorkerPhase.STARTING, reason, retry_at=None, **reboot, **fields)
+    # Only what is seen running from now on and stopped after that was stopped by somebody.
+    ec2 = msgspec.structs.replace(status.ec2, state=str(view.instance.state)) if view.instance else status.ec2
+    return move(view, WorkerPhase.STARTING, reason, ec2=ec2, retry_at=None, **reboot, **fields)
 
 
 def _replaceable(view: View) -> bool:
@@ -98,6 +106,17 @@ def _given_up(view: View) -> bool:
 
 def _is_ending(view: View) -> bool:
     return isinstance(view.instance, Instance) and view.instance.state in ENDING
+
+
+def halted(view: View) -> bool:
+    """Tell whether somebody stopped the machine after it failed: it is not tried again before it is started."""
+    stopped = isinstance(view.instance, Instance) and view.instance.state in _OFF
+    return stopped and view.status.phase is WorkerPhase.FAILED and view.status.failure not in _NEVER_RAN
+
+
+def replaced(view: View) -> dict[str, Any]:
+    """Say in a status that another machine is to take the place of this one, whether or not it was rebooted before."""
+    return {"remedy": Remedy.REPLACE, "remedied_at": None, "remedies": view.status.remedies // 2 * 2 + 2}
 
 
 def ours(view: View) -> bool:

@@ -4,13 +4,13 @@ The monitor keeps the facts fresh; here they are only judged. Nothing is done to
 """
 
 from datetime import datetime, timedelta
-from typing import Final
 
 import msgspec
 
 from lcm.controllers.worker.facts import api_url, ec2_facts, unseen
-from lcm.controllers.worker.failing import failed, ours
+from lcm.controllers.worker.failing import failed, ours, replaced
 from lcm.controllers.worker.launching import gone, stopped_by_hand
+from lcm.controllers.worker.remedies import CURED_AFTER, ailing, exhausted, well_for
 from lcm.controllers.worker.view import (
     BeginDrain,
     Decision,
@@ -27,10 +27,6 @@ from lcm.controllers.worker.view import (
 )
 from lcm.model.worker import IdleVerdict, Remedy, WorkerPhase
 from lcm.providers.compute import ENDING, InstanceState
-
-_CURED_AFTER: Final = timedelta(hours=1)
-"""A reboot helped if nothing was wrong for so long; what comes later is another illness."""
-_UP: Final = frozenset({InstanceState.RUNNING, InstanceState.PENDING, ""})
 
 
 def ready(view: View) -> Decision:
@@ -51,7 +47,7 @@ def active(view: View) -> Decision:
         return first
     if not view.sessions:
         return move(view, WorkerPhase.READY, "no session is on it")
-    return Wait()
+    return _cured(view) or Wait()
 
 
 def hosting(view: View) -> Decision | None:
@@ -65,7 +61,7 @@ def hosting(view: View) -> Decision | None:
 
 def confirmed(view: View) -> Decision | None:
     """Take note of what somebody did to the machine by hand, once the cloud has said so itself; None if nothing."""
-    if view.status.ec2.state in _UP or isinstance(view.instance, Unknown):
+    if isinstance(view.instance, Unknown):
         return None
     if view.instance is None or view.instance.state in ENDING:
         return gone(view)
@@ -97,32 +93,40 @@ def _paused(view: View) -> Decision | None:
 
 
 def _due(idle: IdleVerdict, view: View) -> bool:
-    """Tell whether a countdown is over; an old verdict says nothing about now."""
+    """Tell whether a countdown is over.
+
+    Only who judged after its end can know whether somebody answered the warning, and an old verdict knows nothing of
+    now. One that is due is written anew at each judgement, so nothing is lost by waiting for it.
+    """
     fresh = view.now - idle.judged_at <= view.rules.judged_within
-    return idle.idle and idle.pause_at is not None and idle.pause_at <= view.now and fresh
+    return idle.idle and idle.pause_at is not None and idle.pause_at <= min(view.now, idle.judged_at) and fresh
 
 
 def _ill(view: View) -> Decision | None:
     status, since = view.status, view.status.unhealthy_since
-    if since is None or not view.worker.spec.auto_remediate or view.now < since + view.rules.unhealthy_for:
+    if since is None or not ailing(view) or not view.worker.spec.auto_remediate or exhausted(view):
         return None
     minutes = (view.now - since) // timedelta(minutes=1)
-    ailing = f"unhealthy for {minutes} minutes"
-    if status.remedy is Remedy.REBOOT:
-        failure = Failure("Unhealthy", f"{ailing} although it was rebooted")
-        return failed(view, failure, remedy=Remedy.REPLACE if ours(view) else Remedy.NONE, remedied_at=None)
-    cml = unseen(status.cml)
-    reason = f"{ailing}: it is rebooted"
-    return move(view, WorkerPhase.STARTING, reason, remedy=Remedy.REBOOT, remedied_at=None, cml=cml)
+    illness = f"unhealthy for {minutes} minutes"
+    if status.remedy is Remedy.REBOOT and ours(view):
+        failure = Failure("Unhealthy", f"{illness} although it was rebooted")
+        return failed(view, failure, **replaced(view))
+    return move(
+        view,
+        WorkerPhase.STARTING,
+        f"{illness}: it is rebooted",
+        remedy=Remedy.REBOOT,
+        remedied_at=None,
+        remedies=status.remedies + 1,
+        cml=unseen(status.cml),
+    )
 
 
 def _cured(view: View) -> Decision | None:
     status = view.status
-    if status.remedy is Remedy.NONE or status.unhealthy_since is not None or status.remedied_at is None:
+    if status.unhealthy_since is not None or well_for(view) < CURED_AFTER:
         return None
-    if view.now < status.remedied_at + _CURED_AFTER:
-        return None
-    return note(view, remedy=Remedy.NONE, remedied_at=None)
+    return note(view, remedy=Remedy.NONE, remedied_at=None, remedies=0)
 
 
 def _telemetry(view: View) -> Decision | None:

@@ -26,6 +26,8 @@ def pending(view: View) -> Decision:
         return _adopted(view)
     if view.deleted:
         return move(view, WorkerPhase.TERMINATED, "deleted before anything was launched")
+    if isinstance(view.image_missing, Unknown):
+        return soon(view)
     if view.image_missing:
         aws = view.worker.spec.aws
         text = f"no image {aws.ami_name_pattern or aws.ami_id!r} in {aws.region}, or not of an owner we trust"

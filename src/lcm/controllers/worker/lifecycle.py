@@ -14,7 +14,7 @@ from lcm.control.plane import Plane, Ref, ref_of
 from lcm.controllers.cache import Cache
 from lcm.controllers.runtime import DONE, Again, after, at
 from lcm.controllers.worker import booting, draining, failing, hosting, launching, licensing, stopping
-from lcm.controllers.worker.complaints import NAMES, STUCK, complaints, stuck
+from lcm.controllers.worker.complaints import NAMES, STUCK, complaints, standing, stuck
 from lcm.controllers.worker.conditions import conditioned
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.look import Eyes
@@ -40,8 +40,9 @@ from lcm.controllers.worker.view import (
     Wait,
     soon,
 )
+from lcm.model.alert import Severity
 from lcm.model.clock import Clock
-from lcm.model.errors import NoRoom, Stuck
+from lcm.model.errors import NoRoom
 from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
@@ -72,6 +73,7 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[View, Outcome], Decision]]] = {
 }
 """Effects that are not here are judged by the next look alone."""
 
+_TEXT: Final = 2000
 _log: Final = structlog.get_logger()
 
 
@@ -84,6 +86,10 @@ def react(view: View, effect: Effect, outcome: Outcome) -> Decision:
     """Say what an effect's answer means."""
     reaction = REACTIONS.get(type(effect))
     return reaction(view, outcome) if reaction else soon(view)
+
+
+_Gist = tuple[Severity, str]
+"""What of a complaint is told again when it changes."""
 
 
 class Lifecycle:
@@ -107,24 +113,23 @@ class Lifecycle:
         self._clock = clock
         self._rules = rules
         self._occupants = occupants
-        self._raised: dict[str, set[str]] = {}
+        self._raised: dict[str, dict[str, _Gist | None]] = {}
+        self._uids: dict[Ref[LabWorker], str] = {}
+        self._broken: set[str] = set()
+        """Workers whose last look met a bug of ours: what was complained of then is not settled by the next."""
 
     async def reconcile(self, ref: Ref[LabWorker]) -> Again:
         """Look at a worker, decide, do one thing, say when again."""
         worker = self._cache.get(ref)
+        self._remember(ref, worker)
         if worker is None:
-            return DONE
-        if worker.status.phase is WorkerPhase.TERMINATED:
-            await self._complain(View(worker, self._clock.now()))  # what was wrong with it is over
             return DONE
         rules = self._rules()
         sessions = self._occupants.of(worker, self._clock.now(), rules.horizon)
-        try:
-            view = await self._eyes.look(worker, sessions, rules)
-        except Stuck as error:
-            self._raised.get(worker.metadata.uid, set()).add(STUCK)
-            await self._plane.complain(ref, stuck(ref.name, error))
-            raise
+        if worker.status.phase is WorkerPhase.TERMINATED:
+            await self._complain(View(worker, self._clock.now(), rules, sessions))  # most of what was wrong is over
+            return DONE
+        view = await self._eyes.look(worker, sessions, rules)
         await self._complain(view)
         decision = decide(view)
         if isinstance(decision, Do):
@@ -133,7 +138,19 @@ class Lifecycle:
             _log.info("effect", worker=ref.name, effect=type(decision.effect).__name__, refused=refusal)
             answered = replace(view, now=self._clock.now())  # an effect may take minutes
             decision = react(answered, decision.effect, outcome)
-        return await self._report(view, decision)
+        again = await self._report(view, decision)
+        self._broken.discard(worker.metadata.uid)
+        return again
+
+    async def troubled(self, ref: Ref[LabWorker], error: Exception) -> None:
+        """Complain of a bug of ours that a worker cannot be helped past."""
+        worker = self._cache.get(ref)
+        if worker is None:
+            return
+        self._broken.add(worker.metadata.uid)
+        self._raised.get(worker.metadata.uid, {})[STUCK] = None
+        bug = type(error).__name__
+        await self._plane.complain(ref, stuck(ref.name, bug, f"a bug of ours, please report it: {bug}: {error}"))
 
     async def _report(self, view: View, decision: Decision) -> Again:
         if isinstance(decision, Wait):
@@ -148,8 +165,9 @@ class Lifecycle:
         return DONE if decision.until is None else at(decision.until, self._clock.now())
 
     def _noticed(self, view: View) -> Report | None:
-        """Report conditions that changed with the spec, the settings or the sessions, and with nothing else."""
-        status = self._conditioned(view, Report(view.status))
+        """Report conditions that changed with the spec, the settings or the sessions, and what a person must mend."""
+        said = msgspec.structs.replace(view.status, last_error=view.stuck.why[:_TEXT]) if view.stuck else view.status
+        status = self._conditioned(view, Report(said))
         return Report(status) if status != view.status else None
 
     async def _step(self, view: View, report: Report) -> None:
@@ -179,10 +197,22 @@ class Lifecycle:
         ref, uid = ref_of(view.worker), view.worker.metadata.uid
         wrong = {one.alert: one for one in complaints(view)}
         known = self._raised.get(uid)
-        for name in NAMES if known is None else known - set(wrong):
-            if name not in wrong:
-                await self._plane.settle(ref, name)
+        kept = standing(view) | ({STUCK} if uid in self._broken else frozenset())
+        for name in set(NAMES if known is None else known) - set(wrong) - kept:
+            await self._plane.settle(ref, name)
+        gists: dict[str, _Gist | None] = {name: (one.severity, one.reason) for name, one in wrong.items()}
         for name, complaint in wrong.items():
-            if known is None or name not in known:
+            if known is None or known.get(name) != gists[name]:
                 await self._plane.complain(ref, complaint)
-        self._raised[uid] = set(wrong)
+        still = {name: known.get(name) if known else None for name in kept if known is None or name in known}
+        self._raised[uid] = still | gists
+
+    def _remember(self, ref: Ref[LabWorker], worker: LabWorker | None) -> None:
+        """Forget a worker that is gone, also when another has its name."""
+        uid, before = worker.metadata.uid if worker else None, self._uids.get(ref)
+        if before is not None and before != uid:
+            del self._uids[ref]
+            self._raised.pop(before, None)
+            self._broken.discard(before)
+        if uid is not None:
+            self._uids[ref] = uid

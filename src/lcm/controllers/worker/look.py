@@ -1,8 +1,10 @@
 """Looking: what each phase needs to know of the outside, asked for and put into a `View`.
 
-No answer becomes `Unknown`, here and nowhere else; whatever only a person can mend rises.
+No answer, or none in time, becomes `Unknown`, here and nowhere else; so does an answer that only a
+person can change.
 """
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from lcm.controllers.worker.view import Rules, Unknown, View
 from lcm.model.clock import Clock
-from lcm.model.errors import Later
+from lcm.model.errors import Later, Stuck
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.providers.compute import WORKER_TAG, Checks, Compute, Instance, InstanceState, oldest_live
@@ -18,6 +20,10 @@ from lcm.providers.hosts import Hosts
 from lcm.providers.labhost import LabHost, Licence, NodeFacts, NotReady, System
 
 T = TypeVar("T")
+
+HOST_SECONDS: Final = 10.0
+"""How long one question to a host may take here: who waits for a silent one keeps others waiting. The first that is
+not answered is the last of a look."""
 
 _QUIET: Final = frozenset({"STOPPED", "DEFINED_ON_CORE"})
 _UP: Final = frozenset({"", str(InstanceState.RUNNING), str(InstanceState.PENDING)})
@@ -41,13 +47,13 @@ class Eyes:
         """See what a worker's phase needs."""
         seen: dict[str, Any] = {}
         phase = worker.status.phase
-        if _looks_at_machine(worker):
+        if _looks_at_machine(worker, rules):
             seen["instance"] = await self._instance(worker)
         if phase is _P.PENDING and not worker.status.ec2.instance_id:
             seen["image_missing"] = await self._image_missing(worker)
         if phase is _P.STARTING and _runs(seen.get("instance")):
             seen |= await self._boot(worker)
-        if phase in {_P.READY_UNLICENSED, _P.LICENSING, _P.UNLICENSING} or _unsure(worker):
+        if _looks_at_licence(worker, rules):
             seen |= await self._licence(worker, labs=phase is _P.UNLICENSING)
         return View(worker=worker, now=self.clock.now(), rules=rules, sessions=sessions, **seen)
 
@@ -62,11 +68,12 @@ class Eyes:
             return owned
         return oldest_live(one for one in owned if one.tags.get(WORKER_TAG) == worker.metadata.uid)
 
-    async def _image_missing(self, worker: LabWorker) -> bool:
+    async def _image_missing(self, worker: LabWorker) -> bool | Unknown:
         aws = worker.spec.aws
         if aws.ami_id or not aws.ami_name_pattern:
             return False
-        return await self.cloud.newest_image(aws.region, aws.ami_name_pattern) is None
+        image = await asked(self.cloud.newest_image(aws.region, aws.ami_name_pattern))
+        return image if isinstance(image, Unknown) else image is None
 
     async def _boot(self, worker: LabWorker) -> Mapping[str, Any]:
         region, instance_id = worker.spec.aws.region, worker.status.ec2.instance_id
@@ -74,30 +81,34 @@ class Eyes:
         missing = Unknown("EC2 does not say")
         checks: Checks | Unknown = every if isinstance(every, Unknown) else every.get(instance_id, missing)
         seen: dict[str, Any] = {"checks": checks}
-        certificate = worker.status.cml.certificate or await asked(self.hosts.certificate(worker))
+        certificate = worker.status.cml.certificate or await answered(self.hosts.certificate(worker))
         if isinstance(certificate, Unknown):
             return seen | {"system": certificate}
         seen["certificate"] = certificate
         if certificate != worker.status.cml.certificate:
             return seen | {"system": Unknown("its certificate is pinned first", answered=True)}
-        host = await asked(self.hosts.of(worker))
+        host = await answered(self.hosts.of(worker))
         if isinstance(host, Unknown):
             return seen | {"system": host}
-        system = await asked(host.system())
+        system = await answered(host.system())
         seen["system"] = system
-        if isinstance(system, System) and system.ready:
-            seen |= {"stats": await asked(host.stats()), "licence": await asked(host.licence())}
-        return seen
+        if not isinstance(system, System) or not system.ready:
+            return seen
+        stats = await answered(host.stats())
+        is_silent = isinstance(stats, Unknown) and not stats.answered
+        return seen | {"stats": stats, "licence": stats if is_silent else await answered(host.licence())}
 
     async def _licence(self, worker: LabWorker, *, labs: bool) -> Mapping[str, Any]:
-        host = await asked(self.hosts.of(worker))
+        host = await answered(self.hosts.of(worker))
         if isinstance(host, Unknown):
             return {"licence": host, "busy_labs": host}
-        licence: Licence | Unknown = await asked(host.licence())
-        return {"licence": licence} | ({"busy_labs": await self._busy_labs(host)} if labs else {})
+        licence: Licence | Unknown = await answered(host.licence())
+        if not labs or isinstance(licence, Unknown):
+            return {"licence": licence}
+        return {"licence": licence, "busy_labs": await self._busy_labs(host)}
 
     async def _busy_labs(self, host: LabHost) -> Sequence[str] | Unknown:
-        nodes = await asked(host.all_nodes())
+        nodes = await answered(host.all_nodes())
         return nodes if isinstance(nodes, Unknown) else busy_labs(nodes)
 
 
@@ -109,6 +120,17 @@ async def asked(answer: Awaitable[T]) -> T | Unknown:
         return Unknown(str(error), answered=True)
     except Later as error:
         return Unknown(str(error))
+    except Stuck as error:
+        return Unknown(str(error), answered=True, reason=error.reason)
+
+
+async def answered(answer: Awaitable[T]) -> T | Unknown:
+    """Await a host's answer for as long as one may take."""
+    try:
+        async with asyncio.timeout(HOST_SECONDS):
+            return await asked(answer)
+    except TimeoutError:
+        return Unknown(f"no answer within {HOST_SECONDS:g} s")
 
 
 def busy_labs(nodes: Mapping[str, Sequence[NodeFacts]]) -> Sequence[str]:
@@ -116,15 +138,27 @@ def busy_labs(nodes: Mapping[str, Sequence[NodeFacts]]) -> Sequence[str]:
     return sorted(lab for lab, members in nodes.items() if any(node.state not in _QUIET for node in members))
 
 
-def _looks_at_machine(worker: LabWorker) -> bool:
+def _looks_at_machine(worker: LabWorker, rules: Rules) -> bool:
     status = worker.status
     if status.phase in _MACHINE:
         return True
     if status.phase is _P.PENDING:
         return bool(status.ec2.instance_id)
     if status.phase is _P.STOPPED:
-        return status.ec2.state != InstanceState.STOPPED
-    return status.phase in _WATCHED and status.ec2.state not in _UP
+        return not rules.monitored or status.ec2.state != InstanceState.STOPPED
+    return status.phase in _WATCHED and (not rules.monitored or status.ec2.state not in _UP)
+
+
+def _looks_at_licence(worker: LabWorker, rules: Rules) -> bool:
+    """Tell whether CML must say itself: it takes or returns one, or nobody else has found out."""
+    match worker.status.phase:
+        case _P.LICENSING | _P.UNLICENSING:
+            return True
+        case _P.READY_UNLICENSED:
+            token, known = worker.spec.cml.license_token, worker.status.cml.licensed
+            return token is not None or known is not False or not rules.monitored
+        case phase:
+            return phase is _P.DRAINING and worker.status.cml.licensed is None
 
 
 def _fresh(worker: LabWorker) -> datetime | None:
@@ -134,7 +168,3 @@ def _fresh(worker: LabWorker) -> datetime | None:
 
 def _runs(instance: object) -> bool:
     return isinstance(instance, Instance) and instance.state is InstanceState.RUNNING
-
-
-def _unsure(worker: LabWorker) -> bool:
-    return worker.status.phase is _P.DRAINING and worker.status.cml.licensed is None

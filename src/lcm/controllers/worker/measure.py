@@ -1,6 +1,6 @@
 """What answers of the cloud and of CML mean for a worker's measurements and status. Pure; used by `monitor`.
 
-No answer changes nothing: a fact stays until another takes its place, and `Reachable` says that CML is silent. Here
+A fact stays until another takes its place; while CML is silent `Reachable` says so, and its health is unknown. Here
 alone `Reachable`, `HealthCheckPassed`, `unhealthy_since` and `foreign_ports` are made.
 """
 
@@ -77,6 +77,15 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What CML's record said `at` a moment: its newest entry by CML's clock, and when that happened by ours."""
+
+    at: datetime
+    newest: datetime | None = None
+    happened_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ours:
     """Which labs on a worker belong to sessions, and which ports those hold."""
 
@@ -127,9 +136,17 @@ def telemetry(
     )
 
 
-def newest(activity: Sequence[Activity]) -> datetime | None:
-    """Tell when somebody last did something; None: never."""
-    return max((one.at for one in activity if one.category not in _BY_ITSELF), default=None)
+def heard(activity: Sequence[Activity], at: datetime, before: Heard | None) -> Heard:
+    """Tell what CML's record of what people did says at a moment, by its own clock and by ours.
+
+    CML's clock may differ from ours. If it is behind, what it tells now and did not tell before happened since then all
+    the same. If it is ahead, the worker counts as used until our time has come: its next entries, once that clock is
+    put right, stand before what is known and are not seen.
+    """
+    newest = max((one.at for one in activity if one.category not in _BY_ITSELF), default=None)
+    if before is not None and (newest is None or (before.newest is not None and newest <= before.newest)):
+        return replace(before, at=at)
+    return Heard(at, newest, max(newest, before.at) if newest and before else newest)
 
 
 def with_cloud(status: LabWorkerStatus, cloud: CloudView, now: datetime) -> LabWorkerStatus:
@@ -212,6 +229,8 @@ def _judged(status: LabWorkerStatus, now: datetime, reasons: Sequence[str] = ())
     if Check.IMPAIRED in checks:
         text = f"EC2 calls the system {checks[0] or 'unknown'} and the instance {checks[1] or 'unknown'}"
         said = _condition(name, Truth.FALSE, "StatusCheckFailed", text, now)
+    elif _silent(status):
+        said = _condition(name, Truth.UNKNOWN, "CmlSilent", "CML does not answer", now)
     elif status.cml.healthy is False:
         text = "; ".join(reasons) or "CML's own health check fails"
         said = _condition(name, Truth.FALSE, "CmlUnhealthy", text, now)
@@ -223,6 +242,11 @@ def _judged(status: LabWorkerStatus, now: datetime, reasons: Sequence[str] = ())
     if said.status is not Truth.UNKNOWN:
         since = None if said.status is Truth.TRUE else since or now
     return msgspec.structs.replace(status, conditions=_with(status, said), unhealthy_since=since)
+
+
+def _silent(status: LabWorkerStatus) -> bool:
+    known = condition(status.conditions, WorkerCondition.REACHABLE)
+    return known is not None and known.status is Truth.FALSE
 
 
 def _rested(status: LabWorkerStatus, now: datetime) -> LabWorkerStatus:

@@ -21,7 +21,7 @@ from lcm.controllers.together import ended
 from lcm.controllers.worker import measure
 from lcm.controllers.worker.asking import ask
 from lcm.controllers.worker.census import Census
-from lcm.controllers.worker.measure import CloudView, HostView, Ours
+from lcm.controllers.worker.measure import CloudView, Heard, HostView, Ours
 from lcm.controllers.worker.monitor_log import MonitorLog
 from lcm.controllers.worker.slots import next_slot, turn
 from lcm.model.clock import Clock
@@ -40,6 +40,7 @@ SELDOM: Final = 10
 """In one of so many turns facts are read that hardly ever change."""
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 _SOONEST: Final = timedelta(seconds=5)
+_DOUBLINGS: Final = 16
 _log: Final = structlog.get_logger()
 
 
@@ -73,7 +74,7 @@ class Monitor:
         self._wake = asyncio.Event()
         self._failures: list[BaseException] = []
         self._ours: dict[str, Ours] | None = None
-        self._last_activity: dict[WorkerRef, datetime] = {}
+        self._heard: dict[WorkerRef, Heard] = {}
         self._on = False
 
     async def run(self) -> None:
@@ -137,7 +138,7 @@ class Monitor:
     async def _leave(self, ref: WorkerRef) -> None:
         worker = self._workers.pop(ref)
         await ended([self._tasks.pop(ref)])
-        self._last_activity.pop(ref, None)
+        self._heard.pop(ref, None)
         self._log.stopped(ref)
         known = self._cache.get(ref)
         if known is None or known.status.phase is WorkerPhase.TERMINATED:
@@ -166,7 +167,7 @@ class Monitor:
         return due
 
     async def _survey(self, census: Census) -> None:
-        last = self._clock.now()
+        last, failures = self._clock.now(), 0
         while True:
             workers = [one for one in self._cache.all(LabWorker) if _measured(one)]
             here = [one for one in workers if one.spec.aws.region == census.region]
@@ -174,14 +175,16 @@ class Monitor:
             self._log.region(census.region, error)
             for worker in here:
                 await self._guarded(ref_of(worker), self._synchronise(ref_of(worker), census))
-            if error is None:
-                last = await self._until_slot(census.region, last)
+            if error is None or census.listed:  # what else failed is not worth asking everything again
+                last, failures = await self._until_slot(census.region, last), 0
             else:
-                await asyncio.sleep(self._pause(error).total_seconds())
+                await asyncio.sleep(self._pause(error, failures).total_seconds())
+                failures += 1
 
-    def _pause(self, error: LcmError) -> timedelta:
+    def _pause(self, error: LcmError, failures: int) -> timedelta:
         said = error.after if isinstance(error, Later) else self._interval
-        return min(max(said, _SOONEST), self._interval) * (1 + self._chance() / 2)
+        longer = max(said, _SOONEST) * 2 ** min(failures, _DOUBLINGS)
+        return min(longer, self._interval) * (1 + self._chance() / 2)
 
     async def _synchronise(self, ref: WorkerRef, census: Census) -> None:
         """Report what the cloud said of a machine, if it is news.
@@ -226,7 +229,8 @@ class Monitor:
         await self._put(worker, measure.with_host(worker, host, here, now))
 
     async def _ask(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
-        since = self._last_activity.get(ref, _EVER)
+        known = self._heard.get(ref)
+        since = known.newest if known and known.newest else _EVER
         seldom = turn(worker.metadata.uid, self._interval, slot) % SELDOM == 0
         return await ask(self._hosts, worker, now=self._clock.now(), since=since, seldom=seldom)
 
@@ -234,10 +238,8 @@ class Monitor:
         """Tell when somebody was last active; remembered only so that CML's whole record is not read each time."""
         if host is None or host.activity is None:
             return None
-        newest = measure.newest(host.activity)
-        if newest is not None:
-            self._last_activity[ref] = newest
-        return self._last_activity.get(ref)
+        self._heard[ref] = measure.heard(host.activity, host.at, self._heard.get(ref))
+        return self._heard[ref].happened_at
 
     def _sessions(self) -> dict[str, Ours]:
         if self._ours is None:

@@ -19,10 +19,13 @@ class Occupants:
 
     def __init__(self, cache: Cache) -> None:
         """Follow a cache of sessions and workers, which is ready."""
-        self._cache = cache
         self._on: defaultdict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
         self._where: dict[Ref[LabletSession], str] = {}
         self._told: Callable[[Ref[LabWorker]], object] | None = None
+        self._workers: dict[str, Ref[LabWorker]] = {}
+        self._uids: dict[Ref[LabWorker], str] = {}
+        for worker in cache.all(LabWorker):
+            self._know(ref_of(worker), worker)
         for session in cache.all(LabletSession):
             self._place(ref_of(session), session)
         self.stop = cache.subscribe(self._note)
@@ -40,6 +43,18 @@ class Occupants:
     def _note(self, seen: Seen) -> None:
         if seen.ref.kind is LabletSession:
             self._place(seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None)
+        elif seen.ref.kind is LabWorker:
+            self._know(seen.ref, seen.resource if isinstance(seen.resource, LabWorker) else None)
+
+    def _know(self, ref: Ref[LabWorker], worker: LabWorker | None) -> None:
+        uid = worker.metadata.uid if worker else None
+        if (before := self._uids.get(ref)) == uid:
+            return
+        if before is not None:
+            del self._workers[before], self._uids[ref]
+        if uid is not None:
+            self._workers[uid] = ref
+            self._uids[ref] = uid
 
     def _place(self, ref: Ref[LabletSession], session: LabletSession | None) -> None:
         before = self._where.pop(ref, None)
@@ -50,9 +65,6 @@ class Occupants:
             self._on[now][ref] = session
             self._where[ref] = now
         if self._told is not None:
-            self._told_of({before, now}, self._told)
-
-    def _told_of(self, uids: set[str | None], told: Callable[[Ref[LabWorker]], object]) -> None:
-        for worker in self._cache.all(LabWorker):
-            if worker.metadata.uid in uids:
-                told(ref_of(worker))
+            for uid in {before, now}:
+                if uid in self._workers:
+                    self._told(self._workers[uid])

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import ec2_facts, unseen
+from lcm.controllers.worker.facts import ec2_facts, put_off, unseen
 from lcm.controllers.worker.launching import gone
 from lcm.controllers.worker.view import (
     Decision,
@@ -48,7 +48,7 @@ def stopping(view: View) -> Decision:
             "seen stopped",
             ec2=facts,
             cml=cml,
-            idle=None,
+            idle=put_off(view.status.idle, view.now),
             unhealthy_since=None,
             drain_deadline_at=None,
         )
@@ -68,7 +68,8 @@ def stopped(view: View) -> Decision:
         return _resumed(view, "deleted; started once more to give its licence back")
     if view.worker.spec.wanted_state == "running":
         return _resumed(view, "resumed", resume_count=status.resume_count + 1)
-    return _otherwise(view) if status.ec2.state != InstanceState.STOPPED else Wait()
+    states = {status.ec2.state, view.instance.state if isinstance(view.instance, Instance) else status.ec2.state}
+    return Wait() if states == {InstanceState.STOPPED} else _otherwise(view)
 
 
 def terminating(view: View) -> Decision:
@@ -103,9 +104,17 @@ def _otherwise(view: View) -> Decision:
 def _resumed(view: View, reason: str, **fields: int) -> Decision:
     cml = unseen(view.status.cml)
     # Only what is seen running from now on and stopped after that was stopped by somebody.
-    state = view.instance.state if isinstance(view.instance, Instance) else InstanceState.STOPPED
-    ec2 = msgspec.structs.replace(view.status.ec2, state=str(state), system_status="", instance_status="")
-    return move(view, WorkerPhase.STARTING, reason, cml=cml, ec2=ec2, idle=None, last_error="", **fields)
+    known = view.status.ec2
+    seen = view.instance if isinstance(view.instance, Instance) else None
+    ec2 = msgspec.structs.replace(
+        known,
+        state=str(seen.state if seen else InstanceState.STOPPED),
+        launched_at=seen.launched_at if seen else known.launched_at,
+        system_status="",
+        instance_status="",
+    )
+    idle = put_off(view.status.idle, view.now)
+    return move(view, WorkerPhase.STARTING, reason, cml=cml, ec2=ec2, idle=idle, last_error="", **fields)
 
 
 def _unresolved(view: View) -> Decision:

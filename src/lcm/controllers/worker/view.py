@@ -19,10 +19,14 @@ from lcm.providers.labhost import Licence, Stats, System
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """There was no answer, or nobody asked. `answered`: the machine is there, and says that CML is not up."""
+    """There was no answer, or nobody asked. `answered`: the machine is there, and says that CML is not up.
+
+    With a `reason` there was an answer that only a person can change: a wrong password, a missing permission.
+    """
 
     why: str = "not asked"
     answered: bool = False
+    reason: str = ""
 
 
 UNASKED: Final = Unknown()
@@ -33,6 +37,8 @@ class Rules:
     """What the settings say that matters here, and how often a look is worth it."""
 
     require_licensed: bool = True
+    monitored: bool = True
+    """Whether the monitor keeps facts fresh; if not, each look is one at the machine too."""
     poll: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(hours=2)
     """How long a booting machine that cannot be reached counts as unknown; the boot limit holds for what answers."""
@@ -58,7 +64,7 @@ class View:
     rules: Rules = Rules()
     sessions: Sequence[LabletSession] = ()
     instance: Instance | Unknown | None = UNASKED
-    image_missing: bool = False
+    image_missing: bool | Unknown = False
     checks: Checks | Unknown = UNASKED
     certificate: str = ""
     system: System | Unknown = UNASKED
@@ -75,6 +81,20 @@ class View:
     def deleted(self) -> bool:
         """Whether it is to go."""
         return self.worker.metadata.deletion_timestamp is not None
+
+    @property
+    def stuck(self) -> Unknown | None:
+        """What only a person can mend, of all that was asked for; None if nothing."""
+        seen = (
+            self.instance,
+            self.image_missing,
+            self.checks,
+            self.system,
+            self.stats,
+            self.licence,
+            self.busy_labs,
+        )
+        return next((one for one in seen if isinstance(one, Unknown) and one.reason), None)
 
     @property
     def entered_at(self) -> datetime:

@@ -32,12 +32,13 @@ class PattyPorts:
         wanted = {*self._cml.patty("tcp").values(), *self._cml.patty("udp").values()}
         for port in [port for port in self._doors if port not in wanted]:
             self._doors.pop(port).close()
-        self.taken = {}
+        taken = {}
         for port in sorted(wanted - self._doors.keys(), key=lambda port: (port.protocol, port.outside)):
             try:
                 self._doors[port] = await self._open(port)
             except OSError as error:
-                self.taken[port] = str(error)
+                taken[port] = str(error)
+        self.taken = taken
 
     async def run(self, every_seconds: float) -> None:
         """Follow the machine until cancelled."""

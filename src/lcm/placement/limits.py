@@ -1,0 +1,162 @@
+"""What a pool must not go beyond when it promises: its hours, its licences, its budgets. Checked at booking only.
+
+Each limit looks at the time that seats' workers would have to run in addition and gives the reason in a sentence, or
+None. Whoever books asks through `seating`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Final
+
+from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.placement.hours import closed_at, open_time
+from lcm.placement.lanes import micros, moment_of
+from lcm.placement.seats import END, Seats, Span, busiest, length
+from lcm.placement.timeline import Timeline
+
+OPENING: Final = frozenset({ScalingPolicy.SCHEDULED, ScalingPolicy.HYBRID})
+"""Policies that open seats for bookings; the others promise only what has a worker."""
+_HOUR: Final = 3_600_000_000
+_CENT: Final = Decimal("0.01")
+_NO_BUDGET: Final = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a pool promises at one moment.
+
+    `usable` says of each seat that has a worker from when that can be used. `licences` are those that all of the
+    pool's workers may have at once, None for no limit, and `sharing` counts the workers that other pools will have on
+    them. `price` is what one worker costs an hour, None if it is not known; `spent` is what this month has cost so far.
+    """
+
+    now: datetime
+    policy: ScalingPolicy = ScalingPolicy.SCHEDULED
+    usable: Mapping[int, datetime] = field(default_factory=dict)
+    licences: int | None = None
+    sharing: tuple[Timeline, ...] = ()
+    hours: AllowedHours | None = None
+    budget: Budget = _NO_BUDGET
+    price: Decimal | None = None
+    spent: Decimal = Decimal(0)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit at all."""
+        return bool(
+            self.hours
+            or self.licences is not None
+            or self.budget.hourly_usd is not None
+            or self.budget.monthly_usd is not None
+        )
+
+
+Limit = Callable[[Seats, Sequence[Span], Rules], str | None]
+
+
+def barred(seats: Seats, pieces: Sequence[Span], rules: Rules) -> tuple[str, str] | None:
+    """Give the first limit that forbids workers to run at these times in addition, and its reason."""
+    if not rules.limited:
+        return None
+    ahead = _within(pieces, Span(micros(rules.now), END))
+    answers = ((name, limit(seats, ahead, rules)) for name, limit in LIMITS.items())
+    return next(((name, reason) for name, reason in answers if reason is not None), None)
+
+
+def outside_hours(spans: Sequence[Span], rules: Rules) -> str | None:
+    """Say when machines would have to run in hours in which none may."""
+    hours = rules.hours
+    if hours is None:
+        return None
+    closed = next((moment for span in spans if (moment := closed_at(hours, span)) is not None), None)
+    if closed is None:
+        return None
+    told = f"{hours.start_hour}:00 to {hours.end_hour}:00 {hours.time_zone}"
+    return f"its machine would have to run at {_clock(closed)}, and the pool's hours are {told}"
+
+
+def _hours(_seats: Seats, pieces: Sequence[Span], rules: Rules) -> str | None:
+    return outside_hours(pieces, rules)
+
+
+def _licences(seats: Seats, pieces: Sequence[Span], rules: Rules) -> str | None:
+    if rules.licences is None:
+        return None
+    counts = (seats.opening, *rules.sharing)
+    for piece in pieces:
+        most, moment = busiest(counts, piece)
+        if seats.standing + most >= rules.licences:
+            return f"all {rules.licences} licences are in use at {_clock(moment)}"
+    return None
+
+
+def _price(_seats: Seats, _pieces: Sequence[Span], rules: Rules) -> str | None:
+    known = rules.price is not None or (rules.budget.hourly_usd is None and rules.budget.monthly_usd is None)
+    return None if known else "the pool has a budget, and it is not known what its machines cost"
+
+
+def _hourly(seats: Seats, pieces: Sequence[Span], rules: Rules) -> str | None:
+    most_usd = rules.budget.hourly_usd
+    if most_usd is None or rules.price is None:
+        return None
+    for piece in pieces:
+        most, moment = busiest((seats.opening,), piece)
+        workers = seats.standing + most + 1
+        if workers * rules.price > most_usd:
+            cost = f"{workers} workers at {rules.price} USD an hour"
+            return f"it would take {cost} at {_clock(moment)}, more than the {most_usd} USD an hour of the budget"
+    return None
+
+
+def _monthly(seats: Seats, pieces: Sequence[Span], rules: Rules) -> str | None:
+    most_usd = rules.budget.monthly_usd
+    if most_usd is None or rules.price is None or not pieces:
+        return None
+    for month in _months(pieces[0].start, pieces[-1].end):
+        more = length(_within(pieces, month))
+        cost = forecast(seats, month, rules) + rules.price * more / _HOUR
+        if more and cost > most_usd:
+            told = f"{moment_of(month.start):%B %Y} would cost {cost.quantize(_CENT)} USD"
+            return f"{told}, more than the {most_usd} USD of the budget"
+    return None
+
+
+LIMITS: Final[Mapping[str, Limit]] = {
+    "hours": _hours,
+    "licences": _licences,
+    "price_unknown": _price,
+    "hourly_budget": _hourly,
+    "monthly_budget": _monthly,
+}
+
+
+def forecast(seats: Seats, month: Span, rules: Rules) -> Decimal:
+    """Say what a month will cost: what it has cost, and what the workers will run for that are promised or stand."""
+    now = micros(rules.now)
+    rest = Span(max(month.start, now), month.end)
+    if rest.start >= rest.end or rules.price is None:
+        return rules.spent
+    whole = rest.end - rest.start if rules.hours is None else open_time(rules.hours, rest)
+    spent = rules.spent if month.start <= now else Decimal(0)
+    return spent + rules.price * (seats.running(rest) + seats.standing * whole) / _HOUR
+
+
+def _within(spans: Sequence[Span], limit: Span) -> list[Span]:
+    cut = (Span(max(span.start, limit.start), min(span.end, limit.end)) for span in spans)
+    return [span for span in cut if span.start < span.end]
+
+
+def _months(start: int, end: int) -> list[Span]:
+    first = moment_of(start)
+    begins = [datetime(first.year, first.month, 1, tzinfo=UTC)]
+    while micros(begins[-1]) < end:
+        last = begins[-1]
+        begins.append(datetime(last.year + last.month // 12, last.month % 12 + 1, 1, tzinfo=UTC))
+    return [Span(micros(one), micros(next_)) for one, next_ in pairwise(begins)]
+
+
+def _clock(moment: int) -> str:
+    return f"{moment_of(moment):%Y-%m-%d %H:%M}Z"

@@ -1,0 +1,121 @@
+"""Which seat of a pool takes a claim, and why none does. Pure; `promise`, `slots` and `reseat` ask here.
+
+The seat is chosen whose worker must run the least in addition: one that is in use around that time anyway and ends
+with the claim. A tie goes to the lowest number.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+from lcm.model.capacity import Claim, exceeded
+from lcm.placement.ask import clock
+from lcm.placement.lanes import micros, moment_of, short_of
+from lcm.placement.limits import LIMITS, OPENING, Rules, barred, outside_hours
+from lcm.placement.seats import Seats, Span, length, span_of
+
+REMEDIES: Final[Mapping[str, str]] = {
+    "too_large": "make the lab smaller, or give the pool a template with a larger machine",
+    "no_worker": "give the pool the policy SCHEDULED or HYBRID, or add workers to it",
+    "too_soon": "choose a later slot, or ask for it as soon as possible instead",
+    "full": "choose one of the nearest free slots, or raise the pool's max_workers",
+    "hours": "choose a slot within the pool's allowed_hours, or widen them",
+    "licences": "choose one of the nearest free slots, or add licence seats",
+    "price_unknown": "give the template a price_per_hour_usd, or the price book one for its instance type",
+    "hourly_budget": "choose one of the nearest free slots, or raise the pool's hourly budget",
+    "monthly_budget": "choose a slot in another month, or raise the pool's monthly budget",
+}
+"""What helps, by the reason of a refusal."""
+
+_ORDER: Final = ("too_large", "no_worker", "full", "too_soon", *LIMITS)
+"""The farther a seat came, the more it says about what is in the way."""
+
+
+def seat_for(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | None = None) -> int | None:
+    """Choose the seat that takes a claim; None if none does."""
+    span = span_of(claim)
+    if claim.start < rules.now or outside_hours([span], rules):
+        return None
+    numbers = candidates(seats, rules) if among is None else among
+    fitting = (number for number in numbers if seats.fits(number, span, claim.need))
+    offers = [offer for number in fitting if (offer := _offer(seats, number, span, rules))]
+    if not rules.limited:
+        return min(offers)[1] if offers else None
+    return next((number for _, number, pieces in sorted(offers) if barred(seats, pieces, rules) is None), None)
+
+
+def why_not(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | None = None) -> tuple[str, str]:
+    """Say in a word and in a sentence why no seat takes a claim."""
+    span = span_of(claim)
+    if claim.start < rules.now:
+        return "too_soon", f"it would have to be instantiated from {clock(claim.start)} on, which is past"
+    closed = outside_hours([span], rules)
+    if closed:
+        return "hours", closed
+    answers = [_rejection(seats, number, claim, rules) for number in among or candidates(seats, rules)]
+    none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it opens no seat for a booking"
+    return max(answers or [none], key=lambda answer: _ORDER.index(answer[0]))
+
+
+def candidates(seats: Seats, rules: Rules) -> Iterator[int]:
+    """Give the seats that may be promised; of those that are alike and without any claim only the first."""
+    fresh = False
+    for number in range(1, len(seats) + 1):
+        if number in rules.usable or (number <= seats.standing and rules.policy in OPENING):
+            yield number
+        elif rules.policy in OPENING:
+            seat = seats[number]
+            plain = not seat.held and seat.capacity == seats.capacity
+            if not (plain and fresh):
+                yield number
+            fresh = fresh or plain
+
+
+_Offer = tuple[int, int, Sequence[Span]]
+
+
+def _offer(seats: Seats, number: int, span: Span, rules: Rules) -> _Offer | None:
+    pieces = seats.added(number, span)
+    if _too_soon(number, span, pieces, rules):
+        return None
+    return length(pieces), number, pieces
+
+
+def _too_soon(number: int, span: Span, pieces: Sequence[Span], rules: Rules) -> bool:
+    """Tell whether a seat's worker cannot be up by the time a claim begins."""
+    usable = rules.usable.get(number)
+    if usable is not None:
+        return span.start < micros(usable)
+    return bool(pieces) and pieces[0].start < micros(rules.now)
+
+
+def _rejection(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str]:
+    seat, span = seats[number], span_of(claim)
+    large = exceeded(claim.need, seat.capacity)
+    if large:
+        return "too_large", f"it needs more {_words(large)} than a worker of the pool has"
+    moment = seat.timeline.misfit(span.start, span.end, seat.packed(claim.need))
+    if moment is not None:
+        short = short_of(seat.timeline.top - seat.packed(claim.need) - seat.timeline.at(moment))
+        return (
+            "full",
+            f"{_taken(seats, rules)}: seat {number} is short of {_words(short)} at {clock(moment_of(moment))}",
+        )
+    pieces = seats.added(number, span)
+    if _too_soon(number, span, pieces, rules):
+        ready = clock(rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead))
+        return "too_soon", f"seat {number} has a worker from {ready} on, and the claim begins {clock(claim.start)}"
+    found = barred(seats, pieces, rules)
+    assert found is not None, f"seat {number} takes the claim"
+    return found
+
+
+def _taken(seats: Seats, rules: Rules) -> str:
+    if rules.policy in OPENING:
+        return f"all {len(seats)} seats are taken"
+    several = len(rules.usable) != 1
+    return f"the {len(rules.usable)} worker{'s' * several} of the pool {'are' if several else 'is'} taken"
+
+
+def _words(dimensions: Sequence[str]) -> str:
+    return " and ".join(name.removesuffix("_millis").removesuffix("_mb") for name in dimensions)

@@ -1,0 +1,219 @@
+"""The fleet's index, held against the plain arithmetic of claims and against itself rebuilt."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+import given
+from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile
+from lcm.placement.ask import Ask
+from lcm.placement.explain import explain
+from lcm.placement.fleet import Fleet
+from lcm.placement.lanes import Lanes, micros, moment_of, rounded_up
+from lcm.placement.line import TICK
+from lcm.placement.place import place
+from lcm.placement.request import Held, Place, Request
+from lcm.placement.scores import SCORES, STRATEGIES
+from properties import for_all
+
+START = given.moment("08:00")
+STEP = timedelta(minutes=10)
+SMALL = Amount(cpu_millis=6, memory_mb=6, storage_mb=6, nodes=6, ports=6, labs=4)
+IDS = ("a", "b", "c", "d", "e")
+
+sizes = st.sampled_from([SMALL, SMALL, msgspec.structs.replace(SMALL, cpu_millis=5), NOTHING, given.machine()])
+needs = st.builds(Amount, **dict.fromkeys(DIMENSIONS, st.integers(0, 3)))
+huge = st.builds(Amount, cpu_millis=st.sampled_from([0, 1, 2**53]), nodes=st.integers(0, 2**53), labs=st.just(1))
+claims = st.builds(
+    lambda start, length, need: Claim(start=START + start * STEP, end=START + (start + length) * STEP, need=need),
+    st.integers(0, 40),
+    st.one_of(st.integers(0, 30), st.integers(0, 30), st.just(900)),
+    st.one_of(needs, needs, needs, huge),
+)
+places = st.builds(
+    lambda id_, size, closed, seat, version: Place(
+        id=id_, name=id_, capacity=size, region="r", closed=closed, seat=seat, version=version, template="metal"
+    ),
+    st.sampled_from(IDS),
+    sizes,
+    st.sampled_from(["", "", "", "draining", "booting"]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from(["2.7", "2.10"]),
+)
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), places),
+        st.tuples(st.just("hold"), st.sampled_from(IDS), st.integers(0, 9).map(str), claims),
+        st.tuples(st.just("hold"), st.sampled_from(IDS), st.integers(0, 9).map(str), claims),
+        st.tuples(st.just("release"), st.sampled_from(IDS), st.integers(0, 9).map(str)),
+        st.tuples(st.just("drop"), st.sampled_from(IDS)),
+        st.tuples(st.just("advance"), st.sampled_from([5, 10, 20, 30, 400])),
+    ),
+    max_size=40,
+)
+
+
+def one(id_: str = "w1", **overrides: Any) -> Place:
+    values: dict[str, Any] = {"id": id_, "name": id_, "capacity": given.machine(), "region": "us-east-1"}
+    return Place(**values | {"version": "2.9"} | overrides)
+
+
+def after(several: Sequence[tuple[Any, ...]]) -> Fleet:
+    fleet = Fleet(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS[:3])
+    for change, *values in several:
+        match change, values:
+            case "put", [new]:
+                fleet.put(new)
+            case "hold", [id_, holder, claim] if id_ in fleet:
+                fleet.hold(id_, Held(holder, claim))
+            case "release", [id_, holder]:
+                fleet.release(id_, holder)
+            case "drop", [id_]:
+                fleet.drop(id_)
+            case "advance", [number]:
+                fleet.advance(START + number * STEP)
+    return fleet
+
+
+def inside(fleet: Fleet) -> object:
+    """Give all that the index knows, in a form that can be compared."""
+    shelves = sorted(
+        (*fleet.shelves(seats=False), *fleet.shelves(seats=True)), key=lambda one: (one.seats, one.size.cpu_millis)
+    )
+    kept = [(s.size, s.seats, s._rows, s._accepting, sorted(m for _, m in s._kinds.values())) for s in shelves]
+    lines = [
+        (line.place, line.slot, line.samples, line.timeline.moments, line.timeline.levels, line.usable)
+        for line in fleet.lines()
+    ]
+    return kept, lines
+
+
+@for_all(changes)
+def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]]) -> None:
+    fleet = after(several)
+    ids = [line.place.id for line in fleet.lines()]
+    again = Fleet([fleet[id_] for id_ in ids])
+    if fleet._since > 0:
+        again.advance(moment_of(fleet._since * TICK))
+    for id_ in ids:
+        for held in fleet.held(id_):
+            again.hold(id_, held)
+    assert inside(again) == inside(fleet)
+
+
+@for_all(changes, claims)
+def test_a_claim_fits_where_the_plain_arithmetic_says_so(several: list[tuple[Any, ...]], claim: Claim) -> None:
+    fleet = after(several)
+    for line in fleet.lines():
+        profile = Profile.of(held.claim for held in fleet.held(line.place.id))
+        assert fleet.fits(line.place.id, claim) is profile.fits(claim, line.place.capacity)
+
+
+@for_all(changes, claims, st.sampled_from(STRATEGIES), st.integers(0, 99))
+def test_the_chosen_place_fits_and_nobody_is_turned_away_for_nothing(
+    several: list[tuple[Any, ...]], claim: Claim, strategy: str, number: int
+) -> None:
+    fleet = after(several)
+    request = Request("s", claim, cml_version_min="2.9")
+    fitting = {
+        line.place.id
+        for line in fleet.lines()
+        if not line.place.closed
+        and not line.place.seat
+        and line.place.version != "2.7"
+        and Profile.of(held.claim for held in fleet.held(line.place.id)).fits(claim, line.place.capacity)
+    }
+    decision = place(fleet, request, strategy, number=number).decision
+    assert (decision.action == "assign") is bool(fitting)
+    assert decision.worker_id in (fitting or {None})
+    assert decision.score is None or 0 <= decision.score <= 1
+    assert {a.place.id for a in explain(fleet, request) if not a.filter and not a.place.seat} == fitting
+
+
+@for_all(changes, claims, st.sampled_from(sorted(SCORES)))
+def test_what_is_chosen_scores_as_it_is_explained(several: list[tuple[Any, ...]], claim: Claim, strategy: str) -> None:
+    fleet = after(several)
+    request = Request("s", claim)
+    found = place(fleet, request, strategy)
+    if found.decision.action == "assign":
+        answers = {answer.place.id: answer for answer in explain(fleet, request, strategy)}
+        assert answers[str(found.decision.worker_id)].score == found.decision.score
+        if strategy != "BinPack":
+            scores = [a.score for a in answers.values() if a.score is not None and not a.place.seat]
+            assert found.decision.score == max(scores)
+
+
+@for_all(st.lists(claims, max_size=60), st.sampled_from(STRATEGIES))
+def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> None:
+    fleet = Fleet(one(id_, capacity=SMALL) for id_ in IDS)
+    for number, claim in enumerate(several):
+        found = place(fleet, Request(str(number), claim), strategy, number=number)
+        if found.place is not None and found.decision.action == "assign":
+            assert fleet.take(found.place.id, Held(str(number), claim))
+    for id_ in IDS:
+        assert not Profile.of(held.claim for held in fleet.held(id_)).overcommitted(SMALL)
+
+
+@for_all(changes, claims)
+def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple[Any, ...]], claim: Claim) -> None:
+    fleet = after(several)
+    length = claim.end - claim.start
+    for answer in explain(fleet, Request("s", claim)):
+        if not answer.place.closed:
+            profile = Profile.of(held.claim for held in fleet.held(answer.place.id))
+            want = profile.earliest(claim.need, answer.place.capacity, length=length, not_before=claim.start)
+            assert answer.earliest == want
+
+
+@for_all(needs, needs)
+def test_what_is_packed_can_be_unpacked(need: Amount, more: Amount) -> None:
+    lanes = Lanes(SMALL)
+    assert lanes.unpack(lanes.pack(need) + lanes.pack(more)) == need + more
+
+
+@for_all(st.integers(0, 2**53))
+def test_rounding_a_size_up_never_makes_it_smaller_nor_much_larger(size: int) -> None:
+    found = rounded_up(Amount(cpu_millis=size)).cpu_millis
+    assert size <= found <= size + size // 4
+
+
+def test_a_moment_survives_being_a_number() -> None:
+    moment = given.moment("09:00:30") + timedelta(microseconds=7)
+    assert moment_of(micros(moment)) == moment
+
+
+def test_a_foreign_lab_without_an_end_holds_for_ever() -> None:
+    fleet = Fleet([one()])
+    forever = given.claim("09:00", cpu_millis=48_000)
+    far = msgspec.structs.replace(forever, end=START.replace(year=9999))
+    fleet.hold("w1", Held("foreign", far))
+    asked = Request(
+        "s", Claim(start=given.moment("09:00", day=400), end=given.moment("10:00", day=400), need=given.amount())
+    )
+    answer = explain(fleet, asked)[0]
+    assert (answer.filter, answer.reason) == (
+        "cpu",
+        "4 cores needed, 0 free at 2027-12-07 09:00Z".replace("0 free", "0 cores free"),
+    )
+    assert place(fleet, asked).decision.action == "wait"
+
+
+def test_the_span_of_a_claim_shorter_than_half_an_hour_may_be_empty() -> None:
+    short = Request("s", given.claim("09:05", "09:20"))
+    assert len(Ask(short).span) == 0
+    assert place(Fleet([one()]), short).decision.worker_id == "w1"
+
+
+def test_taking_what_does_not_fit_is_refused_and_holding_it_is_not() -> None:
+    fleet = Fleet([one()], {"w1": [Held("s1", given.claim(cpu_millis=40_000))]})
+    large = Held("s2", given.claim(cpu_millis=9_000))
+    assert not fleet.take("w1", large)
+    fleet.hold("w1", large)
+    assert {held.holder for held in fleet.held("w1")} == {"s1", "s2"}
+    assert fleet.release("w1", "s2")
+    assert not fleet.release("w1", "s2")
+    assert not fleet.release("w9", "s2")
+    assert len(fleet) == 1
