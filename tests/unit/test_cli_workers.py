@@ -132,13 +132,18 @@ def test_a_pause_waits_for_sessions_and_says_so(api: ApiServer, desk: Shell) -> 
     [
         (P.READY, "runs (READY); it stays so until it is idle"),
         (P.STOPPED, "its machine starts now, and CML takes some minutes `lcm wait worker w1 --for"),
-        (P.DRAINING, "is still being drained; `lcm undrain w1` cancels that"),
         (P.STOPPING, "is STOPPING, and is to run"),
     ],
 )
 def test_a_resume_says_what_happens_next(api: ApiServer, desk: Shell, phase: WorkerPhase, words: str) -> None:
     there(api, phase, wanted_state="stopped", drain_deadline_at=SystemClock().now())
     assert words in said(desk.out("resume", "w1"))
+
+
+def test_what_is_drained_is_not_resumed_but_undrained(api: ApiServer, desk: Shell) -> None:
+    there(api, P.DRAINING, wanted_state="stopped", drain_deadline_at=SystemClock().now())
+    refused = desk.lcm("resume", "w1")
+    assert (refused.exit_code, "undrain it" in refused.stderr) == (5, True)
 
 
 def test_a_snooze_says_until_when_and_how_to_end_it(api: ApiServer, desk: Shell) -> None:

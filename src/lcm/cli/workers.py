@@ -220,8 +220,6 @@ def _resumed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str
     follow = f"\n  `lcm wait worker {name} --for phase={goal}` waits for it"
     if phase in HOSTING:
         return f"{title(worker)} runs ({phase}); it stays so until it is idle"
-    if phase is _P.DRAINING:
-        return f"{title(worker)} is wanted running, and is still being drained; `lcm undrain {name}` cancels that"
     if phase is _P.STOPPED:
         return f"{title(worker)} is to run: its machine starts now, and CML takes some minutes{follow}"
     return f"{title(worker)} is {phase}, and is to run{follow}"
