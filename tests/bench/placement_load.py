@@ -88,13 +88,14 @@ class Ends:
     """What ends when, and is to be released."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[datetime, str, str]] = []
+        self._ends: list[tuple[float, str, str]] = []
 
     def add(self, request: Request, id_: str) -> None:
-        heapq.heappush(self._ends, (request.claim.end, id_, request.name))
+        heapq.heappush(self._ends, (request.claim.end.timestamp(), id_, request.name))
 
     def release(self, now: datetime, release: Release) -> None:
-        while self._ends and self._ends[0][0] <= now:
+        moment = now.timestamp()
+        while self._ends and self._ends[0][0] <= moment:
             _, id_, holder = heapq.heappop(self._ends)
             release(id_, holder)
 

@@ -17,7 +17,7 @@ LEAD = timedelta(minutes=25)
 """Boot and buffer of a worker."""
 INSTANTIATION = timedelta(minutes=15)
 CLEAN_UP = timedelta(minutes=10)
-SMALL: Mapping[str, int] = {"certification week": 48, "course": 48, "hackathon": 24, "mixed": 28}
+SMALL: Mapping[str, int] = {"certification week": 48, "course": 48, "hackathon": 20, "mixed": 28}
 """Sessions of each kind for which an optimum can be proven in seconds: the more they differ, the fewer."""
 LARGE = 400
 _A_WEEK = 50

@@ -143,7 +143,7 @@ def test_a_resume_says_what_happens_next(api: ApiServer, desk: Shell, phase: Wor
 def test_what_is_drained_is_not_resumed_but_undrained(api: ApiServer, desk: Shell) -> None:
     there(api, P.DRAINING, wanted_state="stopped", drain_deadline_at=SystemClock().now())
     refused = desk.lcm("resume", "w1")
-    assert (refused.exit_code, "undrain it" in refused.stderr) == (5, True)
+    assert (refused.exit_code, "`lcm undrain w1` cancels the drain" in refused.stderr) == (5, True)
 
 
 def test_a_snooze_says_until_when_and_how_to_end_it(api: ApiServer, desk: Shell) -> None:

@@ -40,11 +40,11 @@ def serving(*, token: str | None, licensed: bool | None) -> LabWorker:
     return given.changed(made, {"status": {"cml": {"licensed": licensed}}})
 
 
-def test_fifty_silent_hypervisors_do_not_keep_another_worker_waiting() -> None:
+def test_ninety_silent_hypervisors_do_not_keep_another_worker_waiting() -> None:
     async def main() -> None:
         fleet = Fleet(quick=True)
         fleet.hosts = hosts = SilentHosts(fleet.cloud)
-        hosts.silent = [f"silent-{number}" for number in range(50)]
+        hosts.silent = [f"silent-{number}" for number in range(90)]
         for name in hosts.silent:
             await fleet.create(name)
         async with fleet.controlled():

@@ -28,6 +28,7 @@ _RISING: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.ST
 _FALLING: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
 _SHOWN: Final = 3
 _ADVICE: Final[Mapping[tuple[str, WorkerPhase], str]] = {
+    ("resume", _P.DRAINING): "`lcm undrain {name}` cancels the drain",
     **{("drain", phase): "it takes no sessions yet; `lcm delete worker {name}` removes it" for phase in _RISING},
     **{("drain", phase): "it has no sessions any more" for phase in (*_FALLING, _P.TERMINATING_EC2)},
     ("drain", _P.STOPPED): "it is stopped, and nothing is on it; `lcm delete worker {name}` removes it",

@@ -127,7 +127,7 @@ def by_fullness(row: Row | None, mask: int) -> Iterator[tuple[int, int]]:
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """Tell places apart by in how many of these masks they are, from one up: counters, a mask per binary digit."""
+    """Tell places apart by in how many of these masks they are, the fewest first: counters, a mask per binary digit."""
     digits = [0] * most.bit_length()
     for one in several:
         carry = one
@@ -135,10 +135,10 @@ def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int
             digits[place], carry = digit ^ carry, digit & carry
             if not carry:
                 break
-    for count in range(1, most + 1):
-        found = _equal(mask, digits, count)
-        if found:
-            yield count, found
+    while mask:
+        count, fewest = _lowest(digits, mask)
+        yield count, fewest
+        mask ^= fewest
 
 
 def _highest(row: Row, mask: int, from_top: Sequence[int]) -> tuple[int, int]:
@@ -152,10 +152,16 @@ def _highest(row: Row, mask: int, from_top: Sequence[int]) -> tuple[int, int]:
     return level, mask
 
 
-def _equal(mask: int, digits: Sequence[int], count: int) -> int:
-    for place, digit in enumerate(digits):
-        mask = mask & digit if count >> place & 1 else mask ^ (mask & digit)
-    return mask
+def _lowest(digits: Sequence[int], mask: int) -> tuple[int, int]:
+    level = 0
+    for digit in reversed(digits):
+        lower = mask ^ (mask & digit)
+        level <<= 1
+        if lower:
+            mask = lower
+        else:
+            level += 1
+    return level, mask
 
 
 def _flip_scarce(row: Row, bit: int, before: bytes, after: bytes) -> None:

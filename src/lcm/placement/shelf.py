@@ -151,15 +151,15 @@ class Shelf:
             mask ^= 1 << slot
 
     def _by_idle_time(self, mask: int, span: range) -> Iterator[tuple[int, int]]:
-        warm, rows = mask, self._rows
-        for tick in span:
-            warm = warm & rows[tick][BUSY] if tick in rows else 0
+        busy = [self._busy(tick) for tick in span]
+        warm = mask
+        for running in busy:
+            warm &= running
         if warm:
             yield 0, warm
         cold = mask ^ warm
         if cold:
-            idle = (cold ^ (cold & self._busy(tick)) for tick in span)
-            yield from by_count(cold, idle, len(span))
+            yield from by_count(cold, [cold ^ (cold & running) for running in busy], len(span))
 
     def _busy(self, tick: int) -> int:
         row = self._rows.get(tick)

@@ -182,7 +182,7 @@ class Monitor:
                 failures += 1
 
     def _pause(self, error: LcmError, failures: int) -> timedelta:
-        said = error.after if isinstance(error, Later) else self._interval
+        said: timedelta = error.after if isinstance(error, Later) else self._interval
         longer = max(said, _SOONEST) * 2 ** min(failures, _DOUBLINGS)
         return min(longer, self._interval) * (1 + self._chance() / 2)
 
