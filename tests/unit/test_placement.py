@@ -27,7 +27,8 @@ def seat(id_: str = "seat-1", **overrides: Any) -> Place:
 def request(
     start: str = "09:00", end: str = "11:00", *, need: dict[str, int] | None = None, **overrides: Any
 ) -> Request:
-    return Request(**{"name": "s1", "claim": given.claim(start, end, **need or {})} | overrides)
+    values: dict[str, Any] = {"name": "s1", "claim": given.claim(start, end, **need or {})}
+    return Request(**values | overrides)
 
 
 def fleet(*places: Place, **held: list[Any]) -> Fleet:

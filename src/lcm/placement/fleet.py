@@ -91,10 +91,7 @@ class Fleet:
         return True
 
     def advance(self, now: datetime) -> None:
-        """Say what time it is: what is past is not searched any more, but for the last half hour, which tells who is free.
-
-        Claims stay held until they are released.
-        """
+        """Say what time it is: what is past is not searched any more. Claims stay held until they are released."""
         since = micros(now) // TICK
         if since > self._since:
             self._since = since

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 TICK: Final = 30 * 60 * 1_000_000
 MOST_TICKS: Final = 96
-"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; whoever
-holds something for longer does well to hold it anew from time to time."""
+"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; what is
+held for longer is best held anew from time to time."""
 
 
 class Line:

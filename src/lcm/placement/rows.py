@@ -65,6 +65,10 @@ def new_row() -> Row:
     return [0] * (_ANY_SCARCE + 1)
 
 
+EMPTY: Final = new_row()
+"""Stands for the rows that are not kept, and is never changed."""
+
+
 def fullness(used: int) -> int:
     """Tell how full a place is: the greater of its CPU and memory in sixteenths, at most 31."""
     told = levels(used)
@@ -111,9 +115,9 @@ def above(rows: Iterable[Row], limit: Limits) -> int:
     return found
 
 
-def by_fullness(row: Row | None, mask: int) -> Iterator[tuple[int, int]]:
+def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
-    while mask and row is not None:
+    while mask:
         level, fullest = _highest(row, mask, _CPU_FROM_TOP)
         on_memory, most = _highest(row, mask, _MEMORY_FROM_TOP)
         if on_memory == level:
@@ -122,8 +126,6 @@ def by_fullness(row: Row | None, mask: int) -> Iterator[tuple[int, int]]:
             level, fullest = on_memory, most
         yield level, fullest
         mask ^= fullest
-    if mask:
-        yield 0, mask
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:

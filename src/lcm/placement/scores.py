@@ -12,7 +12,7 @@ from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.lanes import within
 from lcm.placement.line import TICK, Line
-from lcm.placement.rows import fullness
+from lcm.placement.rows import above, fullness
 from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
@@ -104,15 +104,16 @@ def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | N
 class _Found:
     """The places of a shelf that may take what is asked."""
 
-    __slots__ = ("limit", "mask", "shelf")
+    __slots__ = ("_limit", "_rows", "mask", "shelf")
 
     def __init__(self, shelf: Shelf, ask: Ask, region: str | None) -> None:
         self.shelf = shelf
-        self.limit = shelf.limits(ask.need)
+        self._limit = shelf.limits(ask.need)
+        self._rows = shelf.rows(ask.span)
         mask = shelf.open_to(ask.request)
         if region is not None:
             mask &= shelf.in_region(region)
-        self.mask = shelf.possible(mask, self.limit, ask.span)
+        self.mask = mask ^ (mask & above(self._rows, self._limit))
 
     def best(self, ask: Ask) -> tuple[Line | None, float, int]:
         """Find the best to pack into among those that had room shortly before as well, else among the others.
@@ -120,11 +121,11 @@ class _Found:
         Before its first half hour a claim meets others that no sample shows. Going by score alone would be exact, but
         in a large fleet hundreds may be too full just then, and a place a little less full is as good.
         """
-        asked = 0
-        free = self.shelf.possible(self.mask, self.limit, range(ask.start // TICK, ask.span.start))
+        asked, shelf = 0, self.shelf
+        free = self.mask ^ (self.mask & above(shelf.rows(range(ask.start // TICK, ask.span.start)), self._limit))
         for mask in (free, self.mask ^ free):
-            for score, alike in self.shelf.ranked(mask, ask.span):
-                for line in self.shelf.of(alike):
+            for score, alike in shelf.ranked(mask, ask.span, self._rows):
+                for line in shelf.of(alike):
                     asked += 1
                     if ask.fits(line):
                         return line, score, asked

@@ -7,7 +7,7 @@ once per kind, and the answer is remembered as a mask. The fleet keeps the shelv
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -17,10 +17,10 @@ from lcm.placement.line import Line, accepts, ticks
 from lcm.placement.request import Place, Request
 from lcm.placement.rows import (
     BUSY,
+    EMPTY,
     FULLEST,
     Limits,
     Row,
-    above,
     by_count,
     by_fullness,
     flip,
@@ -126,18 +126,18 @@ class Shelf:
         """Say how full a place may be at most to have room for a need, which is within `size`."""
         return limits(self._lanes.highest_levels(need))
 
-    def possible(self, mask: int, limit: Limits, span: range) -> int:
-        """Give those of the places that no sample of these half hours rules out."""
-        rows = self._rows
-        return mask ^ (mask & above([rows[tick] for tick in span if tick in rows], limit))
+    def rows(self, span: range) -> list[Row]:
+        """Give the rows of these half hours."""
+        get = self._rows.get
+        return [get(tick, EMPTY) for tick in span]
 
-    def ranked(self, mask: int, span: range) -> Iterator[tuple[float, int]]:
+    def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[float, int]]:
         """Tell places apart by their score for packing a claim of these half hours, the best first."""
-        looked = len(span)
-        after = self._busy(span.stop)
-        for idle, group in self._by_idle_time(mask, span):
-            for fullness, alike in by_fullness(self._rows.get(span.start), group):
-                staying = alike & after
+        looked = len(rows)
+        first, last = rows[0] if rows else self._rows.get(span.start, EMPTY), self._rows.get(span.stop, EMPTY)
+        for idle, group in _by_idle_time(mask, rows):
+            for fullness, alike in by_fullness(first, group):
+                staying = alike & last[BUSY]
                 if alike != staying:
                     yield pack_score(idle, looked, fullness, together=True), alike ^ staying
                 if staying:
@@ -149,21 +149,6 @@ class Shelf:
             slot = mask.bit_length() - 1
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
-
-    def _by_idle_time(self, mask: int, span: range) -> Iterator[tuple[int, int]]:
-        busy = [self._busy(tick) for tick in span]
-        warm = mask
-        for running in busy:
-            warm &= running
-        if warm:
-            yield 0, warm
-        cold = mask ^ warm
-        if cold:
-            yield from by_count(cold, [cold ^ (cold & running) for running in busy], len(span))
-
-    def _busy(self, tick: int) -> int:
-        row = self._rows.get(tick)
-        return row[BUSY] if row else 0
 
     def _forget(self, line: Line, tick: int) -> None:
         del line.samples[tick]
@@ -185,3 +170,14 @@ class Shelf:
         self._kinds = {key: (kind, mask) for key, kind, mask in kinds if mask}
         for row in self._rows.values():
             row[: BUSY + 1] = [moved(mask) if mask else 0 for mask in row[: BUSY + 1]]
+
+
+def _by_idle_time(mask: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    warm = mask
+    for row in rows:
+        warm &= row[BUSY]
+    if warm:
+        yield 0, warm
+    cold = mask ^ warm
+    if cold:
+        yield from by_count(cold, [cold ^ (cold & row[BUSY]) for row in rows], len(rows))

@@ -183,7 +183,7 @@ class Monitor:
 
     def _pause(self, error: LcmError, failures: int) -> timedelta:
         said: timedelta = error.after if isinstance(error, Later) else self._interval
-        longer = max(said, _SOONEST) * 2 ** min(failures, _DOUBLINGS)
+        longer = max(said, _SOONEST) * (1 << min(failures, _DOUBLINGS))
         return min(longer, self._interval) * (1 + self._chance() / 2)
 
     async def _synchronise(self, ref: WorkerRef, census: Census) -> None:
