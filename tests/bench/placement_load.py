@@ -1,6 +1,5 @@
 """A fleet of metal workers in the middle of its day, and the requests that come: what placement is measured with."""
 
-import heapq
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -85,19 +84,24 @@ class Day:
 
 
 class Ends:
-    """What ends when, and is to be released."""
+    """What ends in which minute, and is to be released then."""
 
     def __init__(self) -> None:
-        self._ends: list[tuple[float, str, str]] = []
+        self._ends: dict[int, list[tuple[str, str]]] = {}
+        self._minute = _minute(NOW)
 
     def add(self, request: Request, id_: str) -> None:
-        heapq.heappush(self._ends, (request.claim.end.timestamp(), id_, request.name))
+        self._ends.setdefault(_minute(request.claim.end), []).append((id_, request.name))
 
     def release(self, now: datetime, release: Release) -> None:
-        moment = now.timestamp()
-        while self._ends and self._ends[0][0] <= moment:
-            _, id_, holder = heapq.heappop(self._ends)
-            release(id_, holder)
+        for minute in range(self._minute, _minute(now)):
+            for id_, holder in self._ends.pop(minute, ()):
+                release(id_, holder)
+        self._minute = _minute(now)
+
+
+def _minute(moment: datetime) -> int:
+    return int(moment.timestamp() // 60)
 
 
 def filled(day: Day, workers: int) -> tuple[Fleet, Ends]:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 TICK: Final = 30 * 60 * 1_000_000
 MOST_TICKS: Final = 96
-"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; what is
-held for longer is best held anew from time to time."""
+"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; what
+is held for longer is best held anew from time to time."""
 
 
 class Line:
@@ -38,6 +38,7 @@ def accepts(place: Place) -> bool:
 
 def ticks(start: int, end: int, since: int = 0) -> range:
     """Give the half hours that lie within [start, end), from the one numbered `since` on."""
-    first = -(-start // TICK)
-    last = max(first, min(-(-end // TICK), first + MOST_TICKS))
-    return range(min(max(first, since), last), last)
+    first, last = -(-start // TICK), -(-end // TICK)
+    if last - first > MOST_TICKS:
+        last = first + MOST_TICKS
+    return range(max(since, first), last)

@@ -7,12 +7,15 @@ fuller than it is: who is above a limit here surely does not fit, the others are
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from lcm.model.capacity import DIMENSIONS
 from lcm.placement.lanes import LANE, STEP, levels
 
 Row = list[int]
+_Above = tuple[tuple[int, bool], ...]
+Limits = tuple[_Above, _Above, tuple[int, ...]]
+"""What rows are asked: who is above these levels of CPU and memory, and these steps of the others."""
 
 _DIGITS: Final = 6
 _MOST: Final = (1 << _DIGITS) - 1
@@ -39,7 +42,7 @@ def _flips(base: int) -> list[tuple[int, ...]]:
     return [tuple(base + digit for digit in range(_DIGITS) if change >> digit & 1) for change in range(1 << _DIGITS)]
 
 
-def _steps_above(base: int) -> list[tuple[tuple[int, bool], ...]]:
+def _steps_above(base: int) -> list[_Above]:
     """For each level the digits, lowest first, by which a greater one is told, and whether both must be set."""
     whole = [[(base + digit, bool(level >> digit & 1)) for digit in range(_DIGITS)] for level in range(1 << _DIGITS)]
     starts = [next((n for n, (_, both) in enumerate(one) if not both), _DIGITS) for one in whole]
@@ -50,14 +53,6 @@ _CPU_FLIPS, _MEMORY_FLIPS = _flips(_CPU), _flips(_MEMORY)
 _CPU_ABOVE, _MEMORY_ABOVE = _steps_above(_CPU), _steps_above(_MEMORY)
 _CPU_FROM_TOP: Final = tuple(range(_CPU + _DIGITS - 1, _CPU, -1))
 _MEMORY_FROM_TOP: Final = tuple(range(_MEMORY + _DIGITS - 1, _MEMORY, -1))
-
-
-class Limits(NamedTuple):
-    """What a row is asked: who is above these levels."""
-
-    cpu: tuple[tuple[int, bool], ...]
-    memory: tuple[tuple[int, bool], ...]
-    others: tuple[int, ...]
 
 
 def new_row() -> Row:
@@ -89,7 +84,7 @@ def flip(row: Row, bit: int, before: int, after: int) -> None:
 def limits(highest: bytes) -> Limits:
     """Say what to ask for, given the highest level of each dimension at which something could fit."""
     others = _others_above(highest[2:].translate(_SCARCITY))
-    return Limits(_CPU_ABOVE[min(highest[0], _MOST)], _MEMORY_ABOVE[min(highest[1], _MOST)], others)
+    return _CPU_ABOVE[min(highest[0], _MOST)], _MEMORY_ABOVE[min(highest[1], _MOST)], others
 
 
 @cache

@@ -47,10 +47,6 @@ class Seat:
         """Give a need as this seat's timeline counts it."""
         return self.lanes.pack(need) + _ONE
 
-    def used(self, moment: int) -> Amount:
-        """Say how much is claimed at a moment."""
-        return self.lanes.unpack(self.timeline.at(moment))
-
     def latest(self, not_after: int, length: int, need: Amount) -> int | None:
         """Find the last moment from which a need fits for so long, not after one; None when it never does."""
         if not need.within(self.capacity):
