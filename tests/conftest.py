@@ -16,13 +16,23 @@ UNMEASURED = (
     "conformance/test_api_schema.py",
     "conformance/test_canary.py",
     "conformance/test_discovery",
+    "conformance/test_plane_apply.py",
+    "conformance/test_plane_callers.py",
+    "conformance/test_plane_cuts.py",
     "conformance/test_plane_equivalence.py",
+    "conformance/test_plane_ledgers.py",
+    "conformance/test_plane_reports.py",
+    "conformance/test_plane_watches.py",
     "conformance/test_store_equivalence.py",
     "conformance/test_stream_storm.py",
     "unit/test_api_roles.py",
     "unit/test_companions_walks.py",
     "unit/test_worker_controller.py",
-    "unit/test_worker_deciders.py",
+    "unit/test_worker_drain.py",
+    "unit/test_worker_failures.py",
+    "unit/test_worker_health.py",
+    "unit/test_worker_idling.py",
+    "unit/test_worker_silence.py",
 )
 """Tests that walk the same lines thousands of times: measuring coverage would more than double their time."""
 _write = steps.record(FOLDER, os.environ.get("PYTEST_XDIST_WORKER", "main"))
@@ -34,6 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if str(item.path.relative_to(here)).startswith(UNMEASURED):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.fixture(autouse=True)
+def _unmeasured_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what an unmeasured test starts be unmeasured too."""
+    if request.node.get_closest_marker("no_cover"):
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
 
 
 @pytest.fixture
