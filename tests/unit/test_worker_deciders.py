@@ -14,6 +14,7 @@ from chaos import TIMES
 from lcm.control.stepping import stepped
 from lcm.controllers.worker.complaints import NAMES, complaints
 from lcm.controllers.worker.conditions import conditioned
+from lcm.controllers.worker.facts import declared
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
 from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
 from lcm.model.capacity import Amount
@@ -280,3 +281,10 @@ def seen(view: View, **changes: Any) -> View:
 def _well(worker: LabWorker) -> LabWorker:
     status = msgspec.structs.replace(worker.status, unhealthy_since=None)
     return msgspec.structs.replace(worker, status=status)
+
+
+def test_lesson_13_what_a_machine_has_is_never_computed_from_what_it_uses() -> None:
+    idle, busy = (msgspec.structs.replace(STATS, cpu_percent=percent) for percent in (0.0, 93.0))
+    spec = given.worker().spec
+    assert declared(spec, idle, None) == declared(spec, busy, None)
+    assert declared(spec, busy, None).cpu_millis == 48_000
