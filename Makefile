@@ -45,8 +45,8 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 	@$(BIN)/python tests/bench/run.py $(ONLY)
 
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
-	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/conformance/test_api_schema.py \
-		tests/conformance/test_stream_storm.py --timeout 1200
+	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/test_api_schema.py \
+		tests/conformance/test_stream_storm.py tests/unit/test_worker_deciders.py --timeout 1200
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"

@@ -13,6 +13,8 @@ FOLDER = Path(".cache/steps")
 UNMEASURED = (
     "simulation/",
     "crash/",
+    "conformance/test_permit.py",
+    "conformance/test_worker_lifecycle.py",
     "conformance/test_api_schema.py",
     "conformance/test_canary.py",
     "conformance/test_discovery",
@@ -26,7 +28,9 @@ UNMEASURED = (
     "conformance/test_store_equivalence.py",
     "conformance/test_stream_storm.py",
     "unit/test_api_roles.py",
+    "unit/test_cli_render.py",
     "unit/test_companions_walks.py",
+    "unit/test_validation.py",
     "unit/test_worker_controller.py",
     "unit/test_worker_drain.py",
     "unit/test_worker_failures.py",

@@ -4,12 +4,13 @@ from datetime import timedelta
 
 import pytest
 
+from chaos import TIMES
 from lcm.control.plane import ref_of
 from mayhem import Mayhem
 from unreliable import virtually
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + TIMES))
 @virtually
 async def test_whatever_happens_every_worker_comes_to_rest_and_goes_without_a_trace(seed: int) -> None:
     fleet = Mayhem(seed=seed)
