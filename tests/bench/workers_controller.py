@@ -22,7 +22,7 @@ from lcm.control.history import Hour
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref, Sample
 from lcm.control.records import creation, history_prefix, written
-from lcm.controllers.cache import Cache
+from lcm.control.cache import Cache
 from lcm.controllers.together import ended
 from lcm.controllers.worker.facts import ec2_facts
 from lcm.controllers.worker.monitor import Monitor

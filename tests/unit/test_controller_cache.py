@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
 from lcm.control.plane import PAGE, Ref, Seen
-from lcm.controllers.cache import Cache
+from lcm.control.cache import Cache
 from lcm.model.errors import Forbidden, Stuck, Throttled, Unreachable
 from lcm.model.identity import Caller, Role
 from lcm.model.pool import LabWorkerPool, WorkerTemplate

@@ -18,6 +18,7 @@ import msgspec
 from lcm import system
 from lcm.control.client_fleet import Ledgers
 from lcm.control.client_line import Limits, Line, read
+from lcm.control.client_placing import Placing
 from lcm.control.client_reports import Reports
 from lcm.control.client_requests import collection, internal, path_of, within
 from lcm.control.client_watch import HttpWatch
@@ -57,7 +58,7 @@ R = TypeVar("R", bound=Resource)
 _LEASES: Final = "/api/internal/leases"
 
 
-class HttpPlane(Reports, Ledgers):
+class HttpPlane(Reports, Ledgers, Placing):
     """What one caller may see and do, through the API."""
 
     def __init__(

@@ -33,7 +33,7 @@ _USERS: Final[Mapping[type, tuple[type[Resource], ...]]] = {
     WorkerTemplate: (LabWorkerPool,),
     LabletDefinition: (LabletSession, Reservation),
 }
-_PLANE: Final = Caller(name=CONTROL_PLANE, role=Role.SERVICE, actor=CONTROL_PLANE)
+PLANE: Final = Caller(name=CONTROL_PLANE, role=Role.SERVICE, actor=CONTROL_PLANE)
 _NAMED: Final = 5
 _DELETED: Final = "deleted"
 _CANCELLABLE: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACTIVE})
@@ -77,7 +77,7 @@ async def _delete_unused(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run
 
 async def finish_deletions(store: Store, *, clock: Clock) -> int:
     """Finish the deletions whose callers were stopped half-way, and say how many those were. May be repeated."""
-    finished, ledger = 0, Ledger(store, clock, _PLANE)
+    finished, ledger = 0, Ledger(store, clock, PLANE)
     for kind in _USERS:
         page = await everything(store, f"{KINDS[kind.__name__].plural}/")
         for entry in page.entries:
@@ -97,7 +97,7 @@ async def _finish(ledger: Ledger, resource: Resource) -> bool:
     """Remove a marked object whose deleter was stopped, or take the mark away if it is used; False for all others."""
     if not lingers(resource, ledger.clock.now()):
         return False
-    ours = Ledger(ledger.store, ledger.clock, _PLANE, record_ids=ledger.record_ids)
+    ours = Ledger(ledger.store, ledger.clock, PLANE, record_ids=ledger.record_ids)
     with suppress(Conflict, Gone, Refused):  # then somebody else was faster, or it is used
         await delete(ours, ref_of(resource), at=resource.metadata.resource_version, dry_run=False)
     return True

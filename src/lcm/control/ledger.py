@@ -152,12 +152,19 @@ def missing(ref: Ref[R]) -> Gone:
     return Gone(f"there is no {ref.kind.__name__} {ref.name} in namespace {ref.namespace}")
 
 
-async def persistently(attempt: Callable[[], Awaitable[T]], *, unless: Callable[[Conflict], bool]) -> T:
-    """Try again when somebody else was faster, unless the caller asked to be told of that."""
+async def persistently(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    unless: Callable[[Conflict], bool],
+    pause: Callable[[], Awaitable[object]] | None = None,
+) -> T:
+    """Try again when somebody else was faster, unless the caller asked to be told of that; after a pause, if any."""
     for _ in range(ATTEMPTS - 1):
         try:
             return await attempt()
         except Conflict as error:
             if unless(error):
                 raise
+        if pause is not None:
+            await pause()
     return await attempt()

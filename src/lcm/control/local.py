@@ -4,7 +4,8 @@
 process for theirs. What each verb does stands in the files it calls.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,13 +16,16 @@ from lcm.control.actions import acted
 from lcm.control.applying import Application
 from lcm.control.audit import NOWHERE, Origin, Pen
 from lcm.control.billing import read_costs
+from lcm.control.calendar import Calendar
 from lcm.control.companions import NO_LIMITS, Fleet, beside
+from lcm.control.desk import Desk, timed
 from lcm.control.drafts import Draft, Drafts, Quota, unlimited
 from lcm.control.idleness import USUAL, Judgement, detect_idle
 from lcm.control.importing import Import
 from lcm.control.ledger import Edit, Ledger, persistently, taken
 from lcm.control.licences import free, read_ledger
 from lcm.control.listing import listed
+from lcm.control.local_placing import Placing
 from lcm.control.patching import patched
 from lcm.control.plane import (
     PAGE,
@@ -55,10 +59,17 @@ from lcm.model.kinds import KINDS, Resource
 from lcm.model.licence import LicenceLedger
 from lcm.model.resource import API_VERSION, Status
 from lcm.model.selector import EVERYTHING, Where
+from lcm.model.session import LabletSession
 from lcm.model.validate import read
 from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.placement.terms import Terms
 from lcm.store.base import ABSENT, Check, Fence, Lease, Op, Store
 from lcm.system import new_id
+
+
+def half() -> float:
+    """Stand for chance where nothing is left to it."""
+    return 0.5
 
 
 class ControlPlane:
@@ -76,6 +87,8 @@ class ControlPlane:
         record_ids: Callable[[], str] = new_id,
         judgement: Judgement = USUAL,
         fleet: Fleet = NO_LIMITS,
+        terms: Terms | None = None,
+        chance: Callable[[], float] = half,
     ) -> None:
         """Work on a store; `defaults` are put beneath the documents of each kind, `quota` is asked before creates.
 
@@ -83,6 +96,7 @@ class ControlPlane:
         `record_ids` names requests and audit records, apart from objects: those are named alike wherever one asks from.
         `judgement` says by what workers are judged idle where the SystemSettings object says nothing.
         `fleet` says how many licence seats there are and what machines cost.
+        With `terms` slots are promised when they are booked: the calendar of `desk` must run. Without them nothing is.
         """
         self.store = store
         self.clock = clock
@@ -95,6 +109,11 @@ class ControlPlane:
         self.pen = Pen(store, clock, record_ids)
         """Writes down what callers do to what is no object."""
         self._defaults = defaults
+        self.desk: Desk | None = None
+        """Where slots are promised."""
+        if terms is not None:
+            calendar = Calendar(self.acting(deletion.PLANE), terms=terms, licences=fleet.seats, prices=fleet.prices)
+            self.desk = Desk(store, calendar, clock=clock, chance=chance)
 
     @property
     def epoch(self) -> str:
@@ -131,14 +150,14 @@ class ControlPlane:
         return beneath(document, defaults) if defaults.get("spec") else document
 
 
-class LocalPlane:
+class LocalPlane(Placing):
     """What one caller may see and do."""
 
     def __init__(
         self, core: ControlPlane, caller: Caller, fence: Fence | None = None, *, origin: Origin = NOWHERE
     ) -> None:
+        super().__init__(Ledger(core.store, core.clock, caller, fence, origin, core.record_ids), core.desk, core.ids)
         self._core = core
-        self._ledger = Ledger(core.store, core.clock, caller, fence, origin, core.record_ids)
         self._drafts = Drafts(self._ledger, core.ids, core.sealing)
 
     @property
@@ -178,13 +197,14 @@ class LocalPlane:
                 return earlier.resource
             draft = await self._drafts.new(resource)
             extra = await self._core.quota(self.caller, [draft.edit.after])
+            draft, promised = await self._promised(draft)
             if dry_run:
                 return await self._free(draft)
             kept = [asked.answered(draft.edit.after, self._core.clock.now())] if asked else []
-            return await self._ledger.write(draft.edit, *_held(draft), *extra, *kept)
+            return await self._ledger.write(draft.edit, *_held(draft), *extra, *promised, *kept)
 
         try:
-            return await persistently(attempt, unless=lambda error: error.key == key_of(resource))
+            return await self._in_turn(resource, attempt, unless=lambda error: error.key == key_of(resource))
         except Conflict as error:
             # Somebody else may have sent this very request.
             if asked is not None and (earlier := await asked.earlier(self._ledger, ref_of(resource))):
@@ -239,8 +259,9 @@ class LocalPlane:
             longest = await self._longest(record, action)
             now, author = self._core.clock.now(), self._ledger.author
             after = acted(record.resource, action, now=now, author=author, longest=longest)
+            promised = await self._prolonged(record.resource, after)
             verb = str(type(action).__struct_config__.tag)
-            return after if dry_run else await self._acted(Edit(record, after, verb=verb), asked)
+            return after if dry_run else await self._acted(Edit(record, after, verb=verb), asked, *promised)
 
         return await persistently(attempt, unless=lambda _: False)
 
@@ -352,12 +373,36 @@ class LocalPlane:
             raise Conflict(entry.key, wanted=ABSENT, found=entry.revision)
         return made
 
-    async def _acted(self, edit: Edit[R], asked: Request | None) -> R:
+    async def _promised(self, draft: Draft[R]) -> tuple[Draft[R], Sequence[Op]]:
+        """Give a new booking its seats."""
+        if self._core.desk is None:
+            return draft, ()
+        found = await self._core.desk.promised([draft.edit.after], [draft.target])
+        (made,) = found.made
+        assert isinstance(made, type(draft.edit.after))
+        return dataclasses.replace(draft, edit=dataclasses.replace(draft.edit, after=made)), found.ops
+
+    async def _prolonged(self, before: R, after: R) -> Sequence[Op]:
+        if self._core.desk is None or not (isinstance(before, LabletSession) and isinstance(after, LabletSession)):
+            return ()
+        return await self._core.desk.extended(before, after)
+
+    async def _in_turn(
+        self, resource: R, attempt: Callable[[], Awaitable[R]], *, unless: Callable[[Conflict], bool]
+    ) -> R:
+        """Try again and again, as `persistently`, in one's turn if seats are to be chosen."""
+        desk = self._core.desk
+        if desk is None or not timed(resource):
+            return await persistently(attempt, unless=unless)
+        async with desk.turn([resource]):
+            return await persistently(attempt, unless=unless, pause=desk.breathe)
+
+    async def _acted(self, edit: Edit[R], asked: Request | None, *ops: Op) -> R:
         record, after = edit.before, edit.after
         assert record is not None, "an action needs an object"
         kept = [asked.answered(after, self._core.clock.now())] if asked else []
         if after is not record.resource:
-            return await self._ledger.write(edit, *kept)
+            return await self._ledger.write(edit, *kept, *ops)
         if kept:
             await self._ledger.commit(ops=[*kept, Check(record.key, record.revision)])
         return after

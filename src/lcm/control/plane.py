@@ -19,6 +19,9 @@ from lcm.model.billing import BillingInterval
 from lcm.model.identity import Caller
 from lcm.model.kinds import KINDS, Kind, Resource
 from lcm.model.licence import LicenceLedger
+from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
+from lcm.model.pool import LabWorkerPool
+from lcm.model.reservation import Reservation
 from lcm.model.resource import (
     DEFAULT_NAMESPACE,
     Count,
@@ -362,6 +365,39 @@ class Plane(Protocol):
 
     async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
         """List what workers cost in a span, each interval cut to it, by worker and time."""
+        ...
+
+    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
+        """Put a session where the scheduler decided, at exactly its revision: claim, ports and time at once.
+
+        With a worker it becomes SCHEDULED with ports; with a seat alone its claim is kept there, and a session with a
+        slot becomes SCHEDULED too. NoRoom when it does not fit by what the plane knows, Conflict when somebody was
+        faster: look again, decide again.
+        """
+        ...
+
+    async def allocate_ports(self, ref: Ref[LabletSession], wish: PortWish) -> LabletSession:
+        """Give a session that has a worker its ports; one that has them keeps them. May be repeated."""
+        ...
+
+    async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
+        """Let claims that have no worker yet change their seats, all or none; NoRoom, Conflict as `schedule`."""
+        ...
+
+    async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
+        """Make the session that takes over one of a reservation's claims. May be repeated: it answers with the same."""
+        ...
+
+    async def preview(self, wish: Wish) -> Explanation:
+        """Tell what would become of a booking, without making it."""
+        ...
+
+    async def explain(self, ref: Ref[LabletSession]) -> Explanation:
+        """Tell why a session is where it is, or what it waits for, with every worker's and seat's answer to it."""
+        ...
+
+    async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
+        """Show seats, and workers outside of pools, against time; what others booked without its name."""
         ...
 
     async def import_workers(self, found: BulkImport) -> Imported:

@@ -31,6 +31,7 @@ from lcm.model.errors import (
     TooLarge,
     Unreachable,
 )
+from lcm.model.placing import Slot
 
 MEDIA_TYPE: Final = "application/problem+json"
 _PRECONDITION_FAILED: Final = 412
@@ -60,6 +61,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_seconds: float | UnsetType = UNSET
     stuck: str | UnsetType = UNSET
     """With what a person can help."""
+    why: str | UnsetType = UNSET
+    """What is in the way of a booking, in a word."""
+    nearest: tuple[Slot, ...] | UnsetType = UNSET
+    """Slots that would work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ def problem_of(error: LcmError, *, matched: bool = False) -> Problem:
         faults=tuple(map(_bounded, error.faults[:_MOST_FAULTS])) if isinstance(error, Invalid) else UNSET,
         retry_after_seconds=error.after.total_seconds() if isinstance(error, Later) else UNSET,
         stuck=error.reason if isinstance(error, Stuck) else UNSET,
+        why=error.why or UNSET if isinstance(error, NoRoom) else UNSET,
+        nearest=tuple(Slot(start=a, end=b) for a, b in error.nearest) or UNSET if isinstance(error, NoRoom) else UNSET,
     )
 
 
@@ -158,6 +165,11 @@ def _stuck(problem: Problem) -> LcmError:
     return Stuck(problem.stuck or problem.reason, problem.detail)
 
 
+def _no_room(problem: Problem) -> LcmError:
+    slots = [(slot.start, slot.end) for slot in problem.nearest or ()]
+    return NoRoom(problem.detail, why=problem.why or "", nearest=slots)
+
+
 def _plain(kind: type[LcmError]) -> Callable[[Problem], LcmError]:
     return lambda problem: kind(problem.detail)
 
@@ -175,7 +187,8 @@ def _wait(problem: Problem) -> timedelta:
 
 _MAKERS: Final[Mapping[str, Callable[[Problem], LcmError]]] = {
     **{row.reason: _plain(row.error) for row in _ROWS if row.error in {Relist, Deposed, Gone, Refused}},
-    **{row.reason: _plain(row.error) for row in _ROWS if row.error in {TooLarge, IllegalStep, Forbidden, NoRoom}},
+    **{row.reason: _plain(row.error) for row in _ROWS if row.error in {TooLarge, IllegalStep, Forbidden}},
+    "NoRoom": _no_room,
     "Conflict": _conflict,
     "AlreadyExists": _conflict,
     "Invalid": _invalid,

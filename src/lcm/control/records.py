@@ -14,6 +14,7 @@ import msgspec
 from lcm.control.plane import R, Ref
 from lcm.model.errors import Fault, Invalid, Stuck
 from lcm.model.kinds import KINDS, Kind, Resource
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.session import LabletSession, worker_of
 from lcm.model.validate import read
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
@@ -26,6 +27,8 @@ HISTORY: Final = "history/"
 ALERTS: Final = "alerts/"
 ON_WORKERS: Final = "on-worker/"
 """Which sessions are on each worker, by its uid: nobody has to read all of them to know."""
+POOLS_CHANGED: Final = "guards/changed/"
+"""Put, by namespace, with every change of a pool or a template: by it a calendar knows that it is behind."""
 CODEC: Final = Codec()
 BY_PLURAL: Final = {kind.plural: kind for kind in KINDS.values()}
 
@@ -171,13 +174,15 @@ def creation(resource: Resource) -> Sequence[Op]:
         Put(key, written(bare), resource.metadata.labels, at=ABSENT),
         Put(UIDS + resource.metadata.uid, key.encode(), at=ABSENT),
         *_placed(None, resource),
+        *_announced(resource),
     )
 
 
 def change(before: Record[R], after: R) -> Sequence[Op]:
     """Say how the store puts one state in place of another."""
     raw = written(at_revision(after, ABSENT), _unknown(before))
-    return Put(before.key, raw, after.metadata.labels, at=before.revision), *_placed(before.resource, after)
+    put = Put(before.key, raw, after.metadata.labels, at=before.revision)
+    return put, *_placed(before.resource, after), *_announced(after)
 
 
 def _unknown(before: Record[R]) -> bytes | None:
@@ -192,7 +197,13 @@ def _unknown(before: Record[R]) -> bytes | None:
 def removal(before: Record[R]) -> Sequence[Op]:
     """Say how the store forgets an object and the way to it by uid; `hanging` says what else goes with it."""
     gone = before.resource
-    return Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid), *_placed(gone, None)
+    deleted = Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid)
+    return *deleted, *_placed(gone, None), *_announced(gone)
+
+
+def _announced(resource: Resource) -> Sequence[Op]:
+    pooled = isinstance(resource, LabWorkerPool | WorkerTemplate)
+    return (Put(POOLS_CHANGED + resource.metadata.namespace, b""),) if pooled else ()
 
 
 def _placed(before: Resource | None, after: Resource | None) -> Sequence[Op]:

@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from lcm.config_values import Settings
+from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Ref, Seen, WorkerRef, ref_of
-from lcm.controllers.cache import Cache
 from lcm.controllers.orphans import ALERTS, ORPHANED, STRAY, is_orphan, orphaned
 from lcm.controllers.region_search import RegionSearch, Searched
 from lcm.controllers.together import ended

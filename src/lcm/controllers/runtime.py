@@ -20,8 +20,8 @@ from typing import Final, Generic
 
 import structlog
 
+from lcm.control.cache import Cache
 from lcm.control.plane import R, Ref, Seen, ref_of
-from lcm.controllers.cache import Cache
 from lcm.controllers.queue import AT_ONCE, Queue
 from lcm.controllers.together import together
 from lcm.model.clock import Clock

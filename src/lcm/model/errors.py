@@ -20,8 +20,9 @@ LcmError
 An `AssertionError` is our own bug. "No placement" is a value, not an error.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 class LcmError(Exception):
@@ -96,7 +97,12 @@ class Forbidden(Refused):
 
 
 class NoRoom(Refused):
-    """The capacity asked for is not there."""
+    """The capacity asked for is not there. `why` says in a word what is in the way; `nearest` are slots that work."""
+
+    def __init__(self, message: str, *, why: str = "", nearest: Sequence[tuple[datetime, datetime]] = ()) -> None:
+        super().__init__(message)
+        self.why = why
+        self.nearest = tuple(nearest)
 
 
 class Later(LcmError):

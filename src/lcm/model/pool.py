@@ -28,6 +28,7 @@ from lcm.model.resource import (
 from lcm.model.worker import LabWorkerSpec
 
 DECISIONS_KEPT: Final = 50
+BOOTS_KEPT: Final = 100
 
 
 class ScalingPolicy(StrEnum):
@@ -128,6 +129,14 @@ class ScalingDecision(Part):
     workers_after: Count
 
 
+class FilledSeat(Part):
+    """Which worker fills a seat."""
+
+    number: Positive
+    worker_id: str
+    worker_name: Name
+
+
 class PoolCapacitySummary(Part):
     """A pool's workers added up. Utilizations are fractions; None means that nothing was measured."""
 
@@ -142,11 +151,13 @@ class PoolCapacitySummary(Part):
 
 
 class LabWorkerPoolStatus(Status):
-    """What was seen of a pool."""
+    """What was seen of a pool. `boot_seconds` are its latest boots, from the launch to serving, by which it leads."""
 
     phase: PoolPhase = PoolPhase.PENDING
     summary: PoolCapacitySummary = PoolCapacitySummary()
     workers_by_phase: Mapping[str, Count] = {}
+    seats: Annotated[tuple[FilledSeat, ...], msgspec.Meta(max_length=2000)] = ()
+    boot_seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=BOOTS_KEPT)] = ()
     decisions: tuple[ScalingDecision, ...] = ()
     scaled_up_at: Moment | None = None
     scaled_down_at: Moment | None = None

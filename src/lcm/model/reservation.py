@@ -1,8 +1,11 @@
 """Reservation: N sessions or a recurring series, booked all or none."""
 
-from datetime import date, timedelta
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from itertools import count, islice, takewhile
 from typing import Annotated, Final, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -105,6 +108,33 @@ class Reservation(Part):
     api_version: Literal["lcm/v1"] = API_VERSION
     kind: Literal["Reservation"] = "Reservation"
     status: ReservationStatus = ReservationStatus()
+
+
+def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
+    """Give the slots of a reservation, in order: each at the same wall-clock time in the zone of its recurrence.
+
+    A slot whose wall-clock time a daylight-saving change skips begins as much later; each is as long as the first.
+    """
+    series = spec.recurrence
+    if series is None:
+        return [(spec.timeslot_start, spec.timeslot_end)]
+    zone, long = ZoneInfo(series.time_zone), spec.timeslot_end - spec.timeslot_start
+    first = spec.timeslot_start.astimezone(zone)
+    days = takewhile(lambda day: day <= series.until, (first.date() + timedelta(days=n) for n in count()))
+    starts = [datetime.combine(day, first.time(), zone) for day in days if _recurs(series, first.date(), day)]
+    utc = [start.astimezone(UTC) for start in islice(starts, OCCURRENCES_LIMIT + 1)]
+    return [(start, start + long) for start in utc]
+
+
+def _recurs(series: Recurrence, first: date, day: date) -> bool:
+    if series.every == "day":
+        return (day - first).days % series.interval == 0 and _on(series, day, default=True)
+    week = (day - timedelta(days=day.weekday()) - (first - timedelta(days=first.weekday()))).days // 7
+    return week % series.interval == 0 and _on(series, day, default=day.weekday() == first.weekday())
+
+
+def _on(series: Recurrence, day: date, *, default: bool) -> bool:
+    return tuple(Weekday)[day.weekday()] in series.weekdays if series.weekdays else default
 
 
 _P = ReservationPhase

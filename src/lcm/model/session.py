@@ -32,6 +32,8 @@ from lcm.model.worker import LabType
 INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
 COLLECTION_LIMIT: Final = timedelta(minutes=5)
 STOP_ALERT: Final = timedelta(minutes=10)
+CLEAN_UP: Final = timedelta(minutes=10)
+"""How long after its slot a session may still be on its worker: its claim covers that too."""
 
 Email = Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=254, examples=["ada@example.org"])]
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -210,6 +212,11 @@ SESSION: Final = Machine(
 )
 ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
 """Phases in which something of the session may be on its worker."""
+
+
+def holds(session: LabletSession) -> Claim | None:
+    """Give the claim that a session has, in whichever phase, until it has ended."""
+    return None if session.status.phase in SESSION.final else session.status.claim
 
 
 def worker_of(session: LabletSession) -> str | None:

@@ -225,9 +225,9 @@ class Remedy(StrEnum):
 class LabWorkerStatus(Status):
     """What was seen of a worker.
 
-    `failure` names why it last failed in one word, `last_error` in a sentence; it is tried again at `retry_at`. A
-    `remedy` without `remedied_at` is still to be done. `remedies` counts those since it was last healthy for a while: a
-    reboot and a replacement by turns.
+    `foreign` is what labs take that no session made. `failure` names why it last failed in one word, `last_error` in a
+    sentence; it is tried again at `retry_at`. A `remedy` without `remedied_at` is still to be done. `remedies` counts
+    those since it was last healthy for a while: a reboot and a replacement by turns.
     """
 
     phase: WorkerPhase = WorkerPhase.PENDING
@@ -235,6 +235,7 @@ class LabWorkerStatus(Status):
     cml: CmlFacts = CmlFacts()
     capacity: Amount | None = None
     foreign_ports: tuple[int, ...] = ()
+    foreign: Amount = Amount()
     idle: IdleVerdict | None = None
     drain_deadline_at: Moment | None = None
     unhealthy_since: Moment | None = None

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Final
 
 from lcm.config import Settings, effective
+from lcm.control.cache import Cache
 from lcm.control.plane import Plane, WorkerRef
-from lcm.controllers.cache import Cache
 from lcm.controllers.discover import Discovery
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Runtime

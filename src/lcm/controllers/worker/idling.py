@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from lcm.config import Settings
+from lcm.control.cache import Cache
 from lcm.control.plane import Plane, ref_of
-from lcm.controllers.cache import Cache
 from lcm.model.errors import Conflict, Gone, Later, Refused
 from lcm.model.worker import HOSTING, LabWorker
 

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Ref, ref_of
-from lcm.controllers.cache import Cache
 from lcm.controllers.runtime import DONE, Again, after, at
 from lcm.controllers.worker import booting, draining, failing, hosting, launching, licensing, stopping
 from lcm.controllers.worker.complaints import NAMES, STUCK, complaints, standing, stuck

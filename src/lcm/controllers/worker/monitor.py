@@ -15,8 +15,8 @@ from typing import Any, Final
 import structlog
 
 from lcm.config import Settings
+from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Seen, WorkerRef, ref_of
-from lcm.controllers.cache import Cache
 from lcm.controllers.together import ended
 from lcm.controllers.worker import measure
 from lcm.controllers.worker.asking import ask

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from lcm.control.cache import Cache
 from lcm.control.plane import Ref, Seen, ref_of
-from lcm.controllers.cache import Cache
 from lcm.model.session import ON_WORKER, LabletSession, SessionPhase, needs_its_worker
 from lcm.model.worker import LabWorker
 

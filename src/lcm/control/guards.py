@@ -1,0 +1,64 @@
+"""The keys that two commits have in common if together they could promise more than there is.
+
+Whoever adds a claim puts the guard in the same commit, at the revision at which it was read before deciding. Used by
+`desk` and `scheduling`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lcm.control.occupancy import guard_key
+from lcm.control.plane import Ref
+from lcm.control.records import POOLS_CHANGED
+from lcm.model.pool import LabWorkerPool
+from lcm.store.base import ABSENT, Op, Put, Store
+
+_POOLS: Final = "guards/pools/"
+_TOKENS: Final = "guards/licences/"
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Guards as they were read: key and revision, ABSENT for those never put."""
+
+    seen: Sequence[tuple[str, int]]
+
+    @property
+    def revision(self) -> int:
+        """Up to where whoever decides must know what was claimed."""
+        return max((revision for _, revision in self.seen), default=ABSENT)
+
+    def ops(self, by: str) -> Sequence[Op]:
+        """Say how the commit of a claim tells the others."""
+        return [Put(key, by.encode(), at=revision) for key, revision in self.seen]
+
+
+def pool_guard(pool: Ref[LabWorkerPool]) -> str:
+    """Say which key all touch who claim something of a pool."""
+    return f"{_POOLS}{pool.namespace}/{pool.name}"
+
+
+def token_guard(token: str) -> str:
+    """Say which key all touch who may need another licence of a token."""
+    return f"{_TOKENS}{token}"
+
+
+worker_guard = guard_key
+
+
+def is_guard(key: str) -> bool:
+    """Tell whether a key is a guard: whoever finds it changed decides anew."""
+    return key.startswith(("guards/", "occupied/"))
+
+
+async def known_pools(store: Store, namespace: str) -> int:
+    """Say up to which revision somebody must know what was claimed who is to know a namespace's pools as they are."""
+    entry = await store.get(POOLS_CHANGED + namespace)
+    return entry.revision if entry else ABSENT
+
+
+async def read_guards(store: Store, *keys: str) -> Guards:
+    """Read guards, before anything that is decided by them."""
+    found = [(key, await store.get(key)) for key in keys]
+    return Guards([(key, entry.revision if entry else ABSENT) for key, entry in found])

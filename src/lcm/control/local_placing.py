@@ -1,0 +1,60 @@
+"""The verbs of the plane about placing and booking, in process. A part of `local`."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from lcm.control import explaining, reserving, scheduling, showing
+from lcm.control.desk import Desk
+from lcm.control.ledger import Ledger
+from lcm.control.plane import Ref, SessionRef
+from lcm.model.errors import Fault, Invalid, Refused
+from lcm.model.identity import Verb
+from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
+from lcm.model.pool import LabWorkerPool
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+
+
+class Placing:
+    """What the scheduler and the pool controller do to bookings, and what people ask about them."""
+
+    def __init__(self, ledger: Ledger, desk: Desk | None, ids: Callable[[], str]) -> None:
+        self._ledger = ledger
+        self._at = desk
+        self._ids = ids
+
+    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
+        self._ledger.allow(Verb.STEP, LabletSession)
+        return await scheduling.schedule(self._ledger, self._desk, session, assignment)
+
+    async def allocate_ports(self, ref: SessionRef, wish: PortWish) -> LabletSession:
+        self._ledger.allow(Verb.STEP, LabletSession)
+        return await scheduling.allocate_ports(self._ledger, self._desk, ref, wish)
+
+    async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
+        self._ledger.allow(Verb.STEP, LabWorkerPool)
+        await scheduling.reseat(self._ledger, self._desk, pool, changes)
+
+    async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
+        self._ledger.allow(Verb.STEP, Reservation)
+        return await reserving.fulfil(self._ledger, self._desk, ref, number, ids=self._ids)
+
+    async def preview(self, wish: Wish) -> Explanation:
+        self._ledger.allow(Verb.READ, LabletSession)
+        return await explaining.preview(self._ledger, self._desk, wish)
+
+    async def explain(self, ref: SessionRef) -> Explanation:
+        self._ledger.allow(Verb.READ, LabletSession)
+        return await explaining.explain(self._ledger, self._desk, ref)
+
+    async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
+        self._ledger.allow(Verb.READ, LabletSession)
+        if since >= until:
+            raise Invalid(Fault("since", "not before until", "use an earlier moment"))
+        return await showing.calendar(self._ledger, self._desk, since=since, until=until, namespace=namespace)
+
+    @property
+    def _desk(self) -> Desk:
+        if self._at is None:
+            raise Refused("nothing is promised here: this control plane was made without terms")
+        return self._at

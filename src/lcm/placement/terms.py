@@ -1,0 +1,113 @@
+"""What a booking asks of a pool: its claim, its request, and how far ahead a machine must be started.
+
+Pure. Bookings, the scheduler and the pool's follower ask here, so that they agree.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from lcm.model.capacity import Amount, Claim
+from lcm.model.definition import LabletDefinition, amount
+from lcm.model.pool import LabWorkerPool
+from lcm.model.quantity import parse_limits
+from lcm.model.session import CLEAN_UP, LabletSession
+from lcm.model.settings import SchedulerSettings, SystemSettings
+from lcm.placement.request import Request
+from lcm.placement.scores import BIN_PACK
+
+FEWEST_BOOTS: Final = 20
+"""Fewer measured boots say nothing about the slowest of them."""
+_SLOWEST: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the settings say: how long machines and labs take to come up, and how sessions are placed."""
+
+    boot: timedelta = timedelta(minutes=20)
+    instantiation: timedelta = timedelta(minutes=15)
+    buffer: timedelta = timedelta(minutes=5)
+    require_licensed: bool = True
+    strategy: str = BIN_PACK
+
+    @property
+    def horizon(self) -> timedelta:
+        """How long before a slot its machine must be there or be started."""
+        return self.boot + self.buffer + self.instantiation
+
+    def under(self, system: SystemSettings | None) -> "Terms":
+        """Put over them what the SystemSettings object says."""
+        said = system.spec.scheduler if system else SchedulerSettings()
+        boot, instantiation = said.worker_bootup_delay_minutes, said.lablet_instantiation_delay_minutes
+        licensed = said.require_licensed_for_cml
+        return Terms(
+            boot=self.boot if boot is None else timedelta(minutes=boot),
+            instantiation=self.instantiation if instantiation is None else timedelta(minutes=instantiation),
+            buffer=self.buffer,
+            require_licensed=self.require_licensed if licensed is None else licensed,
+            strategy=said.strategy or self.strategy,
+        )
+
+
+def boot_lead(pool: LabWorkerPool, terms: Terms) -> timedelta:
+    """Say how long before it is needed a machine of a pool must be started."""
+    measured = sorted(pool.status.boot_seconds)
+    if len(measured) < FEWEST_BOOTS:
+        return terms.boot + terms.buffer
+    slowest = timedelta(seconds=measured[ceil(len(measured) * _SLOWEST) - 1])
+    return max(terms.boot, slowest) + terms.buffer
+
+
+def usual_boot(pool: LabWorkerPool | None, terms: Terms) -> timedelta:
+    """Say how long a machine usually takes, by which those who wait are told when it comes."""
+    measured = sorted(pool.status.boot_seconds) if pool else []
+    return timedelta(seconds=measured[len(measured) // 2]) if measured else terms.boot
+
+
+def slot_claim(start: datetime, end: datetime, need: Amount, terms: Terms) -> Claim:
+    """Give the claim of a slot: its instantiation before it and its clean-up after it are part of it."""
+    return Claim(start=start - terms.instantiation, end=end + CLEAN_UP, need=need)
+
+
+def asap_claim(session: LabletSession, at: datetime, need: Amount, terms: Terms) -> Claim:
+    """Give the claim of a session that would be put on a machine at a moment."""
+    length = timedelta(minutes=session.spec.duration_minutes or 0)
+    return Claim(start=at, end=at + terms.instantiation + length + CLEAN_UP, need=need)
+
+
+def slot_of(claim: Claim, terms: Terms) -> tuple[datetime, datetime]:
+    """Give the slot that a claim is for."""
+    return claim.start + terms.instantiation, claim.end - CLEAN_UP
+
+
+def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amount | None:
+    """Say what a session takes of a worker; None while its definition does not say."""
+    need = amount(definition.spec)
+    limits = session.spec.resource_limits if session else None
+    if need is None or limits is None:
+        return need
+    own = parse_limits(limits)
+    return msgspec.structs.replace(need, cpu_millis=own.cpu_millis, memory_mb=own.memory_mb)
+
+
+def request_for(session: LabletSession, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
+    """Say what a session asks of the place it is put on."""
+    spec, wanted = session.spec, definition.spec
+    return Request(
+        name=f"{session.metadata.namespace}/{session.metadata.name}",
+        claim=claim,
+        lab_type=wanted.lab_type,
+        affinity=wanted.license_affinity,
+        track=spec.lab_track,
+        region_required=spec.region_required,
+        region_preferred=spec.region_preferred,
+        cml_version_min=wanted.ami_requirements.cml_version_min,
+        cml_version_max=wanted.ami_requirements.cml_version_max,
+        node_definitions=frozenset(wanted.ami_requirements.node_definitions),
+        require_licensed=terms.require_licensed,
+        movable=spec.timeslot_start is None,
+    )
