@@ -39,6 +39,7 @@ from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Refused
 from lcm.model.identity import Role
 from lcm.model.licence import token_id
+from lcm.placement.terms import Terms
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
 from lcm.providers.secrets import SecretSources
@@ -110,6 +111,8 @@ async def api_running(
             sealer=keys,
             judgement=_judgement(settings),
             fleet=fleet,
+            terms=_terms(settings),
+            chance=chance,
         )
         built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
         house = House(_reach(settings), built_in)
@@ -117,6 +120,8 @@ async def api_running(
         undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Parts())
         parts.start("presence", presence.keep())
+        assert control.desk is not None, "it was made with terms"
+        parts.start("calendar", control.desk.calendar.run())
         kept = timedelta(days=settings.audit_retention_days)
         parts.start("housekeeping", Housekeeping(store, clock=clock, audit_kept=kept).run())
         verifier = verifier_of(settings)
@@ -166,6 +171,15 @@ def _judgement(settings: Settings) -> Judgement:
         instantiation_minutes=settings.lablet_instantiation_delay_minutes,
         poll_seconds=settings.metrics_poll_interval,
         threshold_minutes=settings.idle_threshold_minutes,
+    )
+
+
+def _terms(settings: Settings) -> Terms:
+    return Terms(
+        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
+        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
+        require_licensed=settings.require_licensed_for_cml,
+        strategy=settings.scheduler_strategy,
     )
 
 

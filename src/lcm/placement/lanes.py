@@ -23,7 +23,7 @@ _SHIFTS: Final = tuple(LANE * number for number in range(len(DIMENSIONS)))
 GUARD: Final = sum(1 << shift + LANE - 1 for shift in _SHIFTS)
 """The top bit of each lane: it is borrowed from where more is taken than there is."""
 
-_BYTES: Final = LANE * len(DIMENSIONS) // 8
+BYTES: Final = LANE * len(DIMENSIONS) // 8
 _LEVEL_BYTES: Final = slice(STEP // 8, None, LANE // 8)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -82,7 +82,7 @@ def within(need: Amount, room: Amount) -> bool:
 
 def levels(packed: int) -> bytes:
     """Tell for each dimension how many 32nds of the capacity are used; beyond 255 of them it begins anew."""
-    return packed.to_bytes(_BYTES, "little")[_LEVEL_BYTES]
+    return packed.to_bytes(BYTES, "little")[_LEVEL_BYTES]
 
 
 def short_of(room: int) -> list[str]:

@@ -1,31 +1,31 @@
 """How full all places of a shelf are at one half hour: whole numbers in which every place has one bit.
 
-The levels of CPU and memory are kept as binary numbers, a mask per digit. The other dimensions seldom run out, so for
-them a mask per step tells who has used up that much. The shelf keeps a row per half hour. No row ever counts a place as
-fuller than it is: who is above a limit here surely does not fit, the others are asked.
+For each level of CPU and of memory a mask tells who is above it, so that one look finds all who are too full. The other
+dimensions seldom run out, so for them a mask per step tells who has used up that much. The shelf keeps a row per half
+hour. No row ever counts a place as fuller than it is: who is above a limit here surely does not fit, the others are
+asked.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import cache
 from typing import Final
 
 from lcm.model.capacity import DIMENSIONS
-from lcm.placement.lanes import LANE, STEP, levels
+from lcm.placement.lanes import BYTES, LANE, LEVELS, STEP, levels
 
 Row = list[int]
-_Above = tuple[tuple[int, bool], ...]
-Limits = tuple[_Above, _Above, tuple[int, ...]]
-"""What rows are asked: who is above these levels of CPU and memory, and these steps of the others."""
+Limits = tuple[int, int, tuple[int, ...]]
+"""Which masks of a row are asked: who is above a level of CPU, one of memory, and steps of the others."""
 
-_DIGITS: Final = 6
-_MOST: Final = (1 << _DIGITS) - 1
-_CPU: Final = 0
-_MEMORY: Final = _CPU + _DIGITS
-_SCARCE: Final = _MEMORY + _DIGITS
+_MEMORY: Final = LEVELS
+_SCARCE: Final = _MEMORY + LEVELS
 _STEPS: Final = 6
 _OTHERS: Final = len(DIMENSIONS) - 2
 BUSY: Final = _SCARCE + _OTHERS * _STEPS
-_ANY_SCARCE: Final = BUSY + 1
+_NOBODY: Final = BUSY + 1
+"""A mask that stays empty: nobody is above what is full, or is not told apart from it."""
+
+_ANY_SCARCE: Final = _NOBODY + 1
 _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
@@ -34,25 +34,19 @@ _HALF_USED: Final = sum(15 << LANE * number + STEP + 4 for number in range(2, le
 """The bits of a packed amount of which some are set wherever a dimension but CPU and memory may be scarce."""
 
 FULLEST: Final = 31
-_CPU_LEVEL: Final = STEP
-_MEMORY_LEVEL: Final = STEP + LANE
+_CPU_BYTE: Final = STEP // 8
+_MEMORY_BYTE: Final = _CPU_BYTE + LANE // 8
 
 
-def _flips(base: int) -> list[tuple[int, ...]]:
-    return [tuple(base + digit for digit in range(_DIGITS) if change >> digit & 1) for change in range(1 << _DIGITS)]
+def _between(base: int) -> list[list[range]]:
+    """For each two levels the masks that tell them apart; whoever is more than full is no fuller than full."""
+    capped = [min(level, LEVELS) for level in range(256)]
+    known = [[range(base + min(a, b), base + max(a, b)) for a in range(LEVELS + 1)] for b in range(LEVELS + 1)]
+    return [[known[before][after] for after in capped] for before in capped]
 
 
-def _steps_above(base: int) -> list[_Above]:
-    """For each level the digits, lowest first, by which a greater one is told, and whether both must be set."""
-    whole = [[(base + digit, bool(level >> digit & 1)) for digit in range(_DIGITS)] for level in range(1 << _DIGITS)]
-    starts = [next((n for n, (_, both) in enumerate(one) if not both), _DIGITS) for one in whole]
-    return [tuple(one[start:]) for one, start in zip(whole, starts, strict=True)]
-
-
-_CPU_FLIPS, _MEMORY_FLIPS = _flips(_CPU), _flips(_MEMORY)
-_CPU_ABOVE, _MEMORY_ABOVE = _steps_above(_CPU), _steps_above(_MEMORY)
-_CPU_FROM_TOP: Final = tuple(range(_CPU + _DIGITS - 1, _CPU, -1))
-_MEMORY_FROM_TOP: Final = tuple(range(_MEMORY + _DIGITS - 1, _MEMORY, -1))
+_CPU_BETWEEN, _MEMORY_BETWEEN = _between(0), _between(_MEMORY)
+_BY_FULLNESS: Final = tuple((level, 2 * level - 1, _MEMORY + 2 * level - 1) for level in range(LEVELS // 2, 0, -1))
 
 
 def new_row() -> Row:
@@ -65,17 +59,17 @@ EMPTY: Final = new_row()
 
 
 def fullness(used: int) -> int:
-    """Tell how full a place is: the greater of its CPU and memory in sixteenths, at most 31."""
+    """Tell how full a place is: the greater of its CPU and memory in sixteenths, at most 16."""
     told = levels(used)
-    return max(told[0] & _MOST, told[1] & _MOST) >> 1
+    return min(max(told[0], told[1]), LEVELS) >> 1
 
 
 def flip(row: Row, bit: int, before: int, after: int) -> None:
     """Change one place's levels from one packed amount to another."""
-    changed = before ^ after
-    for number in _CPU_FLIPS[changed >> _CPU_LEVEL & _MOST]:
+    old, new = before.to_bytes(BYTES, "little"), after.to_bytes(BYTES, "little")
+    for number in _CPU_BETWEEN[old[_CPU_BYTE]][new[_CPU_BYTE]]:
         row[number] ^= bit
-    for number in _MEMORY_FLIPS[changed >> _MEMORY_LEVEL & _MOST]:
+    for number in _MEMORY_BETWEEN[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]:
         row[number] ^= bit
     if (before | after) & _HALF_USED:
         _flip_scarce(row, bit, levels(before)[2:], levels(after)[2:])
@@ -83,8 +77,12 @@ def flip(row: Row, bit: int, before: int, after: int) -> None:
 
 def limits(highest: bytes) -> Limits:
     """Say what to ask for, given the highest level of each dimension at which something could fit."""
-    others = _others_above(highest[2:].translate(_SCARCITY))
-    return _CPU_ABOVE[min(highest[0], _MOST)], _MEMORY_ABOVE[min(highest[1], _MOST)], others
+    cpu, memory = highest[0], highest[1]
+    return (
+        cpu if cpu < LEVELS else _NOBODY,
+        _MEMORY + memory if memory < LEVELS else _NOBODY,
+        _others_above(highest[2:].translate(_SCARCITY)),
+    )
 
 
 @cache
@@ -95,69 +93,56 @@ def _others_above(scarcity: bytes) -> tuple[int, ...]:
 
 def above(rows: Iterable[Row], limit: Limits) -> int:
     """Give the places that are above a limit in any dimension, in any of these rows."""
-    on_cpu, on_memory, on_others = limit
+    cpu, memory, others = limit
     found = 0
     for row in rows:
-        cpu = memory = 0
-        for number, both in on_cpu:
-            cpu = cpu & row[number] if both else cpu | row[number]
-        for number, both in on_memory:
-            memory = memory & row[number] if both else memory | row[number]
-        found |= cpu | memory
+        found |= row[cpu] | row[memory]
         if row[_ANY_SCARCE]:
-            for number in on_others:
+            for number in others:
                 found |= row[number]
     return found
 
 
 def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
-    while mask:
-        level, fullest = _highest(row, mask, _CPU_FROM_TOP)
-        on_memory, most = _highest(row, mask, _MEMORY_FROM_TOP)
-        if on_memory == level:
-            fullest |= most
-        elif on_memory > level:
-            level, fullest = on_memory, most
-        yield level, fullest
-        mask ^= fullest
+    using = mask & row[BUSY]
+    rest = mask ^ using
+    for level, on_cpu, on_memory in _BY_FULLNESS if using else ():
+        fullest = using & (row[on_cpu] | row[on_memory])
+        if fullest:
+            yield level, fullest
+            using ^= fullest
+            if not using:
+                break
+    rest |= using
+    if rest:
+        yield 0, rest
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """Tell places apart by in how many of these masks they are, the fewest first: counters, a mask per binary digit."""
+    """Tell places apart by in how many of these masks they are, the most first: counters, a mask per binary digit."""
     digits = [0] * most.bit_length()
     for one in several:
-        carry = one
+        carry = one & mask
         for place, digit in enumerate(digits):
-            digits[place], carry = digit ^ carry, digit & carry
             if not carry:
                 break
+            digits[place], carry = digit ^ carry, digit & carry
+    digits.reverse()
     while mask:
-        count, fewest = _lowest(digits, mask)
-        yield count, fewest
-        mask ^= fewest
+        count, found = _highest(digits, mask)
+        yield count, found
+        mask ^= found
 
 
-def _highest(row: Row, mask: int, from_top: Sequence[int]) -> tuple[int, int]:
+def _highest(digits: Sequence[int], mask: int) -> tuple[int, int]:
     level = 0
-    for number in from_top:
-        higher = mask & row[number]
+    for digit in digits:
+        higher = mask & digit
         level <<= 1
         if higher:
             level += 1
             mask = higher
-    return level, mask
-
-
-def _lowest(digits: Sequence[int], mask: int) -> tuple[int, int]:
-    level = 0
-    for digit in reversed(digits):
-        lower = mask ^ (mask & digit)
-        level <<= 1
-        if lower:
-            mask = lower
-        else:
-            level += 1
     return level, mask
 
 

@@ -180,4 +180,5 @@ def _by_idle_time(mask: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
         yield 0, warm
     cold = mask ^ warm
     if cold:
-        yield from by_count(cold, [cold ^ (cold & row[BUSY]) for row in rows], len(rows))
+        for busy, group in by_count(cold, [row[BUSY] for row in rows], len(rows)):
+            yield len(rows) - busy, group
