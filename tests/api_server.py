@@ -21,6 +21,7 @@ from lcm.control.tokens import Tokens
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
 from lcm.model.secret import Secret
+from lcm.placement.terms import Terms
 from lcm.serving import listen, serve
 from lcm.store.base import Op
 from lcm.store.memory import MemoryStore
@@ -37,11 +38,15 @@ PEOPLE = {"root": Role.ADMIN, "anna": Role.AUTHOR, "ada": Role.USER, "bob": Role
 class ApiServer:
     """An API that runs in a thread of its own, with a token for everybody."""
 
-    def __init__(self, defaults: Mapping[str, Mapping[str, Any]] | None = None, port: int = 0) -> None:
+    def __init__(
+        self, defaults: Mapping[str, Mapping[str, Any]] | None = None, port: int = 0, terms: Terms | None = None
+    ) -> None:
         self.url = ""
         self.store = MemoryStore(epoch=new_epoch())
         self.tokens: dict[str, str] = {}
-        self._core = ControlPlane(self.store, clock=SystemClock(), defaults=defaults or {}, sealer=given_keys())
+        self._core = ControlPlane(
+            self.store, clock=SystemClock(), defaults=defaults or {}, sealer=given_keys(), terms=terms
+        )
         self.port = port or free_port()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -105,13 +110,16 @@ class ApiServer:
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
         limits = Limits(requests_per_second=1e9, burst=10**9, failure_burst=10**9)
         self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
-        following = asyncio.create_task(self._api.run())
+        following = [asyncio.create_task(self._api.run())]
+        if self._core.desk is not None:
+            following.append(asyncio.create_task(self._core.desk.calendar.run()))
         listening = listen(LOOPBACK, self.port)
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._ready.set_result(None)
         await serve(self._api, listening, None, self._stop)
-        following.cancel()
-        await asyncio.wait([following])
+        for task in following:
+            task.cancel()
+        await asyncio.wait(following)
         await tokens.close()
         await self.store.close()
 

@@ -26,6 +26,7 @@ from lcm.model.clock import Clock
 from lcm.model.identity import Caller, Role
 from lcm.model.pool import WorkerTemplate
 from lcm.model.secret import Secret
+from lcm.placement.terms import Terms
 from lcm.serving import listen, serve
 from lcm.sim.asgi import AsgiTransport
 from lcm.sim.loop import VirtualClock, run
@@ -108,8 +109,10 @@ Place = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[World]]
 class Site:
     """An API over a store, the tokens of everybody who takes part, and the planes that were opened onto it."""
 
-    def __init__(self, store: Store, clock: Clock, *, ids: Callable[[], str] = new_id) -> None:
-        self.core = ControlPlane(store, clock=clock, ids=ids)
+    def __init__(
+        self, store: Store, clock: Clock, *, ids: Callable[[], str] = new_id, terms: Terms | None = None
+    ) -> None:
+        self.core = ControlPlane(store, clock=clock, ids=ids, terms=terms)
         self.tokens = Tokens(store, clock=clock, service_key=KEY)
         self.api = Api(self.core, self.tokens, clock=clock, limits=LIMITS)
         self._keys: dict[str, Secret] = {}
@@ -147,50 +150,77 @@ async def served(api: Api, port: int) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _in_memory(_: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+async def promising(core: ControlPlane) -> AsyncIterator[ControlPlane]:
+    """Run the calendar of a control plane that has terms until the block ends."""
+    if core.desk is None:
+        yield core
+        return
+    following = asyncio.create_task(core.desk.calendar.run())
+    try:
+        yield core
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+
+
+@asynccontextmanager
+async def _in_memory(
+    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+) -> AsyncIterator[World]:
     store = MemoryStore(backlog=backlog)
-    core = ControlPlane(store, clock=VirtualClock())
-    yield World(store, core.acting, asyncio.sleep)
+    async with promising(ControlPlane(store, clock=VirtualClock(), terms=terms)) as core:
+        yield World(store, core.acting, asyncio.sleep)
     await store.close()
 
 
 @asynccontextmanager
-async def _in_memory_over_http(_: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+async def _in_memory_over_http(
+    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+) -> AsyncIterator[World]:
     store = MemoryStore(backlog=backlog)
-    site = Site(store, VirtualClock())
+    site = Site(store, VirtualClock(), terms=terms)
     await site.start()
     way = AsgiTransport(site.api)
-    yield World(store, lambda caller: site.plane(caller, "http://memory", way), asyncio.sleep)
-    await site.close()
+    async with promising(site.core):
+        yield World(store, lambda caller: site.plane(caller, "http://memory", way), asyncio.sleep)
+        await site.close()
     await store.close()
 
 
 @asynccontextmanager
-async def _on_sqlite(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+async def _on_sqlite(
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+) -> AsyncIterator[World]:
     clock, stopwatch = hand_clock(), HandStopwatch()
     store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
-    yield World(store, ControlPlane(store, clock=clock).acting, _by_hand(clock, stopwatch))
+    async with promising(ControlPlane(store, clock=clock, terms=terms)) as core:
+        yield World(store, core.acting, _by_hand(clock, stopwatch))
     await store.close()
 
 
 @asynccontextmanager
-async def _on_sqlite_over_http(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+async def _on_sqlite_over_http(
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+) -> AsyncIterator[World]:
     clock, stopwatch = hand_clock(), HandStopwatch()
     store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
-    site = Site(store, clock)
+    site = Site(store, clock, terms=terms)
     await site.start()
-    async with served(site.api, free_port()) as url:
+    async with promising(site.core), served(site.api, free_port()) as url:
         yield World(store, lambda caller: site.plane(caller, url), _by_hand(clock, stopwatch))
         await site.close()
     await store.close()
 
 
 @asynccontextmanager
-async def _on_etcd(request: pytest.FixtureRequest, *, backlog: int = BACKLOG) -> AsyncIterator[World]:
+async def _on_etcd(
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+) -> AsyncIterator[World]:
     clock = hand_clock()
     arena = etcd_arena(request.getfixturevalue("etcd").endpoint)
     store = await arena.open(backlog=backlog)
-    yield World(store, ControlPlane(store, clock=clock).acting, _by_hand(clock, HandStopwatch()))
+    async with promising(ControlPlane(store, clock=clock, terms=terms)) as core:
+        yield World(store, core.acting, _by_hand(clock, HandStopwatch()))
     await arena.close()
 
 

@@ -20,6 +20,8 @@ from lcm.config import Settings
 from lcm.control.allocator import ResourceAllocator
 from lcm.control.plane import Plane
 from lcm.control.tokens import SERVICE_NAME, keys_in
+from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.together import together
 from lcm.controllers.worker.controller import WorkerController
 from lcm.data_folder import claimed
@@ -82,7 +84,33 @@ async def _workers(plane: Plane, around: Around) -> None:
     ).run()
 
 
-CONTROLLERS: Final[tuple[Controller, ...]] = (Controller(Part.WORKER_CONTROLLER, _workers),)
+async def _sessions(plane: Plane, around: Around) -> None:
+    await SchedulerController(
+        plane,
+        clock=SystemClock(),
+        stopwatch=SystemStopwatch(),
+        chance=chance,
+        settings=around.settings,
+        holder=around.process,
+    ).run()
+
+
+async def _pools(plane: Plane, around: Around) -> None:
+    await PoolController(
+        plane,
+        clock=SystemClock(),
+        stopwatch=SystemStopwatch(),
+        chance=chance,
+        settings=around.settings,
+        holder=around.process,
+    ).run()
+
+
+CONTROLLERS: Final[tuple[Controller, ...]] = (
+    Controller(Part.WORKER_CONTROLLER, _workers),
+    Controller(Part.SCHEDULER, _sessions),
+    Controller(Part.POOL_CONTROLLER, _pools),
+)
 """Every controller."""
 
 

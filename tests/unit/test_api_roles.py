@@ -56,6 +56,8 @@ internal          any    service
 /api/licenses     any    admin operator service
 /api/licenses/{id} any   admin operator
 /api/costs        any    admin operator service
+/api/placement/preview any admin operator author user service
+/api/calendar     any    admin operator author user service
 /api/secrets/seal   any  admin operator
 /api/secrets/rotate any  admin
 /api/whoami       any    admin operator author user service

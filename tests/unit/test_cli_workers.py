@@ -268,3 +268,10 @@ def test_names_of_workers_are_completed(api: ApiServer, desk: Shell, monkeypatch
     assert completed(Asked(), "w") == ["w1"]  # type: ignore[arg-type]
     monkeypatch.setenv("LCM_URL", "http://127.0.0.1:1")
     assert completed(Asked(), "w") == []  # type: ignore[arg-type]
+
+
+def test_every_worker_that_is_missing_is_named(desk: Shell) -> None:
+    result = desk.lcm("pause", "nope", "nothing")
+    assert result.exit_code == 3
+    assert "there is no worker/nope in" in result.stderr
+    assert "there is no worker/nothing in" in result.stderr

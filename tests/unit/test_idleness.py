@@ -1,6 +1,8 @@
 """Idleness as the control plane judges it: by what is stored, kept in the worker, and told once."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -9,15 +11,22 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
+from estates import beside
+from lcm.control.guards import pool_guard
 from lcm.control.idleness import Judgement
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Ref, Snooze
+from lcm.control.records import creation
 from lcm.model.errors import Forbidden, Gone, IllegalStep
 from lcm.model.identity import Caller
 from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.session import SessionPhase
+from lcm.model.pool import FilledSeat, LabWorkerPool
+from lcm.model.reservation import Held, Reservation, ReservationPhase
+from lcm.model.session import LabletSession, Seat, SessionPhase
 from lcm.model.settings import IdleSettings, MonitoringSettings, SchedulerSettings
 from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase
+from lcm.placement.terms import Terms
+from lcm.store.base import Put
 
 BY = service(WORKER_CONTROLLER)
 W1 = Ref(LabWorker, "w1")
@@ -205,3 +214,100 @@ async def test_only_our_own_processes_judge(caller: Caller) -> None:
         await site.stage[caller].detect_idle(W1)
     with pytest.raises(Gone):
         await site.stage[BY].detect_idle(Ref(LabWorker, "w2"))
+
+
+class Seated(Site):
+    """The worker fills the third seat of a pool, whose bookings are known."""
+
+    async def open(self, **fields: Any) -> "Seated":
+        await super().open()
+        self.core = ControlPlane(self.stage.store, clock=self.clock, terms=Terms())
+        await self.stage.put(given.template())
+        filled = (FilledSeat(number=3, worker_id="uid-w1", worker_name="w1"),)
+        await self.stage.put(given.pool(**{"seats": filled, "min_workers": 0} | fields))
+        return self
+
+    async def book(self, name: str, start: str, end: str, number: int = 3) -> None:
+        claim, seat = given.claim(start, end), Seat(pool="ccna", number=number)
+        await self.hold(given.session(name=name, uid=name, claim=claim, seat=seat))
+
+    async def hold(self, booking: LabletSession | Reservation) -> None:
+        """Put a booking with its claims, as whoever promises does."""
+        guard = Put(pool_guard(Ref(LabWorkerPool, "ccna")), b"")
+        await self.stage.store.commit(*creation(booking), guard)
+
+    async def judge(self, clock: str) -> IdleVerdict:
+        self.clock.moment = given.moment(clock)
+        await self.measure()
+        return await self.core.acting(BY).detect_idle(W1)
+
+    @asynccontextmanager
+    async def known(self) -> AsyncIterator["Seated"]:
+        assert self.core.desk is not None
+        async with beside(self.core.desk.calendar.run()):
+            yield self
+
+
+def pool_signal(verdict: IdleVerdict) -> tuple[str, str]:
+    (signal,) = (one for one in verdict.signals if one.name == "pool")
+    return signal.active, signal.detail
+
+
+async def test_a_worker_whose_seat_is_booked_soon_is_not_idle() -> None:
+    async with (await Seated().open()).known() as site:
+        await site.judge("08:20")
+        await site.book("s1", "09:15", "11:00")
+        assert (await site.judge("08:34")).pause_at is not None, "it would be back in time"
+        found = await site.judge("08:35")
+        assert (found.idle, found.pause_at) == (False, None)
+        assert pool_signal(found) == ("True", "seat 3 of ccna is booked from 2026-11-02 09:15 UTC on")
+        assert pool_signal(await site.judge("10:59"))[0] == "True", "in use now, though nothing is on it yet"
+        assert (await site.judge("11:05")).warned_at == given.moment("11:05")
+        assert (await site.judge("11:10")).idle
+
+
+async def test_a_worker_whose_seat_always_has_one_is_never_idle() -> None:
+    async with (await Seated().open(min_workers=3)).known() as site:
+        for hour in range(9, 20):
+            found = await site.judge(f"{hour}:00")
+            assert (found.idle, found.reason) == (False, "seat 3 of ccna always has a worker")
+
+
+async def test_what_is_booked_on_other_seats_or_later_keeps_nobody_up() -> None:
+    async with (await Seated().open(min_workers=2)).known() as site:
+        await site.book("s1", "08:40", "11:00", number=2)
+        await site.book("s2", "12:00", "13:00")
+        await site.judge("08:25")
+        found = await site.judge("08:30")
+        assert found.idle
+        assert pool_signal(found) == ("False", "seat 3 of ccna is booked from 2026-11-02 12:00 UTC on")
+
+
+async def test_what_is_booked_while_a_worker_is_judged_counts() -> None:
+    async with (await Seated().open()).known() as site:
+        await site.judge("08:25")
+        await asyncio.gather(site.judge("08:30"), *(site.book(f"s{n}", "09:00", "11:00") for n in range(3)))
+        found = await site.judge("08:30")
+        assert (found.idle, pool_signal(found)[0]) == (False, "True")
+
+
+async def test_a_reservation_keeps_the_worker_of_its_seat_up() -> None:
+    async with (await Seated().open()).known() as site:
+        held = Held(number=1, claim=given.claim("09:00", "11:00"), seat=Seat(pool="ccna", number=3))
+        await site.hold(given.reservation(phase=ReservationPhase.PROMISED, held=(held,)))
+        assert pool_signal(await site.judge("08:30"))[0] == "True"
+
+
+async def test_where_boots_took_long_a_worker_is_kept_up_for_as_long() -> None:
+    async with (await Seated().open(boot_seconds=(3600,) * 20)).known() as site:
+        await site.book("s1", "10:15", "11:00")
+        assert pool_signal(await site.judge("08:54"))[0] == "False"
+        assert pool_signal(await site.judge("08:55"))[0] == "True"
+
+
+async def test_a_worker_outside_of_all_pools_has_no_seat_to_be_kept_for() -> None:
+    async with (await Seated().open(seats=())).known() as site:
+        await site.judge("08:25")
+        found = await site.judge("08:30")
+        assert found.idle
+        assert "pool" not in {one.name for one in found.signals}

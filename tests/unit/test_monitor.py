@@ -4,25 +4,33 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+import given
 import machines
 from backstage import ROOT
 from clouds import HERE
 from lcm.control.plane import Ref
+from lcm.control.records import creation, key_of, written
+from lcm.controllers.worker.measure import HostView, with_host
 from lcm.controllers.worker.slots import fraction
+from lcm.controllers.worker.strangers import Ours
+from lcm.model.capacity import Amount
 from lcm.model.errors import Deposed, Later, Throttled, Unreachable
 from lcm.model.resource import Metadata, Truth
 from lcm.model.secret import Secret
+from lcm.model.session import SessionPhase
 from lcm.model.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.compute import MachineMetrics
+from lcm.providers.labhost import NodeFacts
 from lcm.sim.cml.stats import Machine
 from lcm.sim.loop import run
-from lcm.store.base import Fence
+from lcm.store.base import Fence, Put
 from monitored import SMALL, Watched, minutes
 
 Body = Callable[[Watched], Awaitable[None]]
@@ -154,6 +162,86 @@ async def test_labs_that_run_activity_and_strangers_ports_are_seen(world: Watche
     assert busy.last_activity_at is not None
     assert busy.last_activity_at >= started
     assert (await world.worker()).status.foreign_ports == (5001, 5002)
+
+
+@in_virtual_time
+async def test_what_strangers_labs_take_of_the_machine_is_known(world: Watched) -> None:
+    await world.add("w1")
+    cml = await world.cml()
+    nodes = [machines.node("R1", cpus=2, ram=2048, tags=["serial:5001"]), machines.node("R2", cpus=1, ram=512)]
+    lab, _ = cml.import_lab(machines.text(*nodes), cml.users.administrator)
+    cml.import_lab(machines.text(machines.node("R3", cpus=4)), cml.users.administrator)
+    async with world.monitoring():
+        await minutes(11)
+        assert (await world.worker()).status.foreign == Amount(ports=1), "what does not run takes its ports only"
+        cml.labs.start(lab)
+        await minutes(5)
+        busy = await world.worker()
+        await minutes(10)
+        assert await world.worker() == busy, "what did not change is not written"
+        cml.labs.stop(lab)
+        await minutes(5)
+    found = busy.status.foreign
+    assert (found.cpu_millis, found.memory_mb, found.nodes, found.ports, found.labs) == (3000, 2560, 2, 1, 1)
+    assert (await world.worker()).status.foreign == Amount(ports=1)
+
+
+@in_virtual_time
+async def test_while_cml_is_silent_strangers_labs_stay_known(world: Watched) -> None:
+    await world.add("w1")
+    cml = await world.cml()
+    lab, _ = cml.import_lab(machines.text(machines.node("R1", cpus=2, ram=2048)), cml.users.administrator)
+    cml.labs.start(lab)
+    async with world.monitoring():
+        await minutes(5)
+        known = (await world.worker()).status.foreign
+        assert known.cpu_millis == 2000
+        (await world.host()).fail_next("all_nodes", Unreachable("no answer"), times=10)
+        cml.labs.stop(lab)
+        await minutes(5)
+        assert (await world.worker()).status.foreign == known
+
+
+@in_virtual_time
+async def test_a_lab_of_ours_is_no_strangers_also_while_its_id_is_not_known_yet(world: Watched) -> None:
+    await world.add("w1")
+    cml = await world.cml()
+    lab, _ = cml.import_lab(machines.text(machines.node("R1", tags=["serial:5001"])), cml.users.administrator)
+    cml.labs.start(lab)
+    ports = {"R1_serial": 5001}
+    coming = given.session(phase=SessionPhase.INSTANTIATING, worker_id="uid-w1", allocated_ports=ports)
+    await world.store.commit(*creation(coming))
+    async with world.monitoring():
+        await minutes(5)
+        assert (await world.worker()).status.foreign == Amount()
+        running = given.changed(coming, {"status": {"phase": SessionPhase.RUNNING, "cml_lab_id": lab.id}})
+        await world.store.commit(Put(key_of(coming), written(running)))
+        await minutes(3)
+        assert (await world.worker()).status.foreign == Amount()
+        copy, _ = cml.import_lab(machines.text(machines.node("R1", tags=["serial:5001"])), cml.users.administrator)
+        cml.labs.start(copy)
+        await minutes(3)
+        assert (await world.worker()).status.foreign.labs == 1, "who took our port is a stranger all the same"
+
+
+@pytest.mark.parametrize(
+    ("state", "size", "millis", "storage_mb"),
+    [
+        ("BOOTED", {"cpus": 0.5, "disk_gb": 1.5}, 500, 1536),
+        ("QUEUED", {}, 1000, 0),
+        ("STARTED", {"cpus": 2.0}, 2000, 0),
+        ("STOPPED", {"cpus": 2.0, "disk_gb": 8.0}, 0, 0),
+        ("DEFINED_ON_CORE", {}, 0, 0),
+    ],
+)
+def test_a_node_of_a_stranger_counts_while_it_runs_or_is_about_to(
+    state: str, size: dict[str, Any], millis: int, storage_mb: int
+) -> None:
+    node = NodeFacts(node_id="n", label="R1", node_definition="iosv", state=state, **size)
+    host = HostView(given.moment("09:00"), nodes={"lab": [node]})
+    found = with_host(given.worker(phase=WorkerPhase.READY), host, Ours(), host.at).foreign
+    assert (found.cpu_millis, found.storage_mb) == (millis, storage_mb)
+    assert found.nodes == found.labs == (millis > 0)
 
 
 @in_virtual_time

@@ -116,6 +116,8 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("Reservation", recurrence=SERIES | {"until": "2026-11-01"}), ["spec.recurrence.until"]),
         (document("Reservation", recurrence=SERIES | {"every": "day"}, count=30), ["spec.recurrence"]),
         (document("Reservation", recurrence=SERIES | {"until": "9999-12-31"}), ["spec.recurrence"]),
+        (document("Reservation", recurrence=SERIES | {"until": "2150-01-01", "interval": 52}), ["spec.recurrence.until"]),
+        (document("Reservation", recurrence=SERIES | {"until": "2026-11-03", "weekdays": ["fri"]}), ["spec.recurrence"]),
         (
             document("Reservation", recurrence=SERIES | {"every": "day"}, timeslot_end="2026-11-04T09:00:00Z"),
             ["spec.timeslot_end"],
@@ -130,6 +132,7 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
             ["spec.recurrence.until"],
         ),
     ],
+    "_reservation_name": [(document("Reservation") | {"metadata": {"name": 60 * "r"}}, ["metadata.name"])],
     "_reservation_weekdays": [
         (
             document("Reservation", recurrence=SERIES | {"every": "day", "weekdays": ["mon"]}),

@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api_server import Shell
 from commands import Running, lcm
 
 KEY = {"CONTROL_PLANE_API_KEY": "a-key-that-nobody-guesses"}
@@ -31,8 +32,8 @@ def test_a_fresh_api_says_how_to_sign_in_and_the_token_works_at_once(tmp_path: P
 
 @pytest.mark.parametrize("arguments", [["ada"], ["--role=admin"], []])
 def test_without_an_api_it_must_be_said_whose_it_is(tmp_path: Path, arguments: list[str]) -> None:
-    refused = lcm(tmp_path, "token", "create", *arguments, "--offline", f"--data={tmp_path}")
-    assert (refused.returncode, "--offline" in refused.stderr) == (2, True)
+    refused = Shell(tmp_path).lcm("token", "create", *arguments, "--offline", f"--data={tmp_path}")
+    assert (refused.exit_code, "--offline" in refused.stderr) == (2, True)
 
 
 def test_no_store_is_begun_for_a_token(tmp_path: Path) -> None:

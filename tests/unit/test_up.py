@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api_server import Shell
 from commands import SOON, Running, lcm, up
 from documents import document
 from servers import LOOPBACK
@@ -119,8 +120,8 @@ def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) ->
 
 
 def test_a_senseless_speed_is_refused(tmp_path: Path) -> None:
-    refused = lcm(tmp_path, "up", "--speed=0", "--data", tmp_path)
-    assert refused.returncode == 2
+    refused = Shell(tmp_path).lcm("up", "--speed=0", "--data", tmp_path)
+    assert refused.exit_code == 2
     assert "speed" in refused.stderr
 
 

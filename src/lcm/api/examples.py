@@ -35,6 +35,8 @@ DOCUMENTS: Final[Mapping[str, Json]] = {
         version="1.0.0",
         topology={"uri": "s3://labs/basics.yaml"},
         lab_track="ccna",
+        resource_requirements={"cpu_cores": 4, "memory_gb": 16},
+        node_count=5,
         state="active",
     ),
     "LabletSession": _document("LabletSession", "ada-monday", definition="basics:1.0.0", **_SLOT),
@@ -157,6 +159,37 @@ _AUDITED: Final = {
     "epoch": "9f3c1a2b",
     "revision": 42,
 }
+_PLACES: Final = [
+    {
+        "place": "ccna-worker-1",
+        "kind": "worker",
+        "pool": "ccna",
+        "fits": False,
+        "filter": "memory",
+        "reason": "64 GB memory needed, 16 GB memory free at 2031-11-03 08:45Z",
+        "remedy": "choose another time, make the lab smaller, or add a worker",
+        "earliest": "2031-11-03T11:10:00Z",
+    },
+    {"place": "ccna/2", "kind": "seat", "pool": "ccna", "fits": True, "earliest": "2031-11-03T08:45:00Z"},
+]
+_EXPLAINED: Final = {
+    "outcome": "promise",
+    "why": "",
+    "reason": "pool default/ccna would hold seat 2 from 2031-11-03 08:45Z to 2031-11-03 11:10Z",
+    "slot": {"start": _SLOT["timeslot_start"], "end": _SLOT["timeslot_end"]},
+    "seat": {"pool": "ccna", "number": 2},
+    "places": _PLACES,
+}
+_BOOKED: Final = {
+    "start": "2031-11-03T08:45:00Z",
+    "end": "2031-11-03T11:10:00Z",
+    "slot": _EXPLAINED["slot"],
+    "kind": "LabletSession",
+    "name": "ada-monday",
+    "owner": "ada@example.org",
+    "phase": "SCHEDULED",
+}
+_SHOWN: Final = {"namespace": "default", "pool": "ccna", "seat": 2, "worker": "", "phase": "", "booked": [_BOOKED]}
 _UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
 
 
@@ -206,6 +239,16 @@ BODIES: Final[Mapping[str, Json]] = {
         "by_track": [{"name": "ccna", **_COST}],
         "intervals": [_INTERVAL],
     },
+    "Wish": {"definition": "basics", **_SLOT},
+    "Explanation": _EXPLAINED,
+    "CalendarView": {"since": "2031-11-03T00:00:00Z", "until": "2031-11-10T00:00:00Z", "rows": [_SHOWN]},
+    "ScheduleWish": {
+        "resource_version": 42,
+        "assignment": {"start": _BOOKED["start"], "end": _BOOKED["end"], "seat": _EXPLAINED["seat"]},
+    },
+    "PortWish": {"preferred": {"PC_serial": 5041}},
+    "SeatChanges": {"changes": [{"booking": "ada-monday", "after": 1}]},
+    "ClaimNumber": {"number": 1},
     "BulkImport": {
         "discovered_instances": [{"instance_id": "i-0a1b2c3d4e5f60718", "instance_type": "m5zn.metal"}],
         "aws_region": "us-east-1",

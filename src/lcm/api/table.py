@@ -10,6 +10,7 @@ from lcm.api import (
     events,
     internal,
     licenses,
+    placement,
     resources,
     secrets,
     sign_in,
@@ -36,5 +37,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     *tokens.ROUTES,
     *sign_in.ROUTES,
     *audit.ROUTES,
+    *placement.ROUTES,
     *internal.ROUTES,
 )

@@ -1,5 +1,6 @@
 """The columns of each kind's table, the most telling first. Those marked wide are shown by `-o wide` only."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -11,12 +12,14 @@ from lcm.model.definition import LabletDefinition
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
+from lcm.model.resource import Condition, Truth, condition
+from lcm.model.session import SESSION, LabletSession, Seat, SessionCondition
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import HOSTING, LabWorker, LabWorkerSpec, WorkerTelemetry, coarse
 
 R = TypeVar("R", bound=Resource)
 _DELETING: Final = " (deleting)"
+_DONE: Final = 100
 
 
 Measured = Mapping[str, WorkerTelemetry]
@@ -102,6 +105,50 @@ def _image(spec: LabWorkerSpec) -> str | None:
 
 def _start(session: LabletSession) -> str:
     return render.when(session.spec.timeslot_start) or "ASAP"
+
+
+def seat_of(seat: Seat | None) -> str:
+    """Name a seat: `ccna/3`."""
+    return f"{seat.pool}/{seat.number}" if seat else ""
+
+
+def ports_of(session: LabletSession) -> str:
+    """Name a session's ports: `PC_vnc:2002 R1_serial:2001`."""
+    return " ".join(f"{name}:{port}" for name, port in sorted((session.status.allocated_ports or {}).items()))
+
+
+def at_risk(session: LabletSession) -> Condition | None:
+    """Give the condition that says that a session's promise is in danger, if it is."""
+    found = condition(session.status.conditions, SessionCondition.AT_RISK)
+    return found if found is not None and found.status is Truth.TRUE else None
+
+
+def _note(session: LabletSession, now: datetime) -> str:
+    """Say in a few words what somebody should know: a risk, a place in line, how far it is."""
+    status = session.status
+    if status.phase in SESSION.final:
+        return "-"
+    if at_risk(session):
+        return "at risk"
+    if waiting := status.waiting:
+        start = waiting.estimated_start
+        return f"#{waiting.queue_position}" + (f" in {render.span(start - now)}" if start else "")
+    progress = status.progress
+    return f"{progress.percent}% {progress.step}" if progress and progress.percent < _DONE else "-"
+
+
+def _risk_colour(note: str) -> str | None:
+    return "red" if note == "at risk" else None
+
+
+def _claim(session: LabletSession) -> str:
+    claim = session.status.claim
+    return f"{render.when(claim.start)} {render.when(claim.end)}" if claim else ""
+
+
+def _seats_held(reservation: Reservation) -> str:
+    numbers = Counter(seat_of(held.seat) for held in reservation.status.held if held.seat)
+    return " ".join(f"{seat}x{count}" if count > 1 else seat for seat, count in sorted(numbers.items()))
 
 
 def _minutes(minutes: int | None) -> str:
@@ -203,11 +250,16 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _col("OWNER", lambda one: one.spec.owner, 3),
         _col("DEFINITION", lambda one: one.spec.definition, 2),
         _col("START", _start, 4),
-        _col("WORKER", lambda one: one.status.worker_name, 5),
+        _col("PLACE", lambda one: one.status.worker_name or seat_of(one.status.seat), 4),
+        Column("NOTE", _note, 3, colour=_risk_colour),
         _AGE,
         _col("ENDS", lambda one: render.when(one.status.ends_at or one.spec.timeslot_end), wide=True),
         _col("STUDENT", lambda one: one.spec.student_email, wide=True),
         _col("TRACK", lambda one: one.spec.lab_track, wide=True),
+        _col("SEAT", lambda one: seat_of(one.status.seat), wide=True),
+        _col("WORKER", lambda one: one.status.worker_name, wide=True),
+        _col("CLAIM", _claim, wide=True),
+        _col("PORTS", ports_of, wide=True),
         _col("URL", lambda one: one.status.access_url, wide=True),
         _col("RETRIES", lambda one: one.status.retry_count, wide=True),
         _col("LAST-ERROR", lambda one: one.status.last_error, wide=True),
@@ -220,6 +272,7 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _col("START", lambda one: render.when(one.spec.timeslot_start), 4),
         _AGE,
         _col("END", lambda one: render.when(one.spec.timeslot_end), wide=True),
+        _col("SEATS", _seats_held, wide=True),
         _col("MADE", lambda one: one.status.sessions_made, wide=True),
         _col("ENDED", lambda one: one.status.sessions_ended, wide=True),
         _col("LAST-ERROR", lambda one: one.status.last_error, wide=True),

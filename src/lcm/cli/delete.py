@@ -148,7 +148,8 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _How) -> None:
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                code = code or run.report(error)
+                told = run.report(error)
+                code = code or told
         if how.wait and not how.dry_run:
             await _until_gone(plane, going, how.limit)
     if code:

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from lcm.cli import render, run
+from lcm.cli import calendar_view, render, run
 from lcm.cli.columns import Measured
 from lcm.cli.follow import everything, follow, named
-from lcm.cli.nouns import NOUNS, Noun, Wanted, noun_of, wanted
+from lcm.cli.nouns import CALENDAR, NOUNS, Noun, Wanted, noun_of, wanted
 from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
 from lcm.cli.printer import Printer
 from lcm.control.plane import Plane, Ref, ref_of
@@ -34,12 +34,25 @@ def get(
     all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
     output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
+    begin: calendar_view.From = None,
+    days: calendar_view.Days = None,
+    hours: calendar_view.Hours = None,
+    pool: calendar_view.Pool = "",
     context: ContextName = None,
 ) -> None:
     """List objects, or follow them with --watch.
 
     `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
+    `lcm get calendar --days 7` shows seats against time.
     """
+    span = calendar_view.Asked(begin, days, hours, pool)
+    if [word.lower() for word in targets or []] == [CALENDAR]:
+        if selector or field_selector or watch:
+            raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
+        calendar_view.show(span, None if all_namespaces else namespace, output, context)
+        return
+    if span != calendar_view.Asked():
+        raise typer.BadParameter("--from, --days, --hours and --pool go with `lcm get calendar`", param_hint="KIND")
     parts = wanted(targets or [])
     if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
         raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")

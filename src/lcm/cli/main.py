@@ -30,14 +30,18 @@ class Entry(NamedTuple):
 
 _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
 COMMANDS: Final[Mapping[str, Entry]] = {
-    "get": Entry("lcm.cli.get:get", "List objects, or follow them with --watch.", _SEE),
+    "get": Entry("lcm.cli.get:get", "List objects, or follow them; show the calendar.", _SEE),
     "describe": Entry("lcm.cli.describe:describe", "Show everything about an object.", _SEE),
     "story": Entry("lcm.cli.story:story", "Tell what an object went through, and how long.", _SEE),
+    "explain": Entry("lcm.cli.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
     "wait": Entry("lcm.cli.wait:wait", "Wait until an object has come to something.", _SEE),
     "events": Entry("lcm.cli.events:events", "Tell what happened, or follow what happens.", _SEE),
     "audit": Entry("lcm.cli.audit:audit", "List who wrote what, when and from where.", _SEE),
     "alerts": Entry("lcm.cli.alerts:alerts", "List what needs somebody's attention.", _SEE),
     "licenses": Entry("lcm.cli.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
+    "book": Entry("lcm.cli.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE),
+    "extend": Entry("lcm.cli.extend:extend", "Make a session end later.", _CHANGE),
+    "cancel": Entry("lcm.cli.cancel:cancel", "End sessions now, or cancel reservations.", _CHANGE),
     "apply": Entry("lcm.cli.apply:apply", "Create or change objects from files.", _CHANGE),
     "delete": Entry("lcm.cli.delete:delete", "Ask for objects to go.", _CHANGE),
     "drain": Entry("lcm.cli.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),

@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from lcm.cli.nouns import ALL, NOUNS, noun
+from lcm.cli.nouns import ALL, CALENDAR, NOUNS, noun
 from lcm.control.plane import LONGEST_PAGE, Plane
 from lcm.model.errors import LcmError
 
@@ -22,13 +22,28 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
             return [f"{kind}/{name}" for name in _names(kind, ctx)]
     except (LcmError, TimeoutError, typer.BadParameter):
         return []
-    return [*dict.fromkeys(one.plural for one in NOUNS), ALL]
+    more = [CALENDAR] if ctx.info_name == "get" else []
+    return [*dict.fromkeys(one.plural for one in NOUNS), ALL, *more]
 
 
 def workers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of workers."""
+    return _of("worker", ctx, incomplete)
+
+
+def definitions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of definitions."""
+    return _of("definition", ctx, incomplete)
+
+
+def sessions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of sessions."""
+    return _of("session", ctx, incomplete)
+
+
+def _of(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
     try:
-        return [name for name in _names("worker", ctx) if name.startswith(incomplete)]
+        return [name for name in _names(kind, ctx) if name.startswith(incomplete)]
     except (LcmError, TimeoutError):
         return []
 

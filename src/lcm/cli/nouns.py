@@ -16,6 +16,8 @@ from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 
 ALL: Final = "all"
+CALENDAR: Final = "calendar"
+"""What `get` shows as well, though it is no kind: seats against time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,17 @@ Files = Annotated[
     typer.Option("-f", "--filename", metavar="FILE", help="A file, a folder, or - for standard input; repeatable."),
 ]
 Recursive = Annotated[bool, typer.Option("-R", "--recursive", help="Take the folders in a folder as well.")]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="When: 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h; your clock's time."),
+]
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="TIME", help="How long: 90m, 2h, 1h30m; else as long as the lab may last."),
+]
+TimeZone = Annotated[
+    str, typer.Option("--time-zone", metavar="ZONE", help="Whose clock times are meant: Europe/Berlin; else yours.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 __all__ = ["DEFAULT_NAMESPACE"]

@@ -100,6 +100,16 @@ class Printer:
         return Table(shown, None if wide else render.room())
 
 
+def print_value(value: object, output: Output) -> None:
+    """Write one value that is no object, as JSON or YAML."""
+    if output is Output.JSON:
+        _json(value, indent=2)
+        return
+    from lcm.cli import documents  # noqa: PLC0415 - a table needs no YAML
+
+    render.out(documents.write(value).rstrip("\n"))
+
+
 def _ordered(resource: Resource) -> dict[str, object]:
     """Give an object's parts in the order in which people write them."""
     return {name: getattr(resource, name) for name in _PARTS}

@@ -43,6 +43,17 @@ def say(text: str, *, colour: str | None = None) -> None:
     typer.secho(UNSAFE.sub(_HARMLESS, text), err=True, fg=colour, color=None if _colours() else False)
 
 
+def tell(text: str) -> None:
+    """Print a result in words, in lines that fit a terminal."""
+    most = room() or len(text)
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        first, *rest = wrapped(line.strip(), most - len(indent) - 2)
+        out(indent + first)
+        for more in rest:
+            out(f"{indent or '  '}{more}")
+
+
 def room() -> int | None:
     """Say how wide the output may be; None when it goes to a file or another program."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:

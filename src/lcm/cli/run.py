@@ -6,7 +6,7 @@ now · 7 time is up · 8 what was waited for can no longer happen · 130 Ctrl-C.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lcm.cli import contexts, render
@@ -68,10 +68,17 @@ def report(error: LcmError) -> int:
 
 
 def with_plane(
-    work: Callable[[Plane], Awaitable[T]], context: str | None = None, *, within_seconds: float | None = None
+    work: Callable[[Plane], Awaitable[T]],
+    context: str | None = None,
+    *,
+    within_seconds: float | None = None,
+    who: bool = False,
 ) -> T:
-    """Do a command's work with the plane of a context: of the one named, else of the current one."""
-    return asyncio.run(_with_plane(work, chosen(context), within_seconds))
+    """Do a command's work with the plane of a context: of the one named, else of the current one.
+
+    With `who` the plane knows its caller, for which the API is asked first.
+    """
+    return asyncio.run(_with_plane(work, chosen(context), within_seconds, who=who))
 
 
 def with_line(work: "Callable[[Line], Awaitable[T]]", context: str | None = None) -> T:
@@ -90,15 +97,16 @@ def chosen(name: str | None) -> Context:
 
 
 @asynccontextmanager
-async def connect(context: Context) -> AsyncIterator[Plane]:
-    """Open the plane of a context. Who the caller is need not be known, so nothing is asked before the work is."""
+async def connect(context: Context, *, who: bool = False) -> AsyncIterator[Plane]:
+    """Open the plane of a context. Who the caller is need mostly not be known, so nothing is asked before the work."""
     from lcm.control.client import HttpPlane  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
     plane = HttpPlane.open(context.url, context.token)
-    try:
+    async with AsyncExitStack() as ending:
+        ending.push_async_callback(plane.close)
+        if who:
+            await ending.enter_async_context(plane)
         yield plane
-    finally:
-        await plane.close()
 
 
 async def _with_line(work: "Callable[[Line], Awaitable[T]]", context: Context) -> T:
@@ -111,6 +119,8 @@ async def _with_line(work: "Callable[[Line], Awaitable[T]]", context: Context) -
         await line.close()
 
 
-async def _with_plane(work: Callable[[Plane], Awaitable[T]], context: Context, within_seconds: float | None) -> T:
-    async with asyncio.timeout(within_seconds), connect(context) as plane:
+async def _with_plane(
+    work: Callable[[Plane], Awaitable[T]], context: Context, within_seconds: float | None, *, who: bool
+) -> T:
+    async with asyncio.timeout(within_seconds), connect(context, who=who) as plane:
         return await work(plane)

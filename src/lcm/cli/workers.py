@@ -132,26 +132,16 @@ def _act(
         for name in dict.fromkeys(workers):
             try:
                 worker = await _done(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                _tell(said(worker, await on_worker(plane, worker), SystemClock().now()))
+                render.tell(said(worker, await on_worker(plane, worker), SystemClock().now()))
             except (Conflict, Gone, Refused) as error:
-                code = code or run.report(error)
+                told = run.report(error)
+                code = code or told
         if dry_run:
             render.say("nothing was done: --dry-run")
         if code:
             raise typer.Exit(code)
 
     run.with_plane(work, context)
-
-
-def _tell(text: str) -> None:
-    """Print what became of a worker, in lines that fit a terminal."""
-    room = render.room() or len(text)
-    for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()))
-        first, *rest = render.wrapped(line.strip(), room - len(indent) - 2)
-        render.out(indent + first)
-        for more in rest:
-            render.out(f"{indent or '  '}{more}")
 
 
 async def _done(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -19,7 +18,7 @@ from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.identity import SEES_ALL, SERVICE, Caller, Subject
 from lcm.model.kinds import Resource
-from lcm.model.reservation import Reservation
+from lcm.model.reservation import Reservation, occurrences
 from lcm.model.resource import Metadata, PhaseChange
 from lcm.model.session import LabletSession
 from lcm.model.validate import check
@@ -170,13 +169,5 @@ def _terms(booking: LabletSession | Reservation) -> dict[str, Any]:
     if isinstance(booking, LabletSession):
         end = booking.spec.timeslot_end
         return {"expires_at": end or booking.spec.give_up_at, "ends_at": end}
-    return {"starts_at": booking.spec.timeslot_start, "ends_at": _last_end(booking)}
-
-
-def _last_end(reservation: Reservation) -> datetime:
-    spec, series = reservation.spec, reservation.spec.recurrence
-    if series is None:
-        return spec.timeslot_end
-    first = spec.timeslot_start.astimezone(ZoneInfo(series.time_zone))
-    last = datetime.combine(series.until, first.time(), first.tzinfo)
-    return last + (spec.timeslot_end - spec.timeslot_start)
+    slots = occurrences(booking.spec)
+    return {"starts_at": slots[0][0], "ends_at": slots[-1][1]}

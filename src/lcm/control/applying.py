@@ -1,20 +1,24 @@
 """Many documents at once: all are admitted before any is written, then written in as few commits as the limits allow.
 
-Somebody who writes in between only makes the rest be planned anew. Used by `local`; `bundles` packs the commits.
+Bookings among them are promised together, as if each had been created by itself once the others were there. Somebody
+who writes in between only makes the rest be planned anew. Used by `local`; `bundles` packs the commits.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lcm.control.bundles import Item, bundled, weighed
+from lcm.control.bundles import Item, bundled, seat, weighed
 from lcm.control.deletion import present
+from lcm.control.desk import Desk, timed
 from lcm.control.drafts import Drafts, Quota
 from lcm.control.ledger import ATTEMPTS, Ledger, taken
 from lcm.control.plane import LONGEST_APPLY, Applied, Document, Ref, ref_of
 from lcm.control.records import Record, key_of, nameable, opened
 from lcm.control.references import Sought, Target, sought
+from lcm.control.uniqueness import mark_of, refusal
 from lcm.control.verdicts import Breath, Verdicts
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Fault, Forbidden, Invalid, TooLarge
@@ -60,9 +64,14 @@ class Known:
     ledger: Ledger
     read: dict[Sought, Sequence[Target]] = field(default_factory=dict)
     fresh: dict[tuple[type, str, str], dict[str, Target]] = field(default_factory=lambda: defaultdict(dict))
+    marks: dict[str, str] = field(default_factory=dict)
+    """What only one object may have, and which of those that were admitted just now has it."""
 
     def add(self, resource: Resource) -> None:
-        """Let a name mean an object that is about to be written."""
+        """Let a name mean an object that is about to be written; Invalid if another one has what it must have."""
+        mark, key = mark_of(resource), key_of(resource)
+        if mark is not None and (holder := self.marks.setdefault(mark, key)) != key:
+            raise refusal(mark, holder)
         if isinstance(resource, WorkerTemplate | LabletDefinition):
             name = resource.metadata.name
             self.fresh[type(resource), resource.metadata.namespace, _family(name)][name] = resource
@@ -84,6 +93,8 @@ class Application:
     drafts: Drafts
     quota: Quota
     read: Read
+    desk: Desk | None = None
+    """Where slots are promised; without it, nothing is."""
 
     async def run(self, documents: Sequence[Document], *, dry_run: bool) -> Sequence[Applied]:
         """Create or replace every object, or none if one may not be."""
@@ -98,8 +109,10 @@ class Application:
         items = await self._planned(resources, entries, verdicts, lost)
         verdicts.settle()
         await self.quota(self.ledger.caller, [item.after for item in items if item.is_new])
-        done = {item.place: item.applied() for item in items if dry_run or item.draft is None}
-        await self._write([item for item in items if item.place not in done], done, documents)
+        async with self._turn(items):
+            items = await self._promised(items, Verdicts())
+            done = {item.place: item.applied() for item in items if dry_run or item.draft is None}
+            await self._write([item for item in items if item.place not in done], done, documents)
         return [done[place] for place in range(len(documents))]
 
     async def _typed(
@@ -148,10 +161,10 @@ class Application:
                 break
             try:
                 item = await self._item(place, resource, entries.get(key_of(resource)), known)
+                known.add(item.after)
             except (Invalid, Conflict, Forbidden) as error:
                 verdicts.add(place, error, but=_reference_to(lost, resource))
                 continue
-            known.add(item.after)
             items.append(item)
         return items
 
@@ -168,6 +181,36 @@ class Application:
         if demanded not in (0, entry.revision):
             raise Conflict(entry.key, wanted=demanded, found=entry.revision)
         return Item(place, resource, record, await self.drafts.changed(record, resource, found=known.found))
+
+    @asynccontextmanager
+    async def _turn(self, items: Iterable[Item]) -> AsyncIterator[None]:
+        """Wait for one's turn, if anything is to be promised."""
+        bookings = [item.after for item in items if _is_booking(item)]
+        if self.desk is None or not bookings:
+            yield
+            return
+        async with self.desk.turn(bookings):
+            yield
+
+    async def _promised(self, items: list[Item], verdicts: Verdicts) -> list[Item]:
+        """Give new bookings their seats, all or none, as pools and templates will be; NoRoom names the document."""
+        bookings = [item for item in items if _is_booking(item)]
+        if self.desk is None or not bookings:
+            return items
+        found = await self.desk.foreseeing([item.after for item in items]).promised(
+            [item.after for item in bookings],
+            [item.draft.target if item.draft else None for item in bookings],
+            names=[f"documents[{item.place}]" for item in bookings],
+        )
+        seated = {item.place: item for item in map(seat, bookings, found.made, found.footings)}
+        made = list[Item]()
+        for item in items:
+            try:
+                made.append(weighed(seated[item.place], self.ledger.clock.now()) if item.place in seated else item)
+            except Invalid as error:
+                verdicts.add(item.place, error)
+        verdicts.settle()
+        return made
 
     async def _entries(self, documents: Iterable[object]) -> dict[str, Entry]:
         """Read what is stored of the objects that documents are about."""
@@ -197,6 +240,8 @@ class Application:
                 if in_vain == ATTEMPTS:
                     raise
                 most = max(1, most // 2)
+                if self.desk is not None:
+                    await self.desk.breathe()
                 items = await self._again(
                     {item.place: documents[item.place] for item in items if item.place not in done}
                 )
@@ -208,7 +253,7 @@ class Application:
         verdicts, entries = Verdicts(late=True), await self._entries(documents.values())
         planned = await self._planned(await self._typed(documents, entries, verdicts), entries, verdicts)
         verdicts.settle()
-        return planned
+        return await self._promised(planned, Verdicts(late=True))
 
     async def _commit(self, items: Sequence[Item], done: dict[int, Applied], *, most: int) -> None:
         written: dict[str, int] = {}
@@ -216,9 +261,14 @@ class Application:
             extra = await self.quota(self.ledger.caller, [item.after for item in bundle.items if item.is_new])
             ops = [*bundle.ops, *bundle.checks(written), *extra]
             revision = await self.ledger.submit(ops, bundle.events, deeds=bundle.deeds)
+            written |= dict.fromkeys(bundle.guards, revision)
             for item in bundle.items:
                 written[item.key] = revision
                 done[item.place] = item.applied(revision)
+
+
+def _is_booking(item: Item) -> bool:
+    return item.is_new and timed(item.after)
 
 
 def _named(document: object) -> Ref[Resource] | None:

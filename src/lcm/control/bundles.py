@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from lcm.control.audit import Deed
+from lcm.control.bookings import Footing
 from lcm.control.drafts import Draft
 from lcm.control.plane import Applied
-from lcm.control.records import Record, key_of
+from lcm.control.records import POOLS_CHANGED, Record, key_of
 from lcm.control.references import Target, hold
 from lcm.model.errors import Fault, Invalid
 from lcm.model.event import encode
@@ -31,6 +32,8 @@ class Item:
     resource: Resource
     record: Record[Any] | None
     draft: Draft[Any] | None
+    footing: Footing | None = None
+    """What its promise stands on, if it is one that was promised."""
     alone: "Bundle | None" = field(default=None, compare=False, repr=False)
     """What it would be as a commit of its own, once that is known."""
 
@@ -73,6 +76,9 @@ class Bundle:
     ops: list[Op] = field(default_factory=list)
     events: list[bytes] = field(default_factory=list)
     targets: dict[str, Target] = field(default_factory=dict)
+    guards: dict[str, int] = field(default_factory=dict)
+    """What was claimed from, and the pools that promised it, each at the revision seen."""
+    pools: dict[str, int] = field(default_factory=dict)
     size: int = 0
 
     @property
@@ -83,23 +89,32 @@ class Bundle:
     def takes(self, other: "Bundle", most: int) -> bool:
         """Tell whether another fits in as well."""
         return not self.items or (
-            len(self.ops) + len(self.targets) + len(other.ops) + len(other.targets) <= _OPERATIONS
-            and self.size + other.size <= _BYTES
-            and len(self.items) < most
+            self.count + other.count <= _OPERATIONS and self.size + other.size <= _BYTES and len(self.items) < most
         )
 
     def add(self, other: "Bundle") -> None:
         """Take another in."""
         self.items += other.items
-        self.ops += other.ops
+        # What pools and templates are announced by is the same for all of them, and put once.
+        self.ops += [op for op in other.ops if not (op.key.startswith(POOLS_CHANGED) and op in self.ops)]
         self.events += other.events
         self.targets |= other.targets
+        self.guards |= other.guards
+        self.pools |= other.pools
         self.size += other.size
 
-    def checks(self, written: Mapping[str, int]) -> Sequence[Check]:
+    def checks(self, written: Mapping[str, int]) -> Sequence[Op]:
         """Hold what is referred to as it was seen, or as an earlier bundle wrote it; what is within needs no hold."""
         within = {item.key for item in self.items}
-        return [hold(target, written.get(key)) for key, target in self.targets.items() if key not in within]
+        targets = [hold(target, written.get(key)) for key, target in self.targets.items() if key not in within]
+        pools = [Check(key, written.get(key, seen)) for key, seen in self.pools.items() if key not in within]
+        by = self.items[0].after.metadata.uid.encode()
+        return [*targets, *pools, *(Put(key, by, at=written.get(key, seen)) for key, seen in self.guards.items())]
+
+    @property
+    def count(self) -> int:
+        """How many operations it takes."""
+        return len(self.ops) + len(self.targets) + len(self.guards) + len(self.pools)
 
 
 def bundled(items: Sequence[Item], *, now: datetime, most: int = MAX_OPERATIONS) -> Iterator[Bundle]:
@@ -113,6 +128,13 @@ def bundled(items: Sequence[Item], *, now: datetime, most: int = MAX_OPERATIONS)
         bundle.add(one)
     if bundle.items:
         yield bundle
+
+
+def seat(item: Item, made: Resource, footing: Footing | None) -> Item:
+    """Give an item that was promised as it is then."""
+    assert item.draft is not None, "only what is new is promised"
+    draft = replace(item.draft, edit=replace(item.draft.edit, after=made))
+    return replace(item, draft=draft, footing=footing, alone=None)
 
 
 def weighed(item: Item, now: datetime) -> Item:
@@ -129,9 +151,17 @@ def _single(item: Item, now: datetime) -> Bundle:
     assert item.draft is not None, "only changes are written"
     ops = list(item.draft.edit.ops())
     events = [encode(event) for event in item.draft.edit.events(now)]
-    target = item.draft.target
+    target, footing = item.draft.target, item.footing or Footing()
     size = sum(map(_op_size, ops)) + sum(len(event) + _OVERHEAD_BYTES for event in events)
-    return Bundle([item], ops, events, {key_of(target): target} if target is not None else {}, size)
+    return Bundle(
+        items=[item],
+        ops=ops,
+        events=events,
+        targets={key_of(target): target} if target is not None else {},
+        guards=dict(footing.guards),
+        pools=dict(footing.pools),
+        size=size,
+    )
 
 
 def _op_size(op: Op) -> int:

@@ -8,6 +8,7 @@ Made once a process by `local`; `desk`, `scheduling`, `preview` and `idleness` a
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
@@ -58,6 +59,7 @@ class Calendar:
         self._worker_of: dict[Ref[Any], str] = {}
         self._workers: dict[str, LabWorker] = {}
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
+        self._planned: Mapping[Ref[Any], Resource] = {}
         self._cache.subscribe(self._note)
 
     async def run(self) -> None:
@@ -75,15 +77,26 @@ class Calendar:
     @property
     def terms(self) -> Terms:
         """What the settings say now."""
-        return self._terms.under(next(iter(self._cache.all(SystemSettings)), None))
+        return self._terms.under(next(iter(self.all(SystemSettings)), None))
+
+    def foreseeing(self, planned: Iterable[Resource]) -> "Calendar":
+        """Give the calendar of a moment, at which some objects are as they are planned to be; the claims are shared."""
+        made = copy(self)
+        made._planned = {ref_of(one): one for one in planned}  # noqa: SLF001 - one of us
+        made._seats = {}  # noqa: SLF001 - made of other pools
+        return made
 
     def get(self, ref: Ref[R]) -> R | None:
         """Look up an object by its name; None: there is none, as far as is known."""
-        return self._cache.get(ref)
+        planned = self._planned.get(ref)
+        return planned if isinstance(planned, ref.kind) else self._cache.get(ref)
 
     def all(self, kind: type[R]) -> Sequence[R]:
         """Give all objects of a kind."""
-        return self._cache.all(kind)
+        planned = [one for one in self._planned.values() if isinstance(one, kind)]
+        if not planned:
+            return self._cache.all(kind)
+        return [*planned, *(one for one in self._cache.all(kind) if ref_of(one) not in self._planned)]
 
     def worker(self, uid: str) -> LabWorker | None:
         """Look up a worker by its uid."""
@@ -97,7 +110,7 @@ class Calendar:
         """Give the pools that serve a track, all if it is "" or None, in the order of their names."""
         pools = (
             pool
-            for pool in self._cache.all(LabWorkerPool)
+            for pool in self.all(LabWorkerPool)
             if namespace in (None, pool.metadata.namespace) and (not track or pool.spec.lab_track == track)
         )
         found = (
@@ -108,13 +121,13 @@ class Calendar:
 
     def row(self, ref: PoolRef) -> Row | None:
         """Put a pool together with its template and its workers; None while either is not known."""
-        pool = self._cache.get(ref)
-        template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
+        pool = self.get(ref)
+        template = self.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
         return row_of(pool, template, self._workers) if pool and template else None
 
     def row_at(self, worker_id: str) -> tuple[Row, int] | None:
         """Tell which seat of which pool a worker fills; None for one that fills none."""
-        for pool in self._cache.all(LabWorkerPool):
+        for pool in self.all(LabWorkerPool):
             number = next((seat.number for seat in pool.status.seats if seat.worker_id == worker_id), None)
             row = self.row(ref_of(pool)) if number is not None else None
             if row is not None and number is not None:
@@ -176,7 +189,7 @@ class Calendar:
 
     def _unpooled(self, token: str) -> int:
         """Count the workers outside of all pools that have, or will have, a licence of a token."""
-        pooled = {seat.worker_id for pool in self._cache.all(LabWorkerPool) for seat in pool.status.seats}
+        pooled = {seat.worker_id for pool in self.all(LabWorkerPool) for seat in pool.status.seats}
         return sum(
             uid not in pooled
             and worker.spec.wanted_state == "running"

@@ -1,10 +1,12 @@
 """The verbs of the plane over HTTP about placing and booking. A part of `client`."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
-from lcm.control.client_requests import Requests
-from lcm.control.plane import Ref, SessionRef
+from lcm.control.client_line import read
+from lcm.control.client_requests import Requests, internal, path_of, within
+from lcm.control.plane import Ref, SessionRef, ref_of
+from lcm.control.wire_placing import ClaimNumber, ScheduleWish, SeatChanges
 from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
@@ -15,22 +17,27 @@ class Placing(Requests):
     """What the scheduler and the pool controller do to bookings, and what people ask about them."""
 
     async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
-        raise NotImplementedError
+        ref = ref_of(session)
+        body = ScheduleWish(resource_version=session.metadata.resource_version, assignment=assignment)
+        return read(await self._write("POST", f"{internal(ref)}/schedule", within(ref), body), LabletSession)
 
     async def allocate_ports(self, ref: SessionRef, wish: PortWish) -> LabletSession:
-        raise NotImplementedError
+        return read(await self._write("POST", f"{internal(ref)}/allocate-ports", within(ref), wish), LabletSession)
 
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
-        raise NotImplementedError
+        await self._write("POST", f"{internal(pool)}/reseat", within(pool), SeatChanges(changes=tuple(changes)))
 
     async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
-        raise NotImplementedError
+        body = ClaimNumber(number=number)
+        return read(await self._write("POST", f"{internal(ref)}/sessions", within(ref), body), LabletSession)
 
     async def preview(self, wish: Wish) -> Explanation:
-        raise NotImplementedError
+        return read(await self._write("POST", "/api/placement/preview", {}, wish), Explanation)
 
     async def explain(self, ref: SessionRef) -> Explanation:
-        raise NotImplementedError
+        return read(await self._ask("GET", f"{path_of(ref)}/explanation", within(ref)), Explanation)
 
     async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
-        raise NotImplementedError
+        query = {"since": since.astimezone(UTC).isoformat(), "until": until.astimezone(UTC).isoformat()}
+        query |= {} if namespace is None else {"namespace": namespace}
+        return read(await self._ask("GET", "/api/calendar", query), CalendarView)

@@ -15,6 +15,7 @@ from lcm.control.plane import R
 from lcm.control.records import Record
 from lcm.control.references import Found, Sought, Target, lingers, refuse_marked, sought
 from lcm.control.sealing import UNSEALED, Sealing
+from lcm.control.uniqueness import refuse_taken
 from lcm.model.identity import Caller
 from lcm.model.kinds import Resource
 from lcm.store.base import Op
@@ -58,6 +59,7 @@ class Drafts:
             uid=self.ids(),
             target=target,
         )
+        await refuse_taken(self.ledger.store, made)
         return Draft(Edit(None, made), target)
 
     async def changed(self, record: Record[R], wanted: R, *, found: Found | None = None) -> Draft[R] | None:

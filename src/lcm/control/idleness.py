@@ -1,22 +1,27 @@
 """Judging whether a worker is idle by all that the plane knows, and warning before it is paused. Called by `local`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 import msgspec
 
+from lcm.control.desk import Desk
 from lcm.control.events import warned
+from lcm.control.guards import known_pools, pool_guard, read_guards
 from lcm.control.ledger import Edit, Ledger, persistently
 from lcm.control.occupancy import sessions_on
-from lcm.control.plane import Ref, WorkerRef
+from lcm.control.plane import Ref, WorkerRef, ref_of
 from lcm.control.records import find
 from lcm.control.reports import newest_of
-from lcm.model.idle import is_warning, judge, says_more
+from lcm.model.idle import SeatUse, is_warning, judge, says_more
 from lcm.model.rules import SETTINGS_NAME
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import IdleVerdict, LabWorker
-from lcm.store.base import Store
+from lcm.placement.seats import KEEP
+from lcm.placement.terms import boot_lead
+from lcm.store.base import Check, Op, Store
 
 _POLLS: Final = 3
 _FEWEST_POLLS: Final = 2
@@ -76,13 +81,17 @@ class Judgement:
 USUAL: Final = Judgement()
 
 
-async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement) -> IdleVerdict:
-    """Judge a worker, keep the verdict if it says anything new, and warn once before a pause."""
+async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement, desk: Desk | None = None) -> IdleVerdict:
+    """Judge a worker, keep the verdict if it says anything new, and warn once before a pause.
+
+    The desk knows which seat of a pool it fills, and what is booked on that.
+    """
 
     async def attempt() -> IdleVerdict:
         record = await ledger.need(ref)
         worker, now = record.resource, ledger.clock.now()
         by = usual.under(await _settings(ledger.store))
+        seat, unchanged = await _seat(ledger.store, desk, worker, by.horizon)
         verdict = judge(
             worker,
             await newest_of(ledger, worker),
@@ -91,16 +100,40 @@ async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement) -> IdleV
             horizon=by.horizon,
             stale_after=by.stale_after,
             threshold=by.threshold(worker),
+            seat=seat,
         )
         if not says_more(verdict, worker.status.idle):
             return verdict
         after = msgspec.structs.replace(worker, status=msgspec.structs.replace(worker.status, idle=verdict))
         told = [warned(worker, verdict, now=now)] if is_warning(verdict, worker.status.idle) else []
         # At the revision that was judged: what happened to the worker meanwhile may be what it is not idle by.
-        await ledger.commit(Edit(record, after), told=told, reported=True)
+        await ledger.commit(Edit(record, after), ops=unchanged, told=told, reported=True)
         return verdict
 
     return await persistently(attempt, unless=lambda _: False)
+
+
+async def _seat(
+    store: Store, desk: Desk | None, worker: LabWorker, horizon: timedelta
+) -> tuple[SeatUse | None, Sequence[Op]]:
+    """Say what the seat that a worker fills is needed for; the guard makes sure that nobody has claimed it since."""
+    if desk is None:
+        return None, ()
+    calendar = desk.calendar
+    await calendar.ready()
+    await calendar.until(await known_pools(store, worker.metadata.namespace))
+    found = calendar.row_at(worker.metadata.uid)
+    if found is None:
+        return None, ()
+    row, number = found
+    ref = ref_of(row.pool)
+    guards = await read_guards(store, pool_guard(ref))
+    await calendar.until(guards.revision)
+    claims = [held.claim for place, held in calendar.claims(ref) if place == number]
+    # As long as its pool would keep it running through a gap between two claims.
+    soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP)
+    use = SeatUse(row.pool.metadata.name, number, row.pool.spec.min_workers >= number, claims, soon)
+    return use, [Check(key, revision) for key, revision in guards.seen]
 
 
 async def _settings(store: Store) -> SystemSettings | None:

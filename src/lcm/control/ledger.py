@@ -13,6 +13,7 @@ from lcm.control.audit import NOWHERE, Deed, Origin, Pen, author_of
 from lcm.control.hanging import hanging, hangs
 from lcm.control.plane import R, Ref
 from lcm.control.records import Record, at_revision, change, creation, find, removal
+from lcm.control.uniqueness import why_taken
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Forbidden, Gone, Taken
 from lcm.model.event import Event, encode
@@ -134,7 +135,12 @@ class Ledger:
         """Write, under the fence, what the caller did to what, and who that was. Every write of the plane ends here."""
         if self.fence is not None:
             self.served("write under a lease")
-        return await self.store.commit(*self._noted(ops, deeds), events=events, fence=self.fence)
+        try:
+            return await self.store.commit(*self._noted(ops, deeds), events=events, fence=self.fence)
+        except Conflict as error:
+            if refused := await why_taken(self.store, error):
+                raise refused from error
+            raise
 
     def _noted(self, ops: Sequence[Op], deeds: Sequence[Deed]) -> Sequence[Op]:
         if not deeds:

@@ -244,7 +244,7 @@ class LocalPlane(Placing):
         return await deletion.delete(self._ledger, ref, at=at, dry_run=dry_run)
 
     async def apply(self, documents: Sequence[Document], *, dry_run: bool = False) -> Sequence[Applied]:
-        application = Application(self._ledger, self._drafts, self._core.quota, self._core.read)
+        application = Application(self._ledger, self._drafts, self._core.quota, self._core.read, self._core.desk)
         return await application.run(documents, dry_run=dry_run)
 
     async def act(self, ref: Ref[R], action: Action, *, dry_run: bool = False, request: str | None = None) -> R:
@@ -292,7 +292,7 @@ class LocalPlane(Placing):
 
     async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
         self._ledger.allow(Verb.STEP, LabWorker)
-        return await detect_idle(self._ledger, ref, self._core.judgement)
+        return await detect_idle(self._ledger, ref, self._core.judgement, self._core.desk)
 
     async def complain(self, ref: Ref[R], complaint: Complaint) -> None:
         self._ledger.allow(Verb.STEP, ref.kind)

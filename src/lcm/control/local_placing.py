@@ -6,7 +6,7 @@ from datetime import datetime
 from lcm.control import explaining, reserving, scheduling, showing
 from lcm.control.desk import Desk
 from lcm.control.ledger import Ledger
-from lcm.control.plane import Ref, SessionRef
+from lcm.control.plane import R, Ref, SessionRef
 from lcm.model.errors import Fault, Invalid, Refused
 from lcm.model.identity import Verb
 from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
@@ -29,15 +29,15 @@ class Placing:
 
     async def allocate_ports(self, ref: SessionRef, wish: PortWish) -> LabletSession:
         self._ledger.allow(Verb.STEP, LabletSession)
-        return await scheduling.allocate_ports(self._ledger, self._desk, ref, wish)
+        return await scheduling.allocate_ports(self._ledger, await self._about(ref), ref, wish)
 
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
         self._ledger.allow(Verb.STEP, LabWorkerPool)
-        await scheduling.reseat(self._ledger, self._desk, pool, changes)
+        await scheduling.reseat(self._ledger, await self._about(pool), pool, changes)
 
     async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
         self._ledger.allow(Verb.STEP, Reservation)
-        return await reserving.fulfil(self._ledger, self._desk, ref, number, ids=self._ids)
+        return await reserving.fulfil(self._ledger, await self._about(ref), ref, number, ids=self._ids)
 
     async def preview(self, wish: Wish) -> Explanation:
         self._ledger.allow(Verb.READ, LabletSession)
@@ -45,13 +45,19 @@ class Placing:
 
     async def explain(self, ref: SessionRef) -> Explanation:
         self._ledger.allow(Verb.READ, LabletSession)
-        return await explaining.explain(self._ledger, self._desk, ref)
+        return await explaining.explain(self._ledger, await self._about(ref), ref)
 
     async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
         self._ledger.allow(Verb.READ, LabletSession)
         if since >= until:
             raise Invalid(Fault("since", "not before until", "use an earlier moment"))
         return await showing.calendar(self._ledger, self._desk, since=since, until=until, namespace=namespace)
+
+    async def _about(self, ref: Ref[R]) -> Desk:
+        """Give the desk for something about an object; where there is none, what is not there is told first."""
+        if self._at is None:
+            await self._ledger.need(ref)
+        return self._desk
 
     @property
     def _desk(self) -> Desk:

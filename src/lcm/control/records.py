@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from lcm.control.plane import R, Ref
+from lcm.control.uniqueness import mark_of
 from lcm.model.errors import Fault, Invalid, Stuck
 from lcm.model.kinds import KINDS, Kind, Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
@@ -173,6 +174,7 @@ def creation(resource: Resource) -> Sequence[Op]:
     return (
         Put(key, written(bare), resource.metadata.labels, at=ABSENT),
         Put(UIDS + resource.metadata.uid, key.encode(), at=ABSENT),
+        *_marked(None, resource),
         *_placed(None, resource),
         *_announced(resource),
     )
@@ -182,7 +184,8 @@ def change(before: Record[R], after: R) -> Sequence[Op]:
     """Say how the store puts one state in place of another."""
     raw = written(at_revision(after, ABSENT), _unknown(before))
     put = Put(before.key, raw, after.metadata.labels, at=before.revision)
-    return put, *_placed(before.resource, after), *_announced(after)
+    marks = _marked(before.resource, after)
+    return put, *marks, *_placed(before.resource, after), *_announced(after)
 
 
 def _unknown(before: Record[R]) -> bytes | None:
@@ -198,12 +201,21 @@ def removal(before: Record[R]) -> Sequence[Op]:
     """Say how the store forgets an object and the way to it by uid; `hanging` says what else goes with it."""
     gone = before.resource
     deleted = Delete(before.key, at=before.revision), Delete(UIDS + gone.metadata.uid)
-    return *deleted, *_placed(gone, None), *_announced(gone)
+    return *deleted, *_marked(gone, None), *_placed(gone, None), *_announced(gone)
 
 
 def _announced(resource: Resource) -> Sequence[Op]:
     pooled = isinstance(resource, LabWorkerPool | WorkerTemplate)
     return (Put(POOLS_CHANGED + resource.metadata.namespace, b""),) if pooled else ()
+
+
+def _marked(before: Resource | None, after: Resource | None) -> Sequence[Op]:
+    """Say how an object takes what no other may have, or leaves it."""
+    old, new = mark_of(before), mark_of(after)
+    if old == new:
+        return ()
+    left: Sequence[Op] = () if old is None else (Delete(old),)
+    return left if new is None or after is None else (*left, Put(new, key_of(after).encode(), at=ABSENT))
 
 
 def _placed(before: Resource | None, after: Resource | None) -> Sequence[Op]:

@@ -5,11 +5,13 @@ is the verdict before, which is kept in the worker's status.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from lcm.model.capacity import Claim
 from lcm.model.resource import Truth
 from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
 from lcm.model.worker import (
@@ -28,6 +30,7 @@ BOOKED_SOON: Final = "booked_soon"
 CML_ACTIVITY: Final = "cml_activity"
 FOREIGN_LABS: Final = "foreign_labs"
 SNOOZED: Final = "snoozed"
+POOL: Final = "pool"
 _IN_VAIN: Final = (WorkerPhase.LICENSING, WorkerPhase.READY_UNLICENSED)
 _COUNTED_DOWN: Final = frozenset({CML_ACTIVITY, SNOOZED})
 """What ends by itself, at a moment that is known: the warning comes before it."""
@@ -35,6 +38,20 @@ _FRESH: Final = timedelta(minutes=5)
 """How old the measurement may be on which a worker is paused."""
 _AHEAD: Final = timedelta(minutes=2)
 """So far another machine's clock may be ahead; what was measured later than that says nothing about now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatUse:
+    """The seat of a pool that a worker fills: whether it always has one, and its claims; those that begin `soon` count.
+
+    A worker that fills none has none.
+    """
+
+    pool: str
+    number: int
+    standing: bool
+    claims: Sequence[Claim]
+    soon: timedelta
 
 
 def judge(
@@ -46,8 +63,9 @@ def judge(
     horizon: timedelta,
     stale_after: timedelta,
     threshold: timedelta,
+    seat: SeatUse | None = None,
 ) -> IdleVerdict:
-    """Judge a worker by its newest measurements and the sessions that are on it or meant for it.
+    """Judge a worker by its newest measurements, the sessions that are on it or meant for it, and what its seat is for.
 
     A session that begins within the `horizon` counts as there; what was measured longer ago than `stale_after` is not
     known. It is idle when nothing happened for the `threshold`. When its countdown is over it is idle only once it was
@@ -65,6 +83,7 @@ def judge(
         _cml_activity(telemetry, since, now, stale_after, threshold),
         _foreign_labs(telemetry, sessions, now, stale_after),
         _snoozed(until),
+        *([_pool(seat, now)] if seat else []),
     )
     busy = [one for one in signals if one.active is not Truth.FALSE]
     verdict = IdleVerdict(
@@ -211,6 +230,17 @@ def _snoozed(until: datetime | None) -> IdleSignal:
     return (
         _busy(SNOOZED, f"somebody put it off until {_told(until)}") if until else _quiet(SNOOZED, "nobody put it off")
     )
+
+
+def _pool(seat: SeatUse, now: datetime) -> IdleSignal:
+    told = f"seat {seat.number} of {seat.pool}"
+    if seat.standing:
+        return _busy(POOL, f"{told} always has a worker")
+    first = min((one for one in seat.claims if one.end > now), key=lambda one: one.start, default=None)
+    if first is None:
+        return _quiet(POOL, f"nothing is booked on {told}")
+    signal = _busy if first.start <= now + seat.soon else _quiet
+    return signal(POOL, f"{told} is booked from {_told(first.start)} on")
 
 
 def _at_once(session: LabletSession) -> bool:

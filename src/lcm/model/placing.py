@@ -9,6 +9,8 @@ from lcm.model.resource import Count, Minutes, Moment, Name, Part, Positive, Reg
 from lcm.model.session import PortNumber, Seat, Waiting
 
 LONGEST_LIST = 2000
+MOST_PLACES = 500
+MOST_BOOKED = 20_000
 
 
 class Assignment(Part):
@@ -89,7 +91,7 @@ class Explanation(Part):
     nearest: tuple[Slot, ...] = ()
     waiting: Waiting | None = None
     decision: SchedulingDecision | None = None
-    places: Annotated[tuple[PlaceAnswer, ...], msgspec.Meta(max_length=LONGEST_LIST)] = ()
+    places: Annotated[tuple[PlaceAnswer, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
     places_left_off: Count = 0
 
 
@@ -119,7 +121,7 @@ class CalendarRow(Part):
 
 
 class CalendarView(Part):
-    """All seats and workers in a span."""
+    """Seats and workers in a span: all of them, or as many as have MOST_BOOKED claims together."""
 
     since: Moment
     until: Moment

@@ -119,6 +119,14 @@ class LabWorkerPoolSpec(Part):
     budget: Budget = Budget()
 
 
+class PoolCondition(StrEnum):
+    """The aspects of a pool that others look at."""
+
+    TEMPLATE_FOUND = "TemplateFound"
+    CAPACITY_KNOWN = "CapacityKnown"
+    READY = "Ready"
+
+
 class ScalingDecision(Part):
     """Why a pool changed, or why it did not."""
 
@@ -151,13 +159,18 @@ class PoolCapacitySummary(Part):
 
 
 class LabWorkerPoolStatus(Status):
-    """What was seen of a pool. `boot_seconds` are its latest boots, from the launch to serving, by which it leads."""
+    """What was seen of a pool.
+
+    `boot_seconds` are its latest boots, from the launch to serving, by which it leads; all that were ready until
+    `boots_counted_until` are counted.
+    """
 
     phase: PoolPhase = PoolPhase.PENDING
     summary: PoolCapacitySummary = PoolCapacitySummary()
     workers_by_phase: Mapping[str, Count] = {}
     seats: Annotated[tuple[FilledSeat, ...], msgspec.Meta(max_length=2000)] = ()
     boot_seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=BOOTS_KEPT)] = ()
+    boots_counted_until: Moment | None = None
     decisions: tuple[ScalingDecision, ...] = ()
     scaled_up_at: Moment | None = None
     scaled_down_at: Moment | None = None

@@ -121,7 +121,13 @@ def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
     zone, long = ZoneInfo(series.time_zone), spec.timeslot_end - spec.timeslot_start
     first = spec.timeslot_start.astimezone(zone)
     days = takewhile(lambda day: day <= series.until, (first.date() + timedelta(days=n) for n in count()))
-    starts = [datetime.combine(day, first.time(), zone) for day in days if _recurs(series, first.date(), day)]
+    # Of an hour that comes twice the first slot is the one that was booked, the others are in the first of the two.
+    wall = first.time().replace(fold=0)
+    starts = (
+        first if day == first.date() else datetime.combine(day, wall, zone)
+        for day in days
+        if _recurs(series, first.date(), day)
+    )
     utc = [start.astimezone(UTC) for start in islice(starts, OCCURRENCES_LIMIT + 1)]
     return [(start, start + long) for start in utc]
 

@@ -17,7 +17,7 @@ from lcm.model.errors import Fault, Invalid
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.quantity import parse_limits
-from lcm.model.reservation import OCCURRENCES_LIMIT, Reservation
+from lcm.model.reservation import OCCURRENCES_LIMIT, Reservation, ReservationSpec, occurrences
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabType, LabWorker, LabWorkerSpec
@@ -28,6 +28,8 @@ SETTINGS_NAME: Final = "system"
 MOST_DOLLARS: Final = 1_000_000_000
 YEARS: Final = (2020, 2100)
 LONGEST_SLOT: Final = timedelta(days=366)
+LONGEST_RESERVATION_NAME: Final = 63 - len(f"-{OCCURRENCES_LIMIT}")
+"""A session is named after its reservation and its number in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +217,32 @@ def _reservation_series(reservation: Reservation) -> Iterator[Fault]:
     days = (series.until - spec.timeslot_start.astimezone(ZoneInfo(series.time_zone)).date()).days
     if days < 0:
         yield Fault("spec.recurrence.until", "before the first slot", "use a later day")
+        return
     step_days = series.interval * (1 if series.every == "day" else 7)
-    most = (days // step_days + 1) * max(1, len(series.weekdays)) * spec.count
-    if most > OCCURRENCES_LIMIT:
-        yield Fault("spec.recurrence", f"up to {most} sessions", f"book at most {OCCURRENCES_LIMIT} at once")
+    yield from _reservation_size(spec, days // step_days)
     if spec.timeslot_end - spec.timeslot_start > timedelta(days=1 if series.weekdays else step_days):
         yield Fault("spec.timeslot_end", "the next slot would begin before this one ends", "use shorter slots")
+
+
+def _reservation_size(spec: ReservationSpec, steps: int) -> Iterator[Fault]:
+    """Count the sessions of a series; one that goes on for ever is not counted to its end."""
+    assert spec.recurrence is not None, "only a series has a size of its own"
+    until = spec.recurrence.until
+    slots = len(occurrences(spec)) if steps <= OCCURRENCES_LIMIT and until.year <= YEARS[1] else steps
+    if slots * spec.count > OCCURRENCES_LIMIT:
+        remedy = f"book at most {OCCURRENCES_LIMIT} at once"
+        yield Fault("spec.recurrence", f"more than {OCCURRENCES_LIMIT} sessions", remedy)
+    elif until.year > YEARS[1]:
+        yield Fault("spec.recurrence.until", "too far away", f"use a day not after the year {YEARS[1]}")
+    elif not slots:
+        yield Fault("spec.recurrence", "no slot lies in it", "use a later until, or other weekdays")
+
+
+@_rule(Reservation, "metadata.name")
+def _reservation_name(reservation: Reservation) -> Iterator[Fault]:
+    if len(reservation.metadata.name) > LONGEST_RESERVATION_NAME:
+        remedy = f"use at most {LONGEST_RESERVATION_NAME} characters"
+        yield Fault("metadata.name", "its sessions could not be named after it", remedy)
 
 
 @_rule(Reservation, "spec.recurrence")

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from lcm.model.capacity import DIMENSIONS, Amount
 from lcm.placement.lanes import Lanes, micros, moment_of, short_of
-from lcm.placement.line import Line, accepts, ticks
+from lcm.placement.line import TICK, Line, accepts, ticks
 from lcm.placement.request import Request
 from lcm.placement.rules import ROOM, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING
@@ -13,7 +13,7 @@ from lcm.placement.timeline import BEGINNING
 class Ask:
     """A request, its claim's [start, end) in microseconds and the half hours in it."""
 
-    __slots__ = ("_lanes", "_packed", "end", "need", "request", "span", "start")
+    __slots__ = ("_lanes", "_packed", "begins_between", "end", "need", "request", "span", "start")
 
     def __init__(self, request: Request) -> None:
         claim = request.claim
@@ -22,6 +22,7 @@ class Ask:
         self.start = micros(claim.start)
         self.end = micros(claim.end)
         self.span = ticks(self.start, self.end)
+        self.begins_between = bool(self.span) and self.start % TICK > 0
         self._lanes: Lanes | None = None
         self._packed = 0
 

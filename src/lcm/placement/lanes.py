@@ -7,7 +7,7 @@ exact, and the bits of a lane from 2**40 up tell in 32nds how full it is. The ti
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lcm.model.capacity import DIMENSIONS, Amount
+from lcm.model.capacity import DIMENSIONS, NOTHING, Amount
 
 LEVELS: Final = 32
 """The level of what is just full."""
@@ -26,12 +26,13 @@ GUARD: Final = sum(1 << shift + LANE - 1 for shift in _SHIFTS)
 BYTES: Final = LANE * len(DIMENSIONS) // 8
 _LEVEL_BYTES: Final = slice(STEP // 8, None, LANE // 8)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Lanes:
     """How amounts are packed for places of one capacity."""
 
-    __slots__ = ("_factors", "_limit", "_spare", "top")
+    __slots__ = ("_factors", "_last", "_limit", "_spare", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
@@ -41,25 +42,32 @@ class Lanes:
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
         slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
         self._spare = full + slack
-        self.top = GUARD + sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
+        self.top = GUARD + full
+        self._last = NOTHING, 0
 
     def pack(self, need: Amount) -> int:
         """Pack a need; one that is absurdly large is packed as one that is merely too large."""
+        last, packed = self._last
+        if need is last:
+            # What a place was asked for is what it holds next.
+            return packed
         cpu, memory, storage, nodes, ports, labs = self._factors
-        if not within(need, self._limit):
-            need = _least(need, self._limit)
-        return (
-            need.cpu_millis * cpu
-            + need.memory_mb * memory
-            + need.storage_mb * storage
-            + need.nodes * nodes
-            + need.ports * ports
-            + need.labs * labs
+        asked = need if within(need, self._limit) else _least(need, self._limit)
+        packed = (
+            asked.cpu_millis * cpu
+            + asked.memory_mb * memory
+            + asked.storage_mb * storage
+            + asked.nodes * nodes
+            + asked.ports * ports
+            + asked.labs * labs
         )
+        self._last = need, packed
+        return packed
 
-    def highest_levels(self, need: Amount) -> bytes:
-        """Tell for each dimension the highest level at which this need could still fit; it must not exceed the room."""
-        return levels(self._spare - self.pack(need))
+    def highest_levels(self, need: Amount) -> bytes | None:
+        """Tell for each dimension the highest level at which this need could still fit; None if it is too large."""
+        packed = self.pack(need)
+        return levels(self._spare - packed) if (self.top - packed) & GUARD == GUARD else None
 
     def unpack(self, packed: int) -> Amount:
         """Give back the amount that was packed."""
@@ -69,7 +77,7 @@ class Lanes:
 
 
 def within(need: Amount, room: Amount) -> bool:
-    """Tell whether a need is within a room; spelled out, because every decision asks it."""
+    """Tell whether a need is within a room; spelled out, because every claim is asked it."""
     return (
         need.cpu_millis <= room.cpu_millis
         and need.memory_mb <= room.memory_mb
@@ -92,8 +100,7 @@ def short_of(room: int) -> list[str]:
 
 def micros(moment: datetime) -> int:
     """Give a moment as microseconds since 1970."""
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def moment_of(number: int) -> datetime:

@@ -33,10 +33,13 @@ class Placement(NamedTuple):
 def place(fleet: Fleet, request: Request, strategy: str = BIN_PACK, *, number: int = 0) -> Placement:
     """Decide about one request. RoundRobin takes its turn from `number`, Random the number drawn."""
     ask = Ask(request)
+    return assign(fleet, ask, strategy, number=number) or _not_now(fleet, ask)
+
+
+def assign(fleet: Fleet, ask: Ask, strategy: str = BIN_PACK, *, number: int = 0) -> Placement | None:
+    """Choose a worker that takes a request at the time it asks for; None if there is none."""
     choice = _chosen(strategy, fleet.shelves(seats=False), ask, number)
-    if choice.line is not None:
-        return _assign(choice.line, strategy, choice, request)
-    return _not_now(fleet, ask)
+    return None if choice.line is None else _assign(choice.line, strategy, choice, ask.request)
 
 
 def _chosen(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Choice:

@@ -158,7 +158,7 @@ def worker_place(worker: LabWorker, now: datetime, *, boot: timedelta, room: Amo
         id=worker.metadata.uid,
         name=worker.metadata.name,
         capacity=least(own, room) if own and room else own or room or NOTHING,
-        licensed=worker.status.cml.licensed,
+        licensed=_licensed(worker, usable, now),
         version=worker.status.cml.version,
         closed=_closed(worker, usable, now),
         usable_at=usable if usable is not None and usable > now else None,
@@ -193,6 +193,13 @@ def _hosting(spec: LabWorkerSpec, track: str | None = None) -> Mapping[str, obje
         "lab_types": frozenset(spec.lab_types),
         "licence": spec.cml.license_flavour,
     }
+
+
+def _licensed(worker: LabWorker, usable: datetime | None, now: datetime) -> bool | None:
+    """Tell whether a worker has a licence; of one on its way up, whether it will, unless it was refused one."""
+    refused = worker.status.phase is _P.READY_UNLICENSED and bool(worker.status.failure)
+    will = usable is not None and usable > now and worker.spec.cml.license_token is not None and not refused
+    return will or worker.status.cml.licensed
 
 
 def _closed(worker: LabWorker, usable: datetime | None, now: datetime) -> str:

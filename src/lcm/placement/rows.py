@@ -1,31 +1,34 @@
 """How full all places of a shelf are at one half hour: whole numbers in which every place has one bit.
 
-For each level of CPU and of memory a mask tells who is above it, so that one look finds all who are too full. The other
-dimensions seldom run out, so for them a mask per step tells who has used up that much. The shelf keeps a row per half
-hour. No row ever counts a place as fuller than it is: who is above a limit here surely does not fit, the others are
-asked.
+A level of CPU or memory is kept as two digits, and for every value of a digit a mask tells who has at least that: few
+masks change with a claim, and few are looked at to find all who are above a level. The other dimensions seldom run out,
+so for them a mask per step tells who has used up that much. The shelf keeps a row per half hour. No row ever counts a
+place as fuller than it is: who is above a limit here surely does not fit, the others are asked.
 """
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from heapq import heappop, heappush
 from typing import Final
 
 from lcm.model.capacity import DIMENSIONS
 from lcm.placement.lanes import BYTES, LANE, LEVELS, STEP, levels
 
 Row = list[int]
-Limits = tuple[int, int, tuple[int, ...]]
-"""Which masks of a row are asked: who is above a level of CPU, one of memory, and steps of the others."""
+Limits = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bytes]
+"""Which masks of a row tell who is above a level of CPU, one of memory, and steps of the others; and these levels."""
 
-_MEMORY: Final = LEVELS
-_SCARCE: Final = _MEMORY + LEVELS
+_RADIX: Final = 6
+_HIGH: Final = LEVELS // _RADIX
+_LOW: Final = _RADIX - 1
+_MEMORY: Final = _HIGH + _LOW
+_SCARCE: Final = 2 * _MEMORY
 _STEPS: Final = 6
 _OTHERS: Final = len(DIMENSIONS) - 2
 BUSY: Final = _SCARCE + _OTHERS * _STEPS
 _NOBODY: Final = BUSY + 1
-"""A mask that stays empty: nobody is above what is full, or is not told apart from it."""
-
-_ANY_SCARCE: Final = _NOBODY + 1
+_EVERYBODY: Final = _NOBODY + 1
+_ANY_SCARCE: Final = _EVERYBODY + 1
 _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
@@ -36,22 +39,42 @@ _HALF_USED: Final = sum(15 << LANE * number + STEP + 4 for number in range(2, le
 FULLEST: Final = 31
 _CPU_BYTE: Final = STEP // 8
 _MEMORY_BYTE: Final = _CPU_BYTE + LANE // 8
+_CAPPED: Final = bytes(min(level, LEVELS) for level in range(256))
+"""Whoever is more than full is no fuller than full."""
 
 
-def _between(base: int) -> list[list[range]]:
-    """For each two levels the masks that tell them apart; whoever is more than full is no fuller than full."""
-    capped = [min(level, LEVELS) for level in range(256)]
-    known = [[range(base + min(a, b), base + max(a, b)) for a in range(LEVELS + 1)] for b in range(LEVELS + 1)]
-    return [[known[before][after] for after in capped] for before in capped]
+def _masks(base: int, level: int) -> set[int]:
+    """Give the masks in which a place of this level is."""
+    high, low = divmod(level, _RADIX)
+    return {*range(base, base + high), *range(base + _HIGH, base + _HIGH + low)}
 
 
-_CPU_BETWEEN, _MEMORY_BETWEEN = _between(0), _between(_MEMORY)
-_BY_FULLNESS: Final = tuple((level, 2 * level - 1, _MEMORY + 2 * level - 1) for level in range(LEVELS // 2, 0, -1))
+def _changes(base: int) -> list[list[tuple[int, ...]]]:
+    """For each two levels the masks that tell them apart."""
+    all_ = [_masks(base, level) for level in _CAPPED[: LEVELS + 1]]
+    return [[tuple(sorted(before ^ after)) for after in all_] for before in all_]
+
+
+def _above(base: int) -> list[tuple[int, int, int]]:
+    """For each level three masks: above it is who is in the first, or in both the others."""
+    told = []
+    for level in range(LEVELS):
+        high, low = divmod(level, _RADIX)
+        higher = base + high if high < _HIGH else _NOBODY
+        as_high = base + high - 1 if high else _EVERYBODY
+        told.append((higher, as_high, base + _HIGH + low if low < _LOW else _NOBODY))
+    return [*told, (_NOBODY, _NOBODY, _NOBODY)]
+
+
+_CPU_CHANGES, _MEMORY_CHANGES = _changes(0), _changes(_MEMORY)
+_CPU_ABOVE, _MEMORY_ABOVE = _above(0), _above(_MEMORY)
 
 
 def new_row() -> Row:
     """Make the row of a half hour in which nothing is used."""
-    return [0] * (_ANY_SCARCE + 1)
+    row = [0] * (_ANY_SCARCE + 1)
+    row[_EVERYBODY] = -1
+    return row
 
 
 EMPTY: Final = new_row()
@@ -67,9 +90,9 @@ def fullness(used: int) -> int:
 def flip(row: Row, bit: int, before: int, after: int) -> None:
     """Change one place's levels from one packed amount to another."""
     old, new = before.to_bytes(BYTES, "little"), after.to_bytes(BYTES, "little")
-    for number in _CPU_BETWEEN[old[_CPU_BYTE]][new[_CPU_BYTE]]:
+    for number in _CPU_CHANGES[_CAPPED[old[_CPU_BYTE]]][_CAPPED[new[_CPU_BYTE]]]:
         row[number] ^= bit
-    for number in _MEMORY_BETWEEN[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]:
+    for number in _MEMORY_CHANGES[_CAPPED[old[_MEMORY_BYTE]]][_CAPPED[new[_MEMORY_BYTE]]]:
         row[number] ^= bit
     if (before | after) & _HALF_USED:
         _flip_scarce(row, bit, levels(before)[2:], levels(after)[2:])
@@ -77,12 +100,8 @@ def flip(row: Row, bit: int, before: int, after: int) -> None:
 
 def limits(highest: bytes) -> Limits:
     """Say what to ask for, given the highest level of each dimension at which something could fit."""
-    cpu, memory = highest[0], highest[1]
-    return (
-        cpu if cpu < LEVELS else _NOBODY,
-        _MEMORY + memory if memory < LEVELS else _NOBODY,
-        _others_above(highest[2:].translate(_SCARCITY)),
-    )
+    others = _others_above(highest[2:].translate(_SCARCITY))
+    return _CPU_ABOVE[_CAPPED[highest[0]]], _MEMORY_ABOVE[_CAPPED[highest[1]]], others, highest
 
 
 @cache
@@ -93,10 +112,10 @@ def _others_above(scarcity: bytes) -> tuple[int, ...]:
 
 def above(rows: Iterable[Row], limit: Limits) -> int:
     """Give the places that are above a limit in any dimension, in any of these rows."""
-    cpu, memory, others = limit
+    (cpu_high, cpu_as_high, cpu_low), (memory_high, memory_as_high, memory_low), others, _ = limit
     found = 0
     for row in rows:
-        found |= row[cpu] | row[memory]
+        found |= row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
         if row[_ANY_SCARCE]:
             for number in others:
                 found |= row[number]
@@ -105,18 +124,29 @@ def above(rows: Iterable[Row], limit: Limits) -> int:
 
 def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
-    using = mask & row[BUSY]
-    rest = mask ^ using
-    for level, on_cpu, on_memory in _BY_FULLNESS if using else ():
-        fullest = using & (row[on_cpu] | row[on_memory])
-        if fullest:
-            yield level, fullest
-            using ^= fullest
-            if not using:
-                break
-    rest |= using
-    if rest:
-        yield 0, rest
+    while mask:
+        level, fullest = _fullest(row, mask, 0)
+        on_memory, most = _fullest(row, mask, _MEMORY)
+        if on_memory == level:
+            fullest |= most
+        elif on_memory > level:
+            level, fullest = on_memory, most
+        yield level, fullest
+        mask ^= fullest
+
+
+def _fullest(row: Row, mask: int, base: int) -> tuple[int, int]:
+    level = 0
+    for high in range(_HIGH, 0, -1):
+        found = mask & row[base + high - 1]
+        if found:
+            level, mask = high * _RADIX, found
+            break
+    for low in range(_LOW - 1, 0, -2):
+        found = mask & row[base + _HIGH + low - 1]
+        if found:
+            return level + low >> 1, found
+    return level >> 1, mask
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
@@ -153,3 +183,48 @@ def _flip_scarce(row: Row, bit: int, before: bytes, after: bytes) -> None:
             row[number] ^= bit
         base += _STEPS
     row[_ANY_SCARCE] = any(row[_SCARCE:BUSY])
+
+
+class Crowd:
+    """Places found too full between two half hours: a mask for each level of CPU and memory that was found, until when.
+
+    What a place uses may have become more since then, so that this too never counts it as fuller than it is.
+    """
+
+    __slots__ = ("_ends", "_known", "_masks")
+
+    def __init__(self) -> None:
+        self._masks = [[0] * (LEVELS + 1), [0] * (LEVELS + 1)]
+        self._known: dict[int, tuple[list[int], int, int]] = {}
+        self._ends: list[tuple[int, int]] = []
+
+    def note(self, slot: int, used: int, until: int, limit: Limits) -> None:
+        """Remember that the place of a slot uses so much, if it is above a limit of CPU or memory by that."""
+        told, highest = levels(used).translate(_CAPPED), limit[-1]
+        for masks, level, fits in zip(self._masks, told, highest, strict=False):
+            if level > fits:
+                self.forget(slot)
+                masks[level] ^= 1 << slot
+                self._known[slot] = masks, level, until
+                heappush(self._ends, (until, slot))
+                return
+
+    def forget(self, slot: int) -> None:
+        """Know nothing of a place any more, as it may use less now."""
+        if slot in self._known:
+            masks, level, _ = self._known.pop(slot)
+            masks[level] ^= 1 << slot
+
+    def above(self, moment: int, limit: Limits) -> int:
+        """Give the places that are above a limit at some time from a moment on; what has ended by then is forgotten."""
+        ends = self._ends
+        while ends and ends[0][0] <= moment:
+            until, slot = heappop(ends)
+            if slot in self._known and self._known[slot][-1] == until:
+                self.forget(slot)
+        found = 0
+        if self._known:
+            cpu, memory = self._masks
+            for mask in cpu[limit[-1][0] + 1 :] + memory[limit[-1][1] + 1 :]:
+                found |= mask
+        return found

@@ -9,7 +9,7 @@ from typing import Final
 
 from lcm.model.definition import AmiRequirements, version_allowed
 from lcm.model.worker import LabType, satisfies
-from lcm.placement.request import DRAINING, Place, Request
+from lcm.placement.request import BOOTING, DRAINING, Place, Request
 
 Filter = Callable[[Place, Request], str | None]
 
@@ -41,8 +41,8 @@ def _licensed(place: Place, request: Request) -> str | None:
 
 def _cml_version(place: Place, request: Request) -> str | None:
     low, high = request.cml_version_min, request.cml_version_max
-    if place.seat and not place.version:
-        return None
+    if not place.version and (place.seat or place.closed == BOOTING):
+        return None  # its machine will tell
     if version_allowed(place.version, AmiRequirements(cml_version_min=low, cml_version_max=high)):
         return None
     bounds = " and ".join(f"{word} {bound}" for word, bound in (("at least", low), ("at most", high)) if bound)
@@ -150,6 +150,7 @@ def kind_of(place: Place) -> object:
         place.version,
         place.node_definitions,
         place.seat,
+        place.closed == BOOTING,
     )
 
 

@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 from lcm.model.capacity import Amount, utilization
 from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
-from lcm.placement.lanes import within
 from lcm.placement.line import TICK, Line
-from lcm.placement.rows import above, fullness
+from lcm.placement.rows import Crowd, Limits, above, fullness
 from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
@@ -88,7 +87,7 @@ STRATEGIES: Final = (*SCORES, *sorted(BY_NUMBER))
 
 def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | None, number: int) -> Choice:
     """Choose among the places of these shelves, of a region if one is given; `number` is the turn or that drawn."""
-    found = [_Found(shelf, ask, region) for shelf in shelves if within(ask.need, shelf.size)]
+    found = [_Found(shelf, limit, ask, region) for shelf in shelves if (limit := shelf.limits(ask.need)) is not None]
     if strategy == BIN_PACK:
         return _pack(found, ask)
     lines = [line for one in found for line in one.shelf.of(one.mask) if ask.fits(line)]
@@ -104,32 +103,38 @@ def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | N
 class _Found:
     """The places of a shelf that may take what is asked."""
 
-    __slots__ = ("_limit", "_rows", "mask", "shelf")
+    __slots__ = ("_crowd", "_limit", "_rows", "mask", "shelf")
 
-    def __init__(self, shelf: Shelf, ask: Ask, region: str | None) -> None:
+    def __init__(self, shelf: Shelf, limit: Limits, ask: Ask, region: str | None) -> None:
         self.shelf = shelf
-        self._limit = shelf.limits(ask.need)
+        self._limit = limit
         self._rows = shelf.rows(ask.span)
+        self._crowd = shelf.crowd(ask.start) if ask.begins_between else None
+        taken = above(self._rows, limit)
+        if self._crowd is not None:
+            taken |= self._crowd.above(ask.start, limit)
         mask = shelf.open_to(ask.request)
         if region is not None:
             mask &= shelf.in_region(region)
-        self.mask = mask ^ (mask & above(self._rows, self._limit))
+        self.mask = mask ^ (mask & taken)
 
     def best(self, ask: Ask) -> tuple[Line | None, float, int]:
-        """Find the best to pack into among those that had room shortly before as well, else among the others.
-
-        Before its first half hour a claim meets others that no sample shows. Going by score alone would be exact, but
-        in a large fleet hundreds may be too full just then, and a place a little less full is as good.
-        """
+        """Find the best to pack into, and say at how many it looked."""
         asked, shelf = 0, self.shelf
-        free = self.mask ^ (self.mask & above(shelf.rows(range(ask.start // TICK, ask.span.start)), self._limit))
-        for mask in (free, self.mask ^ free):
-            for score, alike in shelf.ranked(mask, ask.span, self._rows):
-                for line in shelf.of(alike):
-                    asked += 1
-                    if ask.fits(line):
-                        return line, score, asked
+        for score, alike in shelf.ranked(self.mask, ask.span, self._rows):
+            for line in shelf.of(alike):
+                asked += 1
+                if ask.fits(line):
+                    return line, score, asked
+                if self._crowd is not None:
+                    self._note(line, ask)
         return None, 0.0, asked
+
+    def _note(self, line: Line, ask: Ask) -> None:
+        timeline = line.timeline
+        place = timeline.obstacle(ask.start, ask.end, ask.packed(line.lanes))
+        if self._crowd and place is not None and timeline.moments[place] < ask.span.start * TICK:
+            self._crowd.note(line.slot, timeline.levels[place], timeline.until(place), self._limit)
 
 
 def _pack(found: Sequence[_Found], ask: Ask) -> Choice:

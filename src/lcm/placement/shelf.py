@@ -1,7 +1,9 @@
 """Places of about one size, searched for the fullest that fits without going through all.
 
 Every place has one bit. A few `|` and `&` of the rows of a claim's half hours leave the places that could take it, and
-then the best of those; whether one really can is asked of its timeline. A place's bit stands the higher the earlier its
+then the best of those; whether one really can is asked of its timeline. Before its first half hour a claim meets others
+that no row shows: a place that is too full there is remembered until it no longer is, or it would be asked over and over
+by all that begin at about the same time. A place's bit stands the higher the earlier its
 id sorts, so that ties go to the first id. Places whose other facts are the same too are of one kind: filters are asked
 once per kind, and the answer is remembered as a mask. The fleet keeps the shelves.
 """
@@ -13,12 +15,13 @@ from typing import Final
 
 from lcm.model.capacity import Amount
 from lcm.placement.lanes import Lanes
-from lcm.placement.line import Line, accepts, ticks
+from lcm.placement.line import MOST_TICKS, TICK, Line, accepts, ticks
 from lcm.placement.request import Place, Request
 from lcm.placement.rows import (
     BUSY,
     EMPTY,
     FULLEST,
+    Crowd,
     Limits,
     Row,
     by_count,
@@ -41,7 +44,7 @@ def pack_score(idle: int, looked: int, fullness: int, *, together: bool) -> floa
 class Shelf:
     """Workers, or seats, none of which is larger than `size`."""
 
-    __slots__ = ("_accepting", "_kinds", "_lanes", "_open_to", "_rows", "_since", "lines", "seats", "size")
+    __slots__ = ("_accepting", "_crowds", "_kinds", "_lanes", "_open_to", "_rows", "_since", "lines", "seats", "size")
 
     def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
@@ -49,6 +52,7 @@ class Shelf:
         self.lines: list[Line] = []
         self._lanes = Lanes(size)
         self._rows: dict[int, Row] = {}
+        self._crowds: dict[int, Crowd] = {}
         self._kinds: dict[object, tuple[Place, int]] = {}
         self._accepting = 0
         self._since = since
@@ -86,6 +90,8 @@ class Shelf:
 
     def shift(self, line: Line, start: int, end: int, need: int) -> None:
         """Note that a place uses so much more, or less, during [start, end)."""
+        if need < 0 and self._crowds:
+            self._forget_crowded(line.slot, start // TICK, end // TICK)
         bit = 1 << line.slot
         samples, rows = line.samples, self._rows
         for tick in ticks(start, end, self._since):
@@ -103,6 +109,7 @@ class Shelf:
     def advance(self, since: int) -> None:
         """Forget the samples of the half hours before this one."""
         self._since = since
+        self._crowds = {tick: crowd for tick, crowd in self._crowds.items() if tick >= since}
         for tick in [tick for tick in self._rows if tick < since]:
             for line in self.of(self._rows.pop(tick)[BUSY]):
                 del line.samples[tick]
@@ -122,14 +129,23 @@ class Shelf:
         """Give the places in a region."""
         return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
 
-    def limits(self, need: Amount) -> Limits:
-        """Say how full a place may be at most to have room for a need, which is within `size`."""
-        return limits(self._lanes.highest_levels(need))
+    def limits(self, need: Amount) -> Limits | None:
+        """Say how full a place may be at most to have room for a need; None if it is larger than all places."""
+        highest = self._lanes.highest_levels(need)
+        return None if highest is None else limits(highest)
 
     def rows(self, span: range) -> list[Row]:
         """Give the rows of these half hours."""
         get = self._rows.get
         return [get(tick, EMPTY) for tick in span]
+
+    def crowd(self, start: int) -> Crowd:
+        """Give those found too full between the half hours about a moment."""
+        tick = start // TICK
+        found = self._crowds.get(tick)
+        if found is None:
+            found = self._crowds[tick] = Crowd()
+        return found
 
     def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[float, int]]:
         """Tell places apart by their score for packing a claim of these half hours, the best first."""
@@ -157,6 +173,12 @@ class Shelf:
         if not row[BUSY]:
             del self._rows[tick]
 
+    def _forget_crowded(self, slot: int, first: int, last: int) -> None:
+        crowds = self._crowds
+        for tick in range(first, last + 1) if last - first < MOST_TICKS else tuple(crowds):
+            if tick in crowds:
+                crowds[tick].forget(slot)
+
     def _unmark(self, line: Line) -> None:
         keep = ~(1 << line.slot)
         self._accepting &= keep
@@ -165,6 +187,7 @@ class Shelf:
 
     def _move_bits(self, moved: Callable[[int], int]) -> None:
         self._open_to.clear()
+        self._crowds.clear()
         self._accepting = moved(self._accepting)
         kinds = ((key, kind, moved(mask)) for key, (kind, mask) in self._kinds.items())
         self._kinds = {key: (kind, mask) for key, kind, mask in kinds if mask}

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from lcm.placement.lanes import GUARD
 
 BEGINNING = -(1 << 62)
+END = 1 << 62
 
 
 class Timeline:
@@ -25,7 +26,8 @@ class Timeline:
         """Use so much more, or less, during [start, end)."""
         if start >= end:
             return
-        first, last = self._cut(start), self._cut(end)
+        first = self._cut(start, 0)
+        last = self._cut(end, first)
         levels = self.levels
         for place in range(first, last):
             levels[place] += need
@@ -38,25 +40,29 @@ class Timeline:
 
     def fits(self, start: int, end: int, need: int) -> bool:
         """Tell whether a need fits at every moment of [start, end)."""
+        return self.obstacle(start, end, need) is None
+
+    def obstacle(self, start: int, end: int, need: int) -> int | None:
+        """Find the first of the steps that [start, end) meets at which a need does not fit."""
         room = self.top - need
         moments = self.moments
-        for level in self.levels[bisect_right(moments, start) - 1 : bisect_left(moments, end)]:
+        place = bisect_right(moments, start) - 1
+        if room & GUARD != GUARD:
+            return place
+        for level in self.levels[place : bisect_left(moments, end)]:
             if (room - level) & GUARD != GUARD:
-                return False
-        return room & GUARD == GUARD
+                return place
+            place += 1
+        return None
 
     def misfit(self, start: int, end: int, need: int) -> int | None:
         """Find the first moment of [start, end) at which a need does not fit."""
-        room = self.top - need
-        if room & GUARD != GUARD:
-            return start
-        moments = self.moments
-        place = bisect_right(moments, start) - 1
-        for level in self.levels[place : bisect_left(moments, end)]:
-            if (room - level) & GUARD != GUARD:
-                return max(start, moments[place])
-            place += 1
-        return None
+        place = self.obstacle(start, end, need)
+        return None if place is None else max(start, self.moments[place])
+
+    def until(self, place: int) -> int:
+        """Say when a step ends."""
+        return self.moments[place + 1] if place + 1 < len(self.moments) else END
 
     def earliest(self, not_before: int, length: int, need: int) -> int | None:
         """Find the first moment from which a need fits for so long; None when it never does."""
@@ -73,10 +79,11 @@ class Timeline:
                 start = self.moments[place]
         return start
 
-    def _cut(self, moment: int) -> int:
-        place = bisect_left(self.moments, moment)
-        if place == len(self.moments) or self.moments[place] != moment:
-            self.moments.insert(place, moment)
+    def _cut(self, moment: int, low: int) -> int:
+        moments = self.moments
+        place = bisect_left(moments, moment, low)
+        if place == len(moments) or moments[place] != moment:
+            moments.insert(place, moment)
             self.levels.insert(place, self.levels[place - 1])
         return place
 

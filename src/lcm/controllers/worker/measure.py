@@ -1,10 +1,10 @@
 """What answers of the cloud and of CML mean for a worker's measurements and status. Pure; used by `monitor`.
 
 A fact stays until another takes its place; while CML is silent `Reachable` says so, and its health is unknown. Here
-alone `Reachable`, `HealthCheckPassed`, `unhealthy_since` and `foreign_ports` are made.
+alone `Reachable`, `HealthCheckPassed`, `unhealthy_since`, `foreign_ports` and `foreign` are made.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -12,10 +12,9 @@ from typing import Final
 import msgspec
 
 from lcm.controllers.worker.facts import checked, ec2_facts, licence_facts
+from lcm.controllers.worker.strangers import Ours, foreign_ports, foreign_use, running
 from lcm.model.errors import LcmError, Stuck, Unreachable
 from lcm.model.resource import Condition, Truth, condition, with_condition
-from lcm.model.session import ON_WORKER, LabletSession
-from lcm.model.topology_ports import used_ports
 from lcm.model.worker import (
     CmlFacts,
     Ec2Facts,
@@ -40,8 +39,6 @@ MEASURED: Final = SETTLED | {_P.EC2_READY, _P.STARTING, _P.STOPPING, _P.TERMINAT
 """Phases in which there may be a machine to measure."""
 _RESTING: Final = MEASURED - SERVING - {_P.FAILED}
 _LICENCE_MOVES: Final = frozenset({_P.LICENSING, _P.UNLICENSING})
-_OFF: Final = frozenset({"DEFINED_ON_CORE", "STOPPED"})
-"""States of a node that does not run and is not about to."""
 _BY_ITSELF: Final = frozenset({"license_info", "running_nodes"})
 """What CML notes from time to time though nobody does anything."""
 _MOST_LABS: Final = 1000
@@ -85,28 +82,6 @@ class Heard:
     happened_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ours:
-    """Which labs on a worker belong to sessions, and which ports those hold."""
-
-    lab_ids: frozenset[str] = frozenset()
-    ports: frozenset[int] = frozenset()
-
-
-def ours(sessions: Iterable[LabletSession]) -> dict[str, Ours]:
-    """Tell what of sessions is on which worker, by its uid."""
-    found: dict[str, Ours] = {}
-    for session in sessions:
-        status = session.status
-        if status.worker_id is None or status.phase not in ON_WORKER:
-            continue
-        known = found.get(status.worker_id, Ours())
-        labs = {status.cml_lab_id} if status.cml_lab_id else set[str]()
-        ports = frozenset((status.allocated_ports or {}).values())
-        found[status.worker_id] = Ours(known.lab_ids | labs, known.ports | ports)
-    return found
-
-
 def telemetry(
     cloud: CloudView | None, host: HostView | None, *, last_activity_at: datetime | None, now: datetime
 ) -> WorkerTelemetry | None:
@@ -130,7 +105,7 @@ def telemetry(
         network_out_bytes=metrics.network_out_bytes,
         uptime_seconds=_uptime(machine, now) if machine and stats else None,
         running_nodes=stats.running_nodes if stats else None,
-        active_labs_count=None if nodes is None else sum(map(_runs, nodes.values())),
+        active_labs_count=None if nodes is None else sum(bool(running(lab)) for lab in nodes.values()),
         hosted_lab_ids=tuple(sorted(nodes or ())[:_MOST_LABS]),
         last_activity_at=last_activity_at,
     )
@@ -166,10 +141,15 @@ def with_host(worker: LabWorker, host: HostView | None, here: Ours, now: datetim
     status = worker.status
     if host is None:
         return _rested(status, now) if status.phase in _RESTING else status
+    ports, foreign = status.foreign_ports, status.foreign
+    if host.nodes is not None:
+        ports = foreign_ports(host.nodes, here)
+        foreign = foreign_use(host.nodes, here, len(ports))
     known = msgspec.structs.replace(
         status,
         cml=_cml(status, host),
-        foreign_ports=status.foreign_ports if host.nodes is None else _foreign(host.nodes, here),
+        foreign_ports=ports,
+        foreign=foreign,
         conditions=_with(status, _reachable(host, now)),
     )
     return _judged(known, now, host.health.reasons if host.health else ())
@@ -199,15 +179,6 @@ def _cml(status: LabWorkerStatus, host: HostView) -> CmlFacts:
     if host.licence is not None and status.phase not in _LICENCE_MOVES:
         known = licence_facts(known, host.licence)
     return known
-
-
-def _foreign(nodes: Mapping[str, Sequence[NodeFacts]], here: Ours) -> tuple[int, ...]:
-    """Tell which ports strangers' labs hold.
-
-    A lab of ours that was imported a moment ago is not known by its id yet, but its ports are known to be ours.
-    """
-    tags = (tag for lab_id, lab in nodes.items() if lab_id not in here.lab_ids for node in lab for tag in node.tags)
-    return tuple(sorted(used_ports(tags) - here.ports))
 
 
 def _reachable(host: HostView, now: datetime) -> Condition:
@@ -269,10 +240,6 @@ def _with(status: LabWorkerStatus, new: Condition) -> tuple[Condition, ...]:
     if old is not None and (old.status, old.reason) == (new.status, new.reason):
         return status.conditions
     return with_condition(status.conditions, new)
-
-
-def _runs(nodes: Sequence[NodeFacts]) -> bool:
-    return any(node.state not in _OFF for node in nodes)
 
 
 def _uptime(machine: Instance, at: datetime) -> int | None:

@@ -21,9 +21,10 @@ from lcm.controllers.together import ended
 from lcm.controllers.worker import measure
 from lcm.controllers.worker.asking import ask
 from lcm.controllers.worker.census import Census
-from lcm.controllers.worker.measure import CloudView, Heard, HostView, Ours
+from lcm.controllers.worker.measure import CloudView, Heard, HostView
 from lcm.controllers.worker.monitor_log import MonitorLog
 from lcm.controllers.worker.slots import next_slot, turn
+from lcm.controllers.worker.strangers import Ours, ours
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
 from lcm.model.session import LabletSession
@@ -243,7 +244,7 @@ class Monitor:
 
     def _sessions(self) -> dict[str, Ours]:
         if self._ours is None:
-            self._ours = measure.ours(self._cache.all(LabletSession))
+            self._ours = ours(self._cache.all(LabletSession))
         return self._ours
 
     async def _put(self, worker: LabWorker, status: LabWorkerStatus) -> None:

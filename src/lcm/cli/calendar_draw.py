@@ -1,0 +1,178 @@
+"""Seats against time as characters: one line a seat, one cell a span of time. Pure; called by `calendar_view`.
+
+A cell is shown free only if all of its time is; one that any booking touches is shown taken.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Final
+
+from lcm.cli import render
+from lcm.cli.book_times import Zone, length
+from lcm.model.placing import Booked, CalendarRow, CalendarView
+
+_CELLS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440))
+_DAY: Final = timedelta(days=1)
+_HALF_DAY: Final = timedelta(hours=12)
+_HOUR: Final = timedelta(hours=1)
+_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
+_HOUR_ROOM: Final = 3
+_FEWEST: Final = 8
+_GAP: Final = 2
+_WIDEST_NAME: Final = 16
+_WIDEST_PHASE: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What cells look like."""
+
+    own: str
+    other: str
+    free: str
+    now: str
+    cut: str
+
+
+BLOCKS: Final = Signs(own="█", other="▒", free="·", now="▼", cut="…")
+ASCII: Final = Signs(own="#", other="+", free=".", now="v", cut="~")
+_COLOURS: Final = {BLOCKS.own: "green", ASCII.own: "green", BLOCKS.other: "yellow", ASCII.other: "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cells from a moment on, each as long as the others."""
+
+    since: datetime
+    cell: timedelta
+    count: int
+
+    def start(self, number: int) -> datetime:
+        """Say when a cell begins; the one after the last begins when all is over."""
+        return self.since + self.cell * number
+
+    def covered(self, start: datetime, end: datetime) -> range:
+        """Name the cells that a span touches."""
+        first = (max(start, self.since) - self.since) // self.cell
+        last = -((self.since - min(end, self.start(self.count))) // self.cell)
+        return range(first, last) if start < end else range(0)
+
+
+def grid(since: datetime, until: datetime, room: int) -> Grid:
+    """Choose cells of a round length that fit."""
+    days = -((since - until) // _DAY)
+    longer = (_DAY * number for number in range(2, days + 1))
+    for cell in (*_CELLS, *longer):
+        count = -((since - until) // cell)
+        if count <= max(room, _FEWEST):
+            return Grid(since, cell, count)
+    raise AssertionError("one cell fits everywhere")
+
+
+def cells(row: CalendarRow, span: Grid, caller: str, signs: Signs) -> str:
+    """Draw a seat's time; what is one's own stands before what others have."""
+    drawn = [signs.free] * span.count
+    for booked in sorted(row.booked, key=lambda one: _is_own(one, caller)):
+        for number in span.covered(booked.start, booked.end):
+            drawn[number] = signs.own if _is_own(booked, caller) else signs.other
+    return "".join(drawn)
+
+
+def headings(span: Grid, zone: Zone) -> Iterator[str]:
+    """Write the days, then the hours where cells are shorter than half a day."""
+    starts = [zone.local(span.start(number)) for number in range(span.count)]
+    days = [number for number, one in enumerate(starts) if not number or one.date() != starts[number - 1].date()]
+    yield _placed([(number, _day(starts[number], room)) for number, room in _rooms(days, span.count)], span.count)
+    if span.cell < _HALF_DAY:
+        step = next(step for step in _STEPS if _HOUR * step >= span.cell * _HOUR_ROOM)
+        blocks = [(one.date(), one.hour // step) for one in starts]
+        marks = [n for n, one in enumerate(starts) if one.minute == 0 and (not n or blocks[n] != blocks[n - 1])]
+        yield _placed([(number, f"{starts[number]:%H}") for number in marks], span.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Who looks at a calendar when, on what."""
+
+    caller: str
+    now: datetime
+    zone: Zone
+    room: int
+    signs: Signs
+
+
+def drawn(view: CalendarView, sight: Sight, *, with_namespace: bool = False) -> Iterator[str]:
+    """Draw the whole calendar in lines that fit."""
+    now, zone, signs = sight.now, sight.zone, sight.signs
+    labels = _labels(view.rows, with_namespace=with_namespace, signs=signs)
+    indent = max(len(label) for label in labels) + _GAP
+    span = grid(view.since, view.until, sight.room - indent)
+    for heading in headings(span, zone):
+        yield f"{'':{indent}}{heading}".rstrip()
+    if span.since <= now < span.start(span.count):
+        yield f"{'':{indent + (now - span.since) // span.cell}}{signs.now}"
+    for label, row in zip(labels, view.rows, strict=True):
+        yield f"{label:<{indent}}{_painted(cells(row, span, sight.caller, signs))}"
+    if view.rows_left_off:
+        yield f"and {view.rows_left_off} more seats; `-n NS` or `--pool NAME` shows fewer"
+    yield ""
+    long = length(span.cell // timedelta(minutes=1))
+    zone_name = zone.name or f"{zone.local(now):%Z}"
+    yield f"{signs.own} yours  {signs.other} others'  {signs.free} free  {signs.now} now"
+    yield f"one column is {long}, times are those of {zone_name}"
+
+
+def _is_own(booked: Booked, caller: str) -> bool:
+    return bool(booked.owner) and booked.owner == caller
+
+
+def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: Signs) -> Sequence[str]:
+    """Name seats, the workers that fill them and their phases, in columns."""
+    table = [
+        (
+            (f"{row.namespace}/" if with_namespace else "") + (f"{row.pool}/{row.seat}" if row.pool else "no pool"),
+            row.worker or "-",
+            row.phase,
+        )
+        for row in rows
+    ]
+    limits = (_WIDEST_NAME + (_WIDEST_NAME if with_namespace else 0), _WIDEST_NAME, _WIDEST_PHASE)
+    columns = [
+        [_cut(cell, most, signs) for cell in column]
+        for column, most in zip(zip(*table, strict=True), limits, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _cut(text: str, most: int, signs: Signs) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}{signs.cut}"
+
+
+def _painted(line: str) -> str:
+    runs = ((sign, "".join(run)) for sign, run in groupby(line))
+    return "".join(render.paint(run, _COLOURS.get(sign)) for sign, run in runs)
+
+
+def _rooms(marks: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """Give each mark with the cells until the next."""
+    return ((mark, following - mark) for mark, following in zip(marks, [*marks[1:], count], strict=True))
+
+
+def _day(day: datetime, room: int) -> str:
+    forms = (f"{day:%a} {day.day} {day:%b}", f"{day:%a} {day.day}", str(day.day))
+    return next((form for form in forms if len(form) < room), forms[-1])
+
+
+def _placed(marks: Sequence[tuple[int, str]], count: int) -> str:
+    """Write texts at their cells, leaving out those for which the one before leaves no room."""
+    line = ""
+    for number, text in marks:
+        if len(line) < number or not line:
+            line = f"{line:<{number}}{text}"
+    return line[:count] if count else line

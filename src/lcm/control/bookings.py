@@ -1,0 +1,132 @@
+"""What a booking claims and asks for, and how it is told that it was promised or refused. Pure; used by `desk`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from lcm.control.guards import Guards
+from lcm.control.stepping import moved
+from lcm.model.capacity import Claim
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import NoRoom, Refused
+from lcm.model.kinds import Resource
+from lcm.model.machine import CONTROL_PLANE
+from lcm.model.reservation import Held, Reservation, ReservationPhase, occurrences
+from lcm.model.session import LabletSession, Seat
+from lcm.placement.promise import Refused as Refusal
+from lcm.placement.request import Request
+from lcm.placement.roster import Row
+from lcm.placement.terms import Terms, need_of, request_for, slot_claim, slot_of
+from lcm.store.base import Check, Op
+
+Booking = LabletSession | Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What a promise stands on: the guards of what it was chosen from, and its pool, each at the revision seen."""
+
+    guards: Mapping[str, int] = field(default_factory=dict)
+    pools: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bookings:
+    """Bookings as they are promised, and what each stands on; None for those that are not promised."""
+
+    made: Sequence[Resource]
+    footings: Sequence[Footing | None]
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        """What joins the commit of all of them."""
+        found = [one for one in self.footings if one is not None]
+        guards = {key: seen for one in found for key, seen in one.guards.items()}
+        pools = {key: seen for one in found for key, seen in one.pools.items()}
+        by = self.made[0].metadata.uid
+        return [*Guards(list(guards.items())).ops(by), *(Check(key, seen) for key, seen in pools.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The seats that a booking gets, and where."""
+
+    row: Row
+    claims: Sequence[Claim]
+    seats: Sequence[int]
+
+
+def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> Sequence[Claim]:
+    """Give what a booking claims, in the order of its sessions; Refused while its definition says no needs."""
+    need = need_of(booking if isinstance(booking, LabletSession) else None, definition)
+    if need is None:
+        name = definition.metadata.name
+        raise Refused(f"{name} does not say what it needs: give it resource_requirements and node_count")
+    if isinstance(booking, Reservation):
+        slots = [slot for slot in occurrences(booking.spec) for _ in range(booking.spec.count)]
+        return [slot_claim(start, end, need, terms) for start, end in slots]
+    spec = booking.spec
+    assert spec.timeslot_start is not None, "only what has a slot is promised"
+    assert spec.timeslot_end is not None, "admission has checked that"
+    return [slot_claim(spec.timeslot_start, spec.timeslot_end, need, terms)]
+
+
+def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
+    """Say what a booking asks of the seat it is put on."""
+    if isinstance(booking, LabletSession):
+        return request_for(booking, definition, claim, terms)
+    wanted = definition.spec
+    return Request(
+        name=booking.metadata.name,
+        claim=claim,
+        lab_type=wanted.lab_type,
+        affinity=wanted.license_affinity,
+        track=booking.spec.lab_track,
+        region_required=booking.spec.region_required,
+        cml_version_min=wanted.ami_requirements.cml_version_min,
+        cml_version_max=wanted.ami_requirements.cml_version_max,
+        node_definitions=frozenset(wanted.ami_requirements.node_definitions),
+        movable=False,
+    )
+
+
+def no_room(refusal: Refusal, claim: Claim, terms: Terms, row: Row) -> NoRoom:
+    """Say why a pool does not take a booking, and when it would."""
+    start, end = slot_of(claim, terms)
+    slots = [(start + by, end + by) for by in refusal.nearest]
+    return NoRoom(f"pool {row.name}: {refusal.details}; {refusal.remedy}", why=refusal.reason, nearest=slots)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Say in a refusal which booking it is about."""
+    try:
+        yield
+    except Refused as error:
+        if not name:
+            raise
+        told = f"{name}: {error}"
+        if isinstance(error, NoRoom):
+            raise NoRoom(told, why=error.why, nearest=error.nearest) from error
+        raise Refused(told) from error
+
+
+def seated(booking: Resource, found: Found, now: datetime) -> Booking:
+    """Give a booking with the seats that were found for it."""
+    assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
+    pool = found.row.pool.metadata.name
+    if isinstance(booking, LabletSession):
+        (claim,), (number,) = found.claims, found.seats
+        status = msgspec.structs.replace(booking.status, claim=claim, seat=Seat(pool=pool, number=number))
+        return msgspec.structs.replace(booking, status=status)
+    held = tuple(
+        Held(number=place, claim=claim, seat=Seat(pool=pool, number=number))
+        for place, (claim, number) in enumerate(zip(found.claims, found.seats, strict=True), start=1)
+    )
+    reason = "all its claims are held"
+    fields: dict[str, Any] = {"held": held, "starts_at": found.claims[0].start, "ends_at": found.claims[-1].end}
+    return moved(booking, ReservationPhase.PROMISED, author=CONTROL_PLANE, now=now, reason=reason, **fields)

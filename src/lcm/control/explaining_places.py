@@ -1,0 +1,259 @@
+"""Every worker and seat that a session could go to, and what each says to it. Used by `explaining`."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lcm.control.calendar import Calendar
+from lcm.control.desk import Desk, offered
+from lcm.control.plane import ref_of
+from lcm.model.capacity import NOTHING, Amount, Claim
+from lcm.model.decision import Rejection
+from lcm.model.definition import LabletDefinition
+from lcm.model.instance_types import declared_capacity
+from lcm.model.placing import PlaceAnswer
+from lcm.model.pool import LabWorkerPool
+from lcm.model.session import LabletSession, holds
+from lcm.model.worker import LabWorker
+from lcm.placement.ask import Ask
+from lcm.placement.explain import Answer, explain
+from lcm.placement.fleet import Fleet
+from lcm.placement.limits import OPENING, Rules, barred, outside_hours
+from lcm.placement.place import MOST_EXAMPLES
+from lcm.placement.request import BOOTING, DRAINING, Held, Place, Request
+from lcm.placement.roster import (
+    Row,
+    room_of,
+    seat_place,
+    session_holder,
+    template_room,
+    usable_from,
+    worker_place,
+)
+from lcm.placement.rules import LARGER, ROOM
+from lcm.placement.seating import REMEDIES
+from lcm.placement.seats import Seats, least, span_of
+from lcm.placement.terms import Terms, asap_claim, request_for, slot_claim, usual_boot
+
+FOREIGN: Final = "foreign_labs"
+_END_THEM: Final = "end the labs on it that no session made, or add a worker"
+_ROOM: Final = frozenset(ROOM.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A session, or one that somebody thinks about, with what it asks for at a moment."""
+
+    session: LabletSession
+    definition: LabletDefinition
+    need: Amount
+    terms: Terms
+    now: datetime
+    holder: str = ""
+    """Under which name it has claims already, which are not in its own way."""
+
+    def claim(self, at: datetime) -> Claim:
+        """Say what it would claim if it were put somewhere at a moment; a slot does not move."""
+        start, end = self.session.spec.timeslot_start, self.session.spec.timeslot_end
+        if start is None or end is None:
+            return asap_claim(self.session, at, self.need, self.terms)
+        whole = slot_claim(start, end, self.need, self.terms)
+        return msgspec.structs.replace(whole, start=min(max(whole.start, self.now), whole.end))
+
+    @property
+    def request(self) -> Request:
+        """What it asks of a place now."""
+        return request_for(self.session, self.definition, self.claim(self.now), self.terms)
+
+
+class Told(NamedTuple):
+    """What a place says; `hopeless`: it is too small even when empty."""
+
+    place: Place
+    answer: PlaceAnswer
+    hopeless: bool
+
+
+@dataclass(slots=True)
+class Survey:
+    """The places of a namespace with their claims."""
+
+    fleet: Fleet = field(default_factory=Fleet)
+    pools: dict[str, str] = field(default_factory=dict)
+    barred: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Why a seat is not opened, in a word and in a sentence."""
+    foreign: dict[str, Amount] = field(default_factory=dict)
+    """What a worker would hold if there were no labs on it that no session made."""
+    left_off: int = 0
+    """Seats that are alike and of which one is there already."""
+
+    def put(self, place: Place, claims: Sequence[Held], pool: str = "") -> None:
+        """Add a place."""
+        self.fleet.put(place)
+        for held in claims:
+            self.fleet.hold(place.id, held)
+        self.pools[place.id] = pool
+
+    def ask(self, request: Request, strategy: str) -> Sequence[Told]:
+        """Ask every place: first those that fit, then the others by when they would."""
+        return [self._told(answer, request) for answer in explain(self.fleet, request, strategy)]
+
+    def _told(self, answer: Answer, request: Request) -> Told:
+        place = answer.place
+        name, reason, remedy = answer.filter, answer.reason, answer.remedy
+        hopeless = name in {BOOTING, *_ROOM} and not request.claim.need.within(place.capacity)
+        if name == BOOTING and hopeless:
+            name, reason = self._once_up(place, request)
+            remedy = LARGER
+        elif name == "phase" and place.id in self.barred:
+            name, reason = self.barred[place.id]
+            remedy = REMEDIES[name]
+        elif name in _ROOM and self._in_the_way(place, request):
+            name, hopeless, remedy = FOREIGN, False, _END_THEM
+            reason = f"labs that no session made are in the way: {reason}"
+        said = PlaceAnswer(
+            place=place.name,
+            kind="seat" if place.seat else "worker",
+            pool=self.pools[place.id],
+            fits=not name,
+            filter=name,
+            reason=reason,
+            remedy=remedy,
+            score=answer.score,
+            earliest=answer.earliest,
+        )
+        return Told(place, said, hopeless)
+
+    def _once_up(self, place: Place, request: Request) -> tuple[str, str]:
+        """Say what a place that boots, and is too small, lacks even then."""
+        up = Fleet([replace(place, closed="", usable_at=None)])
+        rejected = Ask(request).rejection(next(up.lines()))
+        assert rejected is not None, "it is too small"
+        return rejected
+
+    def _in_the_way(self, place: Place, request: Request) -> bool:
+        """Tell whether a request would fit if only our own sessions were on a worker."""
+        whole = self.foreign.get(place.id)
+        if whole is None:
+            return False
+        alone = Fleet([replace(place, capacity=whole)], {place.id: self.fleet.held(place.id)})
+        return Ask(request).rejection(next(alone.lines())) is None
+
+
+async def survey(desk: Desk, asked: Asked) -> Survey:
+    """Look at every place of a session's namespace."""
+    calendar, namespace = desk.calendar, asked.session.metadata.namespace
+    ruled = [(row, await desk.rules(row, asked.now)) for row in calendar.rows(namespace)]
+    looking = _Surveyor(calendar, asked)
+    for row, rules in ruled:
+        looking.at_pool(row, rules)
+    pooled = {seat.worker_id for pool in calendar.all(LabWorkerPool) for seat in pool.status.seats}
+    for worker in calendar.all(LabWorker):
+        if worker.metadata.uid not in pooled and worker.metadata.namespace == namespace:
+            looking.at_worker(worker)
+    return looking.found
+
+
+def rejections(told: Sequence[Told]) -> tuple[Rejection, ...]:
+    """Count the places by what they turned the session away for, with a few examples of each."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in told:
+        if one.answer.filter:
+            found[one.answer.filter].append(f"{one.place.name}: {one.answer.reason}")
+    return tuple(
+        Rejection(filter=name, count=len(texts), examples=tuple(texts[:MOST_EXAMPLES])) for name, texts in found.items()
+    )
+
+
+class _Surveyor:
+    """Goes round and adds up the places. A seat counts as its worker's place while that serves or boots."""
+
+    def __init__(self, calendar: Calendar, asked: Asked) -> None:
+        self.found = Survey()
+        self._calendar = calendar
+        self._asked = asked
+
+    def at_pool(self, row: Row, rules: Rules) -> None:
+        """Add a pool's workers, and its seats without a worker: of those that are all alike only the first."""
+        asked, seats, most = self._asked, self._calendar.seats(row), row.pool.spec.max_workers
+        claims, boot = self._claims(row), usual_boot(row.pool, asked.terms)
+        opened = set[int]()
+        for number, worker in row.workers.items():
+            if usable_from(worker, asked.now, boot) is None:
+                self.at_worker(worker, row.pool)
+                continue
+            room = seats[number].capacity if seats is not None and number <= len(seats) else None
+            place = worker_place(worker, asked.now, boot=boot, room=room)
+            self.found.put(_within(place, number, most), self._beside(worker, claims[number]), row.pool.metadata.name)
+            self._note_foreign(worker, template_room(row))
+            opened.add(number)
+        if seats is not None:
+            self._at_seats(row, seats, rules, claims, opened)
+
+    def at_worker(self, worker: LabWorker, pool: LabWorkerPool | None = None) -> None:
+        """Add a worker that fills no seat now; what it will hold is taken from its spec until it has said so."""
+        room = None if room_of(worker) else declared_capacity(worker.spec)
+        place = worker_place(worker, self._asked.now, boot=usual_boot(pool, self._asked.terms), room=room)
+        self.found.put(place, self._beside(worker, []), pool.metadata.name if pool else "")
+        self._note_foreign(worker, None)
+
+    def _at_seats(
+        self, row: Row, seats: Seats, rules: Rules, claims: Mapping[int, list[Held]], opened: Collection[int]
+    ) -> None:
+        fresh = False
+        for number in range(1, min(row.pool.spec.max_workers, len(seats)) + 1):
+            plain = number not in row.workers and not seats[number].held and number > seats.standing
+            if number not in opened and not (plain and fresh):
+                self._at_seat(row, seats, number, rules, claims[number])
+            elif number not in opened:
+                self.found.left_off += 1
+            fresh = fresh or plain
+
+    def _at_seat(self, row: Row, seats: Seats, number: int, rules: Rules, claims: Sequence[Held]) -> None:
+        asked, alike = self._asked, offered(row)
+        usable = asked.now + usual_boot(row.pool, asked.terms)
+        leaving = row.pool.metadata.deletion_timestamp is not None
+        why = None if leaving else _barred(seats, number, asked.claim(usable), rules)
+        closed = DRAINING if leaving else why[1] if why else ""
+        place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
+        self.found.put(replace(place, version=alike.version if alike else ""), claims, row.pool.metadata.name)
+        if why is not None:
+            self.found.barred[place.id] = why
+
+    def _claims(self, row: Row) -> Mapping[int, list[Held]]:
+        found: dict[int, list[Held]] = defaultdict(list)
+        for number, held in self._calendar.claims(ref_of(row.pool)):
+            if held.holder != self._asked.holder and held.claim.end > self._asked.now:
+                found[number].append(held)
+        return found
+
+    def _beside(self, worker: LabWorker, claims: Sequence[Held]) -> list[Held]:
+        """Give what is held on a worker: these claims, and those of sessions that are on it besides."""
+        asked, known = self._asked, {held.holder for held in claims} | {self._asked.holder}
+        sessions = ((session_holder(one), holds(one)) for one in self._calendar.sessions_on(worker.metadata.uid))
+        loose = [(name, claim) for name, claim in sessions if claim and claim.end > asked.now and name not in known]
+        return [*claims, *(Held(name, claim) for name, claim in loose)]
+
+    def _note_foreign(self, worker: LabWorker, room: Amount | None) -> None:
+        whole = worker.status.capacity
+        if whole is not None and (worker.status.foreign != NOTHING or worker.status.foreign_ports):
+            self.found.foreign[worker.metadata.uid] = least(whole, room) if room else whole
+
+
+def _within(place: Place, number: int, most: int) -> Place:
+    return place if number <= most else replace(place, closed="its seat is beyond the pool's size")
+
+
+def _barred(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str] | None:
+    """Say why a seat may not be opened for a claim, in a word and in a sentence."""
+    if not claim.need.within(seats[number].capacity):
+        return None  # it says so itself
+    if rules.policy not in OPENING:
+        return "no_worker", f"it has no worker, and with the policy {rules.policy} the pool opens no seat for a session"
+    span = span_of(claim)
+    closed = outside_hours([span], rules)
+    return ("hours", closed) if closed else barred(seats, seats.added(number, span), rules)

@@ -1,0 +1,138 @@
+"""What the follower looks at: a pool, the workers that are its own, the claims on its seats. Values, no I/O."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from lcm.controllers.pool.book import Claimed
+from lcm.model.pool import LabWorkerPool, LabWorkerPoolStatus, PoolPhase, ScalingPolicy, WorkerTemplate
+from lcm.model.worker import LabWorker, Remedy, WorkerPhase
+from lcm.placement.terms import Terms, boot_lead
+
+POOL_LABEL: Final = "lcm/pool"
+SEAT_LABEL: Final = "lcm/seat"
+_P: Final = WorkerPhase
+_GIVEN_UP: Final = frozenset({_P.FAILED, _P.UNLICENSING, _P.STOPPING, _P.STOPPED})
+_STRANDED: Final = timedelta(minutes=30)
+"""A worker that should have been tried again so long ago is not going to be: somebody stopped its machine."""
+_ENDING: Final = frozenset({PoolPhase.DRAINING, PoolPhase.TERMINATING})
+
+
+@dataclass(frozen=True, slots=True)
+class Bearing:
+    """What a policy makes a pool do.
+
+    `opens`: launch a worker for a seat that needs one. `keeps`: the minimum always has workers. `adopts`: workers that
+    others made fill free seats. `releases`: the pool's own workers go when their seats are not needed.
+    """
+
+    opens: bool = True
+    keeps: bool = True
+    adopts: bool = False
+    releases: bool = False
+
+
+POLICIES: Final[Mapping[ScalingPolicy, Bearing]] = {
+    ScalingPolicy.NONE: Bearing(opens=False, keeps=False, adopts=True),
+    ScalingPolicy.CAPACITY_BASED: Bearing(adopts=True),
+    ScalingPolicy.LAB_COUNT_BASED: Bearing(adopts=True),
+    ScalingPolicy.SCHEDULED: Bearing(releases=True),
+    ScalingPolicy.HYBRID: Bearing(releases=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A pool and all that concerns it at one moment.
+
+    `workers` are those it made and those that fill its seats, `strangers` those that could be taken into free seats.
+    `sessions` counts what is on each worker, by uid.
+    """
+
+    pool: LabWorkerPool
+    template: WorkerTemplate
+    now: datetime
+    terms: Terms
+    claims: Sequence[Claimed] = ()
+    workers: Sequence[LabWorker] = ()
+    strangers: Sequence[LabWorker] = ()
+    sessions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def status(self) -> LabWorkerPoolStatus:
+        """What was known before."""
+        return self.pool.status
+
+    @property
+    def ending(self) -> bool:
+        """Whether it is to go."""
+        return self.status.phase in _ENDING
+
+    @property
+    def bearing(self) -> Bearing:
+        """What it does; one that is to go only keeps what it has promised."""
+        usual = POLICIES[self.pool.spec.policy]
+        return Bearing(opens=usual.opens, keeps=False, releases=True) if self.ending else usual
+
+    @property
+    def minimum(self) -> int:
+        """How many of its first seats always have a worker."""
+        spec = self.pool.spec
+        return min(spec.min_workers, spec.max_workers) if self.bearing.keeps else 0
+
+    @property
+    def lead(self) -> timedelta:
+        """How long before it is needed a machine must be started."""
+        return boot_lead(self.pool, self.terms)
+
+    def owns(self, worker: LabWorker) -> bool:
+        """Tell whether the pool made a worker, and so may end it."""
+        return is_owner(self.pool, worker)
+
+    def busy(self, worker: LabWorker) -> bool:
+        """Tell whether sessions are on a worker, however long ago their time was over."""
+        return bool(self.sessions.get(worker.metadata.uid))
+
+
+def is_owner(pool: LabWorkerPool, worker: LabWorker) -> bool:
+    """Tell whether a pool made a worker."""
+    owner = worker.metadata.owner
+    return owner is not None and owner.uid == pool.metadata.uid
+
+
+def seat_number(worker: LabWorker) -> int | None:
+    """Say for which seat a worker was made; None if nobody says so."""
+    said = worker.metadata.labels.get(SEAT_LABEL, "")
+    return int(said) if said.isdecimal() and int(said) > 0 else None
+
+
+def is_over(worker: LabWorker) -> bool:
+    """Tell whether a worker's life has ended."""
+    return worker.status.phase is _P.TERMINATED
+
+
+def is_lost(worker: LabWorker, now: datetime) -> bool:
+    """Tell whether a worker failed and nobody tries it any more."""
+    status = worker.status
+    if is_over(worker):
+        return True
+    if status.remedy is Remedy.REPLACE and status.remedied_at is None:
+        return False
+    if status.phase is _P.TERMINATING_EC2:
+        return True
+    known = worker.metadata.generation == status.observed_generation or status.phase is not _P.FAILED
+    untried = status.retry_at is None or status.retry_at + _STRANDED < now
+    return status.phase in _GIVEN_UP and bool(status.failure) and known and untried
+
+
+def is_leaving(worker: LabWorker, now: datetime) -> bool:
+    """Tell whether a worker takes no session any more, and will not again unless somebody wants it to."""
+    deleted = worker.metadata.deletion_timestamp is not None
+    return deleted or worker.status.phase is _P.DRAINING or is_lost(worker, now)
+
+
+def is_wanted(worker: LabWorker) -> bool:
+    """Tell whether a worker is one that runs or will."""
+    gone = worker.metadata.deletion_timestamp is not None or is_over(worker)
+    return not gone and worker.spec.wanted_state == "running"

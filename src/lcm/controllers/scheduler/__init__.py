@@ -1,0 +1,1 @@
+"""The scheduler: sessions get their places, and reservations their sessions."""

@@ -1,0 +1,131 @@
+"""The scheduler: of all processes that run one, the elected one gives sessions their places.
+
+Put together by `compose`. Everything it knows is in the store, so that whoever is elected next goes on. What it decides
+is a proposal: the plane verifies it and commits claim, ports and time at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from lcm.config import Settings, effective
+from lcm.control.cache import Cache
+from lcm.control.plane import Plane, R, Ref
+from lcm.controllers.election import Election
+from lcm.controllers.runtime import Again, Runtime
+from lcm.controllers.scheduler.placing import Placing
+from lcm.controllers.scheduler.reservations import Reservations
+from lcm.controllers.scheduler.sessions import Sessions
+from lcm.controllers.scheduler.view import View
+from lcm.controllers.together import together
+from lcm.model.clock import Clock, Stopwatch
+from lcm.model.definition import LabletDefinition
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.model.settings import SystemSettings
+from lcm.model.worker import LabWorker
+from lcm.placement.terms import Terms
+
+LEASE: Final = "scheduler"
+LEASE_SECONDS: Final = 15
+Resync = Callable[[], timedelta]
+KINDS: Final = (
+    LabletSession,
+    LabWorker,
+    LabWorkerPool,
+    WorkerTemplate,
+    LabletDefinition,
+    Reservation,
+    SystemSettings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerController:
+    """One process's scheduler."""
+
+    plane: Plane
+    clock: Clock
+    stopwatch: Stopwatch
+    chance: Callable[[], float]
+    settings: Settings
+    holder: str
+
+    async def run(self) -> None:
+        """Lead whenever elected, until cancelled; do nothing where sessions are not to be placed."""
+        if not self.settings.scheduler_enabled:
+            await asyncio.Event().wait()
+        election = Election(
+            self.plane,
+            LEASE,
+            self.holder,
+            ttl_seconds=LEASE_SECONDS,
+            stopwatch=self.stopwatch,
+            chance=self.chance,
+        )
+        await election.run(self._lead)
+
+    async def _lead(self, plane: Plane) -> None:
+        cache = Cache(plane, *KINDS, chance=self.chance)
+        await together(cache.run(), self._work(plane, cache))
+
+    async def _work(self, plane: Plane, cache: Cache) -> None:
+        await cache.ready()
+        settings = _Current(self.settings, cache)
+
+        def resync() -> timedelta:
+            return timedelta(seconds=settings().scheduler_reconcile_interval)
+
+        placing = Placing(plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync)
+        view = View(
+            cache,
+            terms=lambda: terms_of(settings()),
+            now=self.clock.now,
+            changed=placing.wake,
+        )
+        sessions = Sessions(plane, cache, view, clock=self.clock)
+        reservations = Reservations(plane, cache, clock=self.clock)
+        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync)
+        of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
+        view.tell(of_sessions.poke)
+        reservations.tell(of_reservations.poke)
+        try:
+            await together(of_sessions.run(), of_reservations.run(), placing.run(view))
+        finally:
+            reservations.stop()
+            view.stop()
+
+    def _runtime(
+        self, reconcile: Callable[[Ref[R]], Awaitable[Again]], cache: Cache, kind: type[R], resync: Resync
+    ) -> Runtime[R]:
+        name = f"{LEASE} of {kind.__name__}"
+        return Runtime(name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync)
+
+
+def terms_of(settings: Settings) -> Terms:
+    """Say what the settings mean for placing."""
+    return Terms(
+        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
+        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
+        require_licensed=settings.require_licensed_for_cml,
+        strategy=str(settings.scheduler_strategy),
+    )
+
+
+class _Current:
+    """The settings as they are now: the process's, and what the SystemSettings object says over them."""
+
+    def __init__(self, settings: Settings, cache: Cache) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._seen: SystemSettings | None = None
+        self._effective = settings
+
+    def __call__(self) -> Settings:
+        system = next(iter(self._cache.all(SystemSettings)), None)
+        if system is not self._seen:
+            self._seen, self._effective = system, effective(self._settings, system)
+        return self._effective

@@ -1,0 +1,157 @@
+"""What a session needs of the scheduler next, by its phase. Pure: facts in, one decision out.
+
+It is decided from what is known now alone: whoever looks late, or again after a restart, comes to the same. Finding a
+place is not decided here but for all sessions at once, in `queue_plan`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from lcm.model.resource import Condition, Truth, with_condition
+from lcm.model.session import (
+    SESSION,
+    LabletSession,
+    LabletSessionStatus,
+    SessionCondition,
+    SessionPhase,
+    is_asap,
+)
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.placement.roster import accepting
+
+MOST_RETRIES: Final = 5
+_W: Final = WorkerPhase
+_LOST: Final = frozenset(
+    {_W.DRAINING, _W.UNLICENSING, _W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED}
+)
+_OFF_WORKER: Final[Mapping[str, Any]] = {
+    "worker_id": None,
+    "worker_ref": None,
+    "worker_name": None,
+    "worker_namespace": None,
+    "assigned_at": None,
+    "allocated_ports": None,
+    "resource_allocation": None,
+    "cml_lab_id": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A session, the worker it was put on, and the worker that fills its seat; None for what is not there."""
+
+    session: LabletSession
+    now: datetime
+    defined: bool = True
+    worker: LabWorker | None = None
+    seat_worker: LabWorker | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Take a step."""
+
+    status: LabletSessionStatus
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Put it on the worker that fills its seat, which its time has come for."""
+
+    worker: LabWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing until then, None: until something changes."""
+
+    until: datetime | None = None
+
+
+Decision = Move | Bind | Wait
+
+
+def decide(facts: Facts) -> Decision:
+    """Say what a session needs next."""
+    due = SESSION.deadline(facts.session.status.phase, facts.session.status)
+    decider = DECIDERS.get(facts.session.status.phase)
+    if decider is None:
+        return Wait()
+    if due is not None and facts.now >= due[0]:
+        return _to(facts, SessionPhase.EXPIRED, _missed(facts.session))
+    decision = decider(facts)
+    if isinstance(decision, Wait) and due is not None:
+        return Wait(min(decision.until or due[0], due[0]))
+    return decision
+
+
+def lost(worker: LabWorker | None) -> bool:
+    """Tell whether nothing can be begun on a worker any more."""
+    return (
+        worker is None
+        or worker.status.phase in _LOST
+        or worker.metadata.deletion_timestamp is not None
+        or worker.spec.wanted_state == "stopped"
+    )
+
+
+def _pending(facts: Facts) -> Decision:
+    session, status = facts.session, facts.session.status
+    if status.retry_count >= MOST_RETRIES:
+        told = f": {status.last_error}" if status.last_error else ""
+        return _failed(facts, f"it was tried {status.retry_count} times{told}")
+    if not facts.defined:
+        return _failed(facts, f"its definition {session.spec.definition} is gone")
+    if not is_asap(session) and status.claim is not None and status.seat is not None:
+        return _to(facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it")
+    return Wait()
+
+
+def _scheduled(facts: Facts) -> Decision:
+    status = facts.session.status
+    if status.worker_id is not None:
+        return _sent_back(facts) if lost(facts.worker) else Wait()
+    assert status.claim is not None, "the table lets nothing be scheduled without a claim"
+    if facts.now < status.claim.start:
+        return Wait(status.claim.start)
+    worker = facts.seat_worker
+    return Bind(worker) if worker is not None and accepting(worker) else Wait()
+
+
+DECIDERS: Final[Mapping[SessionPhase, Callable[[Facts], Decision]]] = {
+    SessionPhase.PENDING: _pending,
+    SessionPhase.SCHEDULED: _scheduled,
+}
+
+
+def _sent_back(facts: Facts) -> Move:
+    """Place a session anew; what it was promised stays its own, what it only had meanwhile does not."""
+    name = facts.session.status.worker_name or facts.session.status.worker_id
+    phase = facts.worker.status.phase if facts.worker else None
+    why = (
+        f"its worker {name} is {phase}" if phase in _LOST else f"its worker {name} is {'leaving' if phase else 'gone'}"
+    )
+    kept: dict[str, object] = {} if not is_asap(facts.session) else {"claim": None, "seat": None}
+    told = Condition(
+        type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=facts.now, reason="WorkerLost"
+    )
+    conditions = with_condition(facts.session.status.conditions, told)
+    return _to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)
+
+
+def _failed(facts: Facts, why: str) -> Move:
+    return _to(facts, SessionPhase.FAILED, why, last_error=why[:2000], waiting=None)
+
+
+def _missed(session: LabletSession) -> str:
+    return "nothing was free for it in time" if is_asap(session) else "its slot ended before it ran"
+
+
+def _to(facts: Facts, phase: SessionPhase, reason: str, **fields: object) -> Move:
+    changes: dict[str, Any] = {"phase": phase, "waiting": None, **fields}
+    return Move(msgspec.structs.replace(facts.session.status, **changes), reason[:2000])

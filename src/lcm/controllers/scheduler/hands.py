@@ -1,0 +1,156 @@
+"""What a plan asks of the plane: claims let go, sessions assigned, seats opened. Used by `placing` and `sessions`.
+
+Somebody who was faster is no error: what changed comes by the watch, and the next plan knows it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+import structlog
+
+from lcm.control.cache import Cache
+from lcm.control.plane import Plane, ref_of
+from lcm.controllers.scheduler.queue_plan import MINUTE, Outcome
+from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.waiting import told, with_waiting
+from lcm.model.errors import Conflict, Gone, NoRoom, Refused
+from lcm.model.placing import Assignment
+from lcm.model.session import LabletSession, LabletSessionStatus, Seat, is_asap
+from lcm.placement.limits import LIMITS
+
+CONCURRENCY: Final = 8
+DRIFT: Final = timedelta(minutes=15)
+"""What is kept of a seat is kept anew when it begins by more than this earlier or later than was thought."""
+T = TypeVar("T")
+_log: Final = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Writes through the plane, and takes note of the answers at once."""
+
+    plane: Plane
+    cache: Cache
+
+    async def step(self, session: LabletSession, status: LabletSessionStatus, reason: str = "") -> LabletSession:
+        """Put a status in place of a session's."""
+        made = await self.plane.step(session, status, reason=reason)
+        self.cache.accept(made)
+        if made.status.phase is not session.status.phase:
+            name, phase = session.metadata.name, str(made.status.phase)
+            _log.info("session stepped", session=name, phase=phase, reason=reason)
+        return made
+
+    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
+        """Put a session onto a worker or a seat."""
+        made = await self.plane.schedule(session, assignment)
+        self.cache.accept(made)
+        seat = f"{assignment.seat.pool}/{assignment.seat.number}" if assignment.seat else ""
+        _log.info("session placed", session=session.metadata.name, worker=made.status.worker_name, seat=seat)
+        return made
+
+    async def carry_out(
+        self, view: View, outcomes: Sequence[Outcome], now: datetime, pause: timedelta
+    ) -> Sequence[Outcome]:
+        """Do what a plan says, and give what of it is true; what the plane refused is left alone during a pause.
+
+        First all let go what they are not to keep, so that the others find room.
+        """
+        await each([one for one in outcomes if leaves(view, one)], self._let_go)
+        wanted = [(one, found) for one in outcomes if (found := assignment(view, one, now))]
+        wanted.sort(key=lambda one: one[1].worker_id is None)
+        await each(wanted, lambda one: self._place(view, *one, now + pause))
+        return [one for one in outcomes if one.place is None or not view.is_barred(one.place.id)]
+
+    async def _let_go(self, outcome: Outcome) -> None:
+        session = outcome.seeker.session
+        await self.step(session, with_waiting(session, session.status.waiting, session.status.last_decision))
+
+    async def _place(self, view: View, outcome: Outcome, wanted: Assignment, barred_until: datetime) -> None:
+        session = self.cache.get(ref_of(outcome.seeker.session))
+        assert outcome.place is not None, "it is to go somewhere"
+        same = session is not None and session.status.phase is outcome.seeker.session.status.phase
+        if session is None or not same or view.is_barred(outcome.place.id):
+            return
+        try:
+            await self.schedule(session, wanted)
+        except NoRoom as error:
+            _log.info("place refused", session=session.metadata.name, place=outcome.place.name, error=str(error))
+            view.bar(outcome.place.id, barred_until, str(error), whole_pool=error.why in LIMITS)
+
+
+def assignment(view: View, outcome: Outcome, now: datetime) -> Assignment | None:
+    """Say what is asked of the plane for a session; None if it has to wait, or has what it is to get."""
+    session, found, at = outcome.seeker.session, outcome.place, outcome.at
+    if found is None or at is None or not _worth(session, at):
+        return None
+    seat, claim = view.seat_of(found.id), outcome.claim
+    worker: str | None = None
+    if is_asap(session):
+        if outcome.now:
+            worker = found.id
+        elif not tentative(outcome) or keeps(session, seat, at):
+            return None
+    elif seat is None:
+        worker = found.id
+        if at > max(now, outcome.seeker.request.claim.start):
+            return None
+    elif seat == session.status.seat:
+        return None
+    return Assignment(
+        start=claim.start,
+        end=claim.end,
+        worker_id=worker,
+        seat=seat,
+        decision=outcome.explained,
+        waiting=told(outcome, view.boot(found.id)) if is_asap(session) and not outcome.now else None,
+        reason=outcome.decision.reason[:2000],
+    )
+
+
+def tentative(outcome: Outcome) -> bool:
+    """Tell whether a seat is kept for a session that cannot begin yet: one whose worker is to come up for it."""
+    found, at = outcome.place, outcome.at
+    return found is not None and found.seat and at is not None and at <= (found.usable_at or at) + MINUTE
+
+
+def keeps(session: LabletSession, seat: Seat | None, at: datetime) -> bool:
+    """Tell whether a session has on a seat what it is to have there."""
+    claim = session.status.claim
+    return claim is not None and session.status.seat == seat and abs(claim.start - at) <= DRIFT
+
+
+def leaves(view: View, outcome: Outcome) -> bool:
+    """Tell whether a session that was never promised anything is to give up the seat that is kept for it."""
+    session = outcome.seeker.session
+    if not is_asap(session) or session.status.claim is None:
+        return False
+    stays = outcome.place is not None and view.seat_of(outcome.place.id) == session.status.seat
+    return not stays or not (outcome.now or tentative(outcome))
+
+
+async def each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Do something for each, a few at once; what others have changed meanwhile is left to the next look."""
+
+    async def one(item: T) -> None:
+        try:
+            await work(item)
+        except (Conflict, Gone):
+            return
+        except Refused as error:
+            _log.warning("refused", error=str(error))
+
+    for first in range(0, len(several), CONCURRENCY):
+        answers = await asyncio.gather(*map(one, several[first : first + CONCURRENCY]), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+
+def _worth(session: LabletSession, at: datetime) -> bool:
+    """Tell whether anything would be left of a slot that begins so late."""
+    end = session.status.ends_at
+    return is_asap(session) or end is None or at < end

@@ -1,0 +1,164 @@
+"""Places all who wait, again and again: looks, plans for all at once, carries the plan out. Run by `controller`.
+
+The plan is only a proposal. The plane refuses what does not fit by what it knows: such a place is left alone for a
+while, and the next plan does without it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from lcm.control.cache import Cache
+from lcm.control.plane import Plane, Ref, ref_of
+from lcm.controllers.scheduler.hands import Hands, each
+from lcm.controllers.scheduler.line_up import at_risk
+from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
+from lcm.controllers.scheduler.risk import ALERT, Risk, complaint, flagged
+from lcm.controllers.scheduler.seeking import Seeking, look
+from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.waiting import told, untold, with_waiting
+from lcm.model.clock import Clock, Stopwatch
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import Later, Stuck
+from lcm.model.resource import condition
+from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition, Waiting, is_asap
+from lcm.model.settings import Strategy
+
+TELLING: Final = timedelta(seconds=5)
+"""Those who wait are told of changes at most so often: when one leaves the queue, all behind it move up."""
+_UNCLEAR: Final = "its definition does not say what it needs"
+_log: Final = structlog.get_logger()
+
+
+class Placing:
+    """The queue of one term."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        cache: Cache,
+        *,
+        clock: Clock,
+        stopwatch: Stopwatch,
+        chance: Callable[[], float],
+        resync: Callable[[], timedelta],
+    ) -> None:
+        self._plane = plane
+        self._cache = cache
+        self._clock = clock
+        self._stopwatch = stopwatch
+        self._chance = chance
+        self._resync = resync
+        self._hands = Hands(plane, cache)
+        self._news = asyncio.Event()
+        self._turn = 0
+        self._due: datetime | None = None
+        self._telling_due: datetime | None = None
+        self.passes = 0
+        """How often it has planned, for `/metrics`."""
+
+    def wake(self) -> None:
+        """Have it look now."""
+        self._news.set()
+
+    async def run(self, view: View) -> None:
+        """Place whoever waits whenever something changes, and at least once in an interval, until cancelled."""
+        while True:
+            self._news.clear()
+            try:
+                await self._look(view)
+            except (Later, Stuck) as error:
+                _log.warning("cannot place sessions", error=str(error))
+                await asyncio.sleep((error.after if isinstance(error, Later) else self._resync()).total_seconds())
+                continue
+            assert self._due is not None, "each look says when the next is due"
+            left = max(self._due - self._clock.now(), timedelta(0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left.total_seconds()):
+                    await self._news.wait()
+
+    async def _look(self, view: View) -> None:
+        now = self._clock.now()
+        if not view.refresh(now) and self._due is not None and now < self._due:
+            return
+        self._due = now + self._resync()
+        self.passes += 1
+        seeking = look(view, self._definition, now)
+        strategy = view.terms().strategy
+        rules = Rules(strategy, self._stopwatch, self._drawn if strategy == Strategy.RANDOM else self._number)
+        found = sorted(seeking.seekers.items())
+        outcomes: Sequence[Outcome] = [
+            one for namespace, several in found for one in plan(view.fleet(namespace), several, rules)
+        ]
+        outcomes = await self._hands.carry_out(view, outcomes, now, self._resync())
+        await self._tell(view, outcomes, seeking.unclear, now)
+        await self._warn(view, outcomes, seeking, now)
+
+    async def _tell(
+        self, view: View, outcomes: Sequence[Outcome], unclear: Sequence[LabletSession], now: datetime
+    ) -> None:
+        """Tell those who wait what has changed for them; the new ones at once, the others now and then."""
+        due = self._telling_due is None or now >= self._telling_due
+        news = [found for one in outcomes if (found := self._news_for(view, one, now))]
+        last = sum(not one.now for one in outcomes)
+        for position, session in enumerate(unclear, start=last + 1):
+            waiting = Waiting(queue_position=position, estimated_start=None, basis=_UNCLEAR)
+            if untold(session, waiting, now):
+                news.append((session, with_waiting(session, waiting, None)))
+        told_now = [one for one in news if due or one[0].status.waiting is None]
+        if len(told_now) < len(news) and self._telling_due is not None and self._due is not None:
+            self._due = min(self._due, self._telling_due)
+        if told_now and due:
+            self._telling_due = now + TELLING
+        await each(told_now, lambda one: self._hands.step(*one))
+
+    def _news_for(
+        self, view: View, outcome: Outcome, now: datetime
+    ) -> tuple[LabletSession, LabletSessionStatus] | None:
+        session = self._cache.get(ref_of(outcome.seeker.session))
+        if session is None or outcome.now or not is_asap(session) or session.status.worker_id is not None:
+            return None
+        waiting = told(outcome, view.boot(outcome.place.id if outcome.place else ""))
+        if not untold(session, waiting, now):
+            return None
+        return session, msgspec.structs.replace(session.status, waiting=waiting, last_decision=outcome.explained)
+
+    async def _warn(self, view: View, outcomes: Sequence[Outcome], seeking: Seeking, now: datetime) -> None:
+        """Say which promises are in danger, and which no longer are."""
+        helped = {
+            one.seeker.holder for one in outcomes if one.at is not None and one.at <= one.seeker.request.claim.start
+        }
+        risks = {holder: risk for holder, risk in seeking.risks.items() if holder not in helped}
+        wrong = [one.seeker for one in outcomes if one.seeker.holder in risks]
+        sessions = [(one.session, risks[one.holder]) for one in wrong]
+        await each(sessions, lambda one: self._flag(one[0], one[1], now))
+        known = {ref_of(session) for session, _ in sessions}
+        over = [session for ref, session in view.line_up.flagged.items() if ref not in known]
+        await each(over, lambda one: self._flag(one, None, now))
+
+    async def _flag(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
+        session = self._cache.get(ref_of(session)) or session
+        known = condition(session.status.conditions, SessionCondition.AT_RISK)
+        if at_risk(session) == (risk is not None) and (known is None or risk is None or known.reason == risk.reason):
+            return
+        if risk is not None:
+            _log.warning("promise at risk", session=session.metadata.name, reason=risk.reason, message=risk.message)
+            await self._plane.complain(ref_of(session), complaint(session, risk))
+        else:
+            await self._plane.settle(ref_of(session), ALERT)
+        await self._hands.step(session, flagged(session, risk, now))
+
+    def _definition(self, session: LabletSession) -> LabletDefinition | None:
+        return self._cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+
+    def _number(self) -> int:
+        self._turn += 1
+        return self._turn
+
+    def _drawn(self) -> int:
+        return int(self._chance() * 2**30)

@@ -1,0 +1,102 @@
+"""Which sessions need a place, and what each asks for. Pure but for the view it reads; `placing` plans for them all."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from lcm.controllers.scheduler.deciding import MOST_RETRIES
+from lcm.controllers.scheduler.queue_plan import Seeker
+from lcm.controllers.scheduler.risk import Risk, risk_of
+from lcm.controllers.scheduler.view import View
+from lcm.model.capacity import Claim
+from lcm.model.definition import LabletDefinition
+from lcm.model.session import CLEAN_UP, LabletSession, is_asap
+from lcm.placement.roster import session_holder
+from lcm.placement.terms import asap_claim, need_of, request_for, slot_claim
+
+_AHEAD = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Seeking:
+    """Who needs a place, by namespace; which promises are in danger; who asks for nobody knows how much."""
+
+    seekers: dict[str, list[Seeker]]
+    risks: dict[str, Risk]
+    """By holder."""
+    unclear: list[LabletSession]
+
+
+def look(view: View, definition: Callable[[LabletSession], LabletDefinition | None], now: datetime) -> Seeking:
+    """Find all who need a place now."""
+    found = Seeking({}, {}, [])
+    for session in view.line_up.pending.values():
+        known = definition(session)
+        if known is None or _ends(session, now) or session.status.retry_count >= MOST_RETRIES:
+            continue
+        if is_asap(session):
+            _join(found, session, _asap(view, session, known, now))
+        elif session.status.seat is None or session.status.claim is None:
+            found.risks[session_holder(session)] = Risk("NoPlace", "its worker is lost, and no other place fits it")
+            _join(found, session, _slot(view, session, known, now))
+    for session, risk in _endangered(view, now):
+        known = definition(session)
+        if known is not None:
+            found.risks[session_holder(session)] = risk
+            _join(found, session, _slot(view, session, known, now))
+    return found
+
+
+def _endangered(view: View, now: datetime) -> Iterator[tuple[LabletSession, Risk]]:
+    terms = view.terms()
+    near = now + terms.horizon + _AHEAD
+    for session in view.line_up.promised.values():
+        place, claim = view.place_of(session), session.status.claim
+        if claim is None or _ends(session, now) or (claim.start > near and (place is None or place.seat)):
+            continue
+        risk = risk_of(session, place, view.fleet(session.metadata.namespace), now, terms.buffer)
+        if risk is not None:
+            yield session, risk
+
+
+def _join(found: Seeking, session: LabletSession, seeker: Seeker | None) -> None:
+    if seeker is None:
+        found.unclear.append(session)
+    else:
+        found.seekers.setdefault(session.metadata.namespace, []).append(seeker)
+
+
+def _asap(view: View, session: LabletSession, definition: LabletDefinition, now: datetime) -> Seeker | None:
+    need = need_of(session, definition)
+    if need is None:
+        return None
+    return _seeker(view, session, definition, asap_claim(session, now, need, view.terms()))
+
+
+def _slot(view: View, session: LabletSession, definition: LabletDefinition, now: datetime) -> Seeker | None:
+    """Say what a slot still asks for: from its time on, or from now on if that has come, until its end."""
+    known, terms = session.status.claim, view.terms()
+    need = known.need if known else need_of(session, definition)
+    start, end = session.spec.timeslot_start, session.status.ends_at or session.spec.timeslot_end
+    if need is None or start is None or end is None:
+        return None
+    wanted = slot_claim(start, end, need, terms)
+    claim = Claim(start=max(now, known.start if known else wanted.start), end=end + CLEAN_UP, need=need)
+    seeker = _seeker(view, session, definition, claim)
+    # What missed its beginning may begin whenever it can.
+    return replace(seeker, request=replace(seeker.request, movable=True)) if claim.start <= now else seeker
+
+
+def _seeker(view: View, session: LabletSession, definition: LabletDefinition, claim: Claim) -> Seeker:
+    terms, place = view.terms(), view.place_of(session)
+    return Seeker(
+        session,
+        request_for(session, definition, claim, terms),
+        view.pace.start_up(session.spec.definition, terms),
+        place.id if place else None,
+    )
+
+
+def _ends(session: LabletSession, now: datetime) -> bool:
+    """Tell whether a session's time is over, which only its step out of this phase is still to say."""
+    return session.status.expires_at is not None and session.status.expires_at <= now

@@ -1,0 +1,338 @@
+"""A busy booking desk: replicas of the control plane on one store, pools and workers that are up, people who book,
+extend, cancel and come, and a checker that keeps books of its own by naive arithmetic.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import msgspec
+
+import given
+from backstage import OTTO, service
+from estates import beside, spec
+from lcm.control.local import ControlPlane, LocalPlane
+from lcm.control.plane import Extend, Ref
+from lcm.control.records import creation
+from lcm.model.capacity import DIMENSIONS, Amount, Claim, Profile
+from lcm.model.clock import Clock
+from lcm.model.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
+from lcm.model.errors import Conflict, Gone, NoRoom, Refused
+from lcm.model.instance_types import declared_capacity
+from lcm.model.machine import POOL_CONTROLLER, SCHEDULER
+from lcm.model.placing import Assignment, SeatChange
+from lcm.model.pool import (
+    FilledSeat,
+    LabWorkerPool,
+    LabWorkerPoolSpec,
+    LabWorkerPoolStatus,
+    PoolPhase,
+    ScalingPolicy,
+    WorkerTemplate,
+    WorkerTemplateSpec,
+)
+from lcm.model.reservation import Reservation, ReservationSpec
+from lcm.model.resource import Condition, Metadata, Truth
+from lcm.model.session import LabletSession, LabletSessionSpec, Seat, SessionPhase, holds
+from lcm.model.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
+from lcm.placement.terms import Terms, asap_claim, need_of
+from lcm.store.base import Store, everything
+from lcm.system import new_id
+
+TERMS = Terms()
+QUARTER = timedelta(minutes=15)
+ROOM = declared_capacity(spec())
+assert ROOM is not None
+LABS = {
+    "small:1.0.0": (2.0, 8.0, 3, 4),
+    "middle:1.0.0": (6.0, 20.0, 12, 10),
+    "large:1.0.0": (17.0, 60.0, 40, 20),
+    "tall:1.0.0": (3.0, 70.0, 6, 100),
+}
+"""Cores, GB of memory, nodes, ports."""
+TRACK = "ccna"
+
+
+def definition(name: str) -> LabletDefinition:
+    cores, memory, nodes, ports = LABS[name]
+    made = given.definition(
+        lab_track=TRACK,
+        state=DefinitionState.ACTIVE,
+        version="1.0.0",
+        resource_requirements=ResourceRequirements(cpu_cores=cores, memory_gb=memory, storage_gb=5),
+        node_count=nodes,
+        port_template={f"n{place}_serial": PortUse(kind="serial", node=f"n{place}") for place in range(ports)},
+    )
+    return msgspec.structs.replace(made, metadata=Metadata(name=name, uid=f"uid-{name.partition(':')[0]}"))
+
+
+def serving(name: str, at: datetime, **changes: Any) -> LabWorker:
+    """Give a worker that takes sessions."""
+    accepting = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=at)
+    status = LabWorkerStatus(
+        phase=WorkerPhase.READY,
+        cml=CmlFacts(version="2.9.0", ready=True, licensed=True, license_status="IN_COMPLIANCE"),
+        capacity=ROOM,
+        conditions=(accepting,),
+        **changes,
+    )
+    return LabWorker(metadata=Metadata(name=name, uid=f"uid-{name}", created_at=at), spec=spec(), status=status)
+
+
+def pool(name: str, track: str, workers: Sequence[LabWorker], **changes: Any) -> LabWorkerPool:
+    filled = tuple(
+        FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
+        for number, one in enumerate(workers, start=1)
+    )
+    wanted = LabWorkerPoolSpec(lab_track=track, template="metal", min_workers=0, **changes)
+    status = LabWorkerPoolStatus(phase=PoolPhase.READY, seats=filled)
+    return LabWorkerPool(metadata=Metadata(name=name, uid=f"uid-{name}"), spec=wanted, status=status)
+
+
+@dataclass
+class Books:
+    """What the naive bookkeeper knows: for each place what is claimed there, for each worker its ports."""
+
+    claims: dict[str, dict[str, Claim]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, dict[str, frozenset[int]]] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+
+    def note(self, session: LabletSession) -> None:
+        """Write down what a session claims, and raise an AssertionError if that is more than there is."""
+        self.strike(session.metadata.name)
+        claim, status = holds(session), session.status
+        if claim is not None and (status.seat or status.worker_id):
+            place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
+            self.hold(session.metadata.name, place, claim)
+        if status.worker_id is not None:
+            self._open_ports(session.metadata.name, status.worker_id, frozenset((status.allocated_ports or {}).values()))
+
+    def hold(self, name: str, place: str, claim: Claim) -> None:
+        others = self.claims.setdefault(place, {})
+        others[name], self.places[name] = claim, place
+        moments = {claim.start, *(one.start for one in others.values() if claim.start <= one.start < claim.end)}
+        for moment in moments:
+            there = [one.need for one in others.values() if one.start <= moment < one.end]
+            for dimension in DIMENSIONS:
+                used = sum(getattr(need, dimension) for need in there)
+                assert used <= getattr(ROOM, dimension), f"over-commit of {dimension} on {place} at {moment}: {used}"
+
+    def strike(self, name: str) -> None:
+        place, host = self.places.pop(name, None), self.hosts.pop(name, None)
+        if place is not None:
+            del self.claims[place][name]
+        if host is not None:
+            del self.ports[host][name]
+
+    def _open_ports(self, name: str, worker_id: str, ports: frozenset[int]) -> None:
+        others = self.ports.setdefault(worker_id, {})
+        for other, theirs in others.items():
+            assert not ports & theirs, f"{name} and {other} share ports {sorted(ports & theirs)[:3]} on {worker_id}"
+        others[name], self.hosts[name] = ports, worker_id
+
+
+@dataclass
+class Market:
+    """Replicas, people and the bookkeeper. `seed` decides everything that is left to chance."""
+
+    store: Store
+    clock: Clock
+    seed: int
+    replicas: int = 2
+    prefix: str = ""
+    """Stands before every name, where several markets share a store."""
+
+    def __post_init__(self) -> None:
+        self.chance = Random(self.seed)
+        self.cores = [self._core() for _ in range(self.replicas)]
+        self.books = Books()
+        self.live: dict[str, LabletSession] = {}
+        self.done: Counter[str] = Counter()
+        self.numbers = 0
+
+    def _core(self) -> ControlPlane:
+        return ControlPlane(self.store, clock=self.clock, terms=TERMS, chance=self.chance.random, ids=new_id)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Market"]:
+        async with AsyncExitStack() as undo:
+            for core in self.cores:
+                assert core.desk is not None
+                await undo.enter_async_context(beside(core.desk.calendar.run()))
+                await core.desk.calendar.ready()
+            yield self
+
+    @property
+    def otto(self) -> LocalPlane:
+        return self.chance.choice(self.cores).acting(OTTO)
+
+    def by(self, actor: str) -> LocalPlane:
+        return self.chance.choice(self.cores).acting(service(actor))
+
+    async def trade(self, operations: int) -> None:
+        """Do so many operations, one after another."""
+        deeds: Sequence[tuple[Callable[[], Any], int]] = (
+            (self.book, 34),
+            (self.want_now, 16),
+            (self.extend, 12),
+            (self.cancel, 20),
+            (self.move, 5),
+        )
+        names, weights = [deed for deed, _ in deeds], [weight for _, weight in deeds]
+        while self.done.total() < operations:
+            await self.chance.choices(names, weights)[0]()
+            if self.chance.random() < 0.03:
+                await self.pass_time()
+
+    async def book(self) -> None:
+        """Book a slot in the next days, on the quarter of an hour."""
+        start = _quarter(self.clock.now()) + self.chance.randrange(3, 200) * QUARTER
+        end = start + self.chance.choice((2, 4, 8, 12)) * QUARTER
+        await self._make(LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end), "booked")
+
+    async def want_now(self) -> None:
+        """Ask for a session without a slot, and put it on any worker, seated or not."""
+        made = await self._make(LabletSessionSpec(definition=self._lab(), duration_minutes=60), "wanted now")
+        if made is None:
+            return
+        worker_id, seat = self.chance.choice(self._workers)
+        need = need_of(made, definition(made.spec.definition))
+        assert need is not None
+        claim = asap_claim(made, self.clock.now(), need, TERMS)
+        try:
+            self._know(await self.by(SCHEDULER).schedule(made, _onto(claim, worker_id, seat)), "placed")
+        except NoRoom:
+            await self._drop(made.metadata.name, "not placed")
+
+    async def extend(self) -> None:
+        name = self._any()
+        if name is None or self.live[name].status.ends_at is None:
+            return
+        minutes = self.chance.choice((15, 30, 60))
+        try:
+            self._know(await self.otto.act(Ref(LabletSession, name), Extend(minutes=minutes)), "extended")
+        except NoRoom:
+            self.done["not extended"] += 1
+
+    async def cancel(self) -> None:
+        name = self._any()
+        if name is not None:
+            await self._drop(name, "released")
+
+    async def move(self) -> None:
+        """Let a promise change its seat."""
+        waiting = [one for one in self.live.values() if one.status.seat and one.status.worker_id is None]
+        chosen = [one for one in waiting if one.status.claim and one.status.claim.start > self.clock.now()]
+        if not chosen:
+            return
+        session = self.chance.choice(chosen)
+        after = self.chance.randrange(1, SEATS + 1)
+        change = SeatChange(booking=session.metadata.name, after=after)
+        try:
+            await self.by(POOL_CONTROLLER).reseat(Ref(LabWorkerPool, TRACK), [change])
+        except (NoRoom, Refused):
+            self.done["not moved"] += 1
+            return
+        found = await self.otto.get(Ref(LabletSession, session.metadata.name))
+        assert found is not None
+        self._know(found, "moved")
+
+    async def pass_time(self) -> None:
+        """Let a quarter of an hour go by: whose time has come gets its worker, as promised; whose time is over goes."""
+        await asyncio.sleep(QUARTER.total_seconds())
+        now = self.clock.now()
+        for session in list(self.live.values()):
+            if session.status.claim is not None and session.status.claim.end <= now:
+                await self._drop(session.metadata.name, "ended")
+        for session in list(self.live.values()):
+            claim, seat = session.status.claim, session.status.seat
+            if claim is not None and seat is not None and claim.start <= now and session.status.worker_id is None:
+                worker_id = next(uid for uid, one in self._workers if one == seat)
+                kept = await self.by(SCHEDULER).schedule(session, _onto(claim, worker_id, seat))
+                self._know(kept, "kept")
+
+    async def _make(self, wanted: LabletSessionSpec, deed: str) -> LabletSession | None:
+        self.numbers += 1
+        name = f"{self.prefix}s{self.numbers}"
+        try:
+            made = await self.otto.create(LabletSession(metadata=Metadata(name=name), spec=wanted))
+        except NoRoom:
+            self.done["refused"] += 1
+            return None
+        self._know(made, deed)
+        return made
+
+    def _know(self, session: LabletSession, deed: str) -> None:
+        self.done[deed] += 1
+        self.live[session.metadata.name] = session
+        self.books.note(session)
+
+    async def _drop(self, name: str, deed: str) -> None:
+        await self.otto.delete(Ref(LabletSession, name))
+        del self.live[name]
+        self.books.strike(name)
+        self.done[deed] += 1
+
+    def _any(self) -> str | None:
+        return self.chance.choice(list(self.live)) if self.live else None
+
+    def _lab(self) -> str:
+        return self.chance.choices(list(LABS), (5, 3, 1, 1))[0]
+
+    @property
+    def _workers(self) -> Sequence[tuple[str, Seat | None]]:
+        return WORKERS
+
+
+SEATS = 4
+EXTRAS = 2
+WORKERS: Sequence[tuple[str, Seat | None]] = [
+    *((f"uid-w{number}", Seat(pool=TRACK, number=number)) for number in range(1, SEATS + 1)),
+    *((f"uid-x{number}", None) for number in range(1, EXTRAS + 1)),
+]
+
+
+async def furnish(store: Store, at: datetime) -> None:
+    """Put a pool of workers that are up, workers outside of it, and labs into a store."""
+    seated = [serving(f"w{number}", at) for number in range(1, SEATS + 1)]
+    extras = [serving(f"x{number}", at) for number in range(1, EXTRAS + 1)]
+    metal = WorkerTemplate(
+        metadata=Metadata(name="metal", uid="uid-metal"), spec=WorkerTemplateSpec(worker=spec(), name_prefix="w")
+    )
+    row = pool(TRACK, TRACK, seated, max_workers=SEATS, policy=ScalingPolicy.SCHEDULED)
+    for resource in (metal, row, *seated, *extras, *map(definition, LABS)):
+        await store.commit(*creation(resource))
+
+
+async def audited(store: Store) -> tuple[int, int]:
+    """Read all sessions from a store and add them up; give how many places are over-committed and ports shared."""
+    page = await everything(store, "lablet-sessions/")
+    from lcm.control.records import opened  # noqa: PLC0415 - only here
+
+    sessions = [opened(entry, LabletSession) for entry in page.entries]
+    claims: dict[str, list[Claim]] = {}
+    ports: dict[str, list[int]] = {}
+    for one in sessions:
+        claim, status = holds(one), one.status
+        if claim is not None and (status.seat or status.worker_id):
+            place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
+            claims.setdefault(place, []).append(claim)
+        if claim is not None and status.worker_id is not None:
+            ports.setdefault(status.worker_id, []).extend((status.allocated_ports or {}).values())
+    over = sum(bool(Profile.of(several).overcommitted(ROOM)) for several in claims.values())
+    shared = sum(len(several) - len(set(several)) for several in ports.values())
+    return over, shared
+
+
+def _onto(claim: Claim, worker_id: str, seat: Seat | None) -> Assignment:
+    return Assignment(start=claim.start, end=claim.end, worker_id=worker_id, seat=seat)
+
+
+def _quarter(moment: datetime) -> datetime:
+    return moment - timedelta(minutes=moment.minute % 15, seconds=moment.second, microseconds=moment.microsecond)

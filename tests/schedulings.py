@@ -1,0 +1,235 @@
+"""The real scheduler in virtual time on a control plane that promises, with stand-ins for what is not under test.
+
+`Lablets` stands for the lablet controller: it takes sessions through their lives by the table, in made-up times.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+
+import given
+from backstage import OTTO, service
+from desks import lab, metal
+from estates import beside
+from lcm.config import Settings
+from lcm.control.cache import Cache
+from lcm.control.companions import NO_LIMITS, Fleet
+from lcm.control.local import ControlPlane, LocalPlane
+from lcm.control.plane import Plane, Ref, SessionRef, ref_of
+from lcm.control.records import change, creation, find
+from lcm.controllers.runtime import DONE, Again, Runtime, at
+from lcm.controllers.scheduler.controller import SchedulerController
+from lcm.controllers.together import together
+from lcm.model.clock import Clock
+from lcm.model.instance_types import declared_capacity
+from lcm.model.kinds import Resource
+from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.pool import FilledSeat, LabWorkerPool
+from lcm.model.resource import Condition, Metadata, Truth
+from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.terms import Terms
+from lcm.sim.loop import VirtualClock, VirtualStopwatch
+from lcm.store.memory import MemoryStore
+
+R = TypeVar("R", bound=Resource)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+POOL = Ref(LabWorkerPool, "ccna")
+_P = SessionPhase
+
+
+def half() -> float:
+    return 0.5
+
+
+@dataclass
+class Lablets:
+    """Takes sessions from SCHEDULED to COMPLETED; how long each step takes is asked for each session."""
+
+    plane: Plane
+    clock: Clock
+    start: Callable[[LabletSession], timedelta] = lambda _: 4 * MINUTE
+    clear: Callable[[LabletSession], timedelta] = lambda _: 2 * MINUTE
+
+    async def run(self) -> None:
+        cache = Cache(self.plane, LabletSession)
+        runtime = Runtime(
+            "lablets", lambda ref: self._look(cache, ref), cache, LabletSession, clock=self.clock, chance=half
+        )
+        await together(cache.run(), runtime.run())
+
+    async def _look(self, cache: Cache, ref: SessionRef) -> Again:
+        session = cache.get(ref)
+        if session is None:
+            return DONE
+        status, now = session.status, self.clock.now()
+        since = status.history[-1].at
+        match status.phase:
+            case _P.SCHEDULED if status.worker_id is not None:
+                await self._step(session, _P.INSTANTIATING)
+            case _P.INSTANTIATING:
+                if now < since + self.start(session):
+                    return at(since + self.start(session), now)
+                end = status.ends_at or now + timedelta(minutes=session.spec.duration_minutes or 0)
+                await self._step(session, _P.RUNNING, cml_lab_id="lab", ends_at=end)
+            case _P.RUNNING if status.ends_at is not None:
+                if now < status.ends_at:
+                    return at(status.ends_at, now)
+                await self._step(session, _P.COLLECTING, outcome=_P.COMPLETED)
+            case _P.COLLECTING:
+                if now < since + self.clear(session):
+                    return at(since + self.clear(session), now)
+                await self._step(session, _P.STOPPING)
+            case _P.STOPPING:
+                await self._step(session, status.outcome or _P.COMPLETED)
+        return DONE
+
+    async def _step(self, session: LabletSession, phase: SessionPhase, **fields: Any) -> None:
+        await self.plane.step(session, msgspec.structs.replace(session.status, phase=phase, **fields))
+
+
+@dataclass
+class Room:
+    """A control plane, its scheduler, and a way behind them: workers and pools in any state."""
+
+    settings: Settings = field(default_factory=Settings)
+    fleet: Fleet = NO_LIMITS
+    store: MemoryStore = field(default_factory=MemoryStore)
+
+    def __post_init__(self) -> None:
+        self.clock = VirtualClock()
+        numbers = count(1)
+        self.core = ControlPlane(
+            self.store, clock=self.clock, ids=lambda: f"uid-{next(numbers):05}", fleet=self.fleet, terms=Terms()
+        )
+
+    @property
+    def otto(self) -> LocalPlane:
+        return self.core.acting(OTTO)
+
+    def by(self, actor: str) -> LocalPlane:
+        return self.core.acting(service(actor))
+
+    def scheduler(self, holder: str = "scheduler") -> SchedulerController:
+        return SchedulerController(
+            plane=self.by(SCHEDULER),
+            clock=self.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=half,
+            settings=self.settings,
+            holder=holder,
+        )
+
+    def lablets(self, **pace: Any) -> Lablets:
+        return Lablets(self.by(LABLET_CONTROLLER), self.clock, **pace)
+
+    @asynccontextmanager
+    async def open(self, *, scheduled: bool = True, lablets: bool = False) -> AsyncIterator["Room"]:
+        """Run the calendar, and the scheduler and sessions' lives if asked to."""
+        assert self.core.desk is not None
+        async with beside(self.core.desk.calendar.run()):
+            await self.otto.create(lab())
+            await self.otto.create(metal())
+            if not scheduled:
+                yield self
+            elif lablets:
+                async with beside(self.scheduler().run()), beside(self.lablets().run()):
+                    yield self
+            else:
+                async with beside(self.scheduler().run()):
+                    yield self
+
+    async def put(self, resource: R) -> R:
+        """Write an object as it is, whether it is there or not."""
+        record = await find(self.store, ref_of(resource))
+        ops = creation(resource) if record is None else change(record, resource)
+        await self.store.commit(*ops)
+        found = await find(self.store, ref_of(resource))
+        assert found is not None
+        return found.resource
+
+    async def change(self, resource: R, **fields: object) -> R:
+        """Change fields of an object as it is now."""
+        found = await find(self.store, ref_of(resource))
+        assert found is not None
+        return await self.put(given.with_fields(found.resource, fields))
+
+    async def worker(self, name: str = "w1", **fields: object) -> LabWorker:
+        return await self.put(serving(name, since=self.clock.now(), **fields))
+
+    async def pool(self, *workers: LabWorker, **fields: object) -> LabWorkerPool:
+        """Write a pool whose first seats have these workers."""
+        return await self.put(a_pool(*workers, **fields))
+
+    async def wants(self, name: str, *, minutes: int = 60, **fields: Any) -> LabletSession:
+        """Ask for a session as soon as possible."""
+        spec = LabletSessionSpec(definition="basics:1.0.0", duration_minutes=minutes, **fields)
+        return await self.otto.create(LabletSession(metadata=Metadata(name=name), spec=spec))
+
+    async def books(self, name: str, start: datetime, *, minutes: int = 60, **fields: Any) -> LabletSession:
+        end = start + minutes * MINUTE
+        spec = LabletSessionSpec(definition="basics:1.0.0", timeslot_start=start, timeslot_end=end, **fields)
+        return await self.otto.create(LabletSession(metadata=Metadata(name=name), spec=spec))
+
+    async def session(self, name: str) -> LabletSession:
+        found = await self.otto.get(Ref(LabletSession, name))
+        assert found is not None, f"there is no session {name}"
+        return found
+
+    async def sessions(self) -> Sequence[LabletSession]:
+        return (await self.otto.list(LabletSession, limit=1000)).items
+
+    async def reaches(self, name: str, phase: SessionPhase, within: timedelta = timedelta(minutes=1)) -> LabletSession:
+        return await self.until(name, lambda one: one.status.phase is phase, within)
+
+    async def until(
+        self, name: str, so: Callable[[LabletSession], bool], within: timedelta = timedelta(minutes=1)
+    ) -> LabletSession:
+        """Wait until something is so of a session."""
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                while not so(await self.session(name)):
+                    await asyncio.sleep(0.01 if within <= MINUTE else within.total_seconds() / 600)
+        except TimeoutError:
+            raise AssertionError(f"{name} did not get there: {(await self.session(name)).status}") from None
+        return await self.session(name)
+
+    async def revision(self) -> int:
+        return (await self.store.scan("", limit=1)).revision
+
+
+def serving(name: str = "w1", *, since: datetime = given.MONDAY, **fields: object) -> LabWorker:
+    """Give a licensed metal worker that takes sessions."""
+    accepts = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=since)
+    capacity = declared_capacity(metal().spec.worker)
+    ready = {"phase": WorkerPhase.READY, "conditions": (accepts,), "capacity": capacity, "lab_track": "ccna"}
+    made = given.worker(**{"name": name, "uid": f"uid-{name}"} | ready | fields)
+    return given.changed(made, {"status": {"cml": {"licensed": True}}})
+
+
+def booting(name: str = "w1", *, since: datetime = given.MONDAY, **fields: object) -> LabWorker:
+    """Give a metal worker whose machine was started at a moment."""
+    story = tuple(msgspec.structs.replace(line, at=since) for line in given.history("PENDING", "STARTING"))
+    up = {"phase": WorkerPhase.STARTING, "history": story, "conditions": (), "capacity": None}
+    made = serving(name, since=since, **up | fields)  # type: ignore[arg-type]  # fields of a worker
+    cml = {"license_token": "env:CML_LICENSE_TOKEN"}
+    return given.changed(made, {"status": {"cml": {"licensed": False}}, "spec": {"cml": cml}})
+
+
+def a_pool(*workers: LabWorker, **fields: object) -> LabWorkerPool:
+    seats = filled(workers)
+    return given.pool(**{"seats": seats, "min_workers": 0, "max_workers": 3} | fields)
+
+
+def filled(workers: Iterable[LabWorker]) -> tuple[FilledSeat, ...]:
+    return tuple(
+        FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
+        for number, one in enumerate(workers, start=1)
+    )
