@@ -80,9 +80,9 @@ class Stage:
         return (await self.store.scan("", limit=1)).revision
 
     async def keys(self) -> list[str]:
-        """Name everything that is stored but the audit."""
+        """Name everything that is stored but the audit and the guards."""
         every = [entry.key for entry in (await self.store.scan("", limit=1000)).entries]
-        return [key for key in every if not key.startswith("audit/")]
+        return [key for key in every if not key.startswith(("audit/", "guards/"))]
 
     async def told(self, after: int = 0) -> Sequence[Event]:
         """Read every event committed after a revision."""

@@ -1,7 +1,7 @@
 """What holds for the whole suite: CI skips nothing, and every step of a built controller is taken by some test."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,8 +66,16 @@ UNMEASURED = (
     "unit/test_worker_silence.py",
 )
 """Tests that walk the same lines thousands of times, or lines that others walk: measuring triples their time."""
-_write = steps.record(FOLDER, os.environ.get("PYTEST_XDIST_WORKER", "main"))
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""Which process of the run this is; nothing in the one that deals out the tests, and where there is only one."""
+_write = steps.record(FOLDER, WORKER or "main")
 _skipped: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Measure no further in the process that only deals out the tests."""
+    unmeasure()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,8 +85,26 @@ def pytest_sessionstart() -> None:
     Coverage has begun twice here by now: as in every process that a measured one starts, and by pytest-cov, which takes
     this one for the first of the run. Where its third beginning, the one that counts, is paused, these would go on.
     """
-    while "PYTEST_XDIST_WORKER" in os.environ and (begun := Coverage.current()):
+    if WORKER:
+        unmeasure()
+
+
+def unmeasure() -> None:
+    while begun := Coverage.current():
         begun.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Measure in one process only what loading the tests runs: it is the same in each."""
+    measuring = Coverage.current() if WORKER not in {"", "gw0"} else None
+    if measuring is None:
+        return (yield)
+    measuring.stop()
+    try:
+        return (yield)
+    finally:
+        measuring.start()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -118,7 +144,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _write()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if WORKER:
         return
     if os.environ.get("CI") and _skipped:
         fail(session, "skipped in CI", _skipped)

@@ -53,10 +53,15 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.tried = 0
         self.conflicts = 0
+        self.before_next: Callable[[], Coroutine[Any, Any, object]] | None = None
+        """What somebody else does just before the next commit."""
         self.after_next: Callable[[], Coroutine[Any, Any, object]] | None = None
         """What somebody else does between the next commit and the one after it."""
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+        first, self.before_next = self.before_next, None
+        if first is not None:
+            await first()
         self.tried += 1
         try:
             revision = await super().commit(*ops, events=events, fence=fence)

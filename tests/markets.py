@@ -4,7 +4,7 @@ extend, cancel and come, and a checker that keeps books of its own by naive arit
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,11 +18,11 @@ from backstage import OTTO, service
 from estates import beside, spec
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import Extend, Ref
-from lcm.control.records import creation
+from lcm.control.records import creation, opened
 from lcm.model.capacity import DIMENSIONS, Amount, Claim, Profile
 from lcm.model.clock import Clock
 from lcm.model.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
-from lcm.model.errors import Conflict, Gone, NoRoom, Refused
+from lcm.model.errors import NoRoom, Refused
 from lcm.model.instance_types import declared_capacity
 from lcm.model.machine import POOL_CONTROLLER, SCHEDULER
 from lcm.model.placing import Assignment, SeatChange
@@ -38,7 +38,7 @@ from lcm.model.pool import (
 )
 from lcm.model.reservation import Reservation, ReservationSpec
 from lcm.model.resource import Condition, Metadata, Truth
-from lcm.model.session import LabletSession, LabletSessionSpec, Seat, SessionPhase, holds
+from lcm.model.session import LabletSession, LabletSessionSpec, Seat, holds
 from lcm.model.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
 from lcm.placement.terms import Terms, asap_claim, need_of
 from lcm.store.base import Store, everything
@@ -46,8 +46,7 @@ from lcm.system import new_id
 
 TERMS = Terms()
 QUARTER = timedelta(minutes=15)
-ROOM = declared_capacity(spec())
-assert ROOM is not None
+ROOM = declared_capacity(spec()) or Amount()
 LABS = {
     "small:1.0.0": (2.0, 8.0, 3, 4),
     "middle:1.0.0": (6.0, 20.0, 12, 10),
@@ -111,7 +110,9 @@ class Books:
             place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
             self.hold(session.metadata.name, place, claim)
         if status.worker_id is not None:
-            self._open_ports(session.metadata.name, status.worker_id, frozenset((status.allocated_ports or {}).values()))
+            self._open_ports(
+                session.metadata.name, status.worker_id, frozenset((status.allocated_ports or {}).values())
+            )
 
     def hold(self, name: str, place: str, claim: Claim) -> None:
         others = self.claims.setdefault(place, {})
@@ -155,6 +156,7 @@ class Market:
         self.live: dict[str, LabletSession] = {}
         self.done: Counter[str] = Counter()
         self.numbers = 0
+        self.groups: list[tuple[str, int]] = []
 
     def _core(self) -> ControlPlane:
         return ControlPlane(self.store, clock=self.clock, terms=TERMS, chance=self.chance.random, ids=new_id)
@@ -183,6 +185,8 @@ class Market:
             (self.extend, 12),
             (self.cancel, 20),
             (self.move, 5),
+            (self.reserve, 2),
+            (self.come_in_a_group, 4),
         )
         names, weights = [deed for deed, _ in deeds], [weight for _, weight in deeds]
         while self.done.total() < operations:
@@ -195,6 +199,36 @@ class Market:
         start = _quarter(self.clock.now()) + self.chance.randrange(3, 200) * QUARTER
         end = start + self.chance.choice((2, 4, 8, 12)) * QUARTER
         await self._make(LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end), "booked")
+
+    async def reserve(self) -> None:
+        """Book for a group, all or none."""
+        self.numbers += 1
+        start = _quarter(self.clock.now()) + self.chance.randrange(3, 200) * QUARTER
+        wanted = ReservationSpec(
+            definition=self._lab(),
+            timeslot_start=start,
+            timeslot_end=start + 4 * QUARTER,
+            count=self.chance.choice((2, 3)),
+        )
+        name = f"{self.prefix}r{self.numbers}"
+        try:
+            made = await self.otto.create(Reservation(metadata=Metadata(name=name), spec=wanted))
+        except NoRoom:
+            self.done["group refused"] += 1
+            return
+        self.done["group booked"] += 1
+        for one in made.status.held:
+            assert one.seat is not None
+            self.books.hold(f"{name}#{one.number}", f"{one.seat.pool}/{one.seat.number}", one.claim)
+            self.groups.append((name, one.number))
+
+    async def come_in_a_group(self) -> None:
+        """Let a session take over one of a group's claims."""
+        if self.groups:
+            name, number = self.groups.pop(self.chance.randrange(len(self.groups)))
+            session = await self.by(SCHEDULER).fulfil(Ref(Reservation, name), number)
+            self.books.strike(f"{name}#{number}")
+            self._know(session, "taken over")
 
     async def want_now(self) -> None:
         """Ask for a session without a slot, and put it on any worker, seated or not."""
@@ -247,6 +281,8 @@ class Market:
         """Let a quarter of an hour go by: whose time has come gets its worker, as promised; whose time is over goes."""
         await asyncio.sleep(QUARTER.total_seconds())
         now = self.clock.now()
+        while self.groups:
+            await self.come_in_a_group()
         for session in list(self.live.values()):
             if session.status.claim is not None and session.status.claim.end <= now:
                 await self._drop(session.metadata.name, "ended")
@@ -306,15 +342,14 @@ async def furnish(store: Store, at: datetime) -> None:
         metadata=Metadata(name="metal", uid="uid-metal"), spec=WorkerTemplateSpec(worker=spec(), name_prefix="w")
     )
     row = pool(TRACK, TRACK, seated, max_workers=SEATS, policy=ScalingPolicy.SCHEDULED)
-    for resource in (metal, row, *seated, *extras, *map(definition, LABS)):
-        await store.commit(*creation(resource))
+    every = (metal, row, *seated, *extras, *map(definition, LABS))
+    for resource in every:
+        await store.commit(*creation(resource))  # type: ignore[arg-type]  # each is of a kind that is stored
 
 
 async def audited(store: Store) -> tuple[int, int]:
     """Read all sessions from a store and add them up; give how many places are over-committed and ports shared."""
     page = await everything(store, "lablet-sessions/")
-    from lcm.control.records import opened  # noqa: PLC0415 - only here
-
     sessions = [opened(entry, LabletSession) for entry in page.entries]
     claims: dict[str, list[Claim]] = {}
     ports: dict[str, list[int]] = {}

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from lcm.config import Settings
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Ref
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.worker.controller import WorkerController
 from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
 from lcm.model.machine import POOL_CONTROLLER, WORKER_CONTROLLER
 from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, PoolPhase, WorkerTemplate, WorkerTemplateSpec
@@ -34,6 +35,7 @@ PER_WORKER = 12
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 UP = (
+    WorkerPhase.PROVISIONING_EC2,
     WorkerPhase.EC2_READY,
     WorkerPhase.STARTING,
     WorkerPhase.READY_UNLICENSED,
@@ -58,6 +60,9 @@ class Pools(Fleet):
             sealer=given_keys(),
             terms=self.terms,
         )
+
+    def controller(self, **parts: Any) -> WorkerController:
+        return replace(super().controller(**parts), plane=self.plane(WORKER_CONTROLLER))
 
     def pool_controller(self, holder: str = "pools") -> PoolController:
         return PoolController(
@@ -133,17 +138,18 @@ class Pools(Fleet):
     async def comes_up(self, name: str) -> LabWorker:
         """Take a worker to where it accepts labs, as its controller would, with no machine behind it."""
         worker = await self.worker(name)
-        way = UP if worker.status.phase is WorkerPhase.PENDING else UP[1:]
+        way = UP if worker.status.phase is WorkerPhase.PENDING else UP[2:]
         for phase in way:
             worker = await self.stepped(worker, phase)
         return worker
 
     async def stepped(self, worker: LabWorker, phase: WorkerPhase, **fields: Any) -> LabWorker:
         """Take a worker one step further, with what that needs."""
+        machine = "" if phase is WorkerPhase.PROVISIONING_EC2 else "i-1"
         status = msgspec.structs.replace(
             worker.status,
             phase=phase,
-            ec2=msgspec.structs.replace(worker.status.ec2, instance_id="i-1", launch_attempt=1),
+            ec2=msgspec.structs.replace(worker.status.ec2, client_token="t", instance_id=machine, launch_attempt=1),
             cml=msgspec.structs.replace(
                 worker.status.cml, api_url="https://cml", version="2.9.0", ready=True, licensed=phase in _LICENSED
             ),

@@ -218,7 +218,7 @@ def booting(name: str = "w1", *, since: datetime = given.MONDAY, **fields: objec
     """Give a metal worker whose machine was started at a moment."""
     story = tuple(msgspec.structs.replace(line, at=since) for line in given.history("PENDING", "STARTING"))
     up = {"phase": WorkerPhase.STARTING, "history": story, "conditions": (), "capacity": None}
-    made = serving(name, since=since, **up | fields)  # type: ignore[arg-type]  # fields of a worker
+    made = serving(name, since=since, **up | fields)
     cml = {"license_token": "env:CML_LICENSE_TOKEN"}
     return given.changed(made, {"status": {"cml": {"licensed": False}}, "spec": {"cml": cml}})
 

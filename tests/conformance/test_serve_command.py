@@ -55,8 +55,8 @@ def test_a_backup_is_restored_only_when_no_process_runs(tmp_path: Path, engine: 
 
 
 def test_a_part_that_is_not_built_and_one_that_never_will_be_are_told(tmp_path: Path) -> None:
-    refused = lcm(tmp_path, "serve", "scheduler", "--data", tmp_path / "data", CONTROL_PLANE_API_KEY=KEY)
-    assert (refused.returncode, "this version has no scheduler" in refused.stderr) == (5, True)
+    refused = lcm(tmp_path, "serve", "lablet-controller", "--data", tmp_path / "data", CONTROL_PLANE_API_KEY=KEY)
+    assert (refused.returncode, "this version has no lablet-controller" in refused.stderr) == (5, True)
     refused = lcm(tmp_path, "serve", "everything")
     assert (refused.returncode, "everything" in refused.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""A pool controller that dies or sleeps anywhere leaves, with its successor, one worker for each seat that needs one."""
+"""A pool controller that dies or sleeps anywhere leaves, with its successor, one worker for each seat in need."""
 
 import asyncio
 from collections import Counter

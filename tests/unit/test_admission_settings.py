@@ -46,7 +46,8 @@ async def test_the_same_file_changes_nothing_when_the_settings_are_others() -> N
 async def test_what_is_new_gets_what_the_settings_say_now_and_so_does_what_is_taken_back() -> None:
     _, core = await resettled()
     plane = core.acting(ROOT)
-    await plane.apply([{**FILES[2], "metadata": {"name": "later"}}])
+    spec = FILES[2]["spec"] | {"lab_track": "later"}
+    await plane.apply([{**FILES[2], "metadata": {"name": "later"}, "spec": spec}])
     later = await plane.get(Ref(LabWorkerPool, "later"))
     assert later is not None
     assert (later.spec.min_workers, later.spec.max_workers) == (3, 4)

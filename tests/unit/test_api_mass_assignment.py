@@ -7,9 +7,10 @@ import pytest
 
 import filled
 from apis import OWNED, Desk, document, name_of, opened, path, stock
+from lcm.control.plane import Ref
+from lcm.control.records import find, removal
 from lcm.model.kinds import KINDS
 from lcm.model.resource import Metadata
-from lcm.store.base import Delete
 
 THEIRS = {"name", "namespace", "labels", "annotations"}
 WRITER = {kind: "ada" if kind in OWNED else "root" for kind in KINDS}
@@ -92,7 +93,9 @@ async def test_an_old_object_keeps_what_is_not_its_writers_whatever_was_sent(kin
 
 async def remove(desk: Desk, kind: str) -> None:
     """Take the object out of the store, whatever refers to it."""
-    await desk.store.commit(Delete(KINDS[kind].key("default", name_of(kind))))
+    record = await find(desk.store, Ref(KINDS[kind].struct, name_of(kind)))
+    assert record is not None
+    await desk.store.commit(*removal(record))
 
 
 async def write(desk: Desk, kind: str, verb: str, sent: dict[str, Any]) -> dict[str, Any] | None:

@@ -135,7 +135,8 @@ async def test_a_record_is_in_the_commit_that_it_tells_of() -> None:
         made = await stage[ROOT].create(given.template())
         changed = await anext(watch)
     assert changed.revision == made.metadata.resource_version
-    assert [change.key.partition("/")[0] for change in changed.changes] == ["worker-templates", "uids", "audit"]
+    keys = [change.key.partition("/")[0] for change in changed.changes]
+    assert keys == ["worker-templates", "uids", "guards", "audit"]
     assert (await records(stage))[0].revision == changed.revision
 
 

@@ -134,6 +134,13 @@ SITUATIONS = [
         "ccna/1: it has no worker, and with the policy NONE",
         "SCHEDULED or HYBRID",
     ),
+    Situation(
+        "a machine that nobody knows",
+        (given.changed(TEMPLATE, {"spec": {"worker": {"aws": {"instance_type": "x1.odd"}}}}), pool()),
+        "unknown_size",
+        "what a worker of pool default/ccna holds",
+        "an instance type that is known",
+    ),
     Situation("nothing is there", (), "no_pool", "neither a pool nor a worker", "make a LabWorkerPool"),
 ]
 

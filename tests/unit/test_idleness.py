@@ -11,6 +11,7 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
+from desks import CountingStore
 from estates import beside
 from lcm.control.guards import pool_guard
 from lcm.control.idleness import Judgement
@@ -219,6 +220,11 @@ async def test_only_our_own_processes_judge(caller: Caller) -> None:
 class Seated(Site):
     """The worker fills the third seat of a pool, whose bookings are known."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = CountingStore()
+        self.stage = Stage(clock=self.clock, store=self.store)
+
     async def open(self, **fields: Any) -> "Seated":
         await super().open()
         self.core = ControlPlane(self.stage.store, clock=self.clock, terms=Terms())
@@ -286,9 +292,12 @@ async def test_what_is_booked_on_other_seats_or_later_keeps_nobody_up() -> None:
 async def test_what_is_booked_while_a_worker_is_judged_counts() -> None:
     async with (await Seated().open()).known() as site:
         await site.judge("08:25")
-        await asyncio.gather(site.judge("08:30"), *(site.book(f"s{n}", "09:00", "11:00") for n in range(3)))
-        found = await site.judge("08:30")
+        site.clock.moment = given.moment("08:30")
+        await site.measure()
+        site.store.before_next = lambda: site.book("s1", "09:00", "11:00")
+        found = await site.core.acting(BY).detect_idle(W1)
         assert (found.idle, pool_signal(found)[0]) == (False, "True")
+        assert (await site.worker()).status.idle == found
 
 
 async def test_a_reservation_keeps_the_worker_of_its_seat_up() -> None:

@@ -276,7 +276,6 @@ def test_a_new_worker_is_made_as_the_template_says() -> None:
     assert made.metadata.annotations == {"note": "metal"}
     assert made.metadata.owner == OWNER
     assert (made.spec.lab_track, made.spec.wanted_state) == ("ccna", "running")
-    assert not made.spec.idle.enabled
     long = described(View(pool(), given.template(name_prefix="x" * 47 + "-" + "y" * 15), NOW, Terms()), 1000, ())
     assert long.metadata.name == "x" * 47 + "-1000"
 

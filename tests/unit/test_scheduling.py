@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -9,15 +10,17 @@ import pytest
 
 import given
 from backstage import NOW, OTTO, service
+from estates import beside
 from halls import HOUR, NEED, PORTS, ROOM, Hall, assignment, booked, claim, filled, hall, lab, on, waiting, worker
 from lcm.control.companions import Fleet
 from lcm.control.guards import pool_guard, worker_guard
+from lcm.control.local import ControlPlane
 from lcm.control.plane import Extend, Ref, ref_of
 from lcm.model.capacity import DIMENSIONS
 from lcm.model.decision import SchedulingDecision
 from lcm.model.errors import Conflict, Forbidden, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.licence import token_id
-from lcm.model.machine import LABLET_CONTROLLER
+from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.placing import Assignment, PortWish
 from lcm.model.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
 from lcm.model.resource import Truth, condition
@@ -25,6 +28,7 @@ from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhas
 from lcm.model.topology_ports import OPEN_PORTS
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.rules import ROOM as FILTERS
+from lcm.placement.terms import Terms
 
 _P = SessionPhase
 POOL: Ref[LabWorkerPool] = Ref(LabWorkerPool, "ccna")
@@ -154,7 +158,7 @@ async def test_a_seat_takes_what_fits_its_worker_and_no_more() -> None:
 
 async def test_what_was_promised_is_scheduled_and_bound_whatever_the_pool_allows_by_now() -> None:
     async with hall() as it:
-        await pooled(it, w1 := worker(), policy=ScalingPolicy.NONE, budget=Budget(hourly_usd=given.Decimal(0)))
+        await pooled(it, w1 := worker(), policy=ScalingPolicy.NONE, budget=Budget(hourly_usd=Decimal(0)))
         session = await it.put(booked("s1"))
         made = await it.place(session, seat=1)
         assert (made.status.phase, made.status.worker_id) == (_P.SCHEDULED, None)
@@ -199,7 +203,7 @@ async def test_who_waits_keeps_a_seat_until_it_is_given_up() -> None:
     [
         ({"policy": ScalingPolicy.CAPACITY_BASED}, "no_worker"),
         ({"allowed_hours": AllowedHours(start_hour=8, end_hour=9)}, "hours"),
-        ({"budget": Budget(hourly_usd=given.Decimal("0.01"))}, "hourly_budget"),
+        ({"budget": Budget(hourly_usd=Decimal("0.01"))}, "hourly_budget"),
         ({"max_workers": 1}, "no_pool"),
         ({}, "too_soon"),
         ({"deletion_timestamp": NOW}, "no_pool"),
@@ -207,7 +211,7 @@ async def test_who_waits_keeps_a_seat_until_it_is_given_up() -> None:
 )
 async def test_who_waits_opens_no_seat_against_the_rules(pool: dict[str, object], why: str) -> None:
     async with hall() as it:
-        await it.put(given.template(price_per_hour_usd=given.Decimal(4)))
+        await it.put(given.template(price_per_hour_usd=Decimal(4)))
         await it.put(filled(**pool))
         session, start = await it.put(waiting("s1")), NOW + timedelta(minutes=25 if why != "too_soon" else 10)
         deed = it.scheduler().schedule(session, assignment(start, start + HOUR, seat=2))
@@ -281,6 +285,24 @@ async def test_of_two_planes_one_gets_the_last_room_of_a_seat() -> None:
         sessions = [await it.put(waiting(f"s{number}")) for number in range(2)]
         made = await outcomes(*(it.place(one, seat=1, plane=plane) for plane, one in enumerate(sessions)))
         assert len(made) == 1
+
+
+async def test_a_plane_that_is_behind_does_not_decide_by_what_it_knows() -> None:
+    async with hall() as it:
+        w1 = await it.put(worker(capacity=NEED))
+        sessions = [await it.put(waiting(f"s{number}")) for number in range(2)]
+        behind = ControlPlane(it.store, clock=it.clock, terms=Terms())
+        assert behind.desk is not None
+        calendar = behind.desk.calendar
+        async with beside(calendar.run()):
+            await calendar.ready()
+        await it.place(sessions[0], worker=w1)
+        late = behind.acting(service(SCHEDULER)).schedule(sessions[1], assignment(worker=w1))
+        task = asyncio.create_task(late)
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        async with beside(calendar.run()):
+            assert (await refused(task)).why == "cpu"
 
 
 async def test_lesson_19_ten_decisions_by_one_view_take_only_what_a_worker_has() -> None:

@@ -1,6 +1,5 @@
 """Claims that change their seats before anybody is on them."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -56,10 +55,10 @@ async def test_claims_change_their_seats_all_in_one_commit() -> None:
         ]
         await it.follower().reseat(POOL, changes)
         assert await seats(it, first, second, many) == [2, 3, 1]
-        after = [await it.read(first), await it.read(second), await it.read(many)]
+        after: list[LabletSession | Reservation] = [await it.read(first), await it.read(second), await it.read(many)]
         assert len({one.metadata.resource_version for one in after}) == 1
         await it.follower().reseat(POOL, changes)
-        assert [await it.read(one) for one in (first, second, many)] == after
+        assert [await it.read(first), await it.read(second), await it.read(many)] == after
 
 
 async def test_several_claims_of_a_reservation_move_together() -> None:
@@ -99,7 +98,7 @@ async def test_a_claim_that_has_a_worker_or_has_begun_stays() -> None:
         await it.put(booked("bound", seat=1, phase=SessionPhase.SCHEDULED, worker_id="uid-w1", allocated_ports={}))
         await it.put(booked("begun", seat=2, start=NOW))
         await it.put(reserved(3, span=claim(NOW - HOUR, NOW + HOUR)))
-        moves: Sequence[SeatChange] = (
+        moves = (
             SeatChange(booking="bound", after=3),
             SeatChange(booking="begun", after=3),
             SeatChange(booking="r1", number=1, after=1),

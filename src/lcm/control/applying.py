@@ -62,10 +62,10 @@ class Known:
     """What names may mean: what the store holds, and what was admitted just now."""
 
     ledger: Ledger
+    marks: dict[str, str]
+    """What only one object may have, and where that is."""
     read: dict[Sought, Sequence[Target]] = field(default_factory=dict)
     fresh: dict[tuple[type, str, str], dict[str, Target]] = field(default_factory=lambda: defaultdict(dict))
-    marks: dict[str, str] = field(default_factory=dict)
-    """What only one object may have, and which of those that were admitted just now has it."""
 
     def add(self, resource: Resource) -> None:
         """Let a name mean an object that is about to be written; Invalid if another one has what it must have."""
@@ -154,7 +154,7 @@ class Application:
 
         That one refers to what is `lost`, documents that cannot be read, is not held against it.
         """
-        known, items, breath = Known(self.ledger), list[Item](), Breath()
+        known, items, breath = Known(self.ledger, await self._marks(resources)), list[Item](), Breath()
         for place, resource in sorted(resources, key=_rank):
             await breath.take()
             if verdicts.enough:
@@ -214,15 +214,23 @@ class Application:
 
     async def _entries(self, documents: Iterable[object]) -> dict[str, Entry]:
         """Read what is stored of the objects that documents are about."""
+        return await self._read(ref.key for ref in filter(None, map(_named, documents)))
+
+    async def _marks(self, resources: Iterable[tuple[int, Resource]]) -> dict[str, str]:
+        """Read who has what only one object may have, of what these must have."""
+        wanted = (mark for _, one in resources if (mark := mark_of(one)) is not None)
+        return {key: entry.value.decode() for key, entry in (await self._read(wanted)).items()}
+
+    async def _read(self, keys: Iterable[str]) -> dict[str, Entry]:
         groups: dict[str, list[str]] = defaultdict(list)
-        for ref in filter(None, map(_named, documents)):
-            groups[ref.known.key(ref.namespace, "")].append(ref.key)
+        for key in keys:
+            groups[key.rpartition("/")[0]].append(key)
         entries: list[Entry | None] = []
-        for prefix, keys in groups.items():
-            if len(keys) > _FEW:
-                entries += (await everything(self.ledger.store, prefix)).entries
+        for folder, within in groups.items():
+            if len(within) > _FEW:
+                entries += (await everything(self.ledger.store, f"{folder}/")).entries
             else:
-                entries += [await self.ledger.store.get(key) for key in keys]
+                entries += [await self.ledger.store.get(key) for key in within]
         return {entry.key: entry for entry in entries if entry is not None}
 
     async def _write(self, items: Sequence[Item], done: dict[int, Applied], documents: Sequence[Document]) -> None:

@@ -82,7 +82,7 @@ class Calendar:
     def foreseeing(self, planned: Iterable[Resource]) -> "Calendar":
         """Give the calendar of a moment, at which some objects are as they are planned to be; the claims are shared."""
         made = copy(self)
-        made._planned = {ref_of(one): one for one in planned}  # noqa: SLF001 - one of us
+        made._planned = {**self._planned, **{ref_of(one): one for one in planned}}  # noqa: SLF001 - one of us
         made._seats = {}  # noqa: SLF001 - made of other pools
         return made
 

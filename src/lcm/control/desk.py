@@ -16,14 +16,15 @@ from decimal import Decimal
 from typing import Final
 
 from lcm.control.billing import read_costs
-from lcm.control.bookings import Booking, Bookings, Footing, Found, claims_of, named, no_room, request_of, seated
+from lcm.control.bookings import Booking, Bookings, Footing, Found, named, seated
 from lcm.control.calendar import Calendar, PoolRef
 from lcm.control.guards import Guards, known_pools, pool_guard, read_guards, token_guard
 from lcm.control.plane import Ref, ref_of
 from lcm.control.records import key_of
 from lcm.control.scheduling_ground import prolonged
+from lcm.control.sitting import Offer, Public, Sitting, public_of
+from lcm.control.verdicts import Breath
 from lcm.model.billing import total
-from lcm.model.capacity import Claim
 from lcm.model.clock import Clock
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import NoRoom
@@ -34,20 +35,17 @@ from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import HOSTING
 from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, extend, promise, promise_all
 from lcm.placement.promise import Refused as Refusal
+from lcm.placement.promise import extend
 from lcm.placement.request import Held, Place
 from lcm.placement.roster import Row, seat_place, session_holder, template_room
-from lcm.placement.rules import REMEDIES, static_rejection
-from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
 
 Spent = Mapping[PoolRef, Decimal]
 """What each pool's workers have cost this month."""
+_FEW: Final = 16
+"""So many bookings are chosen seats for at once; while there are more, others get their turn."""
 _LONGEST_PAUSE: Final = timedelta(milliseconds=50)
-_TRIAL: Final = "booked in the same commit, number {}"
-_NO_POOL: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
-_NO_SIZE: Final = "give the template an instance type that is known, or wait until one of its workers has reported"
 
 
 class Desk:
@@ -95,15 +93,14 @@ class Desk:
             return Bookings(bookings, [None] * len(bookings))
         await self._caught_up(bookings)
         guards, spent = await self._known(bookings)
-        # Nothing is awaited from here on: what is held on trial would be lost if the seats were made anew meanwhile.
-        now, found, trials = self._clock.now(), list[Found | None](), _Trials()
-        try:
+        now, found, several = self._clock.now(), list[Found | None](), len(bookings) > _FEW
+        with self._sitting(bookings, now, spent, apart=several) as sitting:
+            breath = Breath()
             for place, (booking, definition) in enumerate(zip(bookings, definitions, strict=True)):
                 with named(names[place] if names else ""):
-                    found.append(self._find(booking, definition, now, spent) if timed(booking) else None)
-                trials.hold(self.calendar, found[-1])
-        finally:
-            trials.release()
+                    found.append(sitting.seat(booking, definition) if timed(booking) else None)
+                if several:
+                    await breath.take()
         made = [seated(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
         return Bookings(made, [self._footing(its.row, guards) if its else None for its in found])
 
@@ -133,12 +130,13 @@ class Desk:
         """Choose seats without promising them; NoRoom with the reason."""
         await self._caught_up([booking])
         _, spent = await self._known([booking])
-        return self._find(booking, definition, self._clock.now(), spent)
+        with self._sitting([booking], self._clock.now(), spent) as sitting:
+            return sitting.seat(booking, definition)
 
     async def _caught_up(self, bookings: Iterable[Resource]) -> None:
         """Wait until the calendar knows the pools as they are."""
         await self.calendar.ready()
-        for namespace in {one.metadata.namespace for one in bookings if timed(one)}:
+        for namespace in dict.fromkeys(namespace for namespace, _ in _publics(bookings)):
             await self.calendar.until(await known_pools(self._store, namespace))
 
     async def _known(self, bookings: Sequence[Resource]) -> tuple[Guards, Spent]:
@@ -157,38 +155,17 @@ class Desk:
         used = {key: seen[key] for key in self._keys([row])}
         return Footing(used, {key_of(row.pool): row.pool.metadata.resource_version})
 
-    def _find(self, booking: Resource, definition: Resource | None, now: datetime, spent: Spent) -> Found:
-        assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
-        assert isinstance(definition, LabletDefinition), "a booking comes with its definition"
-        claims = claims_of(booking, definition, self.calendar.terms)
-        refusals = list[NoRoom]()
-        for row in self._rows(booking):
-            try:
-                rules = self.calendar.rules(row, now, spent=spent[ref_of(row.pool)])
-                return self._ask(row, booking, definition, claims, rules)
-            except NoRoom as error:
-                refusals.append(error)
-        if refusals:
-            raise refusals[-1]
-        track = booking.spec.lab_track
-        named = f"the track {track!r}" if track else "sessions without a track"
-        raise NoRoom(f"no pool in namespace {booking.metadata.namespace} serves {named}; {_NO_POOL}", why="no_pool")
-
-    def _ask(
-        self, row: Row, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim], rules: Rules
-    ) -> Found:
-        seats, terms = self.calendar.seats(row), self.calendar.terms
-        if seats is None:
-            raise NoRoom(f"it is not known what a worker of pool {row.name} holds; {_NO_SIZE}", why="unknown_size")
-        place = offered(row)
-        asked = static_rejection(place, request_of(booking, definition, claims[0], terms)) if place else None
-        if asked is not None:
-            name, reason = asked
-            raise NoRoom(f"pool {row.name}: {reason}; {REMEDIES[name]}", why=name)
-        answer = _answer(seats, claims, rules)
-        if isinstance(answer, Refusal):
-            raise no_room(answer, claims[0], terms, row)
-        return Found(row, claims, answer.seats)
+    def _sitting(self, bookings: Iterable[Resource], now: datetime, spent: Spent, *, apart: bool = False) -> Sitting:
+        """Begin to choose seats; who takes a while, on seats `apart`, where nobody sees what is held on trial."""
+        calendar = self.calendar.foreseeing(()) if apart else self.calendar
+        offers = {
+            one: [
+                Offer(row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), offered(row))
+                for row in self._rows(one)
+            ]
+            for one in _publics(bookings)
+        }
+        return Sitting(offers, calendar.terms)
 
     async def rules(self, row: Row, now: datetime) -> Rules:
         """Say by what a pool promises at a moment, with what it has cost this month."""
@@ -204,13 +181,11 @@ class Desk:
 
     def _rows_of(self, bookings: Iterable[Resource]) -> Sequence[Row]:
         """Give every pool that may promise any of several bookings."""
-        rows = {ref_of(row.pool): row for one in bookings if timed(one) for row in self._rows(one)}
+        rows = {ref_of(row.pool): row for public in _publics(bookings) for row in self._rows(public)}
         return list(rows.values())
 
-    def _rows(self, booking: Resource) -> Sequence[Row]:
-        assert isinstance(booking, LabletSession | Reservation)
-        found = self.calendar.rows(booking.metadata.namespace, booking.spec.lab_track)
-        return [row for row in found if row.pool.metadata.deletion_timestamp is None]
+    def _rows(self, public: Public) -> Sequence[Row]:
+        return [row for row in self.calendar.rows(*public) if row.pool.metadata.deletion_timestamp is None]
 
     def _keys(self, rows: Iterable[Row]) -> Sequence[str]:
         keys: dict[str, None] = {}
@@ -222,25 +197,9 @@ class Desk:
         return list(keys)
 
 
-class _Trials:
-    """Claims that are held while others of the same commit are being chosen seats for."""
-
-    def __init__(self) -> None:
-        self._held: list[tuple[Seats, int, str]] = []
-
-    def hold(self, calendar: Calendar, found: Found | None) -> None:
-        if found is None:
-            return
-        seats = calendar.seats(found.row)
-        assert seats is not None, "what was found was found there"
-        for claim, number in zip(found.claims, found.seats, strict=True):
-            name = _TRIAL.format(len(self._held))
-            seats.hold(number, Held(name, claim))
-            self._held.append((seats, number, name))
-
-    def release(self) -> None:
-        for seats, number, name in self._held:
-            seats.release(number, name)
+def _publics(bookings: Iterable[Resource]) -> Sequence[Public]:
+    """Say, each once and in their order, which pools bookings ask."""
+    return list(dict.fromkeys(public_of(one) for one in bookings if timed(one)))
 
 
 def timed(resource: Resource) -> bool:
@@ -258,7 +217,3 @@ def offered(row: Row) -> Place | None:
     place = seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC))
     seen = [one.status.cml.version for one in row.workers.values() if one.status.phase in HOSTING]
     return replace(place, version=seen[0]) if seen else place
-
-
-def _answer(seats: Seats, claims: Sequence[Claim], rules: Rules) -> Promised | Refusal:
-    return promise(seats, claims[0], rules=rules) if len(claims) == 1 else promise_all(seats, claims, rules=rules)

@@ -47,7 +47,10 @@ class Drafts:
     sealing: Sealing = UNSEALED
 
     async def new(self, resource: R, *, found: Found | None = None) -> Draft[R]:
-        """Admit a new object; `found` gives what its names may mean, else the store does."""
+        """Admit a new object; `found` gives what its names may mean, else the store does.
+
+        Whoever gives that has seen to it as well that the object is the only one of its kind where it must be.
+        """
         resource = self.sealing.kept(None, resource)
         wanted = sought(resource)
         target = held(resource, wanted, await self._among(wanted, found))
@@ -59,7 +62,8 @@ class Drafts:
             uid=self.ids(),
             target=target,
         )
-        await refuse_taken(self.ledger.store, made)
+        if found is None:
+            await refuse_taken(self.ledger.store, made)
         return Draft(Edit(None, made), target)
 
     async def changed(self, record: Record[R], wanted: R, *, found: Found | None = None) -> Draft[R] | None:

@@ -1,5 +1,6 @@
 """Every worker and seat that a session could go to, and what each says to it. Used by `explaining`."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from lcm.placement.terms import Terms, asap_claim, request_for, slot_claim, usua
 
 FOREIGN: Final = "foreign_labs"
 _END_THEM: Final = "end the labs on it that no session made, or add a worker"
+_AT_ONCE: Final = 20
 _ROOM: Final = frozenset(ROOM.values())
 
 
@@ -88,6 +90,8 @@ class Survey:
     """Why a seat is not opened, in a word and in a sentence."""
     foreign: dict[str, Amount] = field(default_factory=dict)
     """What a worker would hold if there were no labs on it that no session made."""
+    unsized: list[str] = field(default_factory=list)
+    """Pools of which it is not known what a seat holds."""
     left_off: int = 0
     """Seats that are alike and of which one is there already."""
 
@@ -150,11 +154,11 @@ async def survey(desk: Desk, asked: Asked) -> Survey:
     ruled = [(row, await desk.rules(row, asked.now)) for row in calendar.rows(namespace)]
     looking = _Surveyor(calendar, asked)
     for row, rules in ruled:
-        looking.at_pool(row, rules)
+        await looking.at_pool(row, rules)
     pooled = {seat.worker_id for pool in calendar.all(LabWorkerPool) for seat in pool.status.seats}
     for worker in calendar.all(LabWorker):
         if worker.metadata.uid not in pooled and worker.metadata.namespace == namespace:
-            looking.at_worker(worker)
+            await looking.at_worker(worker)
     return looking.found
 
 
@@ -177,52 +181,60 @@ class _Surveyor:
         self._calendar = calendar
         self._asked = asked
 
-    def at_pool(self, row: Row, rules: Rules) -> None:
+    async def at_pool(self, row: Row, rules: Rules) -> None:
         """Add a pool's workers, and its seats without a worker: of those that are all alike only the first."""
         asked, seats, most = self._asked, self._calendar.seats(row), row.pool.spec.max_workers
         claims, boot = self._claims(row), usual_boot(row.pool, asked.terms)
         opened = set[int]()
         for number, worker in row.workers.items():
             if usable_from(worker, asked.now, boot) is None:
-                self.at_worker(worker, row.pool)
+                await self.at_worker(worker, row.pool)
                 continue
             room = seats[number].capacity if seats is not None and number <= len(seats) else None
             place = worker_place(worker, asked.now, boot=boot, room=room)
-            self.found.put(_within(place, number, most), self._beside(worker, claims[number]), row.pool.metadata.name)
+            await self._put(_within(place, number, most), self._beside(worker, claims[number]), row.pool)
             self._note_foreign(worker, template_room(row))
             opened.add(number)
         if seats is not None:
-            self._at_seats(row, seats, rules, claims, opened)
+            await self._at_seats(row, seats, rules, claims, opened)
+        else:
+            self.found.unsized.append(row.name)
 
-    def at_worker(self, worker: LabWorker, pool: LabWorkerPool | None = None) -> None:
+    async def at_worker(self, worker: LabWorker, pool: LabWorkerPool | None = None) -> None:
         """Add a worker that fills no seat now; what it will hold is taken from its spec until it has said so."""
         room = None if room_of(worker) else declared_capacity(worker.spec)
         place = worker_place(worker, self._asked.now, boot=usual_boot(pool, self._asked.terms), room=room)
-        self.found.put(place, self._beside(worker, []), pool.metadata.name if pool else "")
+        await self._put(place, self._beside(worker, []), pool)
         self._note_foreign(worker, None)
 
-    def _at_seats(
+    async def _at_seats(
         self, row: Row, seats: Seats, rules: Rules, claims: Mapping[int, list[Held]], opened: Collection[int]
     ) -> None:
         fresh = False
         for number in range(1, min(row.pool.spec.max_workers, len(seats)) + 1):
             plain = number not in row.workers and not seats[number].held and number > seats.standing
             if number not in opened and not (plain and fresh):
-                self._at_seat(row, seats, number, rules, claims[number])
+                await self._at_seat(row, seats, number, rules, claims[number])
             elif number not in opened:
                 self.found.left_off += 1
             fresh = fresh or plain
 
-    def _at_seat(self, row: Row, seats: Seats, number: int, rules: Rules, claims: Sequence[Held]) -> None:
+    async def _at_seat(self, row: Row, seats: Seats, number: int, rules: Rules, claims: Sequence[Held]) -> None:
         asked, alike = self._asked, offered(row)
         usable = asked.now + usual_boot(row.pool, asked.terms)
         leaving = row.pool.metadata.deletion_timestamp is not None
         why = None if leaving else _barred(seats, number, asked.claim(usable), rules)
         closed = DRAINING if leaving else why[1] if why else ""
         place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
-        self.found.put(replace(place, version=alike.version if alike else ""), claims, row.pool.metadata.name)
+        await self._put(replace(place, version=alike.version if alike else ""), claims, row.pool)
         if why is not None:
             self.found.barred[place.id] = why
+
+    async def _put(self, place: Place, claims: Sequence[Held], pool: LabWorkerPool | None) -> None:
+        """Add a place; others get their turn meanwhile, for a large fleet takes a second."""
+        self.found.put(place, claims, pool.metadata.name if pool else "")
+        if len(self.found.fleet) % _AT_ONCE == 0:
+            await asyncio.sleep(0)
 
     def _claims(self, row: Row) -> Mapping[int, list[Held]]:
         found: dict[int, list[Held]] = defaultdict(list)

@@ -11,6 +11,7 @@ import msgspec
 
 from lcm.control.desk import Desk
 from lcm.control.explaining_places import Asked, Survey, Told, rejections, survey
+from lcm.control.explaining_seats import NO_SIZE
 from lcm.model.placing import MOST_PLACES, Explanation, Slot
 from lcm.model.session import Seat
 from lcm.placement.place import Placement, place
@@ -62,6 +63,8 @@ def _why(found: Survey, placed: Placement, told: Sequence[Told], request: Reques
     """Say what is in the way in a word and in a sentence, and what helps."""
     if _assigned(placed):
         return "", placed.decision.reason, ""
+    if not told and found.unsized:
+        return "unknown_size", f"it is not known what a worker of pool {found.unsized[0]} holds", NO_SIZE
     if not told:
         return "no_pool", "there is neither a pool nor a worker in its namespace", _NO_PLACE
     culprit = _culprit(placed, told, request)

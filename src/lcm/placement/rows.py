@@ -15,6 +15,7 @@ from lcm.model.capacity import DIMENSIONS
 from lcm.placement.lanes import BYTES, LANE, LEVELS, STEP, levels
 
 Row = list[int]
+_Digit = tuple[tuple[int, int], ...]
 Limits = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bytes]
 """Which masks of a row tell who is above a level of CPU, one of memory, and steps of the others; and these levels."""
 
@@ -66,8 +67,15 @@ def _above(base: int) -> list[tuple[int, int, int]]:
     return [*told, (_NOBODY, _NOBODY, _NOBODY)]
 
 
+def _from_top(base: int) -> tuple[_Digit, _Digit]:
+    """For each digit its values in sixteenths, the highest first, with the mask of who has at least that."""
+    highs = tuple((high * _RADIX // 2, base + high - 1) for high in range(_HIGH, 0, -1))
+    return highs, tuple((low // 2, base + _HIGH + low - 1) for low in range(_LOW - 1, 0, -2))
+
+
 _CPU_CHANGES, _MEMORY_CHANGES = _changes(0), _changes(_MEMORY)
 _CPU_ABOVE, _MEMORY_ABOVE = _above(0), _above(_MEMORY)
+_CPU_FROM_TOP, _MEMORY_FROM_TOP = _from_top(0), _from_top(_MEMORY)
 
 
 def new_row() -> Row:
@@ -115,7 +123,9 @@ def above(rows: Iterable[Row], limit: Limits) -> int:
     (cpu_high, cpu_as_high, cpu_low), (memory_high, memory_as_high, memory_low), others, _ = limit
     found = 0
     for row in rows:
-        found |= row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
+        found |= (
+            row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
+        )
         if row[_ANY_SCARCE]:
             for number in others:
                 found |= row[number]
@@ -125,8 +135,8 @@ def above(rows: Iterable[Row], limit: Limits) -> int:
 def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
     while mask:
-        level, fullest = _fullest(row, mask, 0)
-        on_memory, most = _fullest(row, mask, _MEMORY)
+        level, fullest = _fullest(row, mask, *_CPU_FROM_TOP)
+        on_memory, most = _fullest(row, mask, *_MEMORY_FROM_TOP)
         if on_memory == level:
             fullest |= most
         elif on_memory > level:
@@ -135,18 +145,18 @@ def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
         mask ^= fullest
 
 
-def _fullest(row: Row, mask: int, base: int) -> tuple[int, int]:
+def _fullest(row: Row, mask: int, highs: _Digit, lows: _Digit) -> tuple[int, int]:
     level = 0
-    for high in range(_HIGH, 0, -1):
-        found = mask & row[base + high - 1]
+    for high, number in highs:
+        found = mask & row[number]
         if found:
-            level, mask = high * _RADIX, found
+            level, mask = high, found
             break
-    for low in range(_LOW - 1, 0, -2):
-        found = mask & row[base + _HIGH + low - 1]
+    for low, number in lows:
+        found = mask & row[number]
         if found:
-            return level + low >> 1, found
-    return level >> 1, mask
+            return level + low, found
+    return level, mask
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ from lcm.model.capacity import Amount, utilization
 from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.line import TICK, Line
-from lcm.placement.rows import Crowd, Limits, above, fullness
+from lcm.placement.rows import Limits, above, fullness
 from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
@@ -20,6 +20,8 @@ Score = Callable[[Line, Ask], float]
 BIN_PACK: Final = "BinPack"
 _BUSY: Final = 0.8
 _MANY_LABS: Final = 15
+_MANY: Final = 2_000
+"""From so many places on it is cheaper to remember who was too full than to ask again."""
 
 _WEIGHTS: Final = {
     "has capacity": 0.4,
@@ -103,38 +105,45 @@ def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | N
 class _Found:
     """The places of a shelf that may take what is asked."""
 
-    __slots__ = ("_crowd", "_limit", "_rows", "mask", "shelf")
+    __slots__ = ("_limit", "_remembers", "_rows", "mask", "shelf")
 
     def __init__(self, shelf: Shelf, limit: Limits, ask: Ask, region: str | None) -> None:
         self.shelf = shelf
         self._limit = limit
         self._rows = shelf.rows(ask.span)
-        self._crowd = shelf.crowd(ask.start) if ask.begins_between else None
-        taken = above(self._rows, limit)
-        if self._crowd is not None:
-            taken |= self._crowd.above(ask.start, limit)
         mask = shelf.open_to(ask.request)
         if region is not None:
             mask &= shelf.in_region(region)
+        taken = above(self._rows, limit)
+        self._remembers = ask.begins_between and len(shelf.lines) >= _MANY
+        if self._remembers:
+            taken |= shelf.crowded(ask.start, limit)
         self.mask = mask ^ (mask & taken)
 
     def best(self, ask: Ask) -> tuple[Line | None, float, int]:
-        """Find the best to pack into, and say at how many it looked."""
+        """Find the best to pack into among those that had room shortly before as well, else among the others.
+
+        Before its first half hour a claim meets others that no sample shows. Going by score alone would be exact, but
+        in a large fleet hundreds may be too full just then, and a place a little less full is as good.
+        """
         asked, shelf = 0, self.shelf
-        for score, alike in shelf.ranked(self.mask, ask.span, self._rows):
-            for line in shelf.of(alike):
-                asked += 1
-                if ask.fits(line):
-                    return line, score, asked
-                if self._crowd is not None:
-                    self._note(line, ask)
+        free = self.mask ^ (self.mask & above(shelf.rows(range(ask.start // TICK, ask.span.start)), self._limit))
+        for mask in (free, self.mask ^ free):
+            for score, alike in shelf.ranked(mask, ask.span, self._rows):
+                for line in shelf.of(alike):
+                    asked += 1
+                    if ask.fits(line):
+                        return line, score, asked
+                    if self._remembers:
+                        self._note(line, ask)
         return None, 0.0, asked
 
     def _note(self, line: Line, ask: Ask) -> None:
+        """Let the shelf remember a place that is too full before the claim's first half hour."""
         timeline = line.timeline
         place = timeline.obstacle(ask.start, ask.end, ask.packed(line.lanes))
-        if self._crowd and place is not None and timeline.moments[place] < ask.span.start * TICK:
-            self._crowd.note(line.slot, timeline.levels[place], timeline.until(place), self._limit)
+        if place is not None and timeline.moments[place] < ask.span.start * TICK:
+            self.shelf.note(line, ask.start, timeline.levels[place], timeline.until(place), self._limit)
 
 
 def _pack(found: Sequence[_Found], ask: Ask) -> Choice:

@@ -2,10 +2,10 @@
 
 Every place has one bit. A few `|` and `&` of the rows of a claim's half hours leave the places that could take it, and
 then the best of those; whether one really can is asked of its timeline. Before its first half hour a claim meets others
-that no row shows: a place that is too full there is remembered until it no longer is, or it would be asked over and over
-by all that begin at about the same time. A place's bit stands the higher the earlier its
-id sorts, so that ties go to the first id. Places whose other facts are the same too are of one kind: filters are asked
-once per kind, and the answer is remembered as a mask. The fleet keeps the shelves.
+that no row shows: in a large shelf a place that is too full there is remembered until it no longer is, or all that begin
+at about the same time would ask it again. A place's bit stands the higher the earlier its id sorts, so that ties go to
+the first id. Places whose other facts are the same too are of one kind: filters are asked once per kind, and the answer
+is remembered as a mask. The fleet keeps the shelves.
 """
 
 from bisect import bisect_left
@@ -139,13 +139,17 @@ class Shelf:
         get = self._rows.get
         return [get(tick, EMPTY) for tick in span]
 
-    def crowd(self, start: int) -> Crowd:
-        """Give those found too full between the half hours about a moment."""
+    def crowded(self, start: int, limit: Limits) -> int:
+        """Give the places remembered as too full between a moment and the next half hour."""
+        found = self._crowds.get(start // TICK)
+        return found.above(start, limit) if found else 0
+
+    def note(self, line: Line, start: int, used: int, until: int, limit: Limits) -> None:
+        """Remember what a place uses between a moment and the next half hour, for as long as it does."""
         tick = start // TICK
-        found = self._crowds.get(tick)
-        if found is None:
-            found = self._crowds[tick] = Crowd()
-        return found
+        if tick not in self._crowds:
+            self._crowds[tick] = Crowd()
+        self._crowds[tick].note(line.slot, used, until, limit)
 
     def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[float, int]]:
         """Tell places apart by their score for packing a claim of these half hours, the best first."""

@@ -7,7 +7,7 @@ whoever leads next goes on.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -43,6 +43,7 @@ PACE: Final = timedelta(seconds=1)
 FIGURES: Final = timedelta(seconds=15)
 """Figures alone are written down this often: every write of a pool makes those decide anew who book it meanwhile."""
 REFUSED: Final = timedelta(minutes=1)
+_FAILING: Final = frozenset({PoolPhase.INITIALIZING, PoolPhase.FAILED})
 _FIGURES: Final = ("summary", "workers_by_phase", "conditions")
 _log: Final = structlog.get_logger()
 
@@ -67,7 +68,8 @@ class Follower:
         """Look at a pool, decide, do it, report, say when again."""
         pool = self._cache.get(ref)
         if pool is None or pool.status.phase in POOL.final:
-            self._forget(ref)
+            for kept in (self._looked, self._reported, self._timelines):
+                kept.pop(ref, None)
             return DONE
         now, before = self._clock.now(), self._looked.get(ref)
         if before is not None and now < before + PACE:
@@ -150,7 +152,6 @@ class Follower:
     def _status(self, view: View, made: Plan, done: Done, next_: Turn) -> LabWorkerPoolStatus:
         pool, workers = view.pool, _after(view, done)
         seconds, until = measured(view)
-        trouble: dict[str, Any] = {"last_error": done.trouble} if done.trouble else {}
         noticed = pool.status.observed_generation if next_.phase is PoolPhase.FAILED else pool.metadata.generation
         return msgspec.structs.replace(
             pool.status,
@@ -163,7 +164,9 @@ class Follower:
             boots_counted_until=until,
             decisions=decided(view, made, done),
             conditions=conditions(pool, said_of(view, made, done.trouble), view.now),
-            **(trouble | dict(next_.fields)),
+            last_error=next_.error or done.trouble or (pool.status.last_error if next_.phase in _FAILING else ""),
+            scaled_up_at=view.now if next_.scaled == "up" else pool.status.scaled_up_at,
+            scaled_down_at=view.now if next_.scaled == "down" else pool.status.scaled_down_at,
         )
 
     def _trifling(self, ref: PoolRef, view: View, status: LabWorkerPoolStatus) -> bool:
@@ -195,11 +198,6 @@ class Follower:
         ]
         ahead = [one for one in moments if one is not None and one > view.now]
         return at(min(ahead), self._clock.now()) if ahead else DONE
-
-    def _forget(self, ref: PoolRef) -> None:
-        self._looked.pop(ref, None)
-        self._reported.pop(ref, None)
-        self._timelines.pop(ref, None)
 
 
 def _after(view: View, done: Done) -> Sequence[LabWorker]:

@@ -17,7 +17,7 @@ from lcm.controllers.pool.demand import Plan
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, View
 from lcm.model.errors import Conflict, Gone, Refused
 from lcm.model.resource import Metadata, Owner
-from lcm.model.worker import IdlePolicy, LabWorker
+from lcm.model.worker import LabWorker
 
 AT_ONCE: Final = 20
 """Workers that one look makes; the next, which comes at once, makes more."""
@@ -104,9 +104,8 @@ class Hands:
 
 
 def described(view: View, number: int, taken: Collection[str]) -> LabWorker:
-    """Describe the worker of a seat, as its template says. When it rests is for the pool to say, not for the worker."""
+    """Describe the worker of a seat, as its template says."""
     pool, template = view.pool, view.template.spec
-    idle: IdlePolicy = msgspec.structs.replace(template.worker.idle, enabled=False)
     return LabWorker(
         metadata=Metadata(
             name=_free_name(template.name_prefix, number, taken),
@@ -115,7 +114,7 @@ def described(view: View, number: int, taken: Collection[str]) -> LabWorker:
             annotations=template.annotations,
             owner=Owner(kind=pool.kind, name=pool.metadata.name, uid=pool.metadata.uid),
         ),
-        spec=msgspec.structs.replace(template.worker, lab_track=pool.spec.lab_track, wanted_state="running", idle=idle),
+        spec=msgspec.structs.replace(template.worker, lab_track=pool.spec.lab_track, wanted_state="running"),
     )
 
 

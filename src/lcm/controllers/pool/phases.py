@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from lcm.controllers.pool.demand import Plan, in_words
 from lcm.controllers.pool.view import View, is_over
@@ -19,12 +19,17 @@ _UP_WITHIN: Final = timedelta(hours=1)
 _P: Final = PoolPhase
 
 
+Said = tuple[PoolCondition, Truth, str, str]
+"""A condition: of what, how it is, in a word and in a sentence."""
+
+
 class Turn(NamedTuple):
-    """The phase that follows, why, and what else of the status changes with it."""
+    """The phase that follows and why; whether a way up or down ends with it, and what went wrong."""
 
     phase: PoolPhase
     reason: str = ""
-    fields: Mapping[str, Any] = {}
+    scaled: Literal["up", "down", ""] = ""
+    error: str = ""
 
 
 def turn(view: View, plan: Plan) -> Turn:
@@ -49,7 +54,7 @@ def going(view: View) -> Sequence[LabWorker]:
     return [one for one in view.workers if view.owns(one) and not is_over(one) and _goes(one)]
 
 
-def conditions(pool: LabWorkerPool, said: Iterable[tuple[PoolCondition, Truth, str, str]], now: datetime) -> Any:  # noqa: ANN401 - what a status holds
+def conditions(pool: LabWorkerPool, said: Iterable[Said], now: datetime) -> tuple[Condition, ...]:
     """Put conditions in place of a pool's."""
     found = pool.status.conditions
     for name, truth, reason, message in said:
@@ -59,7 +64,7 @@ def conditions(pool: LabWorkerPool, said: Iterable[tuple[PoolCondition, Truth, s
     return found
 
 
-def said_of(view: View, plan: Plan, trouble: str) -> Sequence[tuple[PoolCondition, Truth, str, str]]:
+def said_of(view: View, plan: Plan, trouble: str) -> Sequence[Said]:
     """Say of each aspect of a pool how it is."""
     row = Row(view.pool, view.template, plan.seats)
     known = template_room(row) is not None
@@ -72,7 +77,7 @@ def said_of(view: View, plan: Plan, trouble: str) -> Sequence[tuple[PoolConditio
     return [(PoolCondition.TEMPLATE_FOUND, Truth.TRUE, "Found", ""), size, _ready(plan, trouble)]
 
 
-def _ready(plan: Plan, trouble: str) -> tuple[PoolCondition, Truth, str, str]:
+def _ready(plan: Plan, trouble: str) -> Said:
     if trouble:
         return PoolCondition.READY, Truth.FALSE, "Refused", trouble
     missing = coming(plan)
@@ -92,14 +97,14 @@ def _pending(_view: View, _plan: Plan) -> Turn:
 def _initializing(view: View, plan: Plan) -> Turn:
     missing = _missing(view, plan)
     if not missing:
-        return Turn(_P.READY, "the wanted minimum is ready", {"last_error": ""})
+        return Turn(_P.READY, "the wanted minimum is ready")
     due = POOL.deadline(_P.INITIALIZING, view.status)
     if due is None or view.now < due[0]:
         return Turn(_P.INITIALIZING)
     error = f"{in_words(missing)} got no worker within an hour"
     errors = [one.status.last_error for number in missing if (one := plan.seats.get(number)) and one.status.last_error]
     told = f"{error}: {errors[0]}" if errors else error
-    return Turn(_P.FAILED, "the wanted minimum did not come up", {"last_error": told[:2000]})
+    return Turn(_P.FAILED, "the wanted minimum did not come up", error=told[:2000])
 
 
 def _failed(view: View, plan: Plan) -> Turn:
@@ -122,19 +127,18 @@ def _ready_phase(view: View, plan: Plan) -> Turn:
 def _scaling_up(view: View, plan: Plan) -> Turn:
     due = POOL.deadline(_P.SCALING_UP, view.status)
     if not coming(plan):
-        return Turn(_P.READY, "the workers asked for are there", {"scaled_up_at": view.now})
+        return Turn(_P.READY, "the workers asked for are there", "up")
     if due is not None and view.now >= due[0]:
         reason = f"{in_words(coming(plan))} have no worker after an hour; they are tried on"
-        return Turn(_P.READY, reason, {"scaled_up_at": view.now})
+        return Turn(_P.READY, reason, "up")
     return Turn(_P.SCALING_UP)
 
 
 def _scaling_down(view: View, plan: Plan) -> Turn:
-    fields = {"scaled_down_at": view.now}
     if not going(view):
-        return Turn(_P.READY, "the workers given up are gone", fields)
+        return Turn(_P.READY, "the workers given up are gone", "down")
     if rising := _rising(view, plan):
-        return Turn(_P.READY, f"{in_words(rising)} must be opened meanwhile", fields)
+        return Turn(_P.READY, f"{in_words(rising)} must be opened meanwhile", "down")
     return Turn(_P.SCALING_DOWN)
 
 

@@ -16,6 +16,7 @@ SETTLED: Final = timedelta(seconds=10)
 """A boot is counted when it is so old that all that were ready before it are known."""
 _P: Final = WorkerPhase
 _DOWN: Final = frozenset({_P.PENDING, _P.STOPPED})
+_BEGUN: Final = frozenset({_P.PROVISIONING_EC2, _P.STARTING})
 _LASTING: Final = frozenset({_P.READY, _P.ACTIVE})
 
 
@@ -75,7 +76,7 @@ def boots(worker: LabWorker) -> Iterator[Boot]:
     began: datetime | None = None
     before = ""
     for line in worker.status.history:
-        if before in _DOWN:
+        if before in _DOWN and line.phase in _BEGUN:  # what was adopted runs already
             began = line.at
         if line.phase == _P.FAILED or line.phase in _DOWN:
             began = None

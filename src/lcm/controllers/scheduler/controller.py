@@ -66,9 +66,10 @@ class SchedulerController:
             stopwatch=self.stopwatch,
             chance=self.chance,
         )
-        await election.run(self._lead)
+        await election.run(self.lead)
 
-    async def _lead(self, plane: Plane) -> None:
+    async def lead(self, plane: Plane) -> None:
+        """Place sessions, until cancelled."""
         cache = Cache(plane, *KINDS, chance=self.chance)
         await together(cache.run(), self._work(plane, cache))
 

@@ -31,12 +31,16 @@ MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Seeker:
-    """A session that needs a place: what it asks for from now on, and the place on which it has a claim already."""
+    """A session that needs a place: what it asks for from now on, and the place on which it has a claim already.
+
+    `start_up` is how long it usually takes to run, `likely` how long it will likely be there, None for all its claim.
+    """
 
     session: LabletSession
     request: Request
     start_up: timedelta = timedelta(0)
     kept: str | None = None
+    likely: timedelta | None = None
 
     @property
     def holder(self) -> str:
@@ -131,7 +135,7 @@ class _Planning:
         began = self._rules.stopwatch.seconds()
         outcome = self._decide(seeker)
         if outcome.place is not None and outcome.claim.start < outcome.claim.end:
-            self._fleet.hold(outcome.place.id, Held(seeker.holder, outcome.claim))
+            self._fleet.hold(outcome.place.id, Held(seeker.holder, _likely(outcome)))
             self._held.append((outcome.place.id, seeker.holder))
         latency = (self._rules.stopwatch.seconds() - began) * 1000
         decision = msgspec.structs.replace(outcome.decision, latency_ms=round(latency, 3))
@@ -217,6 +221,12 @@ class _Search:
     def _in_time(self, moment: datetime) -> bool:
         request = self._ask.request
         return request.movable or moment <= request.claim.start
+
+
+def _likely(outcome: Outcome) -> Claim:
+    """Give what those behind have to reckon with."""
+    claim, likely = outcome.claim, outcome.seeker.likely
+    return claim if likely is None else msgspec.structs.replace(claim, end=min(claim.end, claim.start + likely))
 
 
 def _own(seeker: Seeker, found: Place) -> Outcome:

@@ -89,11 +89,14 @@ def _slot(view: View, session: LabletSession, definition: LabletDefinition, now:
 
 def _seeker(view: View, session: LabletSession, definition: LabletDefinition, claim: Claim) -> Seeker:
     terms, place = view.terms(), view.place_of(session)
+    start_up = view.pace.start_up(session.spec.definition, terms)
+    length = timedelta(minutes=session.spec.duration_minutes or 0)
     return Seeker(
         session,
         request_for(session, definition, claim, terms),
-        view.pace.start_up(session.spec.definition, terms),
+        start_up,
         place.id if place else None,
+        start_up + length + view.pace.clean_up() if is_asap(session) else None,
     )
 
 

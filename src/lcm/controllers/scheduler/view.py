@@ -61,6 +61,7 @@ class View:
         self._moving: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
         self._barred: dict[str, tuple[datetime, str]] = {}
+        self._empty: list[Spot] = []
         self._news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
             for resource in cache.all(kind):
@@ -209,11 +210,12 @@ class View:
         ids = {place.id for place in made.values()}
         for place_id in self._pools.get(ref, frozenset()) - ids:
             self._drop(place_id)
-        for number, place in made.items():
-            self._put(
-                place, ref.namespace, (place.id, (ref, number)) if place.id in self._workers else ((ref, number),)
-            )
+        # An index takes in fastest what sorts before all it has, and what holds nothing yet.
+        for number, place in sorted(made.items(), key=lambda one: one[1].id, reverse=True):
+            seat: Spot = ref, number
+            self._put(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
             self._boots[place.id] = self._boot(row)
+        self._fill()
         self._pools[ref] = frozenset(ids)
         self._mark_moving(ref, made.values())
         for uid in self._reseat(ref, row) - ids:
@@ -262,6 +264,7 @@ class View:
             return
         place = self._open(worker_place(worker, now, boot=self.terms().boot))
         self._put(place, worker.metadata.namespace, (uid,))
+        self._fill()
         self._mark_moving(uid, [place])
 
     def _mark_moving(self, what: PoolRef | str, places: Iterable[Place]) -> None:
@@ -290,8 +293,14 @@ class View:
         self._spots_of[place.id] = spots
         for spot in spots:
             self._place_at[spot] = fleet, place.id
+            self._empty.append(spot)
+
+    def _fill(self) -> None:
+        """Hold on new places what is held there."""
+        for spot in self._empty:
             for holder in self._holdings.at(spot):
                 self._sync(spot, holder)
+        self._empty.clear()
 
     def _drop(self, place_id: str) -> None:
         for spot in self._spots_of.pop(place_id, ()):

@@ -1,0 +1,193 @@
+"""Promises in danger: kept elsewhere where that can be, told where it cannot, and told again when it is over."""
+
+import asyncio
+
+import given
+from desks import METAL, from_monday
+from lcm.control.plane import Drain, ref_of
+from lcm.model.capacity import Amount
+from lcm.model.resource import Condition, Truth, condition
+from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.worker import WorkerPhase
+from schedulings import HOUR, MINUTE, Room, booting, filled, serving
+
+_P = SessionPhase
+ONE = given.moment("01:00")
+SMALL = Amount(cpu_millis=4_000, memory_mb=16_384, storage_mb=200_000, nodes=20, ports=6_000, labs=20)
+
+
+def risk(session: LabletSession) -> Condition | None:
+    return condition(session.status.conditions, SessionCondition.AT_RISK)
+
+
+def at_risk(session: LabletSession) -> bool:
+    known = risk(session)
+    return known is not None and known.status is Truth.TRUE
+
+
+async def sleep_until(room: Room, clock: str) -> None:
+    await asyncio.sleep((given.moment(clock) - room.clock.now()).total_seconds())
+
+
+@from_monday
+async def test_a_seat_whose_worker_comes_too_late_is_told_of_and_settled_when_it_serves_after_all() -> None:
+    async with Room().open() as room:
+        pool = await room.pool(max_workers=1)
+        await room.books("s1", ONE)
+        await sleep_until(room, "00:24")
+        assert not at_risk(await room.session("s1"))
+        found = await room.until("s1", at_risk, 2 * MINUTE)
+        known = risk(found)
+        assert known is not None
+        assert known.reason == "NoWorkerInTime"
+        assert known.message.startswith("its seat ccna/1 is needed from 2026-11-02 00:45Z on")
+        assert [one.alert for one in await room.otto.alerts()] == ["SessionAtRisk"]
+        before = await room.revision()
+        await asyncio.sleep(120)
+        assert await room.revision() - before <= 30, "it is told once"
+        await room.change(pool, seats=filled([await room.worker()]))
+        await room.until("s1", lambda one: not at_risk(one))
+        assert list(await room.otto.alerts()) == []
+
+
+@from_monday
+async def test_a_worker_that_boots_in_time_is_no_risk() -> None:
+    async with Room().open() as room:
+        worker = await room.put(booting("w1", since=given.moment("00:20")))
+        await room.pool(worker, max_workers=1)
+        await room.books("s1", ONE)
+        await sleep_until(room, "00:44")
+        assert risk(await room.session("s1")) is None
+
+
+@from_monday
+async def test_a_promise_that_its_seat_cannot_keep_is_kept_by_another_that_can() -> None:
+    async with Room().open() as room:
+        late = await room.put(booting("w1", since=given.moment("00:00")))
+        pool = await room.pool(late, max_workers=2)
+        await room.books("s1", ONE)
+        await room.reaches("s1", _P.SCHEDULED)
+        seat = (await room.session("s1")).status.seat
+        assert seat == Seat(pool="ccna", number=1)
+        await sleep_until(room, "00:35")
+        await room.change(late, phase=WorkerPhase.FAILED)
+        await room.change(pool, seats=(given.changed(filled([await room.worker("w2")])[0], {"number": 2}),))
+        found = await room.until("s1", lambda one: one.status.seat == Seat(pool="ccna", number=2))
+        assert found.status.phase is _P.SCHEDULED
+        assert not at_risk(found)
+        await room.until("s1", lambda one: one.status.worker_name == "w2", 15 * MINUTE)
+
+
+@from_monday
+async def test_a_free_worker_outside_of_pools_keeps_a_promise_that_no_seat_can() -> None:
+    async with Room().open() as room:
+        await room.pool(max_workers=1)
+        await room.books("s1", ONE)
+        await sleep_until(room, "00:30")
+        await room.worker("extra", lab_track="")
+        found = await room.until("s1", lambda one: one.status.worker_name == "extra")
+        assert (found.status.phase, found.status.seat) == (_P.SCHEDULED, None)
+        await room.until("s1", lambda one: not at_risk(one))
+
+
+@from_monday
+async def test_a_slot_on_a_worker_outside_of_pools_that_drains_is_moved_long_before() -> None:
+    async with Room().open() as room:
+        extra = await room.worker("extra", lab_track="")
+        await room.pool(max_workers=1)
+        claim = given.claim("08:45", "11:10", cpu_millis=4_000, memory_mb=16_384)
+        held = {"worker_id": extra.metadata.uid, "worker_name": "extra", "allocated_ports": {}, "claim": claim}
+        slot = {"ends_at": given.moment("11:00"), "expires_at": given.moment("11:00"), "lab_track": "ccna"}
+        await room.put(given.session(name="s1", phase=_P.SCHEDULED, **held, **slot))
+        await asyncio.sleep(60)
+        assert (await room.session("s1")).status.worker_name == "extra"
+        await room.otto.act(ref_of(extra), Drain())
+        found = await room.until("s1", lambda one: one.status.seat == Seat(pool="ccna", number=1))
+        assert found.status.worker_id is None
+        assert found.status.phase is _P.SCHEDULED
+        assert found.status.claim == claim
+
+
+@from_monday
+async def test_a_seat_that_nothing_is_bound_to_keeps_its_sessions_when_its_worker_drains() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=2)
+        await room.books("s1", given.moment("09:00"))
+        before = await room.reaches("s1", _P.SCHEDULED)
+        await room.otto.act(ref_of(worker), Drain())
+        await asyncio.sleep(120)
+        assert (await room.session("s1")).status == before.status
+
+
+@from_monday
+async def test_a_machine_smaller_than_its_template_moves_those_it_cannot_hold() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=2)
+        for name in ("s1", "s2"):
+            await room.books(name, given.moment("09:00"))
+            await room.reaches(name, _P.SCHEDULED)
+        assert {one.status.seat.number for one in await room.sessions() if one.status.seat} == {1}
+        await room.change(worker, capacity=SMALL)
+        await room.until("s2", lambda one: one.status.seat == Seat(pool="ccna", number=2))
+        await asyncio.sleep(60)
+        found = await room.session("s1")
+        assert found.status.seat == Seat(pool="ccna", number=1)
+        assert not any(at_risk(one) for one in await room.sessions())
+
+
+@from_monday
+async def test_a_machine_smaller_than_its_template_puts_those_at_risk_that_go_nowhere() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=1)
+        for name in ("s1", "s2"):
+            await room.books(name, given.moment("09:00"))
+            await room.reaches(name, _P.SCHEDULED)
+        await room.change(worker, capacity=SMALL)
+        found = await room.until("s2", at_risk)
+        known = risk(found)
+        assert known is not None
+        assert known.reason == "SeatTooSmall"
+        assert not at_risk(await room.session("s1"))
+        await room.change(worker, capacity=METAL)
+        await room.until("s2", lambda one: not at_risk(one))
+
+
+@from_monday
+async def test_a_slot_whose_worker_was_lost_in_its_midst_goes_on_elsewhere_until_its_end() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker(), max_workers=1)
+        end = given.moment("01:00")
+        slot = {"timeslot_start": given.moment("00:00") - HOUR, "timeslot_end": end, "ends_at": end, "expires_at": end}
+        await room.put(given.session(name="s1", lab_track="ccna", retry_count=1, **slot))
+        found = await room.until("s1", lambda one: one.status.worker_id is not None)
+        assert found.status.claim is not None
+        assert found.status.claim.end == end + 10 * MINUTE
+
+
+@from_monday
+async def test_a_slot_in_its_midst_that_fits_nowhere_is_at_risk_until_it_expires() -> None:
+    async with Room().open() as room:
+        end = given.moment("00:30")
+        slot = {"timeslot_start": given.moment("00:00") - HOUR, "timeslot_end": end, "ends_at": end, "expires_at": end}
+        await room.put(given.session(name="s1", lab_track="ccna", **slot))
+        await room.until("s1", at_risk)
+        await room.reaches("s1", _P.EXPIRED, HOUR)
+        await asyncio.sleep(60)
+        assert list(await room.otto.alerts()) == []
+
+
+@from_monday
+async def test_a_worker_that_serves_again_takes_its_promises() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=1)
+        await room.books("s1", ONE)
+        await room.reaches("s1", _P.SCHEDULED)
+        await room.change(worker, phase=WorkerPhase.FAILED)
+        await room.until("s1", at_risk, HOUR)
+        await room.put(serving("w1"))
+        await room.until("s1", lambda one: one.status.worker_id is not None, HOUR)
+        await room.until("s1", lambda one: not at_risk(one))
