@@ -22,7 +22,7 @@ from lcm.control.cache import Cache
 from lcm.control.companions import NO_LIMITS, Fleet
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import Plane, Ref, SessionRef, ref_of
-from lcm.control.records import change, creation, find
+from lcm.control.records import change, creation, find, removal
 from lcm.controllers.runtime import DONE, Again, Runtime, at
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.together import together
@@ -154,6 +154,12 @@ class Room:
         found = await find(self.store, ref_of(resource))
         assert found is not None
         return found.resource
+
+    async def remove(self, resource: Resource) -> None:
+        """Take an object away, if it is there."""
+        record = await find(self.store, ref_of(resource))
+        if record is not None:
+            await self.store.commit(*removal(record))
 
     async def change(self, resource: R, **fields: object) -> R:
         """Change fields of an object as it is now."""

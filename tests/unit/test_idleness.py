@@ -320,3 +320,11 @@ async def test_a_worker_outside_of_all_pools_has_no_seat_to_be_kept_for() -> Non
         found = await site.judge("08:30")
         assert found.idle
         assert "pool" not in {one.name for one in found.signals}
+
+
+async def test_a_promise_without_a_worker_holds_no_step_of_a_worker_up() -> None:
+    async with (await Seated().open()).known() as site:
+        await site.book("s1", "08:15", "11:00")
+        worker = await site.worker()
+        stopping = msgspec.structs.replace(worker.status, phase=WorkerPhase.STOPPING)
+        assert (await site.core.acting(BY).step(worker, stopping)).status.phase is WorkerPhase.STOPPING

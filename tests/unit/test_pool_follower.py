@@ -9,12 +9,21 @@ import msgspec
 import pytest
 import structlog
 
-from lcm.control.plane import Drain, Ref
+from estates import beside
+from lcm.control.cache import Cache
+from lcm.control.plane import Changes, Drain, Ref
+from lcm.controllers.pool.book import Book
+from lcm.controllers.pool.controller import KINDS
+from lcm.controllers.pool.follower import Follower
+from lcm.controllers.runtime import Runtime
+from lcm.controllers.together import together
 from lcm.model.errors import NoRoom
+from lcm.model.machine import POOL_CONTROLLER
 from lcm.model.pool import LabWorkerPool, PoolCondition, PoolPhase, ScalingPolicy, WorkerTemplate
 from lcm.model.resource import Truth, condition
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.placement.terms import Terms
 from lcm.sim.loop import run
 from pools import CCNA, HOUR, MINUTE, PER_WORKER, Pools, names
 
@@ -333,6 +342,48 @@ def test_a_booking_while_a_worker_is_let_go_is_kept_or_refused(tenths: int, roun
                 booked = await world.book("s2", world.clock.now() + 16 * MINUTE, HOUR)
                 await world.settles()
                 await kept(world, booked)
+
+    run(life)
+
+
+class LateCache(Cache):
+    """Knows what happened some seconds ago."""
+
+    def _note(self, changes: Changes) -> None:
+        asyncio.get_running_loop().call_later(3, super()._note, changes)
+
+
+async def follow_late(world: Pools) -> None:
+    """Be a pool controller to whom the watch comes late."""
+    plane = world.plane(POOL_CONTROLLER)
+    cache = LateCache(plane, *KINDS)
+
+    async def work() -> None:
+        await cache.ready()
+        book = Book(cache)
+        follower = Follower(plane, cache, book, clock=world.clock, terms=Terms)
+        runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, clock=world.clock, chance=world.half)
+        book.tell(runtime.poke)
+        await runtime.run()
+
+    await together(cache.run(), work())
+
+
+def test_a_booking_that_the_controller_does_not_know_yet_keeps_its_worker() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found()
+        end = world.clock.now() + HOUR
+        async with world.booking(), beside(follow_late(world)):
+            await world.book("s1", end - 20 * MINUTE, 10 * MINUTE)
+            await world.settles(10)
+            await world.comes_up("ccna-1")
+            await asyncio.sleep((end - world.clock.now()).total_seconds() - 1)
+            booked = await world.book("s2", world.clock.now() + 16 * MINUTE, HOUR)
+            await world.settles(2)
+            assert (await world.pool()).status.seats == ()
+            await world.settles(30)
+            await kept(world, booked)
 
     run(life)
 

@@ -116,8 +116,14 @@ RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         (document("Reservation", recurrence=SERIES | {"until": "2026-11-01"}), ["spec.recurrence.until"]),
         (document("Reservation", recurrence=SERIES | {"every": "day"}, count=30), ["spec.recurrence"]),
         (document("Reservation", recurrence=SERIES | {"until": "9999-12-31"}), ["spec.recurrence"]),
-        (document("Reservation", recurrence=SERIES | {"until": "2150-01-01", "interval": 52}), ["spec.recurrence.until"]),
-        (document("Reservation", recurrence=SERIES | {"until": "2026-11-03", "weekdays": ["fri"]}), ["spec.recurrence"]),
+        (
+            document("Reservation", recurrence=SERIES | {"until": "2150-01-01", "interval": 52}),
+            ["spec.recurrence.until"],
+        ),
+        (
+            document("Reservation", recurrence=SERIES | {"until": "2026-11-03", "weekdays": ["fri"]}),
+            ["spec.recurrence"],
+        ),
         (
             document("Reservation", recurrence=SERIES | {"every": "day"}, timeslot_end="2026-11-04T09:00:00Z"),
             ["spec.timeslot_end"],

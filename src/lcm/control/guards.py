@@ -11,11 +11,15 @@ from typing import Final
 from lcm.control.occupancy import guard_key
 from lcm.control.plane import Ref
 from lcm.control.records import POOLS_CHANGED
+from lcm.model.errors import IllegalStep
+from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool
+from lcm.model.session import LabletSession
 from lcm.store.base import ABSENT, Op, Put, Store
 
 _POOLS: Final = "guards/pools/"
 _TOKENS: Final = "guards/licences/"
+_CLAIMED: Final = ("claim", "seat", "worker_id", "allocated_ports")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +66,13 @@ async def read_guards(store: Store, *keys: str) -> Guards:
     """Read guards, before anything that is decided by them."""
     found = [(key, await store.get(key)) for key in keys]
     return Guards([(key, entry.revision if entry else ABSENT) for key, entry in found])
+
+
+def refuse_new_claims(before: Resource, after: Resource) -> None:
+    """Raise IllegalStep if a step would claim anything: steps let go, and only who puts guards takes."""
+    if not isinstance(before, LabletSession) or not isinstance(after, LabletSession):
+        return
+    for name in _CLAIMED:
+        new = getattr(after.status, name)
+        if new is not None and new != getattr(before.status, name):
+            raise IllegalStep(f"{before.metadata.name}: no step gives a session its {name}; the scheduler schedules it")

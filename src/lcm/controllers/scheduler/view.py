@@ -5,7 +5,7 @@ place that can be used one lead from now, if its pool opens seats. All other wor
 proposes: what it does not know yet, the plane does.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -15,18 +15,17 @@ from lcm.control.plane import Ref, Seen, SessionRef, ref_of
 from lcm.controllers.scheduler.holdings import Holdings, PoolRef, Spot, sessions_in
 from lcm.controllers.scheduler.line_up import LineUp
 from lcm.controllers.scheduler.pace import Boot, Pace
+from lcm.controllers.scheduler.places import boot_of, places_of
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession, Seat
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 from lcm.placement.fleet import Fleet
-from lcm.placement.limits import OPENING
-from lcm.placement.request import BOOTING, Place
-from lcm.placement.roster import Row, row_of, seat_place, template_room, usable_from, worker_place
-from lcm.placement.terms import Terms, boot_lead, usual_boot
+from lcm.placement.request import Place
+from lcm.placement.roster import Row, row_of, worker_place
+from lcm.placement.terms import Terms
 
-_BEYOND: Final = "its seat is beyond the pool's size"
 _RETIME: Final = timedelta(seconds=1)
 
 
@@ -61,7 +60,7 @@ class View:
         self._moving: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
         self._barred: dict[str, tuple[datetime, str]] = {}
-        self._empty: list[Spot] = []
+        self._empty: list[tuple[Fleet, str]] = []
         self._news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
             for resource in cache.all(kind):
@@ -100,7 +99,7 @@ class View:
 
     def boot(self, place_id: str) -> Boot:
         """Say how long a place's machine takes to boot."""
-        return self._boots.get(place_id) or self._boot(None)
+        return self._boots.get(place_id) or boot_of(None, self.terms())
 
     def bar(self, place_id: str, until: datetime, why: str, *, whole_pool: bool = False) -> None:
         """Leave a place, or all seats of its pool without a worker, alone for a while: the plane knows better."""
@@ -206,7 +205,7 @@ class View:
     def _lay_pool(self, ref: PoolRef, now: datetime) -> None:
         """Make a pool's seats places, and take back those that are none any more."""
         row = self._row(ref)
-        made = dict(self._places(row, now)) if row else {}
+        made = {n: self._open(one) for n, one in places_of(row, now, self.terms())} if row else {}
         ids = {place.id for place in made.values()}
         for place_id in self._pools.get(ref, frozenset()) - ids:
             self._drop(place_id)
@@ -214,7 +213,7 @@ class View:
         for number, place in sorted(made.items(), key=lambda one: one[1].id, reverse=True):
             seat: Spot = ref, number
             self._put(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
-            self._boots[place.id] = self._boot(row)
+            self._boots[place.id] = boot_of(row, self.terms())
         self._fill()
         self._pools[ref] = frozenset(ids)
         self._mark_moving(ref, made.values())
@@ -232,26 +231,10 @@ class View:
         self._pooled.update(filling)
         return before | filling.keys()
 
-    def _boot(self, row: Row | None) -> Boot:
-        terms = self.terms()
-        usual = usual_boot(row.pool if row else None, terms)
-        return Boot(usual, boot_lead(row.pool, terms) if row else terms.boot + terms.buffer)
-
     def _row(self, ref: PoolRef) -> Row | None:
         pool = self._cache.get(ref)
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
         return row_of(pool, template, self._workers) if pool and template else None
-
-    def _places(self, row: Row, now: datetime) -> Iterator[tuple[int, Place]]:
-        room, boot, most = template_room(row), usual_boot(row.pool, self.terms()), row.pool.spec.max_workers
-        opens = row.pool.spec.policy in OPENING and row.pool.metadata.deletion_timestamp is None
-        for number in sorted({*range(1, most + 1), *row.workers}):
-            worker = row.workers.get(number)
-            if worker is not None and usable_from(worker, now, boot) is not None:
-                place = _promising(worker_place(worker, now, boot=boot, room=room), worker)
-                yield number, self._open(place if number <= most else replace(place, closed=_BEYOND))
-            elif opens and room is not None and number <= most:
-                yield number, self._open(seat_place(row, number, room, now + boot_lead(row.pool, self.terms())))
 
     def _lay_worker(self, uid: str, now: datetime) -> None:
         """Make a worker outside of pools a place, also one whose seat does not count on it."""
@@ -293,13 +276,14 @@ class View:
         self._spots_of[place.id] = spots
         for spot in spots:
             self._place_at[spot] = fleet, place.id
-            self._empty.append(spot)
+        self._empty.append((fleet, place.id))
 
     def _fill(self) -> None:
         """Hold on new places what is held there."""
-        for spot in self._empty:
-            for holder in self._holdings.at(spot):
-                self._sync(spot, holder)
+        for fleet, place_id in self._empty:
+            held = {holder: one for spot in self._spots_of[place_id] for holder, one in self._holdings.at(spot).items()}
+            for one in held.values():
+                fleet.hold(place_id, one)
         self._empty.clear()
 
     def _drop(self, place_id: str) -> None:
@@ -325,11 +309,3 @@ class View:
 
 def _pool_of(session: LabletSession, seat: Seat) -> PoolRef:
     return Ref(LabWorkerPool, seat.pool, session.metadata.namespace)
-
-
-def _promising(place: Place, worker: LabWorker) -> Place:
-    """Let a machine that boots count as the seat it fills: what its template promises is not seen of it yet."""
-    if place.closed != BOOTING:
-        return place
-    licensed = None if worker.spec.cml.license_token else place.licensed
-    return replace(place, seat=True, licensed=licensed)

@@ -1,0 +1,44 @@
+"""A pool's seats as places: the worker that fills one, or what would be opened for it. Pure; for `view`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from lcm.controllers.scheduler.pace import Boot
+from lcm.model.worker import LabWorker
+from lcm.placement.limits import OPENING
+from lcm.placement.request import BOOTING, Place
+from lcm.placement.roster import Row, seat_place, template_room, usable_from, worker_place
+from lcm.placement.terms import Terms, boot_lead, usual_boot
+
+_BEYOND: Final = "its seat is beyond the pool's size"
+
+
+def places_of(row: Row, now: datetime, terms: Terms) -> Iterator[tuple[int, Place]]:
+    """Give the place that each seat of a pool is now, by its number; a seat that gets no worker is none."""
+    room, boot, most = template_room(row), boot_of(row, terms), row.pool.spec.max_workers
+    opens = row.pool.spec.policy in OPENING and row.pool.metadata.deletion_timestamp is None
+    for number in sorted({*range(1, most + 1), *row.workers}):
+        worker = row.workers.get(number)
+        if worker is not None and usable_from(worker, now, boot.usual) is not None:
+            place = _promising(worker_place(worker, now, boot=boot.usual, room=room), worker)
+            yield number, place if number <= most else replace(place, closed=_BEYOND)
+        elif opens and room is not None and number <= most:
+            yield number, seat_place(row, number, room, now + boot.lead)
+
+
+def boot_of(row: Row | None, terms: Terms) -> Boot:
+    """Say how long a pool's machines take to boot, or any if none is given."""
+    usual = usual_boot(row.pool if row else None, terms)
+    return Boot(usual, boot_lead(row.pool, terms) if row else terms.boot + terms.buffer)
+
+
+def _promising(place: Place, worker: LabWorker) -> Place:
+    """Let a machine that boots count as the seat it fills: what its template promises is not seen of it yet.
+
+    Were it turned away for having no licence yet, another would be started for each who waits for it.
+    """
+    if place.closed != BOOTING:
+        return place
+    return replace(place, seat=True, licensed=None if worker.spec.cml.license_token else place.licensed)

@@ -1,0 +1,95 @@
+"""What a session needs of the scheduler, phase by phase. Pure."""
+
+from datetime import datetime
+from itertools import product
+
+import pytest
+
+import given
+from lcm.controllers.scheduler.deciding import Bind, Facts, Move, Wait, decide, lost
+from lcm.model.machine import SCHEDULER
+from lcm.model.session import SESSION, LabletSession, Seat, SessionPhase
+from lcm.model.worker import LabWorker, WorkerPhase
+from schedulings import booting, serving
+
+_P = SessionPhase
+START, END = given.moment("08:45"), given.moment("11:00")
+SLOT = {"expires_at": END, "ends_at": END, "claim": given.claim("08:45", "11:10"), "seat": Seat(pool="ccna", number=1)}
+ON: dict[str, object] = {"worker_id": "uid-w1", "worker_name": "w1", "allocated_ports": {}}
+
+
+def slot(**fields: object) -> LabletSession:
+    return given.session(**SLOT | fields)
+
+
+def at(clock: str) -> datetime:
+    return given.moment(clock)
+
+
+def moved(facts: Facts) -> Move:
+    decision = decide(facts)
+    assert isinstance(decision, Move)
+    return decision
+
+
+def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
+    workers: list[LabWorker | None] = [None, *(serving(phase=phase) for phase in WorkerPhase)]
+    moments = [at("08:00"), START, END, at("15:00")]
+    made: list[dict[str, object]] = [{}, {"claim": None, "seat": None}, ON, {**ON, "seat": None}]
+    moves = 0
+    for phase, fields, worker, now, retries, asap in product(_P, made, workers, moments, (0, 5), (False, True)):
+        session = (given.asap if asap else given.session)(**SLOT | fields, phase=phase, retry_count=retries)
+        if phase is _P.SCHEDULED and session.status.claim is None:
+            continue
+        for defined in (True, False):
+            decision = decide(Facts(session, now, defined, worker, worker))
+            if isinstance(decision, Move):
+                SESSION.take(phase, decision.status.phase, by=SCHEDULER, status=decision.status)
+                moves += 1
+            elif isinstance(decision, Wait) and decision.until is not None:
+                assert decision.until > now, "what is due is done"
+    assert moves > 1000
+
+
+@pytest.mark.parametrize("phase", [_P.PENDING, _P.SCHEDULED])
+def test_what_missed_its_time_expires(phase: SessionPhase) -> None:
+    assert moved(Facts(slot(phase=phase), END)).status.phase is _P.EXPIRED
+    before = decide(Facts(slot(phase=phase, **ON), at("10:59"), worker=serving()))
+    assert before == Wait(END) or isinstance(before, Move)
+
+
+def test_lesson_22_the_same_facts_lead_to_the_same_step_however_late() -> None:
+    late = [decide(Facts(slot(phase=_P.SCHEDULED), now, seat_worker=serving())) for now in (START, at("09:30"))]
+    assert late == [Bind(serving())] * 2
+
+
+def test_nothing_is_bound_before_its_time_or_to_a_worker_that_boots() -> None:
+    seated = slot(phase=_P.SCHEDULED)
+    assert decide(Facts(seated, at("08:44"), seat_worker=serving())) == Wait(START)
+    assert decide(Facts(seated, START, seat_worker=booting())) == Wait(END)
+    assert decide(Facts(seated, START)) == Wait(END)
+
+
+def test_a_slot_off_its_worker_keeps_claim_and_seat_and_others_do_not() -> None:
+    back = moved(Facts(slot(phase=_P.SCHEDULED, **ON), START, worker=serving(phase=WorkerPhase.FAILED))).status
+    assert (back.phase, back.claim, back.seat) == (_P.PENDING, SLOT["claim"], SLOT["seat"])
+    assert (back.worker_id, back.allocated_ports) == (None, None)
+    back = moved(Facts(given.asap(**SLOT, **ON, phase=_P.SCHEDULED), START)).status
+    assert (back.claim, back.seat) == (None, None)
+
+
+def test_a_worker_is_lost_once_nothing_can_be_begun_on_it() -> None:
+    assert lost(None)
+    assert lost(serving(wanted_state="stopped"))
+    assert lost(serving(deletion_timestamp=START))
+    assert not lost(serving())
+    assert not lost(serving(phase=WorkerPhase.LICENSING))
+    assert {phase for phase in WorkerPhase if lost(serving(phase=phase))} == {
+        WorkerPhase.DRAINING,
+        WorkerPhase.UNLICENSING,
+        WorkerPhase.STOPPING,
+        WorkerPhase.STOPPED,
+        WorkerPhase.TERMINATING_EC2,
+        WorkerPhase.TERMINATED,
+        WorkerPhase.FAILED,
+    }
