@@ -9,7 +9,7 @@ ONLY ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check types rules fmt bench chaos topologies docs lock clean
+.PHONY: help up test check types rules fmt bench chaos soak topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -47,6 +47,10 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
 	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/test_api_schema.py \
 		tests/conformance/test_stream_storm.py tests/unit/test_worker_deciders.py --timeout 1200
+
+soak: .venv/dev.stamp ## A million random bookings, placements, extensions and releases; LCM_SOAK=… for another number
+	LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 tests/simulation/test_bookings_at_random.py \
+		--timeout 7200
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"

@@ -22,6 +22,7 @@ from pools import Pools
 from schedulings import MINUTE, Lablets
 
 _P = SessionPhase
+COUNT = 30
 UNMEASURED = Settings(worker_monitoring_enabled=False, worker_discovery_enabled=False)
 """Nobody asks here how busy machines are."""
 
@@ -102,11 +103,11 @@ async def a_day(count: int, seed: int) -> Told:
 
 
 def test_who_waits_is_told_the_truth_about_when_it_starts() -> None:
-    told = run(lambda: a_day(40, 7))
+    told = run(lambda: a_day(COUNT, 7))
     errors = told.errors()
     print(
         f"{len(errors)} of {len(told.ran)} waited; median error of the first estimate {median(errors):.1%} of the wait"
     )
-    assert len(told.ran) == 40
+    assert len(told.ran) == COUNT
     assert len(errors) >= 15
     assert median(errors) < 0.25

@@ -5,10 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import strategies as st
 
 import given
 from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile
+from lcm.placement import scores
 from lcm.placement.ask import Ask
 from lcm.placement.explain import explain
 from lcm.placement.fleet import Fleet
@@ -166,6 +168,31 @@ def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple
             profile = Profile.of(held.claim for held in fleet.held(answer.place.id))
             want = profile.earliest(claim.need, answer.place.capacity, length=length, not_before=claim.start)
             assert answer.earliest == want
+
+
+def turns(several: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
+    """Place one claim after another, each held where it goes, and release some; tell what was decided."""
+    fleet = Fleet(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS)
+    told: list[tuple[object, ...]] = []
+    for number, (claim, past, released) in enumerate(several):
+        fleet.advance(START + past * STEP)
+        fleet.release(IDS[released % len(IDS)], str(released))
+        found = place(fleet, Request(str(number), claim))
+        if found.place is not None and found.decision.action == "assign":
+            fleet.hold(found.place.id, Held(str(number), claim))
+        told.append((found.decision.action, found.decision.worker_id, found.decision.score, found.at))
+    return told
+
+
+asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), st.integers(0, 40)), max_size=40)
+
+
+@for_all(asked_in_turn)
+def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "_MANY", 0)
+        remembering = turns(several)
+    assert remembering == turns(several)
 
 
 @for_all(needs, needs)

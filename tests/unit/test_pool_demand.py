@@ -50,6 +50,7 @@ def look(*claims: Claimed, seated: tuple[LabWorker, ...] = (), now: datetime = N
     others: tuple[LabWorker, ...] = fields.pop("others", ())
     strangers = fields.pop("strangers", ())
     sessions = fields.pop("sessions", {})
+    mixed = fields.pop("mixed", frozenset())
     return plan(
         View(
             pool=pool(*seated, **fields),
@@ -60,6 +61,7 @@ def look(*claims: Claimed, seated: tuple[LabWorker, ...] = (), now: datetime = N
             workers=[*seated, *others],
             strangers=strangers,
             sessions=sessions,
+            mixed=mixed,
         )
     )
 
@@ -71,6 +73,7 @@ def said(made: Plan) -> dict[str, object]:
         "resume": sorted(made.resume),
         "let go": sorted(made.let_go),
         "pause": sorted(made.pause),
+        "retire": [one.metadata.name for one in made.retire],
         "remove": [one.metadata.name for one in made.remove],
     }
     return {name: value for name, value in every.items() if value}
@@ -180,6 +183,7 @@ def test_a_worker_is_paused_if_its_next_claim_begins_soon_and_deleted_if_not() -
 def test_a_paused_worker_whose_bookings_were_cancelled_is_deleted() -> None:
     paused = worker(1, phase=P.STOPPED, wanted_state="stopped")
     assert said(look(seated=(paused,))) == {"remove": ["w1"]}
+    assert said(look(seated=(paused,), sessions={"uid-1": 1})) == {}
     assert said(look(claim(1, "19:00", "21:00"), seated=(paused,))) == {}
     assert look(claim(1, "19:00", "21:00"), others=(paused,)).seats[1] is paused
 
@@ -194,6 +198,16 @@ def test_a_session_that_overruns_its_claim_keeps_its_worker() -> None:
     made = look(late, seated=(worker(1),), sessions={"uid-1": 1})
     assert said(made) == {}
     assert made.notes == ["w1 is not released: sessions are still on it"]
+
+
+def test_a_worker_that_a_session_came_onto_while_it_was_let_go_is_left_to_it_and_takes_no_more() -> None:
+    on_it: dict[str, Any] = {"sessions": {"uid-1": 1}, "mixed": frozenset({"uid-1"})}
+    assert said(look(others=(worker(1),), **on_it)) == {"retire": ["w1"]}
+    booked = claim(1, "08:10", "11:00")
+    assert said(look(booked, others=(worker(1),), **on_it)) == {"launch": [1], "retire": ["w1"]}
+    retired = worker(1, phase=P.ACTIVE, wanted_state="stopped")
+    assert said(look(booked, others=(retired,), **on_it)) == {"launch": [1]}
+    assert said(look(booked, others=(retired,))) == {"resume": [1]}
 
 
 def test_a_machine_with_foreign_labs_is_left_alone() -> None:

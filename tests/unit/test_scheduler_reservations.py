@@ -9,7 +9,7 @@ from lcm.control.plane import Ref
 from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Wait, decide
 from lcm.model.capacity import Claim
 from lcm.model.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
-from lcm.model.resource import Metadata
+from lcm.model.resource import Metadata, PhaseChange
 from lcm.model.session import LabletSession, Seat, SessionPhase
 from schedulings import HOUR, MINUTE, Room
 
@@ -93,11 +93,11 @@ async def test_a_cancellation_that_takes_too_long_is_told_of() -> None:
     async with Room().open() as room:
         ends = {"worker_id": "uid-gone", "phase": SessionPhase.STOPPING, "ends_at": ONE, "expires_at": ONE}
         await room.put(given.session(name="r1-1", outcome=SessionPhase.TERMINATED, **ends))
-        story = given.history("CANCELLING")
+        story = [PhaseChange(phase="CANCELLING", at=room.clock.now(), by="otto")]
         claim = given.claim("00:45", "02:10")
         held = (Held(number=1, claim=claim, seat=Seat(pool="ccna", number=1), session="r1-1"),)
-        await room.put(given.reservation(phase=_P.CANCELLING, held=held, history=story))
-        await asyncio.sleep((given.moment("10:01") - room.clock.now()).total_seconds())
+        await room.put(given.reservation(phase=_P.CANCELLING, held=held, history=tuple(story)))
+        await asyncio.sleep((given.moment("01:01") - room.clock.now()).total_seconds())
         assert [one.alert for one in await room.otto.alerts()] == ["CancellationOverdue"]
 
 

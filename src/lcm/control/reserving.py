@@ -5,7 +5,7 @@ A session takes its claim over in the commit that makes it: at no moment do both
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from lcm.control.plane import Ref
 from lcm.control.records import Record, at_revision
 from lcm.control.stepping import TEARDOWN, stepped
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Forbidden, Gone, IllegalStep, Invalid, Refused
+from lcm.model.errors import Fault, Forbidden, Gone, IllegalStep, Invalid
 from lcm.model.machine import SCHEDULER
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Held, Reservation, ReservationPhase
@@ -26,6 +26,8 @@ from lcm.model.worker import LabType
 from lcm.store.base import Op, Put
 
 _P = ReservationPhase
+_LONGEST_NAME: Final = 63
+_SUFFIX: Final = 5
 
 
 async def fulfil(
@@ -33,7 +35,7 @@ async def fulfil(
 ) -> LabletSession:
     """Make the session that takes over a reservation's claim, or give the one that did; Gone if that is no more.
 
-    Refused while another object has the session's name, IllegalStep once the reservation is cancelled or over.
+    IllegalStep once the reservation is cancelled or over.
     """
     if book.caller.actor != SCHEDULER:
         raise Forbidden(f"only the {SCHEDULER} makes the sessions of reservations")
@@ -44,8 +46,7 @@ async def fulfil(
         if held.session is not None:
             return await _made(book, record.resource, held.session)
         _permit(record.resource)
-        session = await _session(book, record.resource, held, ids())
-        await _refuse_taken(book, session)
+        session = await _named(book, await _session(book, record.resource, held, ids()))
         after = _taken_over(book, record.resource, held, session)
         edits: list[Edit[Any]] = [Edit(None, session), Edit(record, after, verb="fulfil")]
         revision = await book.commit(*edits, ops=_announced(desk, record, held))
@@ -82,11 +83,13 @@ async def _made(book: Ledger, reservation: Reservation, name: str) -> LabletSess
     return found.resource
 
 
-async def _refuse_taken(book: Ledger, session: LabletSession) -> None:
-    name, namespace = session.metadata.name, session.metadata.namespace
-    if await book.store.get(Ref(LabletSession, name, namespace).key) is not None:
-        told = f"a session {name} that no reservation made is in namespace {namespace}"
-        raise Refused(f"{told}: the claim is kept until that is deleted")
+async def _named(book: Ledger, session: LabletSession) -> LabletSession:
+    """Give the session another name if somebody else's has its own: a promise does not wait for that one to go."""
+    metadata = session.metadata
+    if await book.store.get(Ref(LabletSession, metadata.name, metadata.namespace).key) is None:
+        return session
+    other = f"{metadata.name[:_LONGEST_NAME - _SUFFIX - 1]}-{metadata.uid[:_SUFFIX]}"
+    return msgspec.structs.replace(session, metadata=msgspec.structs.replace(metadata, name=other))
 
 
 async def _session(book: Ledger, booked: Reservation, held: Held, uid: str) -> LabletSession:

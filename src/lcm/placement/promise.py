@@ -6,6 +6,7 @@ Bookings, extensions and reservations are decided here. Pure: nothing is held by
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from lcm.model.capacity import Claim
 from lcm.placement.limits import Rules
@@ -14,7 +15,10 @@ from lcm.placement.seating import REMEDIES, seat_for, why_not
 from lcm.placement.seats import Seats
 from lcm.placement.slots import nearest, seats_for_all
 
-GROUP_TRIES = 96
+GROUP_LOOKS: Final = 3_000
+"""How many claims are tried in all before nothing nearer is looked for: some microseconds each."""
+GROUP_TRIES: Final = range(8, 97)
+"""The fewest and the most slots that are tried for a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ def promise_all(seats: Seats, claims: Sequence[Claim], *, rules: Rules, slots: i
     found = seats_for_all(seats, claims, rules)
     if isinstance(found, tuple):
         return Promised(found)
-    near = nearest(seats, claims, rules, count=slots, tries=GROUP_TRIES)
+    tries = min(max(GROUP_LOOKS // len(claims), GROUP_TRIES[0]), GROUP_TRIES[-1])
+    near = nearest(seats, claims, rules, count=slots, tries=tries)
     if seat_for(seats, claims[found], rules) is None:
         return _refused(seats, claims[found], rules, near)
     details = f"there is room for some of the {len(claims)} claims, and not for all of them together"

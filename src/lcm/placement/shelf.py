@@ -2,9 +2,9 @@
 
 Every place has one bit. A few `|` and `&` of the rows of a claim's half hours leave the places that could take it, and
 then the best of those; whether one really can is asked of its timeline. Before its first half hour a claim meets others
-that no row shows: in a large shelf a place that is too full there is remembered until it no longer is, or all that begin
-at about the same time would ask it again. A place's bit stands the higher the earlier its id sorts, so that ties go to
-the first id. Places whose other facts are the same too are of one kind: filters are asked once per kind, and the answer
+that no row shows: in a large shelf a place that is too full there is remembered until it no longer is, or all who begin
+at about that time would ask it again. A place's bit stands the higher the earlier its id sorts, so that ties go to the
+first id. Places whose other facts are the same too are of one kind: filters are asked once per kind, and the answer
 is remembered as a mask. The fleet keeps the shelves.
 """
 

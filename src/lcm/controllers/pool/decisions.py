@@ -22,8 +22,8 @@ def decided(view: View, plan: Plan, done: Done) -> tuple[ScalingDecision, ...]:
             at=view.now, action="scale_up", reason=_up(view, plan, done), workers_before=before, workers_after=after
         )
         decisions = with_decision(decisions, new)
-    fewer = after - len(done.paused) - sum(map(is_wanted, done.removed))
-    if done.down and any(not is_over(one) for one in (*done.paused.values(), *done.removed)):
+    fewer = after - len(done.paused) - len(done.retired) - sum(map(is_wanted, done.removed))
+    if done.down and any(not is_over(one) for one in (*done.paused.values(), *done.retired, *done.removed)):
         new = ScalingDecision(
             at=view.now, action="scale_down", reason=_down(plan, done), workers_before=after, workers_after=fewer
         )
@@ -53,6 +53,7 @@ def _down(plan: Plan, done: Done) -> str:
     told = list(_named("paused", done.paused))
     if done.paused:
         told[-1] += f", not claimed before {_clock(min(plan.next[number].start_by for number in done.paused))}"
+    told += [f"{one.metadata.name} is paused once the sessions on it have ended" for one in done.retired]
     if done.removed:
         names = ", ".join(one.metadata.name for one in done.removed)
         errors = [one.status.last_error for one in done.removed if one.status.failure and one.status.last_error]

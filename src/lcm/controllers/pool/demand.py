@@ -27,7 +27,8 @@ class Plan:
     """What is to be done, and who fills which seat then.
 
     `needed` are the seats that must have a worker now, `next` when each is claimed next. `launch` and `resume` give
-    them one; `let_go` are seats whose worker leaves them, `pause` and `remove` are workers that left before.
+    them one; `let_go` are seats whose worker leaves them, `pause` and `remove` are workers that left before. To
+    `retire` is to take no more sessions, and to stop after the present ones.
     """
 
     seats: dict[int, LabWorker] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Plan:
     resume: dict[int, LabWorker] = field(default_factory=dict)
     let_go: dict[int, LabWorker] = field(default_factory=dict)
     pause: dict[int, LabWorker] = field(default_factory=dict)
+    retire: list[LabWorker] = field(default_factory=list)
     remove: list[LabWorker] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Why something is not done that one might expect."""
@@ -114,12 +116,15 @@ def _filled(view: View) -> dict[int, LabWorker]:
 
 
 def _fill(view: View, made: Plan) -> None:
-    """Give seats the workers that were made for them and not written down, and those of others if the policy says."""
-    seated = {one.metadata.uid for one in made.seats.values()}
+    """Give seats the workers that were made for them and not written down, and those of others if the policy says.
+
+    A session that came onto a worker while it was let go holds no seat: the seat's timeline would not know of it.
+    """
+    unfit = view.mixed | {one.metadata.uid for one in made.seats.values()}
     for worker in sorted(view.workers, key=_seniority):
         number = seat_number(worker)
         fits = number is not None and number not in made.seats and not is_leaving(worker, view.now)
-        if number is None or not fits or worker.metadata.uid in seated or not view.owns(worker):
+        if number is None or not fits or worker.metadata.uid in unfit or not view.owns(worker):
             continue
         if not is_wanted(worker) or kept(view, made, number):
             made.seats[number] = worker
@@ -147,7 +152,7 @@ def _spare(view: View, made: Plan, number: int, worker: LabWorker) -> None:
     if number in made.needed or not view.owns(worker) or is_leaving(worker, view.now) or kept(view, made, number):
         return
     if not is_wanted(worker):
-        if not _soon(view, made, number):
+        if not _soon(view, made, number) and not view.busy(worker):
             del made.seats[number]  # it is paused: nobody could count on it
             made.remove.append(worker)
     elif not _held_back(view, made, worker):
@@ -162,11 +167,13 @@ def _outside(view: View, made: Plan, worker: LabWorker) -> None:
         return
     if is_lost(worker, view.now):
         made.remove.append(worker)
-    elif not _seated(made, worker) and is_wanted(worker) and not is_leaving(worker, view.now):
+    elif view.bearing.releases and is_wanted(worker) and not _seated(made, worker) and not is_leaving(worker, view.now):
         number = seat_number(worker)
-        if _held_back(view, made, worker) or not view.bearing.releases:
+        if view.busy(worker):
+            made.retire.append(worker)
+        elif _held_back(view, made, worker):
             return
-        if number is not None and number not in made.seats and _soon(view, made, number):
+        elif number is not None and number not in made.seats and _soon(view, made, number):
             made.pause[number] = worker
         else:
             made.remove.append(worker)

@@ -35,6 +35,7 @@ from lcm.model.pool import (
     WorkerTemplate,
 )
 from lcm.model.resource import Truth
+from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.placement.terms import Terms
 
@@ -81,7 +82,9 @@ class Follower:
 
     async def troubled(self, ref: PoolRef, error: Exception) -> None:
         """Complain of a bug of ours that a pool cannot be helped past."""
-        bug = type(error).__name__
+        bug, pool = type(error).__name__, self._cache.get(ref)
+        if pool is not None:
+            self._raised.pop(pool.metadata.uid, None)  # the next look that succeeds settles it
         await self._plane.complain(ref, stuck(ref.name, bug, f"a bug of ours, please report it: {bug}: {error}"))
 
     async def _follow(self, pool: LabWorkerPool) -> Again:
@@ -101,6 +104,7 @@ class Follower:
         seated = {seat.worker_id for seat in pool.status.seats}
         every = self._cache.all(LabWorker)
         ours = [one for one in every if one.metadata.uid in seated or is_owner(pool, one)]
+        on = {one.metadata.uid: self._book.sessions_on(one.metadata.uid) for one in ours}
         return View(
             pool=pool,
             template=template,
@@ -109,7 +113,8 @@ class Follower:
             claims=self._book.claims(ref_of(pool)),
             workers=sorted(ours, key=_by_name),
             strangers=self._strangers(pool, every),
-            sessions={one.metadata.uid: len(self._book.sessions_on(one.metadata.uid)) for one in ours},
+            sessions={uid: len(found) for uid, found in on.items()},
+            mixed=frozenset(uid for uid, found in on.items() if not all(_seated(one, pool) for one in found)),
         )
 
     def _strangers(self, pool: LabWorkerPool, every: Sequence[LabWorker]) -> Sequence[LabWorker]:
@@ -212,6 +217,11 @@ def _after(view: View, done: Done) -> Sequence[LabWorker]:
 
 def _filled(number: int, worker: LabWorker) -> FilledSeat:
     return FilledSeat(number=number, worker_id=worker.metadata.uid, worker_name=worker.metadata.name)
+
+
+def _seated(session: LabletSession, pool: LabWorkerPool) -> bool:
+    seat = session.status.seat
+    return seat is not None and seat.pool == pool.metadata.name
 
 
 def _by_name(worker: LabWorker) -> str:

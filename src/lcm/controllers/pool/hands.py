@@ -32,6 +32,7 @@ class Done:
     launched: dict[int, LabWorker] = field(default_factory=dict)
     resumed: dict[int, LabWorker] = field(default_factory=dict)
     paused: dict[int, LabWorker] = field(default_factory=dict)
+    retired: list[LabWorker] = field(default_factory=list)
     removed: list[LabWorker] = field(default_factory=list)
     trouble: str = ""
 
@@ -43,7 +44,7 @@ class Done:
     @property
     def down(self) -> bool:
         """Whether workers were taken away."""
-        return bool(self.paused or self.removed)
+        return bool(self.paused or self.retired or self.removed)
 
 
 class Hands:
@@ -68,6 +69,7 @@ class Hands:
         for number, worker in plan.pause.items():
             if (made := await self._want(worker, "stopped")) is not None:
                 plan.seats[number] = done.paused[number] = made
+        done.retired += [worker for worker in plan.retire if await self._want(worker, "stopped")]
         done.removed += [worker for worker in plan.remove if await self._remove(worker)]
         return done
 

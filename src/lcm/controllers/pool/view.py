@@ -47,7 +47,7 @@ class View:
     """A pool and all that concerns it at one moment.
 
     `workers` are those it made and those that fill its seats, `strangers` those that could be taken into free seats.
-    `sessions` counts what is on each worker, by uid.
+    `sessions` counts what is on each worker, by uid; on `mixed` ones are some that hold no seat of the pool.
     """
 
     pool: LabWorkerPool
@@ -58,6 +58,7 @@ class View:
     workers: Sequence[LabWorker] = ()
     strangers: Sequence[LabWorker] = ()
     sessions: Mapping[str, int] = field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
 
     @property
     def status(self) -> LabWorkerPoolStatus:

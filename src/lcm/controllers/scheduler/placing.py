@@ -31,6 +31,7 @@ from lcm.model.settings import Strategy
 
 TELLING: Final = timedelta(seconds=5)
 """Those who wait are told of changes at most so often: when one leaves the queue, all behind it move up."""
+_LONGEST_REST: Final = 1.0
 _UNCLEAR: Final = "its definition does not say what it needs"
 _log: Final = structlog.get_logger()
 
@@ -70,6 +71,7 @@ class Placing:
         """Place whoever waits whenever something changes, and at least once in an interval, until cancelled."""
         while True:
             self._news.clear()
+            began = self._stopwatch.seconds()
             try:
                 await self._look(view)
             except (Later, Stuck) as error:
@@ -77,6 +79,8 @@ class Placing:
                 await asyncio.sleep((error.after if isinstance(error, Later) else self._resync()).total_seconds())
                 continue
             assert self._due is not None, "each look says when the next is due"
+            # Where planning takes long, changes come together before it is done again, and others get their turn.
+            await asyncio.sleep(min(self._stopwatch.seconds() - began, _LONGEST_REST))
             left = max(self._due - self._clock.now(), timedelta(0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(left.total_seconds()):
