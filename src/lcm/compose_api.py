@@ -34,12 +34,12 @@ from lcm.control.outbox import Outbox
 from lcm.control.presence import Presence
 from lcm.control.sinks import House
 from lcm.control.tokens import Tokens
+from lcm.controllers.current import terms_of
 from lcm.data_folder import STORE
 from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Refused
 from lcm.model.identity import Role
 from lcm.model.licence import token_id
-from lcm.placement.terms import Terms
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
 from lcm.providers.secrets import SecretSources
@@ -111,7 +111,7 @@ async def api_running(
             sealer=keys,
             judgement=_judgement(settings),
             fleet=fleet,
-            terms=_terms(settings),
+            terms=terms_of(settings),
             chance=chance,
         )
         built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
@@ -171,15 +171,6 @@ def _judgement(settings: Settings) -> Judgement:
         instantiation_minutes=settings.lablet_instantiation_delay_minutes,
         poll_seconds=settings.metrics_poll_interval,
         threshold_minutes=settings.idle_threshold_minutes,
-    )
-
-
-def _terms(settings: Settings) -> Terms:
-    return Terms(
-        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
-        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
-        require_licensed=settings.require_licensed_for_cml,
-        strategy=settings.scheduler_strategy,
     )
 
 

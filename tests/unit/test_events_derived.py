@@ -13,7 +13,7 @@ from lcm.control.stepping import moved
 from lcm.model.event import Event
 from lcm.model.kinds import Resource
 from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.pool import PoolPhase
+from lcm.model.pool import PoolPhase, ScalingDecision
 from lcm.model.reservation import ReservationPhase
 from lcm.model.resource import Condition, Truth
 from lcm.model.session import Progress, SessionPhase
@@ -186,3 +186,17 @@ async def test_a_whole_life_is_told_in_order() -> None:
         "worker.terminated",
         "worker.deleted",
     ]
+
+
+def test_a_pool_that_starts_or_lets_go_workers_is_told_once_and_that_nothing_was_to_be_done_is_not() -> None:
+    before = given.pool(phase=PoolPhase.READY)
+    decisions = [
+        ScalingDecision(at=NOW, action=action, reason="seat 1 is claimed", workers_before=0, workers_after=1)
+        for action in ("none", "scale_up")
+    ]
+    status = msgspec.structs.replace(before.status, decisions=tuple(decisions))
+    after = msgspec.structs.replace(before, status=status)
+    told = derive(before, after, now=NOW)
+    assert [event.type for event in told] == ["pool.updated", "pool.scaled"]
+    assert data(told[1]) | {"action": "scale_up", "workers_after": 1} == data(told[1])
+    assert derive(after, after, now=NOW) == []

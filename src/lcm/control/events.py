@@ -3,7 +3,7 @@
 Pure. The ledger commits them together with the change they come from, so that there is never one without the other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -17,6 +17,7 @@ from lcm.model.event import (
     Data,
     Event,
     ObjectEvent,
+    PoolScaled,
     SessionStatusChanged,
     WorkerIdleWarning,
     WorkerLabs,
@@ -27,6 +28,7 @@ from lcm.model.event import (
 )
 from lcm.model.identity import owner_of
 from lcm.model.kinds import Resource
+from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse
@@ -71,6 +73,8 @@ def derive(
         told += _stepped(before, after, now)
     elif not removed and _shown(before) != _shown(after):
         told.append(_event(_summary(after), "updated", after, now))
+    if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
+        told += _scaled(before, after, now)
     if removed:
         told.append(_event(_summary(after), "deleted", after, now))
     return told
@@ -144,6 +148,23 @@ def _stepped(before: Resource, after: Resource, now: datetime) -> list[Event]:
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
         return [_event(_session_step(before, after, now), "status.changed", after, now)]
     return [_event(_summary(after), "status.changed", after, now)]
+
+
+def _scaled(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Iterator[Event]:
+    """Tell each decision of a pool that started workers or let some go; that nothing was to be done is no event."""
+    for decision in after.status.decisions:
+        if decision.action != "none" and decision not in before.status.decisions:
+            data = PoolScaled(
+                pool=after.metadata.name,
+                namespace=after.metadata.namespace,
+                lab_track=after.spec.lab_track,
+                action=decision.action,
+                reason=decision.reason,
+                workers_before=decision.workers_before,
+                workers_after=decision.workers_after,
+                timestamp=decision.at,
+            )
+            yield _event(data, "scaled", after, now)
 
 
 def _shown(resource: Resource) -> tuple[object, ...]:

@@ -88,7 +88,7 @@ async def _named(book: Ledger, session: LabletSession) -> LabletSession:
     metadata = session.metadata
     if await book.store.get(Ref(LabletSession, metadata.name, metadata.namespace).key) is None:
         return session
-    other = f"{metadata.name[:_LONGEST_NAME - _SUFFIX - 1]}-{metadata.uid[:_SUFFIX]}"
+    other = f"{metadata.name[: _LONGEST_NAME - _SUFFIX - 1]}-{metadata.uid[:_SUFFIX]}"
     return msgspec.structs.replace(session, metadata=msgspec.structs.replace(metadata, name=other))
 
 

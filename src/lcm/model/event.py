@@ -120,6 +120,19 @@ class SessionStatusChanged(Part):
     timestamp: Moment
 
 
+class PoolScaled(Part):
+    """A pool started workers, or let some go."""
+
+    pool: str
+    namespace: str
+    lab_track: str
+    action: str
+    reason: Text
+    workers_before: int
+    workers_after: int
+    timestamp: Moment
+
+
 class SinkTested(Part):
     """Somebody wanted to see whether a sink is reached."""
 
@@ -144,6 +157,7 @@ Data = (
     | AlertRaised
     | AlertCleared
     | SessionStatusChanged
+    | PoolScaled
     | SinkTested
     | EventsLost
 )

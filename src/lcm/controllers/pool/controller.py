@@ -5,12 +5,12 @@ Put together by `compose`. Everything it knows is in the store, so that whoever 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
 
 from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane
+from lcm.controllers.current import Current, terms_of
 from lcm.controllers.election import Election
 from lcm.controllers.pool.book import Book
 from lcm.controllers.pool.follower import Follower
@@ -22,7 +22,6 @@ from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
-from lcm.placement.terms import Terms
 
 LEASE: Final = "pool-controller"
 KINDS: Final = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reservation, SystemSettings)
@@ -57,12 +56,8 @@ class PoolController:
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        book, usual = Book(cache), terms_of(self.settings)
-
-        def terms() -> Terms:
-            return usual.under(next(iter(cache.all(SystemSettings)), None))
-
-        follower = Follower(plane, cache, book, clock=self.clock, terms=terms)
+        book, settings = Book(cache), Current(self.settings, cache)
+        follower = Follower(plane, cache, book, clock=self.clock, terms=lambda: terms_of(settings()))
         runtime = Runtime(
             LEASE,
             follower.reconcile,
@@ -77,13 +72,3 @@ class PoolController:
             await runtime.run()
         finally:
             book.stop()
-
-
-def terms_of(settings: Settings) -> Terms:
-    """Say by what the process promises, before the SystemSettings object is asked."""
-    return Terms(
-        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
-        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
-        require_licensed=settings.require_licensed_for_cml,
-        strategy=settings.scheduler_strategy,
-    )

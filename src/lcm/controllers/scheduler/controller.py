@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lcm.config import Settings, effective
+from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, R, Ref
+from lcm.controllers.current import Current, terms_of
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Again, Runtime
 from lcm.controllers.scheduler.placing import Placing
@@ -27,7 +28,6 @@ from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
-from lcm.placement.terms import Terms
 
 LEASE: Final = "scheduler"
 LEASE_SECONDS: Final = 15
@@ -75,7 +75,7 @@ class SchedulerController:
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        settings = _Current(self.settings, cache)
+        settings = Current(self.settings, cache)
 
         def resync() -> timedelta:
             return timedelta(seconds=settings().scheduler_reconcile_interval)
@@ -104,29 +104,3 @@ class SchedulerController:
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
         return Runtime(name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync)
-
-
-def terms_of(settings: Settings) -> Terms:
-    """Say what the settings mean for placing."""
-    return Terms(
-        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
-        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
-        require_licensed=settings.require_licensed_for_cml,
-        strategy=str(settings.scheduler_strategy),
-    )
-
-
-class _Current:
-    """The settings as they are now: the process's, and what the SystemSettings object says over them."""
-
-    def __init__(self, settings: Settings, cache: Cache) -> None:
-        self._settings = settings
-        self._cache = cache
-        self._seen: SystemSettings | None = None
-        self._effective = settings
-
-    def __call__(self) -> Settings:
-        system = next(iter(self._cache.all(SystemSettings)), None)
-        if system is not self._seen:
-            self._seen, self._effective = system, effective(self._settings, system)
-        return self._effective

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lcm.config import Settings, effective
+from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, WorkerRef
+from lcm.controllers.current import Current
 from lcm.controllers.discover import Discovery
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Runtime
@@ -71,7 +72,7 @@ class WorkerController:
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        settings = _Current(self.settings, cache)
+        settings = Current(self.settings, cache)
         occupants = Occupants(cache)
         eyes = Eyes(self.cloud, self.hosts, self.clock)
         hands = Hands(plane, self.cloud, self.hosts, self.secrets)
@@ -123,19 +124,3 @@ class WorkerController:
             monitored=settings.worker_monitoring_enabled,
             poll=max(Rules().poll / self.speed, timedelta(seconds=0.2)),
         )
-
-
-class _Current:
-    """The settings as they are now: the process's, and what the SystemSettings object says over them."""
-
-    def __init__(self, settings: Settings, cache: Cache) -> None:
-        self._settings = settings
-        self._cache = cache
-        self._seen: SystemSettings | None = None
-        self._effective = settings
-
-    def __call__(self) -> Settings:
-        system = next(iter(self._cache.all(SystemSettings)), None)
-        if system is not self._seen:
-            self._seen, self._effective = system, effective(self._settings, system)
-        return self._effective
