@@ -217,17 +217,18 @@ class View:
         self._fill()
         self._pools[ref] = frozenset(ids)
         self._mark_moving(ref, made.values())
-        for uid in self._reseat(ref, row) - ids:
+        for uid in self._reseat(ref) - ids:
             self._lay_worker(uid, now)
         if self._cache.get(ref) is None:
             del self._pools[ref]
 
-    def _reseat(self, ref: PoolRef, row: Row | None) -> set[str]:
-        """Note which workers fill a pool's seats; gives those that do and those that did."""
+    def _reseat(self, ref: PoolRef) -> set[str]:
+        """Note which workers fill a pool's seats, known or not; gives those that do and those that did."""
         before = {uid for uid, (pool, _) in self._pooled.items() if pool == ref}
         for uid in before:
             del self._pooled[uid]
-        filling = {one.metadata.uid: (ref, number) for number, one in row.workers.items()} if row else {}
+        pool = self._cache.get(ref)
+        filling = {seat.worker_id: (ref, seat.number) for seat in pool.status.seats} if pool else {}
         self._pooled.update(filling)
         return before | filling.keys()
 
