@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 import given
 from lcm.controllers.pool.book import Claimed
-from lcm.controllers.pool.demand import Plan, Timelines, plan
+from lcm.controllers.pool.demand import LINGER, Plan, Timelines, plan
 from lcm.controllers.pool.hands import described
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, View
 from lcm.model.capacity import Amount, Claim
 from lcm.model.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
-from lcm.model.resource import Owner
+from lcm.model.resource import Owner, PhaseChange
 from lcm.model.worker import LabWorker, Remedy, WorkerPhase
 from lcm.placement.request import Held
 from lcm.placement.terms import Terms
@@ -173,6 +173,14 @@ def test_a_worker_is_let_go_in_two_looks() -> None:
     assert made.seats == {}
     assert said(look(others=(worker(1),))) == {"remove": ["w1"]}
     assert said(look(claim(1, "08:10", "11:00"), others=(worker(1),))) == {}
+
+
+def test_a_worker_that_became_free_just_now_waits_a_minute_for_who_waits_for_it() -> None:
+    left = PhaseChange(phase=P.READY, at=NOW, by="worker-controller", reason="no session is on it")
+    free = worker(1, history=(left,))
+    made = look(seated=(free,))
+    assert (said(made), made.changes_at) == ({}, NOW + LINGER)
+    assert sorted(look(seated=(free,), now=NOW + LINGER).let_go) == [1]
 
 
 def test_a_worker_is_paused_if_its_next_claim_begins_soon_and_deleted_if_not() -> None:

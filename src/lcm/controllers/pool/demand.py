@@ -14,12 +14,15 @@ from lcm.controllers.pool.book import Claimed
 from lcm.controllers.pool.view import View, is_leaving, is_lost, is_over, is_wanted, seat_number
 from lcm.model.capacity import NOTHING
 from lcm.model.pool import PoolPhase
-from lcm.model.worker import LabWorker
+from lcm.model.worker import HOSTING, LabWorker
 from lcm.placement.horizon import Demand, demand
 from lcm.placement.seats import KEEP, Seats
 
 PAUSED_FOR: Final = timedelta(hours=12)
 """A worker is paused, and not deleted, if its next claim begins within this: a launch takes longer than a start."""
+
+LINGER: Final = timedelta(minutes=1)
+"""A worker stays this long after its last session has left."""
 
 
 @dataclass(slots=True)
@@ -155,7 +158,7 @@ def _spare(view: View, made: Plan, number: int, worker: LabWorker) -> None:
         if not _soon(view, made, number) and not view.busy(worker):
             del made.seats[number]  # it is paused: nobody could count on it
             made.remove.append(worker)
-    elif not _held_back(view, made, worker):
+    elif not _held_back(view, made, worker) and not _lingers(view, made, worker):
         made.let_go[number] = worker
         del made.seats[number]
 
@@ -194,6 +197,16 @@ def _held_back(view: View, made: Plan, worker: LabWorker) -> bool:
     elif foreign:
         made.notes.append(f"{name} is not released: {foreign} labs run on it that no session made")
     return view.busy(worker) or foreign > 0
+
+
+def _lingers(view: View, made: Plan, worker: LabWorker) -> bool:
+    """Tell whether a worker became free only now: a session that waits for it is placed within moments."""
+    history = worker.status.history
+    until = history[-1].at + LINGER if history and worker.status.phase in HOSTING else view.now
+    if until <= view.now:
+        return False
+    made.changes_at = min(made.changes_at or until, until)
+    return True
 
 
 def _soon(view: View, made: Plan, number: int) -> bool:
