@@ -15,6 +15,7 @@ UNMEASURED = (
     "simulation/",
     "crash/",
     "conformance/test_api_schema.py",
+    "conformance/test_booking_race.py",
     "conformance/test_artifacts.py::test_any_bytes_survive",
     "conformance/test_canary.py",
     "conformance/test_discovery",

@@ -5,7 +5,7 @@ kin; what it may touch besides planes is its `World`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,9 @@ from lcm.model.identity import Caller, Role
 from lcm.model.pool import WorkerTemplate
 from lcm.model.secret import Secret
 from lcm.placement.terms import Terms
+from lcm.providers.artifacts import Artifacts
 from lcm.serving import listen, serve
+from lcm.sim.artifacts import SimulatedArtifacts, SimulatedSource
 from lcm.sim.asgi import AsgiTransport
 from lcm.sim.loop import VirtualClock, run
 from lcm.store.base import Store
@@ -68,6 +70,7 @@ class World:
     store: Store
     door: Door
     wait: Callable[[float], Awaitable[None]]
+    artifacts: Artifacts | None = None
     _planes: dict[tuple[str, str], Plane] = field(default_factory=dict)
 
     @property
@@ -102,6 +105,7 @@ class World:
         return self._planes[who]
 
 
+Files = Mapping[str, bytes]
 Body = Callable[[World], Awaitable[None]]
 Place = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[World]]
 
@@ -110,9 +114,15 @@ class Site:
     """An API over a store, the tokens of everybody who takes part, and the planes that were opened onto it."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, ids: Callable[[], str] = new_id, terms: Terms | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        ids: Callable[[], str] = new_id,
+        terms: Terms | None = None,
+        artifacts: Artifacts | None = None,
     ) -> None:
-        self.core = ControlPlane(store, clock=clock, ids=ids, terms=terms)
+        self.core = ControlPlane(store, clock=clock, ids=ids, terms=terms, artifacts=artifacts)
         self.tokens = Tokens(store, clock=clock, service_key=KEY)
         self.api = Api(self.core, self.tokens, clock=clock, limits=LIMITS)
         self._keys: dict[str, Secret] = {}
@@ -163,64 +173,71 @@ async def promising(core: ControlPlane) -> AsyncIterator[ControlPlane]:
         await asyncio.wait([following])
 
 
+def depot(clock: Clock, files: Files | None) -> SimulatedArtifacts | None:
+    """Give a place for files, with these to be read besides; None without any."""
+    return None if files is None else SimulatedArtifacts(clock, sources=[SimulatedSource(files)])
+
+
 @asynccontextmanager
 async def _in_memory(
-    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None, files: Files | None = None
 ) -> AsyncIterator[World]:
-    store = MemoryStore(backlog=backlog)
-    async with promising(ControlPlane(store, clock=VirtualClock(), terms=terms)) as core:
-        yield World(store, core.acting, asyncio.sleep)
+    store, artifacts = MemoryStore(backlog=backlog), depot(VirtualClock(), files)
+    async with promising(ControlPlane(store, clock=VirtualClock(), terms=terms, artifacts=artifacts)) as core:
+        yield World(store, core.acting, asyncio.sleep, artifacts)
     await store.close()
 
 
 @asynccontextmanager
 async def _in_memory_over_http(
-    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+    _: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None, files: Files | None = None
 ) -> AsyncIterator[World]:
-    store = MemoryStore(backlog=backlog)
-    site = Site(store, VirtualClock(), terms=terms)
+    store, artifacts = MemoryStore(backlog=backlog), depot(VirtualClock(), files)
+    site = Site(store, VirtualClock(), terms=terms, artifacts=artifacts)
     await site.start()
     way = AsgiTransport(site.api)
     async with promising(site.core):
-        yield World(store, lambda caller: site.plane(caller, "http://memory", way), asyncio.sleep)
+        yield World(store, lambda caller: site.plane(caller, "http://memory", way), asyncio.sleep, artifacts)
         await site.close()
     await store.close()
 
 
 @asynccontextmanager
 async def _on_sqlite(
-    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None, files: Files | None = None
 ) -> AsyncIterator[World]:
     clock, stopwatch = hand_clock(), HandStopwatch()
+    artifacts = depot(clock, files)
     store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
-    async with promising(ControlPlane(store, clock=clock, terms=terms)) as core:
-        yield World(store, core.acting, _by_hand(clock, stopwatch))
+    async with promising(ControlPlane(store, clock=clock, terms=terms, artifacts=artifacts)) as core:
+        yield World(store, core.acting, _by_hand(clock, stopwatch), artifacts)
     await store.close()
 
 
 @asynccontextmanager
 async def _on_sqlite_over_http(
-    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None, files: Files | None = None
 ) -> AsyncIterator[World]:
     clock, stopwatch = hand_clock(), HandStopwatch()
+    artifacts = depot(clock, files)
     store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
-    site = Site(store, clock, terms=terms)
+    site = Site(store, clock, terms=terms, artifacts=artifacts)
     await site.start()
     async with promising(site.core), served(site.api, free_port()) as url:
-        yield World(store, lambda caller: site.plane(caller, url), _by_hand(clock, stopwatch))
+        yield World(store, lambda caller: site.plane(caller, url), _by_hand(clock, stopwatch), artifacts)
         await site.close()
     await store.close()
 
 
 @asynccontextmanager
 async def _on_etcd(
-    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None
+    request: pytest.FixtureRequest, *, backlog: int = BACKLOG, terms: Terms | None = None, files: Files | None = None
 ) -> AsyncIterator[World]:
     clock = hand_clock()
     arena = etcd_arena(request.getfixturevalue("etcd").endpoint)
-    store = await arena.open(backlog=backlog)
-    async with promising(ControlPlane(store, clock=clock, terms=terms)) as core:
-        yield World(store, core.acting, _by_hand(clock, HandStopwatch()))
+    store, artifacts = await arena.open(backlog=backlog), depot(clock, files)
+    async with promising(ControlPlane(store, clock=clock, terms=terms, artifacts=artifacts)) as core:
+        yield World(store, core.acting, _by_hand(clock, HandStopwatch()), artifacts)
     await arena.close()
 
 

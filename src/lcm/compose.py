@@ -22,6 +22,7 @@ from lcm.control.plane import Plane
 from lcm.control.tokens import SERVICE_NAME, keys_in
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.scheduler.controller import SchedulerController
+from lcm.controllers.session.controller import LabletController
 from lcm.controllers.together import together
 from lcm.controllers.worker.controller import WorkerController
 from lcm.data_folder import claimed
@@ -106,10 +107,25 @@ async def _pools(plane: Plane, around: Around) -> None:
     ).run()
 
 
+async def _labs(plane: Plane, around: Around) -> None:
+    await LabletController(
+        plane,
+        around.outside.hosts,
+        around.outside.artifacts,
+        clock=SystemClock(),
+        stopwatch=SystemStopwatch(),
+        chance=chance,
+        settings=around.settings,
+        holder=around.process,
+        speed=around.outside.speed,
+    ).run()
+
+
 CONTROLLERS: Final[tuple[Controller, ...]] = (
     Controller(Part.WORKER_CONTROLLER, _workers),
     Controller(Part.SCHEDULER, _sessions),
     Controller(Part.POOL_CONTROLLER, _pools),
+    Controller(Part.LABLET_CONTROLLER, _labs),
 )
 """Every controller."""
 

@@ -19,7 +19,7 @@ import structlog
 from lcm import serving
 from lcm.api.app import Api
 from lcm.api.limits import Limits
-from lcm.compose_outside import SIM_SECRETS, SIMULATED, secret_sources
+from lcm.compose_outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources
 from lcm.config import Settings
 from lcm.config_documents import LICENSE_TOKEN, document_defaults
 from lcm.config_prices import read_prices
@@ -39,6 +39,7 @@ from lcm.data_folder import STORE
 from lcm.model.addresses import Reach, networks
 from lcm.model.errors import Refused
 from lcm.model.identity import Role
+from lcm.model.learning import Review
 from lcm.model.licence import token_id
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
@@ -103,6 +104,7 @@ async def api_running(
         undo.push_async_callback(tokens.close)
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
         secrets = await undo.enter_async_context(secret_sources(settings, keys, made_up_secrets(settings)))
+        artifacts = await undo.enter_async_context(artifact_store(settings))
         fleet = await asyncio.to_thread(_fleet, settings)
         control = ControlPlane(
             store,
@@ -112,7 +114,9 @@ async def api_running(
             judgement=_judgement(settings),
             fleet=fleet,
             terms=terms_of(settings),
+            artifacts=artifacts,
             chance=chance,
+            review=Review(settings.review_difference, settings.review_sessions),
         )
         built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
         house = House(_reach(settings), built_in)

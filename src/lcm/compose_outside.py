@@ -1,4 +1,4 @@
-"""The outside world of a process: machines and their hypervisors, simulated or on AWS, and where secrets are found.
+"""The outside world of a process: machines and their hypervisors, simulated or on AWS, secrets, and files.
 
 Called by `compose` only. Names implementations, as that does.
 """
@@ -15,18 +15,23 @@ import structlog
 
 from lcm.config import Settings
 from lcm.config_documents import referred
+from lcm.providers.artifacts import Artifacts, Source
 from lcm.providers.compute import Compute
 from lcm.providers.hosts import Hosts
 from lcm.providers.installed_keys import InstalledKeys
+from lcm.providers.lazy_artifacts import LazyArtifacts
 from lcm.providers.secrets import EnvSecrets, FileSecrets, Lazily, SealedSecrets, Secrets, SecretSources
 from lcm.sim.chance import Chance
+from lcm.sim.cml.patty_ports import MOST_PORTS
 from lcm.sim.fleet import Fleet
 from lcm.sim.hosts import SimHosts
+from lcm.sim.patty_server import PattyServer, home
 from lcm.supervise import Parts
-from lcm.system import SystemClock, new_epoch
+from lcm.system import SystemClock, files_allowed, new_epoch
 
 if TYPE_CHECKING:
     from lcm.providers.ec2_clients import AwsClients, Identity
+    from lcm.providers.s3_wire import S3Wire
     from lcm.providers.secrets_aws import AwsSecrets
 
 AWS: Final = "aws"
@@ -44,6 +49,7 @@ class Outside:
 
     cloud: Compute
     hosts: Hosts
+    artifacts: Artifacts
     speed: float = 1.0
     """How fast the time of machines goes."""
     fleet: Fleet | None = None
@@ -58,16 +64,18 @@ async def simulated(
     regions = dict.fromkeys([settings.aws_region, *settings.worker_discovery_regions, *_REGIONS])
     chance = Chance(new_epoch())
     fleet = await asyncio.to_thread(
-        lambda: Fleet(SystemClock(), chance, owner=owner, regions=regions, speed=speed, file=file)
+        lambda: Fleet(SystemClock(), chance, owner=owner, regions=regions, speed=speed, file=file, network=home(owner))
     )
     if file is None:
         _log.warning("simulated cloud ends with this process")
     hosts = SimHosts(fleet.cloud)
     parts.start("simulated cloud", fleet.run())
-    try:
-        yield Outside(fleet.cloud, hosts, speed, fleet)
-    finally:
-        await hosts.close()
+    parts.start("simulated ports", PattyServer(fleet, most=min(MOST_PORTS, files_allowed() // 2)).run())
+    async with artifact_store(settings) as artifacts:
+        try:
+            yield Outside(fleet.cloud, hosts, artifacts, speed, fleet)
+        finally:
+            await hosts.close()
 
 
 @asynccontextmanager
@@ -78,11 +86,12 @@ async def on_aws(settings: Settings, secrets: Secrets, *, owner: str) -> AsyncIt
 
     cloud = Ec2(_clients(settings), SystemClock(), owner=owner, image_owners=settings.ec2_image_owners)
     hosts = CmlHosts(secrets)
-    try:
-        yield Outside(cloud, hosts)
-    finally:
-        await hosts.close()
-        await cloud.close()
+    async with artifact_store(settings) as artifacts:
+        try:
+            yield Outside(cloud, hosts, artifacts)
+        finally:
+            await hosts.close()
+            await cloud.close()
 
 
 async def aws_identity(settings: Settings) -> "Identity":
@@ -110,6 +119,41 @@ async def secret_sources(
         yield SecretSources(sources)
     finally:
         await aws.close()
+
+
+@asynccontextmanager
+async def artifact_store(settings: Settings) -> AsyncIterator[Artifacts]:
+    """Keep files where the settings say, from when somebody needs one; several of one process may do so."""
+    artifacts = LazyArtifacts(lambda: _artifacts(settings))
+    try:
+        yield artifacts
+    finally:
+        await artifacts.close()
+
+
+async def _artifacts(settings: Settings) -> Artifacts:
+    from lcm.providers.directory import DirectoryArtifacts  # noqa: PLC0415 - few processes need it
+    from lcm.providers.files import FileSource  # noqa: PLC0415 - likewise
+
+    bucket, allowed = settings.artifacts_s3_bucket, settings.artifacts_s3_allowed
+    sources: list[Source] = [FileSource(settings.artifacts_file_dirs)]
+    if bucket or allowed:
+        from lcm.providers.s3 import S3Artifacts, S3Source  # noqa: PLC0415 - slow to load, and few processes need it
+
+        wire = await _s3(settings)
+        sources.append(S3Source(wire, allowed))
+        if bucket:
+            return S3Artifacts(wire, bucket, prefix=settings.artifacts_s3_prefix, sources=sources)
+    root = settings.artifacts_dir or settings.data_dir / "artifacts"
+    return await DirectoryArtifacts.open(root, clock=SystemClock(), sources=sources)
+
+
+async def _s3(settings: Settings) -> "S3Wire":
+    from lcm.providers.s3_wire import S3Wire  # noqa: PLC0415 - likewise
+
+    key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
+    keys = (key.reveal(), secret.reveal()) if key and secret else None
+    return await S3Wire.open(region=settings.aws_region, endpoint_url=settings.artifacts_s3_endpoint or "", keys=keys)
 
 
 def _clients(settings: Settings) -> "AwsClients":

@@ -54,6 +54,8 @@ RUNTIME: Final = {
     "scaling.max_workers": "max_workers_per_pool",
     "scaling.scale_up_threshold_cpu": "scale_up_threshold_cpu",
     "scaling.scale_down_threshold_cpu": "scale_down_threshold_cpu",
+    "learning.review_difference": "review_difference",
+    "learning.review_sessions": "review_sessions",
 }
 """Which field of the SystemSettings object wins over which of ours."""
 

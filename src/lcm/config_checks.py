@@ -28,6 +28,8 @@ def doubtful(settings: Settings) -> Iterator[Fault]:
     if settings.ec2_vpc_id and not settings.ec2_subnet_id:
         remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
         yield Fault("EC2_VPC_ID", "does nothing without EC2_SUBNET_ID", remedy)
+    if settings.artifacts_s3_bucket and settings.artifacts_dir:
+        yield Fault("ARTIFACTS_DIR", "does nothing beside ARTIFACTS_S3_BUCKET", "unset one of them")
     if settings.seal_keys and settings.seal_key_file:
         yield Fault("LCM_SEAL_KEY_FILE", "does nothing beside LCM_SEAL_KEYS", "unset one of them")
     if settings.store == "sqlite" and settings.etcd_addresses:
@@ -63,6 +65,16 @@ def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
         if path is not None and not path.is_file():
             yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
     yield from _together("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
+
+
+@_about("LCM_DATA_DIR", "ARTIFACTS_DIR", "ARTIFACTS_FILE_DIRS")
+def _definitions_read_nothing_of_ours(settings: Settings) -> Iterator[Fault]:
+    own = [folder.resolve() for folder in (settings.data_dir, settings.artifacts_dir) if folder is not None]
+    for folder in settings.artifacts_file_dirs:
+        real = folder.resolve()
+        if any(real.is_relative_to(one) or one.is_relative_to(real) for one in own):
+            problem = f"{folder} would let a definition read the data of everybody"
+            yield Fault("ARTIFACTS_FILE_DIRS", problem, "name a folder beside LCM_DATA_DIR and ARTIFACTS_DIR")
 
 
 @_about("PRICE_BOOK")

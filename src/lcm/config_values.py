@@ -12,7 +12,16 @@ import msgspec
 from lcm.config_sources import variables
 from lcm.model.resource import END, Minutes, Positive, Region
 from lcm.model.secret import Secret
-from lcm.model.settings import FewestWorkers, MostWorkers, NamePattern, ScanSeconds, Seconds, Share, Strategy
+from lcm.model.settings import (
+    FewestSessions,
+    FewestWorkers,
+    MostWorkers,
+    NamePattern,
+    ScanSeconds,
+    Seconds,
+    Share,
+    Strategy,
+)
 
 ALIASES: Final = {"WORKER_METRICS_POLL_INTERVAL": "METRICS_POLL_INTERVAL"}
 ELSEWHERE: Final = {
@@ -24,6 +33,8 @@ ELSEWHERE: Final = {
 """Variables of ours that are no settings: the file cannot say them."""
 
 _HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+)"
+
+_BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 
 
 def _of(pattern: str, description: str) -> msgspec.Meta:
@@ -52,6 +63,11 @@ Subnet = Annotated[str, _of(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")
 SecurityGroup = Annotated[str, _of(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
 ImageOwner = Annotated[str, _of(r"self|amazon|aws-marketplace|[0-9]{12}", "an account's number of 12 digits, or self")]
 InstanceType = Annotated[str, _of(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
+Bucket = Annotated[str, _of(_BUCKET, "a bucket's name")]
+Prefix = Annotated[
+    str, _of(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/)*", "words separated by /, and a / at the end, such as lcm/")
+]
+Place = Annotated[str, _of(_BUCKET + r"(/[^/\s]+)*/?", "a bucket, or a prefix in one such as labs/ccna/")]
 Network = Annotated[str, _of(r"[0-9A-Fa-f.:]+(/[0-9]{1,3})?", "a network such as 10.20.0.0/16")]
 Uri = Annotated[str, _of(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such as https://lcm.example.org")]
 EnvPattern = Annotated[str, _of(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")]
@@ -131,6 +147,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
+    artifacts_dir: Annotated[
+        Path | None, "folder of lab files and of collected work; if not set, `artifacts` in LCM_DATA_DIR"
+    ] = None
+    artifacts_file_dirs: Annotated[tuple[Path, ...], "folders below which file:// in a definition may lead"] = ()
+    artifacts_s3_bucket: Annotated[Bucket | None, "bucket for lab files and collected work, in place of a folder"] = (
+        None
+    )
+    artifacts_s3_prefix: Annotated[Prefix, "what our keys in that bucket begin with"] = ""
+    artifacts_s3_endpoint: Annotated[Url | None, "address of an S3-like store; if not set, AWS in AWS_REGION"] = None
+    artifacts_s3_allowed: Annotated[tuple[Place, ...], "buckets or prefixes that s3:// in a definition may name"] = ()
+
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
     control_plane_api_key: Annotated[
         Secret | None,
@@ -150,6 +177,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     max_workers_per_pool: Annotated[MostWorkers, "most workers of a pool that does not say"] = 10
     scale_up_threshold_cpu: Annotated[Share, "CPU use above which such a pool grows"] = 0.75
     scale_down_threshold_cpu: Annotated[Share, "CPU use below which such a pool shrinks"] = 0.30
+
+    review_difference: Annotated[Share, "difference of use from need at which a lab is to be reviewed"] = 0.25
+    review_sessions: Annotated[FewestSessions, "sessions of a lab without which it is not"] = 3
 
     worker_discovery_enabled: Annotated[bool, "whether instances that others launched are looked for"] = True
     worker_discovery_interval: Annotated[ScanSeconds, "seconds between two searches"] = 300
@@ -225,9 +255,11 @@ HEADINGS: Final = {
     "store": "The store",
     "seal_keys": "Secrets in documents",
     "oidc_issuer": "Sign-in and audit",
+    "artifacts_dir": "Lab files and collected work",
     "control_plane_api_url": "Controllers",
     "scheduler_enabled": "Scheduling",
     "min_workers_per_pool": "Scaling",
+    "review_difference": "Learning",
     "worker_discovery_enabled": "Discovery",
     "worker_monitoring_enabled": "Monitoring and idleness",
     "webhook_networks": "Sinks",

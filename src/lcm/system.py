@@ -62,3 +62,9 @@ def allow_many_files() -> None:
     """Let this process open as many files as it may: each worker's connection is one, and 1,024 is a usual limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def files_allowed() -> int:
+    """Say how many files this process may open."""
+    now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if now == resource.RLIM_INFINITY else now

@@ -40,7 +40,17 @@ MUST_SUCCEED = [
     *(f"{verb}{name}" for verb in ("create", "replace", "get") for name in BEARING),
     *(f"patch{name}" for name in KINDS),
     *("deleteLabWorker", "deleteSink"),
-    *("apply", "sealSecret", "rotateSealKeys", "makeToken", "inviteBrowser", "metrics", "listAudit", "listEvents"),
+    *(
+        "uploadTopology",
+        "apply",
+        "sealSecret",
+        "rotateSealKeys",
+        "makeToken",
+        "inviteBrowser",
+        "metrics",
+        "listAudit",
+        "listEvents",
+    ),
 ]
 """What was refused whenever it was asked for would prove nothing."""
 
@@ -98,6 +108,8 @@ def bodies(canary: Canary, route: Route) -> Iterator[tuple[bytes, str]]:
     name = _bearer(route)
     content = DESCRIBED[route.path][route.method.lower()]["requestBody"]["content"]
     documents: list[Any] = [next(iter(content.values()))["example"]]
+    if isinstance(documents[0], str):
+        yield documents[0].encode(), media
     documents += [{"unknown": canary.secret("unknown")}, [canary.secret("list")], canary.secret("text"), None]
     if name is not None:
         good = with_all(name, f"plain:{canary.secret(name)}")
@@ -130,6 +142,7 @@ def _bearer(route: Route) -> str | None:
 def _rank(route: Route) -> tuple[bool, int]:
     """Make things before they are used, in an order in which each finds what it refers to, and remove them last."""
     creates = list(DOCUMENTS).index(route.kind.name) if route.kind and route.operation.startswith("create") else 99
+    creates = -1 if route.operation == "uploadTopology" else creates
     return route.method == "DELETE", creates
 
 
@@ -137,7 +150,7 @@ def target(route: Route) -> str:
     name = str(example(_bearer(route) or "Sink").get("metadata", {"name": BODIES["ShownSink"]["name"]})["name"])
     if route.kind:
         name = str(DOCUMENTS[route.kind.name]["metadata"]["name"])
-    return route.path.replace("{id}", name).replace("{name}", "a-lease")
+    return route.path.replace("{id}", name).replace("{name}", "a-lease").replace("{file}", "lab.yaml")
 
 
 def query(route: Route) -> dict[str, Any]:

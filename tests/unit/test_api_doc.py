@@ -91,13 +91,16 @@ def understood(name: str) -> set[int]:
     """Say which answers show that a request was understood; its object may be elsewhere in its life."""
     success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
-    stale = "/status" in name or "/transition" in name or "/leases/" in name or "/undrain" in name or "/drain" in name
+    elsewhere = ("/observe-resources", "/undrain", "/drain", "/status", "/transition")
+    stale = name.endswith(elsewhere) or "/leases/" in name
     used = name.startswith(("DELETE /api/lablet-definitions", "DELETE /api/worker-templates"))
     absent = "/settings" in name or "/telemetry" in name or "/tokens/" in name or "/licenses/" in name
     # The desk of these tests promises nothing.
     promised = ("/preview", "/explanation", "/calendar", "/schedule", "/allocate-ports", "/reseat", "/sessions")
-    unpromised = name.endswith(promised)
-    nobody = "/internal/" in name and ("/status" in name or "/transition" in name)  # which controller, it does not say
+    # Nor does it keep files.
+    unpromised = name.endswith(promised) or "/artifacts/" in name or name == "POST /api/topologies"
+    reported = ("/status", "/transition", "/resource-observations")
+    nobody = "/internal/" in name and name.endswith(reported)  # which controller, it does not say
     if name == "GET /sign-in":
         return {401}
     return (

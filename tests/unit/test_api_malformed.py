@@ -18,6 +18,7 @@ from servers import LOOPBACK, free_port
 
 JSON = {"Content-Type": "application/json"}
 BODIED = [route for route in ROUTES if route.body is not None]
+IN_JSON = [route for route in BODIED if b"application/json" in route.body_media]
 NAMED = [route for route in ROUTES if "{id}" in route.path]
 NEEDED = {"/api/internal/alerts/{id}": "?kind=LabWorker"}
 NOT_JSON = [
@@ -165,7 +166,7 @@ def check_problem(answer: Any, *statuses: int) -> Problem:
     return problem
 
 
-@pytest.mark.parametrize("route", BODIED, ids=called)
+@pytest.mark.parametrize("route", IN_JSON, ids=called)
 async def test_a_body_that_is_no_json_is_malformed(desk: Desk, route: Route) -> None:
     before = await desk.revision()
     for body in NOT_JSON:
@@ -176,7 +177,7 @@ async def test_a_body_that_is_no_json_is_malformed(desk: Desk, route: Route) -> 
     assert await desk.revision() == before
 
 
-@pytest.mark.parametrize("route", BODIED, ids=called)
+@pytest.mark.parametrize("route", IN_JSON, ids=called)
 async def test_a_body_of_another_shape_is_turned_down_whole(desk: Desk, route: Route) -> None:
     before = await desk.revision()
     for body in NOT_OURS:

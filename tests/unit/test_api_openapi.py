@@ -65,6 +65,7 @@ def test_the_names_of_operations_do_not_change_unnoticed() -> None:
     lists = ["listLabWorkers", "listLabWorkerPools", "listWorkerTemplates", "listLabletDefinitions"]
     lists += ["listLabletSessions", "listReservations", "listSystemSettings"]
     actions = ["drainLabWorker", "undrainLabWorker", "pauseLabWorker", "resumeLabWorker", "snoozeLabWorker"]
+    actions += ["observeResourcesLabletSession", "getLabletDefinitionObservations", "uploadTopology"]
     actions += ["extendLabletSession", "terminateLabletSession", "getWorkerTelemetry", "apply", "watch", "streamEvents"]
     assert names >= {*kinds, *lists, *actions, "healthz", "readyz", "metrics", "openapi", "whoami"}
 

@@ -58,6 +58,7 @@ internal          any    service
 /api/costs        any    admin operator service
 /api/placement/preview any admin operator author user service
 /api/calendar     any    admin operator author user service
+/api/topologies   any    admin operator author service
 /api/secrets/seal   any  admin operator
 /api/secrets/rotate any  admin
 /api/whoami       any    admin operator author user service
@@ -170,7 +171,7 @@ async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> h
         body = {"json": content["example"], "headers": {"Content-Type": media}}
     if who == "service" and route.kind is not None and route.path.startswith("/api/internal/"):
         body.setdefault("headers", {})[ACTOR] = reporter(route.kind)
-    where = route.path.replace("{id}", target).replace("{name}", "a-lease")
+    where = route.path.replace("{id}", target).replace("{name}", "a-lease").replace("{file}", "lab.yaml")
     method = "HEAD" if route.answer_media in {NDJSON, SSE} else route.method  # an endless answer would not end
     answer = await desk.ask(who, method, where, params=query, **body)
     check_promised(described, answer)

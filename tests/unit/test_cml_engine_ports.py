@@ -170,7 +170,7 @@ async def test_a_real_port_of_a_node_echoes_and_ends_with_the_node() -> None:
     async with serving("pat:{}:22") as (cml, ports, (port,)):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(b"hello")
-        assert await asyncio.wait_for(reader.readexactly(5), 5) == b"hello"
+        assert await asyncio.wait_for(reader.readexactly(16), 5) == b"N port 22\r\nhello"
         cml.power_off()
         await ports.sync()
         with contextlib.suppress(ConnectionResetError):

@@ -1,8 +1,18 @@
-"""The programs under examples/ run and print what they promise."""
+"""What is under examples/: its programs run and print what they promise, its documents and lab files are right."""
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lcm.model.node_definitions import SHIPPED
+from lcm.model.topology import needs, parse, rewrite
+from lcm.model.validate import read as read_resource
+from lcm.providers.artifacts import digest_of
+from machines import Bench
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -14,3 +24,43 @@ def test_the_allocator_demo_survives_its_restart() -> None:
     assert "after a restart        CPU  62.5%   memory  50.0%   1 allocations" in done.stdout
     assert "insufficient resources: 2 CPU and 4096Mi wanted, 1 CPU and 3584Mi available" in done.stdout
     assert "nothing to release: unknown or already released" in done.stdout + done.stderr
+
+
+def documents(folder: Path) -> Iterator[Any]:
+    for file in sorted(folder.glob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            yield read_resource(document)
+
+
+def test_the_examples_are_well_formed_and_of_one_piece() -> None:
+    found = {
+        (one.kind, one.metadata.name): one for name in ("first", "timetable") for one in documents(EXAMPLES / name)
+    }
+    sessions = [one for (kind, _), one in found.items() if kind == "LabletSession"]
+    assert len(sessions) > 3
+    for one in sessions:
+        assert ("LabletDefinition", one.spec.definition) in found
+        assert any(
+            kind == "LabWorkerPool" and pool.spec.lab_track == one.spec.lab_track for (kind, _), pool in found.items()
+        )
+
+
+def test_the_example_definition_says_what_its_lab_file_says() -> None:
+    data = (EXAMPLES / "first" / "labs" / "ccna-basics.yaml").read_bytes()
+    lab = parse(data)
+    (definition,) = (one for one in documents(EXAMPLES / "first") if one.kind == "LabletDefinition")
+    spec = definition.spec
+    assert spec.topology.uri == f"artifact://{digest_of(data)}"
+    assert spec.resource_requirements == needs(lab, SHIPPED)
+    assert spec.port_template == lab.port_template
+    assert spec.node_count == lab.node_count
+    assert set(spec.ami_requirements.node_definitions) == set(lab.node_definitions)
+
+
+def test_the_example_lab_boots_with_every_port_open() -> None:
+    bench = Bench()
+    data = (EXAMPLES / "first" / "labs" / "ccna-basics.yaml").read_bytes()
+    ports = {"R1_serial": 4001, "R2_serial": 4002, "PC_vnc": 4003}
+    lab = bench.booted(rewrite(data, ports).decode())
+    assert bench.converged(lab)
+    assert sorted(bench.cml.patty()) == sorted(ports.values())

@@ -68,7 +68,7 @@ def _routes(kind: Kind) -> Iterator[Route]:
             POST,
             f"/api/{kind.plural}/{{id}}/{verb}",
             _acting(kind, action, body, needed=needed),
-            f"{verb}{kind.name}",
+            f"{_camel(verb)}{kind.name}",
             (action.__doc__ or "").rstrip("."),
             policy=permitted(kind, Verb.ACT),
             kind=kind,
@@ -78,6 +78,11 @@ def _routes(kind: Kind) -> Iterator[Route]:
             answer=kind.struct,
             headers=(IDEMPOTENCY_KEY,),
         )
+
+
+def _camel(verb: str) -> str:
+    first, *rest = verb.split("-")
+    return first + "".join(map(str.title, rest))
 
 
 async def _telemetry(request: Request) -> Answer:

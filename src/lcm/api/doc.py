@@ -30,6 +30,8 @@ _NAMES: Final = {
 }
 """The object of each path that the examples speak of."""
 
+_FILE: Final = "lab.yaml"
+
 _HEAD: Final = """\
 # The HTTP API
 
@@ -130,14 +132,16 @@ def _curl(method: str, path: str, operation: Json) -> str:
     body = operation.get("requestBody")
     if body is not None:
         media, content = next(iter(body["content"].items()))
-        parts += [f"-H 'Content-Type: {media}'", f"-d '{json.dumps(content['example'])}'"]
+        example = content["example"]
+        sent = example if isinstance(example, str) else json.dumps(example)
+        parts += [f"-H 'Content-Type: {media}'", f"-d '{sent}'"]
     return " ".join([*parts, f'"$LCM{_filled(path)}{_query(operation)}"'])
 
 
 def _filled(path: str) -> str:
     parts = path.split("/")
     noun = next((part for part in reversed(parts) if part in _NAMES), "")
-    return "/".join(_NAMES[noun] if part.startswith("{") else part for part in parts)
+    return "/".join(_FILE if part == "{file}" else _NAMES[noun] if part.startswith("{") else part for part in parts)
 
 
 def _query(operation: Json) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from lcm.model.kinds import KINDS
 from lcm.model.validate import read
+from lcm.providers.artifacts import digest_of
 
 Json = Any
 """A JSON value, as an example shows it."""
@@ -19,6 +20,13 @@ _SLOT: Final = {"timeslot_start": "2031-11-03T09:00:00Z", "timeslot_end": "2031-
 _MOMENT: Final = "2031-11-03T08:55:00Z"
 _MEASURED_AT: Final = "2025-11-03T08:55:00Z"
 """In the past: nobody measures what is still to come."""
+
+_LAB: Final = (
+    '{"lab": {"version": "0.3.0", "title": "basics"}, "nodes": [{"id": "n0", "label": "R1", "node_definition": "iosv", '
+    '"x": 0, "y": 0, "interfaces": [], "tags": ["serial:5041"]}], "links": []}'
+)
+"""JSON is YAML, and fits on one line."""
+_DIGEST: Final = digest_of(_LAB.encode())
 
 
 def _document(kind: str, name: str, **spec: Json) -> Json:
@@ -33,7 +41,7 @@ DOCUMENTS: Final[Mapping[str, Json]] = {
         "LabletDefinition",
         "basics:1.0.0",
         version="1.0.0",
-        topology={"uri": "s3://labs/basics.yaml"},
+        topology={"uri": f"artifact://{_DIGEST}"},
         lab_track="ccna",
         resource_requirements={"cpu_cores": 4, "memory_gb": 16},
         node_count=5,
@@ -192,6 +200,19 @@ _BOOKED: Final = {
 _SHOWN: Final = {"namespace": "default", "pool": "ccna", "seat": 2, "worker": "", "phase": "", "booked": [_BOOKED]}
 _UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
 
+_SPREAD: Final = {"avg": 5.3, "p50": 5, "p95": 6, "max": 6, "latest": 6, "count": 3}
+_OBSERVED: Final = {
+    "observed_at": _MEASURED_AT,
+    "observer": "lablet-controller",
+    "total_cpu_cores": 1,
+    "total_memory_mb": 512,
+    "total_storage_mb": None,
+    "nodes": [{"node_id": "n0", "label": "R1", "node_definition": "iosv", "state": "BOOTED", "cpus": 1, "ram_mb": 512}],
+    "actual_node_count": 1,
+    "node_definitions_used": ["iosv"],
+    "observed_ports": {"R1_serial": 5041},
+}
+
 
 def _stored(kind: str) -> Json:
     """Show an object as it is answered."""
@@ -224,6 +245,7 @@ BODIES: Final[Mapping[str, Json]] = {
     "TelemetryBody": {"enabled": False},
     "ExtendBody": {"minutes": 30},
     "TerminateBody": {"reason": "finished early"},
+    "ObserveResourcesBody": {},
     "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED},
     "MetricsReport": {"collected_at": _MEASURED_AT, "ec2": _MEASURED, "cml": _COUNTED},
     "WorkerHistory": {"items": [{"at": _MEASURED_AT, **_SAMPLE, "active_labs_count": 2, "running_nodes": 9}]},
@@ -249,6 +271,45 @@ BODIES: Final[Mapping[str, Json]] = {
     "PortWish": {"preferred": {"PC_serial": 5041}},
     "SeatChanges": {"changes": [{"booking": "ada-monday", "after": 1}]},
     "ClaimNumber": {"number": 1},
+    "ObservationAnswer": {"observation": _OBSERVED, "request_id": None},
+    "ObservationReport": {
+        "definition": "basics:1.0.0",
+        "namespace": "default",
+        "observed_sessions": 3,
+        "measures": [{"measure": "cpu_cores", "declared": 4, "observed": _SPREAD, "difference": 0.5}],
+        "boot_seconds": None,
+        "needs_review": True,
+        "review_reason": "cpu_cores: 95 % of 3 sessions had at most 6, declared are 4 (+50%)",
+        "declared": {"cpu_cores": 4, "memory_gb": 16, "storage_gb": 0},
+        "proposed": {"cpu_cores": 6, "memory_gb": 16, "storage_gb": 0},
+        "samples": [
+            {
+                "session_id": _UID,
+                "session_name": "ada-monday",
+                "observed_at": _MEASURED_AT,
+                "cpu_cores": 6,
+                "memory_mb": 16_384,
+            }
+        ],
+    },
+    "LabFile": _LAB,
+    "TopologyReport": {
+        "uri": f"artifact://{_DIGEST}",
+        "digest": _DIGEST,
+        "size_bytes": len(_LAB),
+        "title": "basics",
+        "node_count": 1,
+        "link_count": 0,
+        "needs": {"cpu_cores": 1, "memory_gb": 0.5, "storage_gb": 0},
+        "port_template": {"R1_serial": {"kind": "serial", "node": "R1"}},
+        "node_definitions": ["iosv"],
+        "faults": [],
+    },
+    "ArtifactList": {
+        "items": [{"name": "lab.yaml", "digest": _DIGEST, "size_bytes": len(_LAB), "collected_at": _MOMENT}]
+    },
+    "FileBytes": _LAB,
+    "SessionLog": f"{_MOMENT} PENDING by ada@example.org: created\n",
     "BulkImport": {
         "discovered_instances": [{"instance_id": "i-0a1b2c3d4e5f60718", "instance_type": "m5zn.metal"}],
         "aws_region": "us-east-1",

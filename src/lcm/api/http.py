@@ -258,6 +258,12 @@ class Request:
         self._check_media()
         return _json(body)
 
+    async def text(self) -> bytes:
+        """Read the body as it is."""
+        body = await self.body()
+        self._check_media()
+        return body
+
     async def read(self, shape: type[T], *, empty: T | None = None) -> T:
         """Read the body as this shape; an empty one stands for `empty` if that is given."""
         body = await self.body()

@@ -49,6 +49,7 @@ _ETAG: Final = {"description": "the object's revision", "schema": {"type": "stri
 _LOCATION: Final = {"description": "where the object is", "schema": {"type": "string"}}
 _PLACES: Final = {
     "id": ("the object's name or uid", {"type": "string", "minLength": 1, "maxLength": 128}),
+    "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
 _RESPONSES: Final = "#/components/responses/"

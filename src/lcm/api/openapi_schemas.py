@@ -41,7 +41,7 @@ class Schemas:
 
     def of(self, shape: Json) -> Json:
         """Refer to the schema of a type."""
-        return {"type": "string"} if shape is str else {"$ref": SCHEMAS + name_of(shape)}
+        return {"type": "string"} if _is_text(shape) else {"$ref": SCHEMAS + name_of(shape)}
 
     def _patch(self, name: str) -> Json:
         """Make the schema of a merge patch: nothing is required, and null unsets."""
@@ -93,6 +93,10 @@ def name_of(shape: Json) -> str:
 
 def _is_struct(shape: Json) -> bool:
     return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
+
+
+def _is_text(shape: Json) -> bool:
+    return isinstance(shape, type) and issubclass(shape, str)
 
 
 def _without_default(schema: Json) -> Json:

@@ -28,6 +28,29 @@ _EventData = Annotated[Any, Meta(extra_json_schema={"anyOf": _EVENT_DATA})]
 _ObjectOrNull = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_KINDS, {"type": "null"}]})]
 
 
+YAML: Final = (b"text/yaml", b"application/yaml", b"application/x-yaml")
+OCTETS: Final = b"application/octet-stream"
+TEXT: Final = b"text/plain; charset=utf-8"
+
+
+class LabFile(str):
+    """A lab file, as CML exports it."""
+
+    __slots__ = ()
+
+
+class FileBytes(str):
+    """The bytes of a file."""
+
+    __slots__ = ()
+
+
+class SessionLog(str):
+    """Lines of text, what happened first before the rest."""
+
+    __slots__ = ()
+
+
 class OneQuery(Part):
     """Which namespace an object is in."""
 

@@ -9,15 +9,18 @@ from lcm.api import (
     costs,
     events,
     internal,
+    learning,
     licenses,
     placement,
     resources,
     secrets,
+    session_files,
     sign_in,
     sinks,
     stream,
     system,
     tokens,
+    topologies,
     watch,
 )
 from lcm.api.routes import Route
@@ -38,5 +41,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *sign_in.ROUTES,
     *audit.ROUTES,
     *placement.ROUTES,
+    *learning.ROUTES,
+    *topologies.ROUTES,
+    *session_files.ROUTES,
     *internal.ROUTES,
 )

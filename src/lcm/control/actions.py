@@ -4,6 +4,7 @@ Pure: an action, an object and the present moment give another object, every pha
 that finds its work done already changes nothing, so that it may be repeated.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from lcm.control.plane import (
     Drain,
     Extend,
     License,
+    ObserveResources,
     Pause,
     R,
     Resume,
@@ -30,9 +32,10 @@ from lcm.control.stepping import moved
 from lcm.model.errors import Fault, IllegalStep, Invalid, Refused
 from lcm.model.resource import Minutes, story
 from lcm.model.rules import YEARS
-from lcm.model.session import SESSION, LabletSession, SessionPhase
+from lcm.model.session import SESSION, LabletSession, ObservationRequest, SessionPhase, unanswered
 from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase
 from lcm.model.worker_steps import WORKER
+from lcm.system import new_id
 
 _EXTENDABLE: Final = frozenset(
     {SessionPhase.PENDING, SessionPhase.SCHEDULED, SessionPhase.INSTANTIATING, SessionPhase.RUNNING}
@@ -61,8 +64,16 @@ _LICENCE: Final = "licen"
 """Stands in every reason for which a registration fails."""
 
 
-def acted(resource: R, action: Action, *, now: datetime, author: str, longest: timedelta | None = None) -> R:
-    """Do an action; `longest` is how long a session may last in all, None without limit."""
+def acted(
+    resource: R,
+    action: Action,
+    *,
+    now: datetime,
+    author: str,
+    longest: timedelta | None = None,
+    ids: Callable[[], str] = new_id,
+) -> R:
+    """Do an action; `longest` is how long a session may last in all, None without limit. `ids` names requests."""
     made: LabWorker | LabletSession
     match resource, action:
         case LabWorker(), Drain() | Undrain() | Pause() | Resume() | Snooze() | License() | Telemetry():
@@ -71,6 +82,8 @@ def acted(resource: R, action: Action, *, now: datetime, author: str, longest: t
             made = _extended(resource, _span("minutes", minutes), now, longest)
         case LabletSession(), Terminate(reason=reason):
             made = terminated(resource, now=now, author=author, reason=reason or "ended by request")
+        case LabletSession(), ObserveResources():
+            made = _observable(resource, now, author, ids)
         case _:
             raise Invalid(Fault("action", f"a {resource.kind} has no action {_name(action)}", "see its kind's actions"))
     assert isinstance(made, type(resource))
@@ -215,6 +228,17 @@ def _extended(session: LabletSession, span: timedelta, now: datetime, longest: t
     )
 
 
+def _observable(session: LabletSession, now: datetime, author: str, ids: Callable[[], str]) -> LabletSession:
+    """Ask for an observation; one that was asked for, and may still be answered, is enough."""
+    if session.status.phase is not SessionPhase.RUNNING:
+        raise _illegal(session, ObserveResources(), "only what runs can be observed")
+    asked = session.status.observation_request
+    if asked is not None and not unanswered(asked, now):
+        return session
+    request = ObservationRequest(id=ids(), requested_at=now, requested_by=author)
+    return _status(session, observation_request=request, observation_error="")
+
+
 def _span(field: str, minutes: int) -> timedelta:
     try:
         return timedelta(minutes=msgspec.convert(minutes, Minutes))
@@ -255,4 +279,4 @@ def _illegal(resource: LabWorker | LabletSession, action: WorkerAction | Session
 
 
 def _name(action: Action) -> str:
-    return type(action).__name__.lower()
+    return str(type(action).__struct_config__.tag)

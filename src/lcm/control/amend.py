@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.plane import R
-from lcm.model.definition import FIXED_PER_VERSION, LabletDefinition
+from lcm.model.definition import FIXED_PER_VERSION, LabletDefinition, LabletDefinitionSpec
 from lcm.model.errors import Fault, Forbidden, Invalid
 from lcm.model.identity import SEES_ALL, Caller
 from lcm.model.pool import LabWorkerPool
@@ -55,6 +55,8 @@ def unhurried(stored: R, new: R) -> R:
 
 
 def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401 - any kind's spec, and the same one back
+    if isinstance(stored, LabletDefinition):
+        return _published(stored.spec, wanted.spec)
     if not isinstance(stored, LabletSession | Reservation):
         return wanted.spec
     old: Any = stored.spec
@@ -68,6 +70,18 @@ def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401
         changes["lab_instance_type"] = old.lab_instance_type if unsaid else new.lab_instance_type
         changes["give_up_at"] = new.give_up_at or old.give_up_at
         changes["priority"] = _priority(old.priority, new.priority, caller)
+    return msgspec.structs.replace(new, **changes)
+
+
+def _published(old: LabletDefinitionSpec, new: LabletDefinitionSpec) -> LabletDefinitionSpec:
+    """Keep what was derived from a topology where the new document says nothing of it."""
+    changes: dict[str, Any] = {
+        name: getattr(old, name)
+        for name in ("resource_requirements", "node_count", "port_template")
+        if getattr(new, name) is None
+    }
+    if new.topology.uri == old.topology.uri and not new.topology.digest:
+        changes["topology"] = old.topology
     return msgspec.structs.replace(new, **changes)
 
 

@@ -26,7 +26,7 @@ from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 from lcm.placement.limits import Rules
 from lcm.placement.request import Held
-from lcm.placement.roster import Row, held_by, row_of, seats_of, usable_seats
+from lcm.placement.roster import Row, held_by, row_of, seats_of, standing_seats, usable_seats
 from lcm.placement.seats import Seats
 from lcm.placement.terms import Terms
 from lcm.placement.timeline import Timeline
@@ -188,8 +188,8 @@ class Calendar:
                 yield seats.opening
 
     def _unpooled(self, token: str) -> int:
-        """Count the workers outside of all pools that have, or will have, a licence of a token."""
-        pooled = {seat.worker_id for pool in self.all(LabWorkerPool) for seat in pool.status.seats}
+        """Count the workers that have, or will have, a licence of a token and fill no seat of a pool that counts them."""
+        pooled = {seat.worker_id for row in self._sharing(token) for seat in row.pool.status.seats}
         return sum(
             uid not in pooled
             and worker.spec.wanted_state == "running"
@@ -254,9 +254,10 @@ def _made_of(row: Row, terms: Terms) -> object:
     workers = tuple(
         (number, one.status.phase, one.status.capacity, one.status.foreign) for number, one in row.workers.items()
     )
-    spec = row.pool.spec
-    return spec.min_workers, spec.max_workers, row.pool.status.boot_seconds, row.template.spec.worker, workers, terms
+    pool = row.pool
+    stand = standing_seats(row)
+    return stand, pool.spec.max_workers, pool.status.boot_seconds, row.template.spec.worker, workers, terms
 
 
 def _standing(row: Row) -> int:
-    return min(row.pool.spec.min_workers, row.pool.spec.max_workers)
+    return len(standing_seats(row))

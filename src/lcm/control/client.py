@@ -17,6 +17,7 @@ import msgspec
 
 from lcm import system
 from lcm.control.client_fleet import Ledgers
+from lcm.control.client_learning import Learning
 from lcm.control.client_line import Limits, Line, read
 from lcm.control.client_placing import Placing
 from lcm.control.client_reports import Reports
@@ -58,7 +59,7 @@ R = TypeVar("R", bound=Resource)
 _LEASES: Final = "/api/internal/leases"
 
 
-class HttpPlane(Reports, Ledgers, Placing):
+class HttpPlane(Reports, Ledgers, Placing, Learning):
     """What one caller may see and do, through the API."""
 
     def __init__(

@@ -44,6 +44,11 @@ class Requests:
         content = None if body is None else msgspec.json.encode(body)
         return await self._line.ask(method, path, query=query, headers=headers, body=content, seconds=seconds)
 
+    async def _send(self, path: str, data: bytes, media: str) -> bytes:
+        """Send a file."""
+        headers = _headers(self._fence, None, None) | {"Content-Type": media}
+        return await self._line.ask("POST", path, headers=headers, body=data)
+
 
 def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:
     if request is not None:

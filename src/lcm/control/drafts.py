@@ -4,20 +4,25 @@ One way in for creates, changes and applies. Used by `local` and `applying`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from lcm.control.admit import admitted, held
 from lcm.control.amend import amended
 from lcm.control.deletion import marked, present
+from lcm.control.learning import review_by
 from lcm.control.ledger import Edit, Ledger
+from lcm.control.library import Library
 from lcm.control.plane import R
 from lcm.control.records import Record
 from lcm.control.references import Found, Sought, Target, lingers, refuse_marked, sought
 from lcm.control.sealing import UNSEALED, Sealing
+from lcm.control.topologies import completed
 from lcm.control.uniqueness import refuse_taken
+from lcm.model.definition import LabletDefinition
 from lcm.model.identity import Caller
 from lcm.model.kinds import Resource
+from lcm.model.learning import reviewed
 from lcm.store.base import Op
 
 Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]
@@ -45,6 +50,7 @@ class Drafts:
     ledger: Ledger
     ids: Callable[[], str]
     sealing: Sealing = UNSEALED
+    library: Library = field(default_factory=Library)
 
     async def new(self, resource: R, *, found: Found | None = None) -> Draft[R]:
         """Admit a new object; `found` gives what its names may mean, else the store does.
@@ -54,6 +60,7 @@ class Drafts:
         resource = self.sealing.kept(None, resource)
         wanted = sought(resource)
         target = held(resource, wanted, await self._among(wanted, found))
+        resource = await self._completed(resource)
         made = admitted(
             resource,
             caller=self.ledger.caller,
@@ -76,9 +83,26 @@ class Drafts:
             refuse_marked(record.resource)
         if after is record.resource:
             return None
+        after = await self._reviewed(after)
         refers = sought(after)
         anew = refers if refers != sought(record.resource) else None
         return Draft(Edit(record, after), held(after, anew, await self._among(anew, found)))
+
+    async def _completed(self, resource: R) -> R:
+        """Fill in what a definition leaves to its topology, where files can be read."""
+        if self.library.artifacts is None or not isinstance(resource, LabletDefinition):
+            return resource
+        made = await completed(self.library.artifacts, resource)
+        assert isinstance(made, type(resource))
+        return made
+
+    async def _reviewed(self, resource: R) -> R:
+        """Say of a definition that declares other needs whether those are to be looked at."""
+        if not isinstance(resource, LabletDefinition):
+            return resource
+        made = reviewed(resource, await review_by(self.ledger.store, self.library.review))
+        assert isinstance(made, type(resource))
+        return made
 
     async def _among(self, wanted: Sought | None, found: Found | None) -> Sequence[Target]:
         if wanted is None:

@@ -15,9 +15,12 @@ from lcm.model.event import (
     AlertCleared,
     AlertRaised,
     Data,
+    DriftedPort,
     Event,
     ObjectEvent,
     PoolScaled,
+    SessionPortDrift,
+    SessionResourcesObserved,
     SessionStatusChanged,
     WorkerIdleWarning,
     WorkerLabs,
@@ -28,6 +31,7 @@ from lcm.model.event import (
 )
 from lcm.model.identity import owner_of
 from lcm.model.kinds import Resource
+from lcm.model.observation import ResourceObservation
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
@@ -121,6 +125,41 @@ def warned(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
         timestamp=now,
     )
     return _event(data, "idle.warning", worker, now)
+
+
+def observed(session: LabletSession, seen: ResourceObservation, *, now: datetime) -> Event:
+    """Say what a running lab really has."""
+    data = SessionResourcesObserved(
+        session_id=session.metadata.uid,
+        instance_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        definition=session.spec.definition,
+        worker_id=session.status.worker_id,
+        observer=seen.observer,
+        observed_at=seen.observed_at,
+        observation_count=session.status.observation_count,
+        total_cpu_cores=seen.total_cpu_cores,
+        total_memory_mb=seen.total_memory_mb,
+        total_storage_mb=seen.total_storage_mb,
+        actual_node_count=seen.actual_node_count,
+        observed_ports=seen.observed_ports,
+        port_drift_detected=session.status.port_drift_detected,
+        timestamp=now,
+    )
+    return _event(data, "resources.observed", session, now)
+
+
+def drifted(session: LabletSession, drift: Mapping[str, tuple[int | None, int | None]], *, now: datetime) -> Event:
+    """Say that a running lab holds other ports than it was given."""
+    data = SessionPortDrift(
+        session_id=session.metadata.uid,
+        instance_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        worker_id=session.status.worker_id,
+        drift={name: DriftedPort(allocated=given, observed=seen) for name, (given, seen) in drift.items()},
+        timestamp=now,
+    )
+    return _event(data, "port_drift.detected", session, now)
 
 
 def raised(alert: Alert, *, now: datetime) -> Event:

@@ -212,7 +212,7 @@ class _Surveyor:
     ) -> None:
         fresh = False
         for number in range(1, min(row.pool.spec.max_workers, len(seats)) + 1):
-            plain = number not in row.workers and not seats[number].held and number > seats.standing
+            plain = number not in row.workers and not seats[number].held and number not in seats.always
             if number not in opened and not (plain and fresh):
                 await self._at_seat(row, seats, number, rules, claims[number])
             elif number not in opened:

@@ -1,4 +1,4 @@
-"""What hangs on an object and goes with it: measurements, their history, alerts. Called by the ledger.
+"""What hangs on an object and goes with it: measurements, their history, alerts, samples. Called by the ledger.
 
 Each is removed in the very state in which it was found, so that nothing which comes meanwhile is left behind.
 """
@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lcm.control.board import Alerts, board
-from lcm.control.records import ALERTS, TELEMETRY, alerts_key, history_prefix, telemetry_key
+from lcm.control.records import (
+    ALERTS,
+    OBSERVATIONS,
+    TELEMETRY,
+    alerts_key,
+    history_prefix,
+    observations_key,
+    telemetry_key,
+)
+from lcm.model.definition import LabletDefinition
 from lcm.model.event import Event
 from lcm.model.kinds import Resource
 from lcm.model.worker import LabWorker
@@ -25,7 +34,7 @@ class Hanging:
 
 def hangs(key: str) -> bool:
     """Tell whether a key holds what hangs on an object."""
-    return key.startswith((TELEMETRY, ALERTS))
+    return key.startswith((TELEMETRY, ALERTS, OBSERVATIONS))
 
 
 async def hanging(store: Store, resource: Resource, now: datetime) -> Hanging:
@@ -38,4 +47,7 @@ async def hanging(store: Store, resource: Resource, now: datetime) -> Hanging:
         gone.append(Delete(key, at=newest.revision) if newest else Check(key, 0))
         chunks = await everything(store, history_prefix(resource))
         gone += [Delete(entry.key) for entry in chunks.entries]
+    if isinstance(resource, LabletDefinition):
+        samples = await store.get(key := observations_key(resource))
+        gone.append(Delete(key, at=samples.revision) if samples else Check(key, 0))
     return Hanging(gone, raised.told(Alerts(), now))

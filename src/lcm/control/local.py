@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lcm.control import alerts, deletion, history, reports
+from lcm.control import alerts, deletion, history, learning, reports
 from lcm.control.actions import acted
 from lcm.control.applying import Application
 from lcm.control.audit import NOWHERE, Origin, Pen
@@ -24,8 +24,10 @@ from lcm.control.guards import refuse_new_claims
 from lcm.control.idleness import USUAL, Judgement, detect_idle
 from lcm.control.importing import Import
 from lcm.control.ledger import Edit, Ledger, persistently, taken
+from lcm.control.library import Library
 from lcm.control.licences import free, read_ledger
 from lcm.control.listing import listed
+from lcm.control.local_learning import Learning
 from lcm.control.local_placing import Placing
 from lcm.control.patching import patched
 from lcm.control.plane import (
@@ -57,6 +59,7 @@ from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Fault, Invalid
 from lcm.model.identity import SEES_ALL, STAFF, Caller, Verb
 from lcm.model.kinds import KINDS, Resource
+from lcm.model.learning import Review
 from lcm.model.licence import LicenceLedger
 from lcm.model.resource import API_VERSION, Status
 from lcm.model.selector import EVERYTHING, Where
@@ -64,6 +67,7 @@ from lcm.model.session import LabletSession
 from lcm.model.validate import read
 from lcm.model.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.placement.terms import Terms
+from lcm.providers.artifacts import Artifacts
 from lcm.store.base import ABSENT, Check, Fence, Lease, Op, Store
 from lcm.system import new_id
 
@@ -90,6 +94,8 @@ class ControlPlane:
         fleet: Fleet = NO_LIMITS,
         terms: Terms | None = None,
         chance: Callable[[], float] = half,
+        artifacts: Artifacts | None = None,
+        review: Review = learning.USUAL,
     ) -> None:
         """Work on a store; `defaults` are put beneath the documents of each kind, `quota` is asked before creates.
 
@@ -98,6 +104,8 @@ class ControlPlane:
         `judgement` says by what workers are judged idle where the SystemSettings object says nothing.
         `fleet` says how many licence seats there are and what machines cost.
         With `terms` slots are promised when they are booked: the calendar of `desk` must run. Without them nothing is.
+        `artifacts` keeps lab files, by which new definitions are completed, and what sessions leave; without it no file
+        is read. `review` says when what labs use is to be looked at, where the SystemSettings object says nothing.
         """
         self.store = store
         self.clock = clock
@@ -107,6 +115,7 @@ class ControlPlane:
         self.record_ids = record_ids
         self.fleet = fleet
         self.judgement = judgement
+        self.library = Library(artifacts, review)
         self.pen = Pen(store, clock, record_ids)
         """Writes down what callers do to what is no object."""
         self._defaults = defaults
@@ -151,7 +160,7 @@ class ControlPlane:
         return beneath(document, defaults) if defaults.get("spec") else document
 
 
-class LocalPlane(Placing):
+class LocalPlane(Placing, Learning):
     """What one caller may see and do."""
 
     def __init__(
@@ -159,7 +168,8 @@ class LocalPlane(Placing):
     ) -> None:
         super().__init__(Ledger(core.store, core.clock, caller, fence, origin, core.record_ids), core.desk, core.ids)
         self._core = core
-        self._drafts = Drafts(self._ledger, core.ids, core.sealing)
+        self._library = core.library
+        self._drafts = Drafts(self._ledger, core.ids, core.sealing, core.library)
 
     @property
     def caller(self) -> Caller:
@@ -259,7 +269,7 @@ class LocalPlane(Placing):
             record = await self._ledger.need(ref)
             longest = await self._longest(record, action)
             now, author = self._core.clock.now(), self._ledger.author
-            after = acted(record.resource, action, now=now, author=author, longest=longest)
+            after = acted(record.resource, action, now=now, author=author, longest=longest, ids=self._core.ids)
             promised = await self._prolonged(record.resource, after)
             verb = str(type(action).__struct_config__.tag)
             return after if dry_run else await self._acted(Edit(record, after, verb=verb), asked, *promised)

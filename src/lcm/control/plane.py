@@ -16,9 +16,12 @@ from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from lcm.model.alert import Alert, Complaint
 from lcm.model.billing import BillingInterval
+from lcm.model.definition import LabletDefinition
 from lcm.model.identity import Caller
 from lcm.model.kinds import KINDS, Kind, Resource
+from lcm.model.learning import ObservationReport
 from lcm.model.licence import LicenceLedger
+from lcm.model.observation import ResourceObservation
 from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
@@ -36,7 +39,8 @@ from lcm.model.resource import (
     Text,
 )
 from lcm.model.selector import EVERYTHING, Where
-from lcm.model.session import LabletSession
+from lcm.model.session import Artifact, LabletSession
+from lcm.model.topology_report import TopologyReport
 from lcm.model.worker import IdleVerdict, LabWorker, LicenseFlavour, WorkerTelemetry
 from lcm.store.base import Fence, Lease
 
@@ -185,8 +189,12 @@ class Terminate(Part, tag_field="action", tag="terminate"):
     reason: Text = ""
 
 
+class ObserveResources(Part, tag_field="action", tag="observe-resources"):
+    """Have it observed what a running lab really uses; the session shows the answer, or that none came in time."""
+
+
 WorkerAction = Drain | Undrain | Pause | Resume | Snooze | License | Telemetry
-SessionAction = Extend | Terminate
+SessionAction = Extend | Terminate | ObserveResources
 Action = WorkerAction | SessionAction
 
 
@@ -400,6 +408,39 @@ class Plane(Protocol):
         """Show seats, and workers outside of pools, against time; what others booked without its name."""
         ...
 
+    async def record_observation(
+        self, ref: Ref[LabletSession], observation: ResourceObservation, *, request_id: str | None = None
+    ) -> LabletSession:
+        """Keep what was observed of a session's lab, on it and in what its definition learns; give it as it is then.
+
+        May be repeated: a request that is answered already, by whomever, and an observation that is not newer than the
+        one kept, change nothing. IllegalStep when there is no lab of it to observe.
+        """
+        ...
+
+    async def observations(self, ref: Ref[LabletDefinition]) -> ObservationReport:
+        """Tell what the sessions of a definition taught, against what it declares. A person applies that by `patch`."""
+        ...
+
+    async def upload_topology(self, data: bytes) -> TopologyReport:
+        """Store a lab file for definitions, and tell what is in it; Invalid, with lines, for one of no use.
+
+        May be repeated. Refused, as `download`, where no files are kept.
+        """
+        ...
+
+    async def artifacts(self, ref: Ref[LabletSession]) -> Sequence[Artifact]:
+        """List the files that were collected from a session and have not expired."""
+        ...
+
+    async def download(self, ref: Ref[LabletSession], name: str) -> bytes:
+        """Read one of the files that were collected from a session; Gone when there is none of that name any more."""
+        ...
+
+    async def logs(self, ref: Ref[LabletSession]) -> str:
+        """Tell a session's story, its progress and the decisions about it, line by line."""
+        ...
+
     async def import_workers(self, found: BulkImport) -> Imported:
         """Make a record for each instance that has none. May be repeated."""
         ...
@@ -424,4 +465,5 @@ class Plane(Protocol):
 Tenure = Lease
 """A lease as controllers know it, who import no store."""
 SessionRef = Ref[LabletSession]
+DefinitionRef = Ref[LabletDefinition]
 WorkerRef = Ref[LabWorker]

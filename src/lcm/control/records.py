@@ -26,6 +26,8 @@ UIDS: Final = "uids/"
 TELEMETRY: Final = "telemetry/"
 HISTORY: Final = "history/"
 ALERTS: Final = "alerts/"
+OBSERVATIONS: Final = "observations/"
+"""What the latest sessions of each definition had."""
 ON_WORKERS: Final = "on-worker/"
 """Which sessions are on each worker, by its uid: nobody has to read all of them to know."""
 POOLS_CHANGED: Final = "guards/changed/"
@@ -78,6 +80,11 @@ def telemetry_key(resource: Resource) -> str:
 def history_prefix(resource: Resource) -> str:
     """Say where a worker's measurements of the last day are, by the hour."""
     return f"{HISTORY}{resource.metadata.namespace}/{resource.metadata.name}/"
+
+
+def observations_key(resource: Resource) -> str:
+    """Say where the samples are that a definition learned from."""
+    return f"{OBSERVATIONS}{resource.metadata.namespace}/{resource.metadata.name}"
 
 
 def alerts_key(resource: Resource) -> str:

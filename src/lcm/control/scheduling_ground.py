@@ -13,7 +13,7 @@ import msgspec
 from lcm.control.calendar import Calendar, PoolRef
 from lcm.control.guards import Guards, known_pools, pool_guard, read_guards, token_guard, worker_guard
 from lcm.control.plane import ref_of
-from lcm.control.records import UIDS, key_of, opened
+from lcm.control.records import POOLS_CHANGED, UIDS, key_of, opened
 from lcm.model.capacity import Claim, Profile, exceeded
 from lcm.model.errors import Conflict, NoRoom
 from lcm.model.session import LabletSession, holds
@@ -36,12 +36,13 @@ class Ground:
     guards: Guards
     row: Row | None = None
     worker: LabWorker | None = None
+    pools: Check | None = None
 
     def ops(self, by: str) -> Sequence[Op]:
         """Say how a commit holds it as it was, and tells the others."""
         read = (self.row.pool if self.row else None, self.worker)
         checks = [Check(key_of(one), one.metadata.resource_version) for one in read if one is not None]
-        return [*self.guards.ops(by), *checks]
+        return [*self.guards.ops(by), *checks, *([self.pools] if self.pools else [])]
 
 
 async def read_ground(
@@ -63,13 +64,15 @@ async def read_ground(
     keys = _pool_keys(calendar, pool) if pool and adds else []
     guards = await read_guards(store, *keys, *([worker_guard(worker_id)] if worker_id else []))
     worker = await read_worker(store, worker_id) if worker_id else None
+    pools: Check | None = None
     if worker is not None:
-        pools = await known_pools(store, worker.metadata.namespace)
-        known = max(known, pools, worker.metadata.resource_version)
+        pools = Check(POOLS_CHANGED + worker.metadata.namespace, await known_pools(store, worker.metadata.namespace))
+        known = max(known, pools.at, worker.metadata.resource_version)
     await calendar.until(max(known, guards.revision))
     if pool and adds and _pool_keys(calendar, pool) != keys:
         raise Conflict(pool_guard(pool), wanted=guards.revision, found=guards.revision)
-    return Ground(guards, calendar.row(pool) if pool else None, worker)
+    # Who gets a seat holds its pool; who gets none must not find the worker in a seat of any.
+    return Ground(guards, calendar.row(pool) if pool else None, worker, None if pool else pools)
 
 
 def _pool_keys(calendar: Calendar, pool: PoolRef) -> list[str]:

@@ -28,6 +28,7 @@ Version = Annotated[
 ]
 _NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _Size = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+MOST_OTHER_PORTS: Final = 20
 FIXED_PER_VERSION: Final = ("version", "topology", "port_template", "lab_type")
 """Fields of a definition's spec that no update may change."""
 
@@ -138,15 +139,21 @@ class Spread(Part):
     p95: float
     max: float
     latest: float
+    count: Count = 0
 
 
 class LabletDefinitionStatus(Status):
-    """What was learned from the sessions of a definition."""
+    """What was learned from the sessions of a definition: what they had once they ran, and how long they booted.
+
+    `other_ports` are names by which the ports of the last one differ from the template.
+    """
 
     observed_sessions: Count = 0
     cpu_cores: Spread | None = None
     memory_mb: Spread | None = None
     storage_mb: Spread | None = None
+    boot_seconds: Spread | None = None
+    other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MOST_OTHER_PORTS)] = ()
     needs_review: bool = False
     review_reason: Text = ""
 

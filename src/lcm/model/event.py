@@ -120,6 +120,44 @@ class SessionStatusChanged(Part):
     timestamp: Moment
 
 
+class SessionResourcesObserved(Part):
+    """What a running lab really has was seen. `instance_id` is what older clients call `session_id`."""
+
+    session_id: str
+    instance_id: str
+    session_name: str
+    definition: str
+    worker_id: str | None
+    observer: str
+    observed_at: Moment
+    observation_count: Count
+    total_cpu_cores: float
+    total_memory_mb: int
+    total_storage_mb: int | None
+    actual_node_count: int
+    observed_ports: Mapping[str, int]
+    port_drift_detected: bool
+    timestamp: Moment
+
+
+class DriftedPort(Part):
+    """A port by its name: what was allocated, and what is there. None: there is no such port."""
+
+    allocated: int | None
+    observed: int | None
+
+
+class SessionPortDrift(Part):
+    """A running lab holds other ports than it was given; `drift` are those that differ, by name."""
+
+    session_id: str
+    instance_id: str
+    session_name: str
+    worker_id: str | None
+    drift: Mapping[str, DriftedPort]
+    timestamp: Moment
+
+
 class PoolScaled(Part):
     """A pool started workers, or let some go."""
 
@@ -157,6 +195,8 @@ Data = (
     | AlertRaised
     | AlertCleared
     | SessionStatusChanged
+    | SessionResourcesObserved
+    | SessionPortDrift
     | PoolScaled
     | SinkTested
     | EventsLost

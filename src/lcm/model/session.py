@@ -1,7 +1,7 @@
 """LabletSession: one person's lab during one slot. Its spec, its status, its state machine."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -32,6 +32,8 @@ from lcm.model.worker import LabType
 INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
 COLLECTION_LIMIT: Final = timedelta(minutes=5)
 STOP_ALERT: Final = timedelta(minutes=10)
+OBSERVATION_LIMIT: Final = timedelta(seconds=30)
+"""How long somebody who wants a running lab observed waits for an answer."""
 CLEAN_UP: Final = timedelta(minutes=10)
 """How long after its slot a session may still be on its worker: its claim covers that too."""
 
@@ -114,6 +116,14 @@ class Artifact(Part):
     expires_at: Moment | None = None
 
 
+class ObservationRequest(Part):
+    """Somebody wants to know what a running lab uses. Whoever answers names it by its id, and it is answered once."""
+
+    id: ShortText
+    requested_at: Moment
+    requested_by: ShortText
+
+
 class LabletSessionStatus(Status):
     """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`."""
 
@@ -144,6 +154,8 @@ class LabletSessionStatus(Status):
     port_drift_detected: bool = False
     observation_count: Count = 0
     observed_at: Moment | None = None
+    observation_request: ObservationRequest | None = None
+    observation_error: Text = ""
     artifacts: tuple[Artifact, ...] = ()
     last_error: Text = ""
 
@@ -232,6 +244,22 @@ def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) 
     claim = session.status.claim
     start = session.spec.timeslot_start or (claim.start if claim else None)
     return start is None or start <= now + horizon
+
+
+def unanswered(request: ObservationRequest | None, now: datetime) -> bool:
+    """Tell whether a request to observe has waited for longer than it may."""
+    return request is not None and now - request.requested_at >= OBSERVATION_LIMIT
+
+
+def given_up(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
+    """Clear a request to observe that nobody answered in time, and say so; else the very same status."""
+    request = status.observation_request
+    if request is None or not unanswered(request, now):
+        return status
+    asked = f"{request.requested_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    limit = OBSERVATION_LIMIT // timedelta(seconds=1)
+    error = f"not observed: {request.requested_by} asked at {asked}, and no answer came within {limit} s; ask again"
+    return msgspec.structs.replace(status, observation_request=None, observation_error=error)
 
 
 def is_asap(session: LabletSession) -> bool:

@@ -16,6 +16,7 @@ ScanSeconds = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="whole s
 Share = Annotated[Fraction, msgspec.Meta(description="a fraction from 0 to 1")]
 FewestWorkers = Annotated[int, msgspec.Meta(ge=0, le=1000, description="a whole number from 0 to 1000")]
 MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
+FewestSessions = Annotated[int, msgspec.Meta(ge=1, le=200, description="a whole number from 1 to 200")]
 NamePattern = Annotated[
     str,
     msgspec.Meta(
@@ -82,6 +83,13 @@ class ScalingSettings(Part):
     scale_down_threshold_cpu: Share | None = None
 
 
+class LearningSettings(Part):
+    """By how much, and over how many sessions, what labs use must differ from what is declared to be looked at."""
+
+    review_difference: Share | None = None
+    review_sessions: FewestSessions | None = None
+
+
 class SystemSettingsSpec(Part):
     """Every group of settings."""
 
@@ -90,6 +98,7 @@ class SystemSettingsSpec(Part):
     monitoring: MonitoringSettings = MonitoringSettings()
     idle: IdleSettings = IdleSettings()
     scaling: ScalingSettings = ScalingSettings()
+    learning: LearningSettings = LearningSettings()
 
 
 class SystemSettings(Part):

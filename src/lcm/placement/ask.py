@@ -13,7 +13,7 @@ from lcm.placement.timeline import BEGINNING
 class Ask:
     """A request, its claim's [start, end) in microseconds and the half hours in it."""
 
-    __slots__ = ("_lanes", "_packed", "begins_between", "end", "need", "request", "span", "start")
+    __slots__ = ("_lanes", "_packed", "_left", "begins_between", "end", "need", "request", "span", "start")
 
     def __init__(self, request: Request) -> None:
         claim = request.claim
@@ -24,17 +24,27 @@ class Ask:
         self.span = ticks(self.start, self.end)
         self.begins_between = bool(self.span) and self.start % TICK > 0
         self._lanes: Lanes | None = None
-        self._packed = 0
+        self._packed = self._left = 0
 
     def fits(self, line: Line) -> bool:
         """Tell whether a place that passes all other filters has the room at every moment, and is up by then."""
-        return line.usable <= self.start and line.timeline.fits(self.start, self.end, self.packed(line.lanes))
+        return line.usable <= self.start and self.obstacle(line) is None
+
+    def obstacle(self, line: Line) -> int | None:
+        """Find the first step of a place's timeline that leaves too little room."""
+        if line.lanes is not self._lanes:
+            self._pack(line.lanes)
+        return line.timeline.obstacle(self.start, self.end, self._left)
 
     def packed(self, lanes: Lanes) -> int:
         """Give the need as places of this capacity count it."""
         if lanes is not self._lanes:
-            self._lanes, self._packed = lanes, lanes.pack(self.need)
+            self._pack(lanes)
         return self._packed
+
+    def _pack(self, lanes: Lanes) -> None:
+        self._lanes, self._packed = lanes, lanes.pack(self.need)
+        self._left = lanes.top - self._packed
 
     def rejection(self, line: Line) -> tuple[str, str] | None:
         """Give the first filter by which a place turns the request away, and its reason; None if it would take it."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lcm.model.capacity import Amount, Claim
-from lcm.placement.lanes import Lanes, micros, rounded_up
+from lcm.placement.lanes import Lanes, micros, moment_of, rounded_up
 from lcm.placement.line import TICK, Line
 from lcm.placement.request import Held, Place
 from lcm.placement.shelf import Shelf
@@ -21,6 +21,7 @@ class Fleet:
     def __init__(self, places: Iterable[Place] = (), held: Mapping[str, Iterable[Held]] | None = None) -> None:
         self._lines: dict[str, Line] = {}
         self._since = 0
+        self._until = moment_of(TICK)
         self._workers: list[Shelf] = []
         self._seats: list[Shelf] = []
         self._lanes: dict[Amount, Lanes] = {}
@@ -92,7 +93,10 @@ class Fleet:
 
     def advance(self, now: datetime) -> None:
         """Say what time it is: what is past is not searched any more. Claims stay held until they are released."""
+        if now < self._until:
+            return
         since = micros(now) // TICK
+        self._until = moment_of((since + 1) * TICK)
         if since > self._since:
             self._since = since
             for shelf in (*self._workers, *self._seats):

@@ -21,8 +21,9 @@ class Demand(NamedTuple):
 
 def demand(seats: Seats, now: datetime) -> Mapping[int, Demand]:
     """Say of each seat that needs a worker, now or later, when it does next; a seat without is not needed any more."""
-    standing = {number: Demand(now, None) for number in range(1, min(seats.standing, len(seats)) + 1)}
-    others = {number: _next(seats, number, now) for number in range(seats.standing + 1, len(seats) + 1)}
+    numbers = range(1, len(seats) + 1)
+    standing = {number: Demand(now, None) for number in numbers if number in seats.always}
+    others = {number: _next(seats, number, now) for number in numbers if number not in seats.always}
     return standing | {number: found for number, found in others.items() if found}
 
 

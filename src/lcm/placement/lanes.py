@@ -32,13 +32,13 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class Lanes:
     """How amounts are packed for places of one capacity."""
 
-    __slots__ = ("_factors", "_last", "_limit", "_spare", "top")
+    __slots__ = ("_factors", "_last", "_limits", "_spare", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
         factors = [_factor(size) for size in sizes]
         self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
-        self._limit = Amount(**{name: _MOST_NEED // factor for name, factor in zip(DIMENSIONS, factors, strict=True)})
+        self._limits = tuple(_MOST_NEED // factor for factor in factors)
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
         slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
         self._spare = full + slack
@@ -51,15 +51,27 @@ class Lanes:
         if need is last:
             # What a place was asked for is what it holds next.
             return packed
-        cpu, memory, storage, nodes, ports, labs = self._factors
-        asked = need if within(need, self._limit) else _least(need, self._limit)
+        # Spelled out, because every claim is packed.
+        cpu, memory, storage = need.cpu_millis, need.memory_mb, need.storage_mb
+        nodes, ports, labs = need.nodes, need.ports, need.labs
+        most = self._limits
+        if (
+            cpu > most[0]
+            or memory > most[1]
+            or storage > most[2]
+            or nodes > most[3]
+            or ports > most[4]
+            or labs > most[5]
+        ):
+            cpu, memory, storage, nodes, ports, labs = map(min, (cpu, memory, storage, nodes, ports, labs), most)
+        by_cpu, by_memory, by_storage, by_nodes, by_ports, by_labs = self._factors
         packed = (
-            asked.cpu_millis * cpu
-            + asked.memory_mb * memory
-            + asked.storage_mb * storage
-            + asked.nodes * nodes
-            + asked.ports * ports
-            + asked.labs * labs
+            cpu * by_cpu
+            + memory * by_memory
+            + storage * by_storage
+            + nodes * by_nodes
+            + ports * by_ports
+            + labs * by_labs
         )
         self._last = need, packed
         return packed
@@ -74,18 +86,6 @@ class Lanes:
         lanes = (packed >> shift & (1 << LANE) - 1 for shift in _SHIFTS)
         factors = (factor >> shift for factor, shift in zip(self._factors, _SHIFTS, strict=True))
         return Amount(**{n: lane // factor for n, lane, factor in zip(DIMENSIONS, lanes, factors, strict=True)})
-
-
-def within(need: Amount, room: Amount) -> bool:
-    """Tell whether a need is within a room; spelled out, because every claim is asked it."""
-    return (
-        need.cpu_millis <= room.cpu_millis
-        and need.memory_mb <= room.memory_mb
-        and need.storage_mb <= room.storage_mb
-        and need.nodes <= room.nodes
-        and need.ports <= room.ports
-        and need.labs <= room.labs
-    )
 
 
 def levels(packed: int) -> bytes:
@@ -120,7 +120,3 @@ def _factor(size: int) -> int:
 def _three_digits(number: int) -> int:
     shift = max(0, number.bit_length() - 3)
     return -(-number >> shift) << shift
-
-
-def _least(left: Amount, right: Amount) -> Amount:
-    return Amount(**{name: min(getattr(left, name), getattr(right, name)) for name in DIMENSIONS})

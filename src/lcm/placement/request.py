@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from lcm.model.capacity import Amount, Claim
 from lcm.model.worker import LabType, LicenseFlavour
 
@@ -58,8 +60,7 @@ class Place:
     template: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A claim on a place, and whose it is. Foreign labs hold without an end."""
 
     holder: str

@@ -11,7 +11,7 @@ from typing import Final
 
 from lcm.model.capacity import DIMENSIONS, NOTHING, Amount
 from lcm.model.instance_types import declared_capacity
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.reservation import RESERVATION, Reservation
 from lcm.model.resource import Truth, condition
 from lcm.model.session import LabletSession, holds
@@ -120,6 +120,19 @@ def template_room(row: Row) -> Amount | None:
     return seen[0] if seen else None
 
 
+def standing_seats(row: Row) -> frozenset[int]:
+    """Say which seats have a worker whatever is booked: the minimum's, and those whose worker no policy releases."""
+    spec = row.pool.spec
+    least_ = 0 if spec.policy is ScalingPolicy.NONE else min(spec.min_workers, spec.max_workers)
+    kept = [] if spec.policy in OPENING else [number for number, one in row.workers.items() if _runs(one)]
+    return frozenset((*range(1, least_ + 1), *kept))
+
+
+def _runs(worker: LabWorker) -> bool:
+    gone = worker.metadata.deletion_timestamp is not None or worker.status.phase is _P.TERMINATED
+    return not gone and worker.spec.wanted_state == "running"
+
+
 def seats_of(row: Row, claims: Iterable[tuple[int, Held]], terms: Terms) -> Seats | None:
     """Put a pool's claims onto its seats; None while it is not known what a seat holds.
 
@@ -132,8 +145,7 @@ def seats_of(row: Row, claims: Iterable[tuple[int, Held]], terms: Terms) -> Seat
     size = max([most, *(number for number, _ in claims)])
     own = {number: found for number, worker in row.workers.items() if (found := room_of(worker)) is not None}
     beyond = dict.fromkeys(range(most + 1, size + 1), NOTHING)
-    standing = min(row.pool.spec.min_workers, most)
-    seats = Seats(room, size, lead=boot_lead(row.pool, terms), standing=standing, smaller=own | beyond)
+    seats = Seats(room, size, lead=boot_lead(row.pool, terms), besides=standing_seats(row), smaller=own | beyond)
     for number, held in claims:
         seats.hold(number, held)
     return seats

@@ -15,7 +15,7 @@ from lcm.model.capacity import DIMENSIONS
 from lcm.placement.lanes import BYTES, LANE, LEVELS, STEP, levels
 
 Row = list[int]
-_Digit = tuple[tuple[int, int], ...]
+_Digit = tuple[tuple[int, int, int], ...]
 Limits = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bytes]
 """Which masks of a row tell who is above a level of CPU, one of memory, and steps of the others; and these levels."""
 
@@ -34,7 +34,7 @@ _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
 )
-_HALF_USED: Final = sum(15 << LANE * number + STEP + 4 for number in range(2, len(DIMENSIONS)))
+_HALF_USED: Final = sum((1 << LANE) - (1 << STEP + 4) << LANE * number for number in range(2, len(DIMENSIONS)))
 """The bits of a packed amount of which some are set wherever a dimension but CPU and memory may be scarce."""
 
 FULLEST: Final = 31
@@ -51,9 +51,10 @@ def _masks(base: int, level: int) -> set[int]:
 
 
 def _changes(base: int) -> list[list[tuple[int, ...]]]:
-    """For each two levels the masks that tell them apart."""
-    all_ = [_masks(base, level) for level in _CAPPED[: LEVELS + 1]]
-    return [[tuple(sorted(before ^ after)) for after in all_] for before in all_]
+    """For each two levels, as a byte tells them, the masks that tell them apart."""
+    all_ = [_masks(base, level) for level in range(LEVELS + 1)]
+    told = [[tuple(sorted(before ^ all_[after])) for after in _CAPPED] for before in all_]
+    return [told[before] for before in _CAPPED]
 
 
 def _above(base: int) -> list[tuple[int, int, int]]:
@@ -67,15 +68,16 @@ def _above(base: int) -> list[tuple[int, int, int]]:
     return [*told, (_NOBODY, _NOBODY, _NOBODY)]
 
 
-def _from_top(base: int) -> tuple[_Digit, _Digit]:
-    """For each digit its values in sixteenths, the highest first, with the mask of who has at least that."""
-    highs = tuple((high * _RADIX // 2, base + high - 1) for high in range(_HIGH, 0, -1))
-    return highs, tuple((low // 2, base + _HIGH + low - 1) for low in range(_LOW - 1, 0, -2))
+def _from_top(highest: int, base: int, *, step: int, sixteenths: int) -> _Digit:
+    """For the values of a digit, the highest first, their sixteenths and who has at least that of CPU and of memory."""
+    values = range(highest, 0, -step)
+    return tuple((value // step * sixteenths, base + value - 1, _MEMORY + base + value - 1) for value in values)
 
 
 _CPU_CHANGES, _MEMORY_CHANGES = _changes(0), _changes(_MEMORY)
 _CPU_ABOVE, _MEMORY_ABOVE = _above(0), _above(_MEMORY)
-_CPU_FROM_TOP, _MEMORY_FROM_TOP = _from_top(0), _from_top(_MEMORY)
+_HIGH_FROM_TOP = (*_from_top(_HIGH, 0, step=1, sixteenths=_RADIX // 2), (0, _EVERYBODY, _EVERYBODY))
+_LOW_FROM_TOP = _from_top(_LOW - 1, _HIGH, step=2, sixteenths=1)
 
 
 def new_row() -> Row:
@@ -95,15 +97,46 @@ def fullness(used: int) -> int:
     return min(max(told[0], told[1]), LEVELS) >> 1
 
 
-def flip(row: Row, bit: int, before: int, after: int) -> None:
-    """Change one place's levels from one packed amount to another."""
-    old, new = before.to_bytes(BYTES, "little"), after.to_bytes(BYTES, "little")
-    for number in _CPU_CHANGES[_CAPPED[old[_CPU_BYTE]]][_CAPPED[new[_CPU_BYTE]]]:
-        row[number] ^= bit
-    for number in _MEMORY_CHANGES[_CAPPED[old[_MEMORY_BYTE]]][_CAPPED[new[_MEMORY_BYTE]]]:
-        row[number] ^= bit
-    if (before | after) & _HALF_USED:
-        _flip_scarce(row, bit, levels(before)[2:], levels(after)[2:])
+def shift(rows: dict[int, Row], samples: dict[int, int], span: range, bit: int, need: int) -> None:
+    """Note that a place uses so much more, or less, at these half hours: in its samples, and in the rows its levels.
+
+    What holds for one half hour mostly holds for the next as well, so what changes is worked out anew only if not.
+    """
+    known, now, scarce = -1, 0, False
+    changes: tuple[int, ...] = ()
+    for tick in span:
+        used = samples.get(tick, 0)
+        if used != known:
+            known, now = used, used + need
+            old, new = used.to_bytes(BYTES, "little"), now.to_bytes(BYTES, "little")
+            changes = (
+                _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
+            )
+            scarce = (used if need < 0 else now) & _HALF_USED != 0
+        row = rows.get(tick)
+        if row is None:
+            row = rows[tick] = new_row()
+        for number in changes:
+            row[number] ^= bit
+        if scarce:
+            _flip_scarce(row, bit, levels(used)[2:], levels(now)[2:])
+        if used and now:
+            samples[tick] = now
+        else:
+            _begin_or_end(rows, samples, tick, bit, now)
+
+
+def _begin_or_end(rows: dict[int, Row], samples: dict[int, int], tick: int, bit: int, now: int) -> None:
+    """Note that a place uses something where it used nothing, or nothing any more."""
+    row = rows[tick]
+    if now:
+        samples[tick] = now
+        row[BUSY] |= bit
+    elif tick in samples:
+        del samples[tick]
+        row[BUSY] ^= bit
+    if not row[BUSY]:
+        del rows[tick]
 
 
 def limits(highest: bytes) -> Limits:
@@ -134,29 +167,23 @@ def above(rows: Iterable[Row], limit: Limits) -> int:
 
 def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
     """Tell places apart by how full they are, the fullest first."""
-    while mask:
-        level, fullest = _fullest(row, mask, *_CPU_FROM_TOP)
-        on_memory, most = _fullest(row, mask, *_MEMORY_FROM_TOP)
-        if on_memory == level:
-            fullest |= most
-        elif on_memory > level:
-            level, fullest = on_memory, most
-        yield level, fullest
-        mask ^= fullest
-
-
-def _fullest(row: Row, mask: int, highs: _Digit, lows: _Digit) -> tuple[int, int]:
-    level = 0
-    for high, number in highs:
-        found = mask & row[number]
-        if found:
-            level, mask = high, found
-            break
-    for low, number in lows:
-        found = mask & row[number]
-        if found:
-            return level + low, found
-    return level, mask
+    for high, cpu, memory in _HIGH_FROM_TOP:
+        by_cpu, by_memory = mask & row[cpu], mask & row[memory]
+        if not by_cpu and not by_memory:
+            continue
+        for low, low_cpu, low_memory in _LOW_FROM_TOP:
+            alike = by_cpu & row[low_cpu] | by_memory & row[low_memory]
+            if alike:
+                yield high + low, alike
+                mask ^= alike
+                by_cpu &= mask
+                by_memory &= mask
+        alike = by_cpu | by_memory
+        if alike:
+            yield high, alike
+            mask ^= alike
+        if not mask:
+            return
 
 
 def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:

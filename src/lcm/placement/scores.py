@@ -126,22 +126,26 @@ class _Found:
         Before its first half hour a claim meets others that no sample shows. Going by score alone would be exact, but
         in a large fleet hundreds may be too full just then, and a place a little less full is as good.
         """
-        asked, shelf = 0, self.shelf
-        free = self.mask ^ (self.mask & above(shelf.rows(range(ask.start // TICK, ask.span.start)), self._limit))
+        asked, shelf, lines = 0, self.shelf, self.shelf.lines
+        free = self.mask
+        if ask.start % TICK:
+            free ^= free & above(shelf.rows((ask.start // TICK,)), self._limit)
         for mask in (free, self.mask ^ free):
-            for score, alike in shelf.ranked(mask, ask.span, self._rows):
-                for line in shelf.of(alike):
+            for idle, fullness, together, alike in shelf.ranked(mask, ask.span, self._rows):
+                while alike:
+                    slot = alike.bit_length() - 1
+                    line = lines[-1 - slot]
                     asked += 1
                     if ask.fits(line):
-                        return line, score, asked
+                        return line, pack_score(idle, len(ask.span), fullness, together=together), asked
                     if self._remembers:
                         self._note(line, ask)
+                    alike ^= 1 << slot
         return None, 0.0, asked
 
     def _note(self, line: Line, ask: Ask) -> None:
         """Let the shelf remember a place that is too full before the claim's first half hour."""
-        timeline = line.timeline
-        place = timeline.obstacle(ask.start, ask.end, ask.packed(line.lanes))
+        timeline, place = line.timeline, ask.obstacle(line)
         if place is not None and timeline.moments[place] < ask.span.start * TICK:
             self.shelf.note(line, ask.start, timeline.levels[place], timeline.until(place), self._limit)
 

@@ -61,7 +61,7 @@ def candidates(seats: Seats, rules: Rules) -> Iterator[int]:
     """Give the seats that may be promised; of those that are alike and without any claim only the first."""
     fresh = False
     for number in range(1, len(seats) + 1):
-        if number in rules.usable or (number <= seats.standing and rules.policy in OPENING):
+        if number in rules.usable or (number in seats.always and rules.policy in OPENING):
             yield number
         elif rules.policy in OPENING:
             seat = seats[number]

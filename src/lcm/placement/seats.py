@@ -74,11 +74,11 @@ class Seats:
     """The seats of one pool, numbered from 1. Not for several threads.
 
     `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`. The first
-    `standing` seats always have a worker. `opening` counts over time how many of the others must have one, and `time`
-    adds up for how many microseconds.
+    `standing` seats always have a worker, and so have those `besides`. `opening` counts over time how many of the others
+    must have one, and `time` adds up for how many microseconds.
     """
 
-    __slots__ = ("_seats", "_sums", "capacity", "keep", "lead", "opening", "standing", "time")
+    __slots__ = ("_seats", "_sums", "always", "capacity", "keep", "lead", "opening", "standing", "time")
 
     def __init__(
         self,
@@ -88,12 +88,14 @@ class Seats:
         lead: timedelta,
         keep: timedelta = KEEP,
         standing: int = 0,
+        besides: Iterable[int] = (),
         smaller: Mapping[int, Amount] | None = None,
     ) -> None:
         self.capacity = capacity
         self.lead = lead // _MICROSECOND
         self.keep = keep // _MICROSECOND
-        self.standing = standing
+        self.always = frozenset((*range(1, standing + 1), *besides))
+        self.standing = len(self.always)
         self.opening = Timeline(0)
         self.time = 0
         self._sums: dict[Span, int] = {}
@@ -136,7 +138,7 @@ class Seats:
 
     def added(self, number: int, span: Span) -> list[Span]:
         """Give the time a seat's worker must run in addition for a claim, in order; nothing on a standing seat."""
-        if number <= self.standing or span.start >= span.end:
+        if number in self.always or span.start >= span.end:
             return []
         return [piece for idle in self._seats[number].idle(span) for piece in self._added_in(idle, span)]
 

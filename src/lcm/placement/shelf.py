@@ -9,7 +9,7 @@ is remembered as a mask. The fleet keeps the shelves.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -26,9 +26,8 @@ from lcm.placement.rows import (
     Row,
     by_count,
     by_fullness,
-    flip,
     limits,
-    new_row,
+    shift,
 )
 from lcm.placement.rules import asked_of, kind_of, static_rejection
 
@@ -92,19 +91,7 @@ class Shelf:
         """Note that a place uses so much more, or less, during [start, end)."""
         if need < 0 and self._crowds:
             self._forget_crowded(line.slot, start // TICK, end // TICK)
-        bit = 1 << line.slot
-        samples, rows = line.samples, self._rows
-        for tick in ticks(start, end, self._since):
-            used = samples.get(tick, 0)
-            row = rows.get(tick)
-            if row is None:
-                row = rows[tick] = new_row()
-            samples[tick] = now = used + need
-            flip(row, bit, used, now)
-            if not used:
-                row[BUSY] |= bit
-            if not now:
-                self._forget(line, tick)
+        shift(self._rows, line.samples, ticks(start, end, self._since), 1 << line.slot, need)
 
     def advance(self, since: int) -> None:
         """Forget the samples of the half hours before this one."""
@@ -134,7 +121,7 @@ class Shelf:
         highest = self._lanes.highest_levels(need)
         return None if highest is None else limits(highest)
 
-    def rows(self, span: range) -> list[Row]:
+    def rows(self, span: Iterable[int]) -> list[Row]:
         """Give the rows of these half hours."""
         get = self._rows.get
         return [get(tick, EMPTY) for tick in span]
@@ -151,17 +138,16 @@ class Shelf:
             self._crowds[tick] = Crowd()
         self._crowds[tick].note(line.slot, used, until, limit)
 
-    def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[float, int]]:
-        """Tell places apart by their score for packing a claim of these half hours, the best first."""
-        looked = len(rows)
-        first, last = rows[0] if rows else self._rows.get(span.start, EMPTY), self._rows.get(span.stop, EMPTY)
+    def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[int, int, bool, int]]:
+        """Tell places apart by what their score for packing a claim of these half hours is made of, the best first."""
+        first, after = rows[0] if rows else self._rows.get(span.start, EMPTY), self._rows.get(span.stop, EMPTY)[BUSY]
         for idle, group in _by_idle_time(mask, rows):
             for fullness, alike in by_fullness(first, group):
-                staying = alike & last[BUSY]
+                staying = alike & after
                 if alike != staying:
-                    yield pack_score(idle, looked, fullness, together=True), alike ^ staying
+                    yield idle, fullness, True, alike ^ staying
                 if staying:
-                    yield pack_score(idle, looked, fullness, together=False), staying
+                    yield idle, fullness, False, staying
 
     def of(self, mask: int) -> Iterator[Line]:
         """Give the places of a mask in the order of their ids."""
@@ -169,13 +155,6 @@ class Shelf:
             slot = mask.bit_length() - 1
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
-
-    def _forget(self, line: Line, tick: int) -> None:
-        del line.samples[tick]
-        row = self._rows[tick]
-        row[BUSY] ^= 1 << line.slot
-        if not row[BUSY]:
-            del self._rows[tick]
 
     def _forget_crowded(self, slot: int, first: int, last: int) -> None:
         crowds = self._crowds

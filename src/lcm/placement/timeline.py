@@ -24,15 +24,27 @@ class Timeline:
 
     def add(self, start: int, end: int, need: int) -> None:
         """Use so much more, or less, during [start, end)."""
-        if start >= end:
+        if start >= end or not need:
             return
-        first = self._cut(start, 0)
-        last = self._cut(end, first)
-        levels = self.levels
-        for place in range(first, last):
-            levels[place] += need
-        self._join(last)
-        self._join(first)
+        moments, levels = self.moments, self.levels
+        first = bisect_left(moments, start)
+        new_first = first == len(moments) or moments[first] != start
+        if new_first:
+            moments.insert(first, start)
+            levels.insert(first, levels[first - 1])
+        last = bisect_left(moments, end, first)
+        if last == len(moments) or moments[last] != end:
+            moments.insert(last, end)
+            levels.insert(last, levels[last - 1])
+            for place in range(first, last):
+                levels[place] += need
+        else:
+            for place in range(first, last):
+                levels[place] += need
+            self._join(last)
+        if not new_first:
+            # Only where there was a step before can it have become even.
+            self._join(first)
 
     def at(self, moment: int) -> int:
         """Say what is used at a moment."""
@@ -40,11 +52,10 @@ class Timeline:
 
     def fits(self, start: int, end: int, need: int) -> bool:
         """Tell whether a need fits at every moment of [start, end)."""
-        return self.obstacle(start, end, need) is None
+        return self.obstacle(start, end, self.top - need) is None
 
-    def obstacle(self, start: int, end: int, need: int) -> int | None:
-        """Find the first of the steps that [start, end) meets at which a need does not fit."""
-        room = self.top - need
+    def obstacle(self, start: int, end: int, room: int) -> int | None:
+        """Find the first of the steps that [start, end) meets at which more is used than a room."""
         moments = self.moments
         place = bisect_right(moments, start) - 1
         if room & GUARD != GUARD:
@@ -57,7 +68,7 @@ class Timeline:
 
     def misfit(self, start: int, end: int, need: int) -> int | None:
         """Find the first moment of [start, end) at which a need does not fit."""
-        place = self.obstacle(start, end, need)
+        place = self.obstacle(start, end, self.top - need)
         return None if place is None else max(start, self.moments[place])
 
     def until(self, place: int) -> int:
@@ -78,14 +89,6 @@ class Timeline:
             elif start is None:
                 start = self.moments[place]
         return start
-
-    def _cut(self, moment: int, low: int) -> int:
-        moments = self.moments
-        place = bisect_left(moments, moment, low)
-        if place == len(moments) or moments[place] != moment:
-            moments.insert(place, moment)
-            self.levels.insert(place, self.levels[place - 1])
-        return place
 
     def _join(self, place: int) -> None:
         if self.levels[place] == self.levels[place - 1]:

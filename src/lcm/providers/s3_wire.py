@@ -82,13 +82,21 @@ class S3Wire:
 
     @classmethod
     async def open(
-        cls, *, region: str, endpoint_url: str = "", session: AioSession | None = None, patience: Patience | None = None
+        cls,
+        *,
+        region: str,
+        endpoint_url: str = "",
+        session: AioSession | None = None,
+        keys: tuple[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> Self:
-        """Prepare to ask AWS, or the endpoint given; nothing is sent yet. Credentials are the session's."""
-        patience = patience or Patience()
+        """Prepare to ask AWS, or the endpoint given; nothing is sent yet. Credentials: the keys, else the session's."""
+        patience, session = patience or Patience(), session or AioSession()
         _check(region, endpoint_url)
+        if keys:
+            session.set_credentials(*keys)
         stack = AsyncExitStack()
-        creating = (session or AioSession()).create_client(
+        creating = session.create_client(
             "s3",
             region_name=region,
             endpoint_url=endpoint_url or None,

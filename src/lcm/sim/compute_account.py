@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -16,7 +16,7 @@ from lcm.model.clock import Clock
 from lcm.model.errors import Gone, Later
 from lcm.providers.compute import ENDING, Image, InstanceState, MachineMetrics, NoCapacity, QuotaExceeded
 from lcm.sim.chance import Chance
-from lcm.sim.compute_machines import METAL, RUNNING, VIRTUAL, CheckName, Machine, Pace
+from lcm.sim.compute_machines import METAL, RUNNING, TERMINATED, VIRTUAL, CheckName, Machine, Pace
 
 OURS: Final = "self"
 SPREAD: Final = 0.2
@@ -38,6 +38,8 @@ class Nature:
     shown_for: timedelta = timedelta(hours=1)
     mean_life: timedelta | None = None
     speed: float = 1.0
+    network: IPv4Network | None = None
+    """Where machines are really reached, each on one address for good; None: addresses lead nowhere."""
 
 
 class Order(NamedTuple):
@@ -88,10 +90,14 @@ class Account:
         return Holdings(dict(self._images), self.machines, self._addresses)
 
     def take_over(self, holdings: Holdings) -> None:
-        """Have what another one had."""
+        """Have what another one had; a machine whose address is not of our network gets one."""
         self._images.update(holdings.images)
         self.machines.update(holdings.machines)
         self._addresses = holdings.addresses
+        network = self._nature.network
+        for number, machine in enumerate(self.machines.values()):
+            if network is not None and IPv4Address(machine.private_ip) not in network:
+                machine.move_to(self._local(network, number))
 
     def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
         """Publish an image."""
@@ -120,7 +126,7 @@ class Account:
             instance_type=order.instance_type,
             image_id=order.image_id,
             disk_gb=order.disk_gb,
-            private_ip=str(_PRIVATE + len(self.machines)),
+            private_ip=self._private_ip(),
             visible_at=now + self._nature.listed_within * self._chance.random() / self._nature.speed,
             pace=self._pace(order.instance_type),
             shown_for=self._nature.shown_for / self._nature.speed,
@@ -235,5 +241,20 @@ class Account:
     def _address(self, machine: Machine) -> str | None:
         if not machine.public:
             return None
+        if self._nature.network is not None:
+            return machine.private_ip
         self._addresses += 1
         return str(_PUBLIC + self._addresses)
+
+    def _private_ip(self) -> str:
+        network, number = self._nature.network, len(self.machines)
+        return str(_PRIVATE + number) if network is None else self._local(network, number)
+
+    def _local(self, network: IPv4Network, number: int) -> str:
+        """Choose an address that no living machine has; of a network of one address that one, for all."""
+        now = self._clock.now()
+        taken = {one.private_ip for one in self.machines.values() if one.state(now) is not TERMINATED}
+        room = max(1, network.num_addresses - 2)
+        numbers = ((number + step) % room for step in range(len(taken) + 1))
+        addresses = [str(network[min(one + 1, network.num_addresses - 1)]) for one in numbers]
+        return next((one for one in addresses if one not in taken), addresses[0])

@@ -118,6 +118,11 @@ class Machine:
         if address:
             self.addresses.append(Address(at, address))
 
+    def move_to(self, address: str) -> None:
+        """Be reached at another address, as if it had always been."""
+        self.private_ip = address
+        self.addresses[:] = [Address(one.at, address) for one in self.addresses]
+
     def stop(self, at: datetime) -> None:
         self.move(at, Change(at, STOPPING, BY_HAND), Change(at + self.pace.stop, STOPPED, BY_HAND))
 

@@ -8,10 +8,11 @@ They lived on meanwhile, as real ones do.
 import asyncio
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -49,8 +50,16 @@ class _Kept(msgspec.Struct, frozen=True):
     hosts: dict[str, KeptCml]
 
 
+class Host(NamedTuple):
+    """A machine that runs, and the CML on it."""
+
+    instance_id: str
+    address: str
+    cml: Cml
+
+
 class Fleet:
-    """A simulated cloud that outlives its process; `file` None: it does not."""
+    """A simulated cloud that outlives its process; `file` None: it does not. Machines are reached in `network`."""
 
     def __init__(
         self,
@@ -61,9 +70,12 @@ class Fleet:
         regions: Iterable[str] = ("us-east-1",),
         speed: float = 1.0,
         file: Path | None = None,
+        network: IPv4Network | None = None,
     ) -> None:
         self.licences = LicenceServer()
-        self.cloud = SimCloud(clock, chance, owner=owner, nature=Nature(speed=speed), attach=self._attach)
+        self.cloud = SimCloud(
+            clock, chance, owner=owner, nature=Nature(speed=speed, network=network), attach=self._attach
+        )
         self._clock = clock
         self._chance = chance
         self._speed = speed
@@ -82,6 +94,13 @@ class Fleet:
             for name, age in IMAGES:
                 if not self.cloud.account.images(region, name):
                     self.cloud.account.add_image(region, name, self._clock.now() - age)
+
+    def hosts(self) -> Iterator[Host]:
+        """Give every machine that runs now."""
+        for machine in self.cloud.account.machines.values():
+            cml = self.cloud.attached(machine.instance_id)
+            if isinstance(cml, Cml):
+                yield Host(machine.instance_id, machine.private_ip, cml)
 
     def save(self) -> None:
         """Write the file, if anything is new."""

@@ -1,12 +1,13 @@
 """Placement as one would write it first: go through all workers, filter, add up claims, score, sort, take the best.
 
 It knows the same rules and the same BinPack score as the product and is written to be quick at it: whole numbers, plain
-loops, the cheap questions first, and the sum of all claims that the slot meets before the sums at every moment.
+loops, the cheap questions first, and the sum of all claims that the slot meets before the sums at every moment. What
+depends on the request alone is worked out once for all workers.
 """
 
 from dataclasses import dataclass, field
 
-from lcm.model.capacity import Amount, Claim
+from lcm.model.capacity import Claim
 from lcm.model.definition import AmiRequirements, version_allowed
 from lcm.model.worker import satisfies
 from lcm.placement.request import Held, Place, Request
@@ -14,13 +15,15 @@ from lcm.placement.request import Held, Place, Request
 HALF_HOUR = 30 * 60
 SIXTEENTHS = 16
 
-Taken = tuple[float, float, int, int, int, int, int, int]
-"""From when to when, and how much of each dimension."""
+Size = tuple[int, int, int, int, int, int]
+Taken = tuple[float, float, int, int, int, int, int, int, int, int]
+"""From when to when, how much of each dimension, and the first half hour in it and after it."""
 
 
 @dataclass(slots=True)
 class Worker:
     place: Place
+    size: Size
     claims: dict[str, Taken] = field(default_factory=dict)
 
 
@@ -28,7 +31,7 @@ class Workers:
     """All workers in the order of their ids."""
 
     def __init__(self, places: list[Place], held: dict[str, tuple[Held, ...]]) -> None:
-        self.by_id = {place.id: Worker(place) for place in sorted(places, key=lambda place: place.id)}
+        self.by_id = {place.id: Worker(place, _size(place)) for place in sorted(places, key=lambda place: place.id)}
         self.workers = list(self.by_id.values())
         for id_, several in held.items():
             for one in several:
@@ -38,14 +41,36 @@ class Workers:
         """Choose a worker, take the claim there, and say which and its score."""
         asked = taken(request.claim)
         start, end = asked[0], asked[1]
+        lab_type, track, licensed = request.lab_type, request.track, request.require_licensed
+        region, affinity, definitions = request.region_required, request.affinity, request.node_definitions
+        begins = request.claim.start
+        wanted = AmiRequirements(cml_version_min=request.cml_version_min, cml_version_max=request.cml_version_max)
+        bounded = wanted != AmiRequirements()
+        allowed: dict[str, bool] = {}
         scored = []
         for worker in self.workers:
             place = worker.place
-            if place.closed or place.seat or not _eligible(place, request):
+            if (
+                place.closed
+                or place.seat
+                or (track and place.track and track != place.track)
+                or (licensed and not place.licensed)
+                or lab_type not in place.lab_types
+                or (region is not None and region != place.region)
+                or (place.usable_at is not None and begins < place.usable_at)
+                or (affinity is not None and not satisfies(place.licence, affinity))
+                or (place.node_definitions is not None and not definitions <= place.node_definitions)
+            ):
                 continue
+            if bounded:
+                version = place.version
+                if version not in allowed:
+                    allowed[version] = version_allowed(version, wanted)
+                if not allowed[version]:
+                    continue
             met = [claim for claim in worker.claims.values() if claim[0] < end and start < claim[1]]
-            if _fits(met, asked, place.capacity):
-                scored.append((-_score(worker, met, start, end), place.id))
+            if _within(met, asked, worker.size) or _fits(met, asked, worker.size):
+                scored.append((-_score(worker, met, asked), place.id))
         if not scored:
             return None
         scored.sort()
@@ -58,31 +83,18 @@ class Workers:
 
 
 def taken(claim: Claim) -> Taken:
-    need = claim.need
+    need, start, end = claim.need, claim.start.timestamp(), claim.end.timestamp()
     amounts = (need.cpu_millis, need.memory_mb, need.storage_mb, need.nodes, need.ports, need.labs)
-    return claim.start.timestamp(), claim.end.timestamp(), *amounts
+    return start, end, *amounts, int(-(-start // HALF_HOUR)), int(-(-end // HALF_HOUR))
 
 
-def _eligible(place: Place, request: Request) -> bool:
-    if (
-        request.lab_type not in place.lab_types
-        or (request.require_licensed and not place.licensed)
-        or (request.track and place.track and request.track != place.track)
-        or (request.region_required is not None and request.region_required != place.region)
-        or (place.usable_at is not None and request.claim.start < place.usable_at)
-        or (request.affinity is not None and not satisfies(place.licence, request.affinity))
-        or (place.node_definitions is not None and not request.node_definitions <= place.node_definitions)
-    ):
-        return False
-    low, high = request.cml_version_min, request.cml_version_max
-    if low is None and high is None:
-        return True
-    return version_allowed(place.version, AmiRequirements(cml_version_min=low, cml_version_max=high))
+def _size(place: Place) -> Size:
+    size = place.capacity
+    return size.cpu_millis, size.memory_mb, size.storage_mb, size.nodes, size.ports, size.labs
 
 
-def _fits(met: list[Taken], asked: Taken, size: Amount) -> bool:
-    if _within(met, asked, size):
-        return True
+def _fits(met: list[Taken], asked: Taken, size: Size) -> bool:
+    """Add up at every moment, as all together are too much."""
     start = asked[0]
     if not _within([claim for claim in met if claim[0] <= start], asked, size):
         return False
@@ -90,44 +102,43 @@ def _fits(met: list[Taken], asked: Taken, size: Amount) -> bool:
     return all(_within([claim for claim in met if claim[0] <= at < claim[1]], asked, size) for at in moments)
 
 
-def _within(claims: list[Taken], asked: Taken, size: Amount) -> bool:
-    _, _, cpu, memory, storage, nodes, ports, labs = asked
-    for claim in claims:
-        cpu += claim[2]
-        memory += claim[3]
-        storage += claim[4]
-        nodes += claim[5]
-        ports += claim[6]
-        labs += claim[7]
+def _within(claims: list[Taken], asked: Taken, size: Size) -> bool:
+    _, _, cpu, memory, storage, nodes, ports, labs, _, _ = asked
+    for _, _, more_cpu, more_memory, more_storage, more_nodes, more_ports, more_labs, _, _ in claims:
+        cpu += more_cpu
+        memory += more_memory
+        storage += more_storage
+        nodes += more_nodes
+        ports += more_ports
+        labs += more_labs
+    most_cpu, most_memory, most_storage, most_nodes, most_ports, most_labs = size
     return (
-        cpu <= size.cpu_millis
-        and memory <= size.memory_mb
-        and storage <= size.storage_mb
-        and nodes <= size.nodes
-        and ports <= size.ports
-        and labs <= size.labs
+        cpu <= most_cpu
+        and memory <= most_memory
+        and storage <= most_storage
+        and nodes <= most_nodes
+        and ports <= most_ports
+        and labs <= most_labs
     )
 
 
-def _score(worker: Worker, met: list[Taken], start: float, end: float) -> float:
+def _score(worker: Worker, met: list[Taken], asked: Taken) -> float:
     """Count the half hours of the slot in which the worker would run anyway, then its fullness, then a common end."""
-    first, last = int(-(-start // HALF_HOUR)), int(-(-end // HALF_HOUR))
-    moment, after = first * HALF_HOUR, last * HALF_HOUR
+    first, last = asked[8], asked[9]
     covered = cpu = memory = 0
-    for claim in met if moment < end else worker.claims.values():
-        since, until = claim[0], claim[1]
-        low = int(-(-since // HALF_HOUR)) - first if since > moment else 0
-        high = int(-(-until // HALF_HOUR)) - first if until < end else last - first
-        if low < high:
-            covered |= (1 << high) - (1 << low)
-        if since <= moment < until:
+    for claim in met if first < last else worker.claims.values():
+        since, until = claim[8], claim[9]
+        if since <= first < until:
             cpu += claim[2]
             memory += claim[3]
-    size = worker.place.capacity
-    full = max(cpu * SIXTEENTHS // size.cpu_millis, memory * SIXTEENTHS // size.memory_mb)
+        low = since - first if since > first else 0
+        high = (until if until < last else last) - first
+        if low < high:
+            covered |= (1 << high) - (1 << low)
+    full = max(cpu * SIXTEENTHS // worker.size[0], memory * SIXTEENTHS // worker.size[1])
     together = 1
     for claim in worker.claims.values():
-        if claim[0] <= after < claim[1]:
+        if claim[8] <= last < claim[9]:
             together = 0
             break
     return (covered.bit_count() + (2 * full + together) / 64) / (last - first + 1)

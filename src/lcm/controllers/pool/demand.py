@@ -141,11 +141,8 @@ def _supply(view: View, made: Plan, number: int) -> None:
     """See to it that a seat that needs a worker gets one."""
     worker = made.seats.get(number)
     if worker is None or is_leaving(worker, view.now):
-        if view.bearing.opens:
-            made.seats.pop(number, None)
-            made.launch.append(number)
-        else:
-            made.notes.append(f"seat {number} has no worker, and with the policy {view.pool.spec.policy} none is made")
+        made.seats.pop(number, None)
+        made.launch.append(number)
     elif worker.spec.wanted_state == "stopped":
         made.resume[number] = worker
 

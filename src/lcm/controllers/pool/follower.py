@@ -71,6 +71,7 @@ class Follower:
         if pool is None or pool.status.phase in POOL.final:
             for kept in (self._looked, self._reported, self._timelines):
                 kept.pop(ref, None)
+            self._forget()
             return DONE
         now, before = self._clock.now(), self._looked.get(ref)
         if before is not None and now < before + PACE:
@@ -79,6 +80,12 @@ class Follower:
         # What was booked before the pool was last written must be known: who booked later saw it as it is now.
         await self._cache.until(pool.metadata.resource_version)
         return await self._follow(self._cache.get(ref) or pool)
+
+    def _forget(self) -> None:
+        """Forget what is known by uid of pools that are gone."""
+        alive = {one.metadata.uid for one in self._cache.all(LabWorkerPool)}
+        self._raised = {uid: names for uid, names in self._raised.items() if uid in alive}
+        self._reseating.forget_all_but(alive)
 
     async def troubled(self, ref: PoolRef, error: Exception) -> None:
         """Complain of a bug of ours that a pool cannot be helped past."""

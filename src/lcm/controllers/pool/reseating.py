@@ -4,7 +4,7 @@ The search works on a copy, the plane checks and commits each step as a whole. W
 every booking has a seat all the time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -56,6 +56,10 @@ class Reseating:
         if moved:
             _log.info("claims changed their seats", pool=str(ref), claims=moved)
         return bool(moved)
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Forget the pools that are gone."""
+        self._seen = {uid: seen for uid, seen in self._seen.items() if uid in alive}
 
     def look_at(self, view: View, plan: Plan) -> datetime | None:
         """Say when the seats are worth a look, if nothing changes before; None if never."""

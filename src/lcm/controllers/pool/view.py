@@ -21,20 +21,19 @@ _ENDING: Final = frozenset({PoolPhase.DRAINING, PoolPhase.TERMINATING})
 
 @dataclass(frozen=True, slots=True)
 class Bearing:
-    """What a policy makes a pool do.
+    """What a policy makes a pool do besides launching a worker for every seat that is claimed, which all do.
 
-    `opens`: launch a worker for a seat that needs one. `keeps`: the minimum always has workers. `adopts`: workers that
-    others made fill free seats. `releases`: the pool's own workers go when their seats are not needed.
+    `keeps`: the minimum always has workers. `adopts`: workers that others made fill free seats. `releases`: the pool's
+    own workers go when their seats are not needed.
     """
 
-    opens: bool = True
     keeps: bool = True
     adopts: bool = False
     releases: bool = False
 
 
 POLICIES: Final[Mapping[ScalingPolicy, Bearing]] = {
-    ScalingPolicy.NONE: Bearing(opens=False, keeps=False, adopts=True),
+    ScalingPolicy.NONE: Bearing(keeps=False, adopts=True),
     ScalingPolicy.CAPACITY_BASED: Bearing(adopts=True),
     ScalingPolicy.LAB_COUNT_BASED: Bearing(adopts=True),
     ScalingPolicy.SCHEDULED: Bearing(releases=True),
@@ -73,8 +72,7 @@ class View:
     @property
     def bearing(self) -> Bearing:
         """What it does; one that is to go only keeps what it has promised."""
-        usual = POLICIES[self.pool.spec.policy]
-        return Bearing(opens=usual.opens, keeps=False, releases=True) if self.ending else usual
+        return Bearing(keeps=False, releases=True) if self.ending else POLICIES[self.pool.spec.policy]
 
     @property
     def minimum(self) -> int:

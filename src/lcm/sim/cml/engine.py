@@ -113,8 +113,11 @@ class Cml:
 
     def patty(self, protocol: str = "tcp") -> dict[int, Mapped]:
         """Return the ports that are open for nodes now."""
-        ports = mapping(self.labs, self.pace.age()) if self.up else {}
-        return {port: found for (kind, port), found in ports.items() if kind == protocol}
+        return {one.outside: one for one in self.open_ports() if one.protocol == protocol}
+
+    def open_ports(self) -> list[Mapped]:
+        """Return the ports of either protocol that are open for nodes now."""
+        return list(mapping(self.labs, self.pace.age()).values()) if self.up else []
 
     def _switch_off(self, age: float) -> None:
         self._on_since = None

@@ -6,6 +6,7 @@ A clash shows nowhere but here: the node that ran first has the port. Tags outsi
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from lcm.model.topology_ports import OPEN_PORTS, read_tag
@@ -13,6 +14,8 @@ from lcm.sim.cml.life import RUNNING, State
 from lcm.sim.cml.parts import Lab, Node
 
 POLL_SECONDS: Final = 5.0
+_read_tag: Final = lru_cache(10_000)(read_tag)
+"""Tags are looked at again and again, and most of them are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def mapping(labs: Iterable[Lab], age: float) -> dict[tuple[str, int], Mapped]:
 
 def wanted(node: Node, text: str) -> Mapped | None:
     """Return the port that a tag asks for; None when it is no such tag or cannot be served."""
-    tag, shipped = read_tag(text), node.kind.shipped
+    tag, shipped = _read_tag(text), node.kind.shipped
     if tag is None or tag.outside is None or tag.outside not in OPEN_PORTS:
         return None
     inside = tag.inside or tag.line or 0

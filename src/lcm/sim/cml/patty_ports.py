@@ -1,20 +1,23 @@
 """PATty's ports for real: listens on an address for every mapping of a simulated machine and greets who connects.
 
-For demonstrations and tests in real time; simulations ask `Cml.patty` instead.
+For demonstrations and tests in real time; simulations ask `Cml.patty` instead. `patty_server` does it for a cloud.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.patty import Mapped
+from lcm.sim.cml.patty_talk import Talk, talk
 
-_VNC: Final = b"RFB 003.008\n"
-_TELNET: Final = b"\xff\xfb\x01\xff\xfb\x03"
-"""The server will echo, and will not say go-ahead."""
+MOST_PORTS: Final = 6_000
+MOST_VISITORS: Final = 200
+"""How many connections one machine keeps at a time; whoever comes then is turned away."""
 _CHUNK: Final = 4096
+_NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class PattyPorts:
@@ -24,21 +27,22 @@ class PattyPorts:
         self._cml = cml
         self._host = host
         self._doors: dict[Mapped, _Door] = {}
+        self._visitors: set[asyncio.StreamWriter] = set()
         self.taken: dict[Mapped, str] = {}
-        """Ports that somebody else on this address holds, and what the system said."""
+        """Ports that could not be opened, because somebody else on this address holds them or for another reason."""
 
-    async def sync(self) -> None:
-        """Open the ports that are mapped now and close the others, with their connections."""
-        wanted = {*self._cml.patty("tcp").values(), *self._cml.patty("udp").values()}
+    @property
+    def count(self) -> int:
+        """How many ports are open."""
+        return len(self._doors)
+
+    async def sync(self, most: int = MOST_PORTS) -> None:
+        """Open the ports that are mapped now, no more than so many, and close the others, with their connections."""
+        wanted = self._wanted()
         for port in [port for port in self._doors if port not in wanted]:
             self._doors.pop(port).close()
-        taken = {}
-        for port in sorted(wanted - self._doors.keys(), key=lambda port: (port.protocol, port.outside)):
-            try:
-                self._doors[port] = await self._open(port)
-            except OSError as error:
-                taken[port] = str(error)
-        self.taken = taken
+        missing = sorted(wanted.keys() - self._doors.keys(), key=lambda port: (port.protocol, port.outside))
+        self.taken = await self._open_all({port: wanted[port] for port in missing}, most)
 
     async def run(self, every_seconds: float) -> None:
         """Follow the machine until cancelled."""
@@ -55,45 +59,74 @@ class PattyPorts:
             door.close()
         self._doors.clear()
 
-    async def _open(self, port: Mapped) -> "_Door":
-        label = self._cml.labs.get(port.lab_id).nodes[port.node_id].spec.label
+    def _wanted(self) -> dict[Mapped, str]:
+        """Give the ports that are mapped now with the names of their nodes, which may be gone a moment later."""
+        labs = self._cml.labs
+        return {port: labs.get(port.lab_id).nodes[port.node_id].spec.label for port in self._cml.open_ports()}
+
+    async def _open_all(self, wanted: dict[Mapped, str], most: int) -> dict[Mapped, str]:
+        refused, full = dict[Mapped, str](), ""
+        for port, label in wanted.items():
+            full = full or (f"{most} ports are open already" if self.count >= most else "")
+            if full:
+                refused[port] = full
+                continue
+            try:
+                self._doors[port] = await self._open(port, label)
+            except OSError as error:
+                refused[port] = str(error)
+                full = str(error) if error.errno in _NO_MORE else ""
+        return refused
+
+    async def _open(self, port: Mapped, label: str) -> "_Door":
         if port.protocol == "udp":
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=(self._host, port.outside))
-            return _Door(transport.close)
-        door = _Door()
-        greet = partial(door.serve, _greeting(port, label), echo=port.kind != "vnc")
-        door.shut = (await asyncio.start_server(greet, self._host, port.outside)).close
+            return _Door(self._visitors, transport.close)
+        door = _Door(self._visitors)
+        server = await asyncio.start_server(partial(door.serve, partial(talk, port, label)), self._host, port.outside)
+        door.shut = server.close
         return door
 
 
 class _Door:
-    """One port with those who came through it."""
+    """One port with those who came through it; `everybody` is who came through any of the machine's."""
 
-    def __init__(self, shut: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, everybody: set[asyncio.StreamWriter], shut: Callable[[], object] = lambda: None) -> None:
         self.shut = shut
+        self._everybody = everybody
         self._visitors: set[asyncio.StreamWriter] = set()
+        self._open = True
 
     async def serve(
-        self, greeting: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, echo: bool
+        self, begin: Callable[[], Talk], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        if not self._open or len(self._everybody) >= MOST_VISITORS:
+            writer.transport.abort()
+            return
         self._visitors.add(writer)
+        self._everybody.add(writer)
         try:
-            writer.write(greeting)
-            while data := await reader.read(_CHUNK):
-                if echo:
-                    writer.write(data)
-                await writer.drain()
+            await _converse(begin(), reader, writer)
         except OSError:
             pass  # the visitor left without a word
         finally:
             self._visitors.discard(writer)
+            self._everybody.discard(writer)
             writer.close()
 
     def close(self) -> None:
+        self._open = False
         self.shut()
         for writer in self._visitors:
             writer.transport.abort()
+
+
+async def _converse(visit: Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(visit.greeting)
+    while data := await reader.read(_CHUNK):
+        writer.write(visit.answer(data))
+        await writer.drain()
 
 
 class _Echo(asyncio.DatagramProtocol):
@@ -104,11 +137,3 @@ class _Echo(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self._transport.sendto(data, addr)
-
-
-def _greeting(port: Mapped, label: str) -> bytes:
-    if port.kind == "vnc":
-        return _VNC
-    if port.kind == "pat":
-        return b""
-    return _TELNET + f"\r\n{label} con{port.inside} is now available\r\n\r\n{label}>".encode()

@@ -1,0 +1,64 @@
+"""What a session leaves to its owner: collected files, and its story as lines of text. Called by `local`."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from lcm.control.ledger import Ledger
+from lcm.control.plane import SessionRef
+from lcm.model.errors import Gone
+from lcm.model.resource import story
+from lcm.model.session import Artifact, LabletSession
+from lcm.providers.artifacts import Artifacts, named
+
+
+def kept_name(session: LabletSession, name: str) -> str:
+    """Say under which name a file that was collected from a session is stored."""
+    return f"collected/{session.metadata.uid}/{name}"
+
+
+async def listed(ledger: Ledger, ref: SessionRef) -> Sequence[Artifact]:
+    """List a session's files that have not expired."""
+    found = await ledger.need(ref)
+    return tuple(one for one in found.resource.status.artifacts if _lasts(one, ledger.clock.now()))
+
+
+async def read(ledger: Ledger, artifacts: Artifacts, ref: SessionRef, name: str) -> bytes:
+    """Read one of a session's files, proven by its digest. Gone when there is none of that name, or none any more."""
+    session = (await ledger.need(ref)).resource
+    now = ledger.clock.now()
+    for one in session.status.artifacts:
+        if one.name == name and _lasts(one, now):
+            return await artifacts.get(named(kept_name(session, name)).uri, digest=one.digest)
+    raise Gone(f"there is no file {name!r} of session {session.metadata.name}, or it has expired")
+
+
+async def told(ledger: Ledger, ref: SessionRef) -> str:
+    """Tell a session's story, how far it is, why it is where it is and what went wrong, line by line."""
+    session = (await ledger.need(ref)).resource
+    return "".join(f"{line}\n" for line in lines(session))
+
+
+def lines(session: LabletSession) -> Iterator[str]:
+    """Write what is known of a session's life: first what happened, then how it is."""
+    status = session.status
+    yield from story(status.history).splitlines()
+    if (decision := status.last_decision) is not None:
+        yield f"decision: {decision.action}" + (f": {decision.reason}" if decision.reason else "")
+    if (waiting := status.waiting) is not None:
+        estimate = f", about {_at(waiting.estimated_start)}" if waiting.estimated_start else ""
+        yield f"waiting: position {waiting.queue_position}{estimate}: {waiting.basis}"
+    if (progress := status.progress) is not None:
+        yield f"{_at(progress.at)} progress: {progress.step}, {progress.percent} %: {progress.message}"
+    if status.observed_at is not None:
+        drifted = ", its ports have drifted" if status.port_drift_detected else ""
+        yield f"{_at(status.observed_at)} observed: {status.observation_count} times so far{drifted}"
+    yield from (f"{_at(one.collected_at)} collected: {one.name}, {one.size_bytes} bytes" for one in status.artifacts)
+    yield from (f"error: {text}" for text in (status.observation_error, status.last_error) if text)
+
+
+def _lasts(artifact: Artifact, now: datetime) -> bool:
+    return artifact.expires_at is None or artifact.expires_at > now
+
+
+def _at(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

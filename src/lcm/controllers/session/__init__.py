@@ -1,0 +1,1 @@
+"""The lablet controller: takes sessions from their worker to their end."""

@@ -1,0 +1,137 @@
+"""Having effects, and hearing what was answered. Refusals become values here; silence rises, and is asked about again.
+
+Every effect is one that the session's committed phase calls for, and may be repeated; the term's permit is asked for at
+the last moment, by the hosts' providers, and here before files are written.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from lcm.control.plane import Plane, ref_of
+from lcm.control.session_files import kept_name
+from lcm.controllers.session.names import LAB_FILE, prepared_name, prepared_uri, title_of
+from lcm.controllers.session.observing import Observer, observe
+from lcm.controllers.session.starting import NOT_PREPARED
+from lcm.controllers.session.view import (
+    Collect,
+    Discard,
+    Effect,
+    Failure,
+    Import,
+    Observe,
+    Outcome,
+    Prepare,
+    Remove,
+    Restart,
+    Start,
+    View,
+)
+from lcm.controllers.worker.look import answered
+from lcm.controllers.worker.view import Unknown
+from lcm.model.clock import Clock
+from lcm.model.errors import Gone, Invalid, Later, Refused, Stuck, TooLarge
+from lcm.model.topology import rewrite
+from lcm.providers.artifacts import Artifacts
+from lcm.providers.hosts import Hosts
+from lcm.providers.labhost import LabHost
+from lcm.providers.permit import permit
+
+EFFECT_SECONDS: Final = 60.0
+"""How long one effect may keep others waiting; what takes longer goes on at the next look."""
+OBSERVE_SECONDS: Final = 25.0
+_HOPELESS: Final = (Gone, Invalid, TooLarge)
+_DIGEST: Final = "DigestMismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Does what was decided."""
+
+    plane: Plane
+    hosts: Hosts
+    artifacts: Artifacts
+    clock: Clock
+
+    async def do(self, view: View, effect: Effect) -> Outcome:
+        """Have an effect; a refusal is an outcome, and so is a lab that is gone meanwhile: the next look says so."""
+        seconds = OBSERVE_SECONDS if isinstance(effect, Observe) else EFFECT_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                if isinstance(effect, Prepare | Discard):
+                    return await self._files(view, effect)
+                return await self._lab(view, effect)
+        except TimeoutError:
+            raise Later(f"{type(effect).__name__.lower()} takes longer than {seconds:g} s") from None
+        except Stuck as error:
+            return Failure(error.reason, str(error))
+        except Refused as error:
+            return Failure(type(error).__name__, str(error))
+        except Gone:
+            return None
+
+    async def _files(self, view: View, effect: Prepare | Discard) -> Outcome:
+        if isinstance(effect, Discard):
+            permit()
+            await self.artifacts.remove(prepared_uri(view.session))
+            return None
+        return await self._prepare(view)
+
+    async def _prepare(self, view: View) -> Outcome:
+        assert view.definition is not None
+        wanted = view.definition.spec.topology
+        try:
+            data = await self.artifacts.get(wanted.uri, digest=wanted.digest)
+            text = rewrite(data, view.status.allocated_ports or {})
+            text.decode()
+        except _HOPELESS as error:
+            return Failure("TopologyRefused", str(error), hopeless=True)
+        except UnicodeDecodeError as error:
+            return Failure("TopologyRefused", f"the lab file is no UTF-8: {error}", hopeless=True)
+        except Stuck as error:
+            return Failure(error.reason, str(error), hopeless=error.reason == _DIGEST)
+        permit()
+        return await self.artifacts.put_temporary(prepared_name(view.session), text)
+
+    async def _lab(self, view: View, effect: Import | Start | Restart | Observe | Collect | Remove) -> Outcome:
+        assert view.worker is not None, "what is on no worker has no lab"
+        host = await self.hosts.of(view.worker)
+        match effect:
+            case Import():
+                return await self._import(host, view)
+            case Start(lab_id=lab_id) | Restart(lab_id=lab_id):
+                await host.start(lab_id)
+            case Remove(lab_id=lab_id):
+                await host.remove(lab_id)
+            case Collect(lab_id=lab_id):
+                return await self._collect(host, view, lab_id)
+            case Observe():
+                await self._observe(host, view, effect)
+        return None
+
+    async def _import(self, host: LabHost, view: View) -> Outcome:
+        try:
+            data = await self.artifacts.get(prepared_uri(view.session))
+        except Gone as error:
+            return Failure(NOT_PREPARED, str(error))
+        return await host.ensure(title_of(view.session), data.decode())
+
+    async def _collect(self, host: LabHost, view: View, lab_id: str) -> Outcome:
+        text = await host.topology(lab_id)
+        permit()
+        return await self.artifacts.put_temporary(kept_name(view.session, LAB_FILE), text.encode())
+
+    async def _observe(self, host: LabHost, view: View, effect: Observe) -> None:
+        nodes = await host.nodes(effect.lab_id)
+        stats = await answered(host.simulation_stats(effect.lab_id))
+        template = (view.definition.spec.port_template if view.definition else None) or {}
+        observer: Observer = "lablet-controller" if effect.request_id is None else "manual"
+        seen = observe(
+            nodes,
+            None if isinstance(stats, Unknown) else stats,
+            view.status.allocated_ports or {},
+            template,
+            self.clock.now(),
+            observer=observer,
+        )
+        await self.plane.record_observation(ref_of(view.session), seen, request_id=effect.request_id)
