@@ -16,6 +16,7 @@ UNMEASURED = (
     "crash/",
     "conformance/test_api_schema.py",
     "conformance/test_booking_race.py",
+    "conformance/test_five_processes.py",
     "conformance/test_artifacts.py::test_any_bytes_survive",
     "conformance/test_canary.py",
     "conformance/test_discovery",

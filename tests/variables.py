@@ -63,6 +63,7 @@ MISSION = {
 OURS = {
     "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
     "LCM_CLOUD": Set("simulated", "simulated"),
+    "LCM_SIM_SPEED": Set("60", "60"),
     "CML_LICENSE_SEATS": Set("12", "12"),
     "REVIEW_DIFFERENCE": Set("0.4", "0.4"),
     "REVIEW_SESSIONS": Set("5", "5"),

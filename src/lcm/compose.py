@@ -146,7 +146,7 @@ Ask = Callable[["Embedded"], Awaitable[None]]
 async def embedded(
     settings: Settings,
     *,
-    speed: float = 1.0,
+    speed: float | None = None,
     controllers: Sequence[Controller] = CONTROLLERS,
     agree: Ask | None = None,
 ) -> AsyncIterator[Embedded]:
@@ -257,7 +257,7 @@ def _choosing(settings: Settings, usual: Literal["aws", "simulated"]) -> Setting
 
 
 def _outside(
-    running: Running, settings: Settings, speed: float = 1.0, file: Path | None = None
+    running: Running, settings: Settings, speed: float | None = None, file: Path | None = None
 ) -> AbstractAsyncContextManager[Outside]:
     return _cloud(settings, running.parts, running.secrets, running.called, speed=speed, file=file)
 
@@ -268,12 +268,12 @@ def _cloud(
     secrets: SecretSources,
     owner: str,
     *,
-    speed: float = 1.0,
+    speed: float | None = None,
     file: Path | None = None,
 ) -> AbstractAsyncContextManager[Outside]:
     if settings.cloud == AWS:
         return on_aws(settings, secrets, owner=owner)
-    return simulated(settings, parts, owner=owner, speed=speed, file=file)
+    return simulated(settings, parts, owner=owner, speed=settings.sim_speed if speed is None else speed, file=file)
 
 
 def _start(controller: Controller, running: Running, outside: Outside, settings: Settings) -> None:

@@ -46,6 +46,7 @@ Engine = Literal["sqlite", "etcd"]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, description="a port number from 0 to 65535")]
 LeaseSeconds = Annotated[int, msgspec.Meta(ge=2, le=86_400, description="whole seconds from 2 to 86400")]
 Cores = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="a number above 0")]
+Speed = Annotated[float, msgspec.Meta(gt=0, le=10_000, description="a number above 0, at most 10000")]
 Amount = Annotated[Positive, msgspec.Meta(description="a whole number above 0")]
 Some = Annotated[int, msgspec.Meta(ge=10, le=1_000_000, description="a whole number from 10 to 1000000")]
 Size = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30, description="a number of bytes from 65536 to 1073741824")]
@@ -204,6 +205,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         Literal["aws", "simulated"] | None,
         "where machines are; if not set, simulated for `lcm up` and aws for `lcm serve`",
     ] = msgspec.field(default=None, name="LCM_CLOUD")
+    sim_speed: Annotated[Speed, "how much faster than the clock simulated machines boot"] = msgspec.field(
+        default=1.0, name="LCM_SIM_SPEED"
+    )
     aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
     aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (
         None

@@ -46,7 +46,10 @@ Port = Annotated[
     int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {UP_PORT}; 0: a free one.")
 ]
 Speed = Annotated[
-    float, typer.Option(max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot.")
+    float | None,
+    typer.Option(
+        max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot; LCM_SIM_SPEED, else 1."
+    ),
 ]
 Cloud = Annotated[
     CloudName | None, typer.Option(help="Where machines are; LCM_CLOUD, else simulated. On aws they cost money.")
@@ -54,18 +57,18 @@ Cloud = Annotated[
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on AWS.")]
 
 
-def up(port: Port = None, data: Data = None, speed: Speed = 1.0, cloud: Cloud = None, *, yes: Yes = False) -> None:
+def up(port: Port = None, data: Data = None, speed: Speed = None, cloud: Cloud = None, *, yes: Yes = False) -> None:
     """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
-    if speed <= 0:
+    if speed is not None and speed <= 0:
         raise typer.BadParameter("a speed is above 0", param_hint="--speed")
     settings = with_options(config.load(), port=port, data_dir=data, cloud=cloud and cloud.value)
     log.set_up(settings.log_level)
     if settings.cloud == AWS:
-        if speed != 1:
+        if speed not in (None, 1):
             raise typer.BadParameter("only a simulated cloud can be sped up", param_hint="--speed")
-        asyncio.run(_up(settings, speed, partial(confirm, settings=settings, yes=yes)))
+        asyncio.run(_up(settings, 1, partial(confirm, settings=settings, yes=yes)))
     else:
-        asyncio.run(_up(settings, speed, None))
+        asyncio.run(_up(settings, settings.sim_speed if speed is None else speed, None))
 
 
 def with_options(settings: Settings, **said: object) -> Settings:
