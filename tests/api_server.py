@@ -22,6 +22,7 @@ from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
 from lcm.model.secret import Secret
 from lcm.placement.terms import Terms
+from lcm.providers.artifacts import Artifacts
 from lcm.serving import listen, serve
 from lcm.store.base import Op
 from lcm.store.memory import MemoryStore
@@ -39,13 +40,22 @@ class ApiServer:
     """An API that runs in a thread of its own, with a token for everybody."""
 
     def __init__(
-        self, defaults: Mapping[str, Mapping[str, Any]] | None = None, port: int = 0, terms: Terms | None = None
+        self,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        port: int = 0,
+        terms: Terms | None = None,
+        artifacts: Artifacts | None = None,
     ) -> None:
         self.url = ""
         self.store = MemoryStore(epoch=new_epoch())
         self.tokens: dict[str, str] = {}
         self._core = ControlPlane(
-            self.store, clock=SystemClock(), defaults=defaults or {}, sealer=given_keys(), terms=terms
+            self.store,
+            clock=SystemClock(),
+            defaults=defaults or {},
+            sealer=given_keys(),
+            terms=terms,
+            artifacts=artifacts,
         )
         self.port = port or free_port()
         self._loop = asyncio.new_event_loop()

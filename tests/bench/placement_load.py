@@ -94,10 +94,11 @@ class Ends:
         self._ends.setdefault(_minute(request.claim.end), []).append((id_, request.name))
 
     def release(self, now: datetime, release: Release) -> None:
-        for minute in range(self._minute, _minute(now)):
+        until = _minute(now)
+        for minute in range(self._minute, until):
             for id_, holder in self._ends.pop(minute, ()):
                 release(id_, holder)
-        self._minute = _minute(now)
+        self._minute = until
 
 
 def _minute(moment: datetime) -> int:

@@ -138,7 +138,7 @@ def test_a_wait_says_what_it_is_based_on() -> None:
     fleet = Fleet([worker("ccna-1")])
     fleet.hold("ccna-1", held("s-41", 8, "07:00", "10:40"))
     occupied = planned(fleet, seeker("s1"))["s1"]
-    assert basis(occupied, BOOT) == "s-41 on ccna-1 ends at 10:40Z"
+    assert basis(occupied, BOOT) == "a session on ccna-1 ends at 10:40Z"
     assert told(occupied, BOOT).estimated_start == at("10:45")
     booting = planned(Fleet([boots("ccna-2", "08:07")]), seeker("s1"))["s1"]
     assert basis(booting, BOOT) == "worker ccna-2 is booting and usually takes 12 min"

@@ -104,6 +104,17 @@ async def test_a_node_of_unknown_size_is_told_and_hinders_nothing(world: World) 
     ]
 
 
+@on("sqlite", "sqlite-http", files={})
+async def test_a_large_lab_is_looked_through_as_a_small_one_is(world: World) -> None:
+    large = LAB + b"# and so on\n" * 20_000
+    told = await world.root.upload_topology(large)
+    assert (told.node_count, told.needs, told.size_bytes) == (2, NEEDS, len(large))
+    made = await world.root.create(definition(told.uri))
+    assert (made.spec.node_count, made.spec.topology.digest) == (2, told.digest)
+    with pytest.raises(Invalid, match="line 13"):
+        await world.root.upload_topology(BAD + b"# and so on\n" * 20_000)
+
+
 @kept
 async def test_who_may_not_publish_may_not_upload(world: World) -> None:
     with pytest.raises(Forbidden):

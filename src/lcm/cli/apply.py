@@ -1,14 +1,16 @@
-"""`lcm apply`: objects created or changed from files, all of them or none."""
+"""`lcm apply`: objects created or changed from files, all of them or none; also a definition made of a lab file."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from lcm.cli import render, run
+from lcm.cli import lab_files, render, run
+from lcm.cli.lab_files import Attached, attached
 from lcm.cli.nouns import noun_of
-from lcm.cli.options import ContextName, DryRun, Files, Recursive
+from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, DryRun, Files, Namespace, Recursive
 from lcm.cli.sources import Gathered, Source, checked_here, gather, key_of, traced
 from lcm.control.plane import LONGEST_APPLY, Applied, Plane
 from lcm.model.errors import Conflict, Fault, Invalid, Later, LcmError, TooLarge
@@ -19,64 +21,73 @@ _HERE_ONLY: Final = "the API could not be asked, so this was checked here only"
 
 
 def apply(
-    files: Files = None, *, recursive: Recursive = False, dry_run: DryRun = False, context: ContextName = None
+    files: Files = None,
+    *,
+    recursive: Recursive = False,
+    as_definition: Annotated[
+        str,
+        typer.Option("--as-definition", metavar="NAME[:VERSION]", help="Make a definition of a lab file; else 1.0.0."),
+    ] = "",
+    track: Annotated[
+        str, typer.Option("--track", metavar="TRACK", help="With --as-definition: whose workers it runs on.")
+    ] = "",
+    activate: Annotated[
+        bool, typer.Option("--activate", help="With --as-definition: let it be booked; else it is a draft.")
+    ] = False,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
 ) -> None:
     """Create or change objects from files.
 
-    All documents are checked before any is written; each fault is shown with its file and line.
+    All documents are checked before any is written; each fault is shown with its file and line. A definition may name
+    its lab by a path that begins beside it, such as labs/basics.yaml: that is uploaded. Without such a document,
+    `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself.
     """
     if not files:
         raise typer.BadParameter("name a file, a folder, or - for standard input", param_hint="-f")
+    if as_definition:
+        from lcm.cli.as_definition import Wanted, publish  # noqa: PLC0415 - most documents need none of it
+
+        publish(files, Wanted(as_definition, namespace, track, activate=activate), context, dry_run=dry_run)
+        return
+    if track or activate or namespace != DEFAULT_NAMESPACE:
+        raise typer.BadParameter("--track, --activate and --namespace go with it", param_hint="--as-definition")
     found = gather(files, recursive=recursive)
     if not found.sources and not found.faults:
-        raise typer.BadParameter("there is no document in what was given", param_hint="-f")
-    if found.faults:
-        raise Invalid(*_all_faults(found, context))
-    if len(found.sources) > LONGEST_APPLY:
-        raise TooLarge(f"{len(found.sources)} documents; apply at most {LONGEST_APPLY} at once")
-    _show(_applied(found.sources, context, dry_run=dry_run), dry_run=dry_run)
+        raise typer.BadParameter(_nothing(found), param_hint="-f")
+    what = attached(found.sources)
+    _note_labs(found, what)
+    if found.faults or what.faults:
+        raise Invalid(*_all_faults(found, what, context))
+    if len(what.sources) > LONGEST_APPLY:
+        raise TooLarge(f"{len(what.sources)} documents; apply at most {LONGEST_APPLY} at once")
+    show(applied(what, context, dry_run=dry_run), dry_run=dry_run)
 
 
-def _applied(sources: Sequence[Source], context: str | None, *, dry_run: bool) -> Sequence[Applied]:
+def applied(what: Attached, context: str | None, *, dry_run: bool) -> Sequence[Applied]:
+    """Apply documents; faults are those of their files' lines."""
+
     async def work(plane: Plane) -> Sequence[Applied]:
-        return await plane.apply([source.value for source in sources], dry_run=dry_run)
+        return await lab_files.applied(plane, what, dry_run=dry_run)
 
     try:
         return run.with_plane(work, context)
     except Invalid as error:
-        raise Invalid(*traced(error.faults, sources)) from error
+        raise Invalid(*traced(error.faults, what.sources)) from error
     except (run.NoContext, Later) as error:
-        if faults := list(checked_here(sources)):
+        if faults := list(checked_here(what.sources)):
             render.say(_HERE_ONLY)
             raise Invalid(*faults) from error
         raise
     except Conflict as error:
-        if source := next((one for one in sources if key_of(one.value) == error.key), None):
+        if source := next((one for one in what.sources if key_of(one.value) == error.key), None):
             render.say(f"{source.file}:{source.written.line_of('metadata')}: {source.value['kind']}: not written")
         raise
 
 
-def _all_faults(found: Gathered, context: str | None) -> Sequence[Fault]:
-    """Add what is wrong with the documents themselves; nothing is written."""
-    if not found.sources:
-        return found.faults
-    # What a file that broke off would have held is not known: the API would miss it in the others.
-    more = _faults_there(found.sources, context) if found.whole else list(checked_here(found.sources))
-    known = {fault.path for fault in found.faults}
-    return [*found.faults, *(fault for fault in more if fault.path not in known)]
-
-
-def _faults_there(sources: Sequence[Source], context: str | None) -> list[Fault]:
-    try:
-        _applied(sources[:LONGEST_APPLY], context, dry_run=True)
-    except Invalid as error:
-        return list(error.faults)
-    except LcmError:
-        pass  # whatever else it says, what is known already is reason enough to stop
-    return []
-
-
-def _show(results: Sequence[Applied], *, dry_run: bool) -> None:
+def show(results: Sequence[Applied], *, dry_run: bool) -> None:
+    """Say what became of each document."""
     note = " (dry run)" if dry_run else ""
     for one in results:
         outcome = render.paint(one.outcome, _COLOURS.get(one.outcome))
@@ -87,3 +98,40 @@ def _show(results: Sequence[Applied], *, dry_run: bool) -> None:
             f"{counts[outcome]} {outcome}" for outcome in ("created", "configured", "unchanged") if counts[outcome]
         )
         render.say(f"{len(results)} objects: {', '.join(parts)}{note}")
+
+
+def _nothing(found: Gathered) -> str:
+    message = "there is no document in what was given"
+    if not found.labs:
+        return message
+    return f"{message}, but a lab: `lcm apply -f {found.labs[0]} --as-definition NAME` makes a definition of it"
+
+
+def _note_labs(found: Gathered, what: Attached) -> None:
+    """Say of lab files that no definition names that they were left out."""
+    used = what.files()
+    for file in found.labs:
+        if Path(file).resolve() not in used:
+            render.say(f"{file} is a lab and no document: left out, for no definition given here names it")
+
+
+def _all_faults(found: Gathered, what: Attached, context: str | None) -> Sequence[Fault]:
+    """Add what is wrong with the documents themselves; nothing is written."""
+    first = [*found.faults, *what.faults]
+    if not what.sources:
+        return first
+    # What a file that broke off would have held is not known: the API would miss it in the others.
+    more = _faults_there(what, context) if found.whole else list(checked_here(what.sources))
+    known = {fault.path for fault in first}
+    return [*first, *(fault for fault in more if fault.path not in known)]
+
+
+def _faults_there(what: Attached, context: str | None) -> list[Fault]:
+    few: list[Source] = what.sources[:LONGEST_APPLY]
+    try:
+        applied(Attached(few, what.labs, what.wrong), context, dry_run=True)
+    except Invalid as error:
+        return list(error.faults)
+    except LcmError:
+        pass  # whatever else it says, what is known already is reason enough to stop
+    return []

@@ -97,6 +97,7 @@ async def watch(plane: Plane, session: LabletSession, clock: Clock, zone: Zone) 
                 told = key
                 render.tell(f"{zone.local(clock.now()):%H:%M:%S} {state_said(now, clock.now(), zone)}")
             if now.status.phase is _GOAL:
+                _tell_addresses(now)
                 return
             if now.status.phase in SESSION.final:
                 raise run.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
@@ -112,12 +113,21 @@ def state_said(session: LabletSession, now: datetime, zone: Zone) -> str:
             more = f"{status.progress.percent}% {status.progress.step}: {status.progress.message}"
         case SessionPhase.RUNNING:
             ends = f"until {shown(status.ends_at, zone)}" if status.ends_at else ""
-            more = ", ".join(filter(None, [status.access_url or "", ends, ports_of(session)]))
+            ports = "" if status.access_urls else ports_of(session)
+            more = ", ".join(filter(None, [status.access_url or "", ends, ports]))
         case SessionPhase.SCHEDULED:
             more = _placed(session)
         case _:
             more = status.outcome_reason or (status.history[-1].reason if status.history else "")
     return f"{status.phase}: {render.clean(more)}" if more else str(status.phase)
+
+
+def _tell_addresses(session: LabletSession) -> None:
+    """Print where each port of a session that runs is reached, so that it can be pasted."""
+    addresses = session.status.access_urls
+    widest = max(map(render.width, addresses), default=0)
+    for name, address in sorted(addresses.items()):
+        render.out(f"  {render.padded(render.clean(name), widest)}  {render.clean(address)}")
 
 
 def _placed(session: LabletSession) -> str:

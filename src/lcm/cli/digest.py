@@ -8,6 +8,7 @@ from lcm.cli import render
 from lcm.cli.columns import phase_of
 from lcm.cli.digest_session import reservation_lines, session_lines
 from lcm.cli.digest_worker import Line, worker_lines
+from lcm.cli.learned import definition_lines, needs_said
 from lcm.control.plane import Plane
 from lcm.model.definition import LabletDefinition
 from lcm.model.kinds import Resource
@@ -62,7 +63,6 @@ def _definition(definition: LabletDefinition) -> Iterator[Line]:
     spec, needs = definition.spec, definition.spec.resource_requirements
     yield "State", f"{spec.state}, version {spec.version}"
     if needs:
-        yield "Needs", f"{needs.cpu_cores:g} CPU, {needs.memory_gb:g} GB memory, {needs.storage_gb:g} GB disk"
+        yield "Needs", needs_said(needs)
     yield "Topology", spec.topology.uri
-    if definition.status.needs_review:
-        yield "Review", definition.status.review_reason
+    yield from definition_lines(definition)

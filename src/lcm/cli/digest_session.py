@@ -66,7 +66,8 @@ def _where_to_connect(session: LabletSession) -> Iterator[Line]:
     if status.access_url:
         yield "Connect", status.access_url
     for number, (name, port) in enumerate(sorted((status.allocated_ports or {}).items())):
-        yield "" if number else "Ports", f"{port} {name}"
+        address = f", {status.access_urls[name]}" if name in status.access_urls else ""
+        yield "" if number else "Ports", f"{port} {name}{address}"
     if status.worker_name:
         yield "Worker", status.worker_ref or status.worker_name
     if status.seat:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from lcm.model.secrets_in import without_plain
 from lcm.model.validate import read as read_resource
 
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-_STDIN: Final = "-"
+_DASH: Final = "-"
+STDIN: Final = "stdin"
+"""What standard input is called where a file would be."""
 _OF_DOCUMENT: Final = re.compile(r"documents\[([0-9]+)\]\.?(.*)", re.DOTALL)
 
 
@@ -47,6 +49,8 @@ class Gathered:
     faults: list[Fault]
     whole: bool = True
     """Whether every file could be read to its end."""
+    labs: list[str] = field(default_factory=list)
+    """Files that hold a lab and no document: a definition may name them."""
 
 
 def located(file: str, line: int, fault: Fault) -> Fault:
@@ -57,8 +61,11 @@ def located(file: str, line: int, fault: Fault) -> Fault:
 def gather(paths: Sequence[str], *, recursive: bool) -> Gathered:
     """Read files, folders and `-`; the same object twice is a fault that names both places."""
     found = Gathered([], [])
-    for file, data in _texts(paths, recursive=recursive):
+    for file, data in texts(paths, recursive=recursive):
         written, flaws = read(data)
+        if _is_lab(written):
+            found.labs.append(file)
+            continue
         found.sources += (Source(file, one) for one in written)
         found.faults += (located(file, flaw.line, flaw.fault) for flaw in flaws)
         found.whole &= not any(flaw.fatal for flaw in flaws)
@@ -100,6 +107,14 @@ def key_of(value: dict[str, Any]) -> str | None:
     return KINDS[who[0]].key(who[1], who[2]) if who and who[0] in KINDS else None
 
 
+def _is_lab(written: Sequence[Written]) -> bool:
+    """Tell whether a file holds a lab of CML: that says nothing of a kind."""
+    value = written[0].value if len(written) == 1 else {}
+    if "kind" in value or "metadata" in value:
+        return False
+    return isinstance(value.get("nodes"), list) or isinstance(value.get("lab"), dict)
+
+
 def _without_plain(value: dict[str, Any]) -> object:
     """Hide secrets in clear, which the API would seal."""
     known = KINDS.get(str(value.get("kind")))
@@ -122,11 +137,12 @@ def _note_doubles(found: Gathered) -> None:
     found.sources = kept
 
 
-def _texts(paths: Sequence[str], *, recursive: bool) -> Iterator[tuple[str, bytes]]:
+def texts(paths: Sequence[str], *, recursive: bool) -> Iterator[tuple[str, bytes]]:
+    """Read files, folders and `-`, each file once."""
     taken: set[Path] = set()
     for path in dict.fromkeys(paths):
-        if path == _STDIN:
-            yield "stdin", sys.stdin.buffer.read(MOST_BYTES + 1)
+        if path == _DASH:
+            yield STDIN, sys.stdin.buffer.read(MOST_BYTES + 1)
             continue
         for file in _files(Path(path), recursive=recursive):
             if file.resolve() not in taken:

@@ -14,10 +14,11 @@ from lcm.control.plane import R
 from lcm.control.records import kind_of
 from lcm.control.references import Sought, Target, choose
 from lcm.control.stepping import TEARDOWN
-from lcm.model.definition import LabletDefinition
+from lcm.model.definition import LabletDefinition, amount
 from lcm.model.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.identity import SEES_ALL, SERVICE, Caller, Subject
 from lcm.model.kinds import Resource
+from lcm.model.quantity import Quantity, parse_limits
 from lcm.model.reservation import Reservation, occurrences
 from lcm.model.resource import Metadata, PhaseChange
 from lcm.model.session import LabletSession
@@ -105,7 +106,8 @@ def _booked(booking: Any, definition: LabletDefinition, caller: Caller, now: dat
     if isinstance(booking, LabletSession):
         changes |= _session_terms(booking, definition, now)
     filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
-    if faults := [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]:
+    faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
+    if faults := [*faults, *_need_faults(booking, definition, caller)]:
         raise Invalid(*faults)
     return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_terms(filled)))
 
@@ -162,6 +164,19 @@ def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinit
     ):
         problem = f"{definition.metadata.name} is of type {definition.spec.lab_type}"
         yield Fault("spec.lab_instance_type", problem, "leave it out")
+
+
+def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinition, caller: Caller) -> Iterator[Fault]:
+    """Let nobody but staff claim less than a lab is said to need: it would take from others what it was not given."""
+    limits = booking.spec.resource_limits if isinstance(booking, LabletSession) else None
+    need = amount(definition.spec)
+    if limits is None or need is None or caller.role in SEES_ALL:
+        return
+    said, least = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb).limits()
+    for name, less in (("cpu", said.cpu_millis < need.cpu_millis), ("memory", said.memory_mb < need.memory_mb)):
+        if less:
+            problem = f"{limits[name]} is less than {definition.metadata.name} needs, and only staff may lower it"
+            yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")
 
 
 def _terms(booking: LabletSession | Reservation) -> dict[str, Any]:

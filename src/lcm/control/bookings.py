@@ -90,6 +90,7 @@ def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, ter
         cml_version_min=wanted.ami_requirements.cml_version_min,
         cml_version_max=wanted.ami_requirements.cml_version_max,
         node_definitions=frozenset(wanted.ami_requirements.node_definitions),
+        require_licensed=terms.require_licensed,
         movable=False,
     )
 

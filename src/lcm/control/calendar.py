@@ -188,7 +188,7 @@ class Calendar:
                 yield seats.opening
 
     def _unpooled(self, token: str) -> int:
-        """Count the workers that have, or will have, a licence of a token and fill no seat of a pool that counts them."""
+        """Count the workers that have, or will have, a licence of a token and are in no seat that is counted for it."""
         pooled = {seat.worker_id for row in self._sharing(token) for seat in row.pool.status.seats}
         return sum(
             uid not in pooled

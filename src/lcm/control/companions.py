@@ -16,6 +16,7 @@ from lcm.control.actions import wanting
 from lcm.control.plane import R
 from lcm.model.event import Event
 from lcm.model.licence import SeatState
+from lcm.model.pool import LabWorkerPool
 from lcm.model.prices import SHIPPED, PriceBook
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, Remedy, WorkerPhase
@@ -64,6 +65,8 @@ async def beside(store: Store, fleet: Fleet, before: R, after: R, now: datetime)
     """Say what must be written with a step. NoRoom without a free seat, IllegalStep while a session is in the way."""
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
         return Companions(after, occupancy.touched(before, after))
+    if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
+        return Companions(after, await occupancy.taken_in(store, before, after))
     if isinstance(before, LabWorker) and isinstance(after, LabWorker) and concerns(before, after):
         made = companions(before, after, await look(store, fleet, before, after, now), fleet, now)
         assert isinstance(made.after, type(after))

@@ -39,6 +39,7 @@ from lcm.placement.promise import Refused as Refusal
 from lcm.placement.promise import extend
 from lcm.placement.request import Held, Place
 from lcm.placement.roster import Row, seat_place, session_holder, template_room
+from lcm.placement.suiting import Kinds, kinds_of
 from lcm.store.base import Op, Store
 
 Spent = Mapping[PoolRef, Decimal]
@@ -160,7 +161,7 @@ class Desk:
         calendar = self.calendar.foreseeing(()) if apart else self.calendar
         offers = {
             one: [
-                Offer(row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), offered(row))
+                Offer(row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), kinds(row))
                 for row in self._rows(one)
             ]
             for one in _publics(bookings)
@@ -209,8 +210,14 @@ def timed(resource: Resource) -> bool:
     )
 
 
+def kinds(row: Row) -> Kinds | None:
+    """Say what each of a pool's seats is; None while it is not known what a worker of it holds."""
+    place = offered(row)
+    return kinds_of(row, place) if place is not None else None
+
+
 def offered(row: Row) -> Place | None:
-    """Give what a pool's seats are alike in; its workers tell which CML they have."""
+    """Give what a pool's seats without a worker are alike in; its workers tell which CML they will have."""
     room = template_room(row)
     if room is None:
         return None

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from lcm.control.desk import Desk, offered
+from lcm.control.desk import Desk, kinds
 from lcm.control.explaining_places import Asked
 from lcm.control.plane import Ref
 from lcm.model.capacity import Claim
+from lcm.model.definition import LabletDefinition
 from lcm.model.placing import Explanation, PlaceAnswer
 from lcm.model.pool import LabWorkerPool
 from lcm.model.session import LabletSession, Seat
@@ -20,9 +21,8 @@ from lcm.placement.limits import Rules
 from lcm.placement.request import BOOTING, DRAINING
 from lcm.placement.roster import Row, usable_from, worker_place
 from lcm.placement.rules import REMEDIES as FILTERS
-from lcm.placement.rules import static_rejection
 from lcm.placement.seating import REMEDIES, candidates, seat_for, why_not
-from lcm.placement.terms import Terms, boot_lead, usual_boot
+from lcm.placement.terms import Terms, boot_lead, request_for, usual_boot
 
 NO_SIZE: Final = "give the template an instance type that is known, or wait until one of its workers has reported"
 _NO_POOL: Final = "make the pool anew, or book another slot"
@@ -37,7 +37,9 @@ def promised(desk: Desk, session: LabletSession, seat: Seat, claim: Claim, now: 
     terms = desk.calendar.terms
     row = desk.calendar.row(Ref(LabWorkerPool, seat.pool, session.metadata.namespace))
     worker = row.workers.get(seat.number) if row else None
-    why, waits_for, remedy = _awaited(row, worker, claim, terms, now)
+    why, waits_for, remedy = _unsuited(desk, session, row, seat.number, claim) or _awaited(
+        row, worker, claim, terms, now
+    )
     held = f"seat {seat.pool}/{seat.number} is held for it from {clock(claim.start)} to {clock(claim.end)}"
     return Explanation(
         outcome="promise",
@@ -47,6 +49,19 @@ def promised(desk: Desk, session: LabletSession, seat: Seat, claim: Claim, now: 
         seat=seat,
         worker=worker.metadata.name if worker else "",
     )
+
+
+def _unsuited(desk: Desk, session: LabletSession, row: Row | None, number: int, claim: Claim) -> _Awaited | None:
+    """Say why the seat that was promised is not for the session any more: its worker is of another kind."""
+    ref = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
+    alike, definition = kinds(row) if row else None, desk.calendar.get(ref)
+    if alike is None or definition is None:
+        return None
+    away = alike.unsuited(request_for(session, definition, claim, desk.calendar.terms), [number])
+    if number not in away:
+        return None
+    name, reason = away[number]
+    return name, f"what fills it does not suit the session: {reason}", FILTERS[name]
 
 
 def _awaited(row: Row | None, worker: LabWorker | None, claim: Claim, terms: Terms, now: datetime) -> _Awaited:
@@ -89,19 +104,23 @@ async def seat_answers(desk: Desk, asked: Asked) -> list[PlaceAnswer]:
 
 
 def _of_row(desk: Desk, row: Row, rules: Rules, asked: Asked) -> Iterator[PlaceAnswer]:
-    pool, seats, alike = row.pool.metadata.name, desk.calendar.seats(row), offered(row)
+    pool, seats, alike = row.pool.metadata.name, desk.calendar.seats(row), kinds(row)
     if seats is None or alike is None:
         reason = "it is not known what a worker of the pool holds"
         yield _no(pool, pool, "unknown_size", reason, NO_SIZE)
         return
-    rejected = static_rejection(alike, asked.request)
-    if rejected is not None:
-        yield _no(pool, pool, *rejected, FILTERS[rejected[0]])
+    claim, away = asked.request.claim, alike.unsuited(asked.request, range(1, len(seats) + 1))
+    reasons = set(away.values())
+    if len(away) == len(seats) and len(reasons) == 1:
+        (why, reason) = reasons.pop()
+        yield _no(pool, pool, why, reason, FILTERS[why])
         return
-    claim = asked.request.claim
     for number in candidates(seats, rules):
         name = f"{pool}/{number}"
-        if seat_for(seats, claim, rules, [number]) is not None:
+        if number in away:
+            why, reason = away[number]
+            yield _no(name, pool, why, reason, FILTERS[why])
+        elif seat_for(seats, claim, rules, [number]) is not None:
             yield PlaceAnswer(place=name, kind="seat", pool=pool, fits=True, earliest=claim.start)
         else:
             why, reason = why_not(seats, claim, rules, [number])

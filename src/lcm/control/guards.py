@@ -14,7 +14,7 @@ from lcm.control.records import POOLS_CHANGED
 from lcm.model.errors import IllegalStep
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool
-from lcm.model.session import LabletSession
+from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase
 from lcm.store.base import ABSENT, Op, Put, Store
 
 _POOLS: Final = "guards/pools/"
@@ -76,3 +76,17 @@ def refuse_new_claims(before: Resource, after: Resource) -> None:
         new = getattr(after.status, name)
         if new is not None and new != getattr(before.status, name):
             raise IllegalStep(f"{before.metadata.name}: no step gives a session its {name}; the scheduler schedules it")
+
+
+def refuse_overrun(before: Resource, after: Resource) -> None:
+    """Raise IllegalStep if a step would let a session run longer than it has its worker for."""
+    if not isinstance(before, LabletSession) or not isinstance(after, LabletSession):
+        return
+    end, claim = after.status.ends_at, after.status.claim
+    begins = after.status.phase is SessionPhase.RUNNING is not before.status.phase
+    if end is None or claim is None or not (begins or end != before.status.ends_at):
+        return  # what runs too long already must be able to end
+    latest = claim.end - CLEAN_UP
+    if end > latest:
+        told = f"it would end at {end:%Y-%m-%d %H:%M:%SZ}, and its worker is claimed for it"
+        raise IllegalStep(f"{before.metadata.name}: {told} until {latest:%Y-%m-%d %H:%M:%SZ} at the latest")

@@ -20,7 +20,7 @@ from lcm.control.calendar import Calendar
 from lcm.control.companions import NO_LIMITS, Fleet, beside
 from lcm.control.desk import Desk, timed
 from lcm.control.drafts import Draft, Drafts, Quota, unlimited
-from lcm.control.guards import refuse_new_claims
+from lcm.control.guards import refuse_new_claims, refuse_overrun
 from lcm.control.idleness import USUAL, Judgement, detect_idle
 from lcm.control.importing import Import
 from lcm.control.ledger import Edit, Ledger, persistently, taken
@@ -358,6 +358,7 @@ class LocalPlane(Placing, Learning):
             return after
         if self._core.desk is not None:
             refuse_new_claims(before, after)
+            refuse_overrun(before, after)
         made = await beside(self._core.store, self._core.fleet, before, after, now)
         edit = Edit(record, made.after, removed=over(after))
         return await self._ledger.write(edit, *made.ops, told=made.told, reported=True)

@@ -1,7 +1,7 @@
 """Who is on a worker: no step takes a machine away from under a session that was put there at the same moment.
 
-Both sides touch the worker's guard: a session's step that comes onto a worker or leaves it, and a worker's step after
-which sessions cannot go on. Used by `companions`.
+All sides touch the worker's guard: a session's step that comes onto a worker or leaves it, a worker's step after which
+sessions cannot go on, and a pool's step by which the worker fills a seat. Used by `companions`.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,19 @@ from typing import Final
 
 from lcm.control.plane import ref_of
 from lcm.control.records import ON_WORKERS, opened
-from lcm.model.errors import IllegalStep
+from lcm.model.errors import Conflict, IllegalStep
+from lcm.model.pool import LabWorkerPool
 from lcm.model.session import LabletSession, needs_its_worker, worker_of
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
-from lcm.store.base import ABSENT, Entry, Op, Put, Store, everything
+from lcm.store.base import ABSENT, Check, Entry, Op, Put, Store, everything
 
 _P: Final = WorkerPhase
 _AWAY: Final = frozenset({_P.LICENSING, _P.STOPPING, _P.STARTING, _P.FAILED})
 _GIVEN_UP: Final = frozenset({_P.UNLICENSING, _P.FAILED})
 _DRAINED: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
 _NAMED: Final = 3
+_HELD: Final = 100
+"""A commit has no room for more; a pool takes fewer workers of others into its seats at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,20 @@ async def sessions_on(store: Store, worker_id: str) -> Sequence[LabletSession]:
     found = [await store.get(entry.value.decode()) for entry in page.entries]
     sessions = (opened(entry, LabletSession) for entry in found if entry)
     return [one for one in sessions if worker_of(one) == worker_id]
+
+
+async def taken_in(store: Store, before: LabWorkerPool, after: LabWorkerPool) -> Sequence[Op]:
+    """Let workers fill a pool's seats on which nobody is whom the seats do not know of; Conflict if somebody is."""
+    had = {seat.worker_id for seat in before.status.seats}
+    new = [seat.worker_id for seat in after.status.seats if seat.worker_id not in had]
+    guards = [(guard_key(one), await store.get(guard_key(one))) for one in new]
+    for one in (uid for uid, (_, guard) in zip(new, guards, strict=True) if guard is not None):
+        for session in await sessions_on(store, one):
+            seat = session.status.seat
+            if seat is None or seat.pool != after.metadata.name:
+                told = f"{ref_of(session)} came onto worker {one}, which is to fill a seat that knows nothing of it"
+                raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{told}: look again")
+    return [Check(key, guard.revision if guard else ABSENT) for key, guard in guards[:_HELD]]
 
 
 def vacated(before: LabWorker, after: LabWorker, seen: Occupancy) -> Sequence[Op]:

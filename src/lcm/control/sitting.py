@@ -17,10 +17,12 @@ from lcm.model.session import LabletSession
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Refused as Refusal
 from lcm.placement.promise import promise, promise_all
-from lcm.placement.request import Held, Place
+from lcm.placement.request import Held
 from lcm.placement.roster import Row
-from lcm.placement.rules import REMEDIES, static_rejection
+from lcm.placement.rules import REMEDIES
+from lcm.placement.seating import how_far
 from lcm.placement.seats import Seats
+from lcm.placement.suiting import Kinds, suited
 from lcm.placement.terms import Terms
 
 Public = tuple[str, str]
@@ -37,7 +39,7 @@ class Offer:
     row: Row
     seats: Seats | None
     rules: Rules
-    place: Place | None
+    kinds: Kinds | None
 
 
 class Sitting:
@@ -56,29 +58,29 @@ class Sitting:
             seats.release(number, name)
 
     def seat(self, booking: Resource, definition: Resource | None) -> Found:
-        """Choose seats for a booking and hold them; NoRoom with the reason of the last pool that was asked."""
+        """Choose seats for a booking and hold them; NoRoom with what says most of what the pools answered."""
         assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
         assert isinstance(definition, LabletDefinition), "a booking comes with its definition"
         claims = claims_of(booking, definition, self._terms)
-        refused: NoRoom | None = None
+        refused = list[NoRoom]()
         for offer in self._offers[public_of(booking)]:
             try:
                 return self._ask(offer, booking, definition, claims)
             except NoRoom as error:
-                refused = error
-        raise refused or _unserved(booking)
+                refused.append(error)
+        raise max(refused, key=_telling, default=_unserved(booking))
 
     def _ask(self, offer: Offer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]) -> Found:
         row, seats, terms = offer.row, offer.seats, self._terms
-        if seats is None:
+        if seats is None or offer.kinds is None:
             raise NoRoom(f"it is not known what a worker of pool {row.name} holds; {_NO_SIZE}", why="unknown_size")
         request = request_of(booking, definition, claims[0], terms)
-        asked = static_rejection(offer.place, request) if offer.place else None
-        if asked is not None:
-            name, reason = asked
+        rules = suited(offer.kinds, request, seats, offer.rules)
+        if isinstance(rules, tuple):
+            name, reason = rules
             raise NoRoom(f"pool {row.name}: {reason}; {REMEDIES[name]}", why=name)
         one = len(claims) == 1
-        answer = promise(seats, claims[0], rules=offer.rules) if one else promise_all(seats, claims, rules=offer.rules)
+        answer = promise(seats, claims[0], rules=rules) if one else promise_all(seats, claims, rules=rules)
         if isinstance(answer, Refusal):
             raise no_room(answer, claims[0], terms, row)
         self._hold(seats, claims, answer.seats)
@@ -95,6 +97,11 @@ def public_of(booking: Resource) -> Public:
     """Say which pools a booking asks."""
     assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
     return booking.metadata.namespace, booking.spec.lab_track
+
+
+def _telling(refusal: NoRoom) -> tuple[bool, int]:
+    """Say how much a refusal helps: most if it knows when there is room, then the farther the pool came."""
+    return bool(refusal.nearest), how_far(refusal.why)
 
 
 def _unserved(booking: Booking) -> NoRoom:

@@ -4,6 +4,7 @@
 of a session is refused, with the line, before anybody books it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -23,12 +24,13 @@ _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _OF_CML: Final = frozenset({LabType.CML, LabType.HYBRID})
 """Types whose topology is a lab file of CML."""
+_QUICK_BYTES: Final = 100_000
 _SHOWN: Final = 5
 
 
 async def upload(artifacts: Artifacts, data: bytes) -> TopologyReport:
     """Store a lab file; Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
-    lab = looked_through(data)
+    lab = await _looked(data)
     needed, faults = _needs(lab)
     stored = await artifacts.put(data)
     return TopologyReport(
@@ -60,7 +62,11 @@ async def completed(artifacts: Artifacts, definition: LabletDefinition) -> Lable
     if definition.spec.lab_type not in _OF_CML:
         return definition
     data = await _fetched(lambda: _read(artifacts, definition.spec))
-    return msgspec.structs.replace(definition, spec=_derived(definition.spec, data))
+    try:
+        spec = _derived(definition.spec, await _looked(data), data)
+    except Invalid as error:
+        raise Invalid(*map(_within, error.faults)) from error
+    return msgspec.structs.replace(definition, spec=spec)
 
 
 def looked_through(data: bytes) -> Lab:
@@ -73,21 +79,24 @@ def looked_through(data: bytes) -> Lab:
     return lab
 
 
-def _derived(spec: LabletDefinitionSpec, data: bytes) -> LabletDefinitionSpec:
-    try:
-        lab = looked_through(data)
-        needed = spec.resource_requirements or needs(lab, SHIPPED)
-    except Invalid as error:
-        raise Invalid(
-            *(Fault(f"spec.topology: {one.path}", one.problem, one.remedy) for one in error.faults)
-        ) from error
-    except TooLarge as error:
-        raise Invalid(Fault(_URI, str(error), "use a smaller lab")) from error
+async def _looked(data: bytes) -> Lab:
+    """Look through a file; a large one beside the loop, which others need meanwhile."""
+    return looked_through(data) if len(data) <= _QUICK_BYTES else await asyncio.to_thread(looked_through, data)
+
+
+def _within(fault: Fault) -> Fault:
+    """Say of a fault of a file where the definition has it."""
+    return (
+        fault if fault.path.startswith("spec.") else Fault(f"spec.topology: {fault.path}", fault.problem, fault.remedy)
+    )
+
+
+def _derived(spec: LabletDefinitionSpec, lab: Lab, data: bytes) -> LabletDefinitionSpec:
     _hold_ports(spec, lab)
     return msgspec.structs.replace(
         spec,
         topology=msgspec.structs.replace(spec.topology, digest=spec.topology.digest or digest_of(data)),
-        resource_requirements=needed,
+        resource_requirements=spec.resource_requirements or needs(lab, SHIPPED),
         node_count=lab.node_count if spec.node_count is None else spec.node_count,
         port_template=lab.port_template if spec.port_template is None else spec.port_template,
     )

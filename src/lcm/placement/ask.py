@@ -13,7 +13,7 @@ from lcm.placement.timeline import BEGINNING
 class Ask:
     """A request, its claim's [start, end) in microseconds and the half hours in it."""
 
-    __slots__ = ("_lanes", "_packed", "_left", "begins_between", "end", "need", "request", "span", "start")
+    __slots__ = ("_lanes", "_left", "_packed", "begins_between", "end", "need", "request", "span", "start")
 
     def __init__(self, request: Request) -> None:
         claim = request.claim
@@ -28,7 +28,10 @@ class Ask:
 
     def fits(self, line: Line) -> bool:
         """Tell whether a place that passes all other filters has the room at every moment, and is up by then."""
-        return line.usable <= self.start and self.obstacle(line) is None
+        if line.lanes is not self._lanes:
+            self._pack(line.lanes)
+        start = self.start
+        return line.usable <= start and line.timeline.obstacle(start, self.end, self._left) is None
 
     def obstacle(self, line: Line) -> int | None:
         """Find the first step of a place's timeline that leaves too little room."""

@@ -18,23 +18,47 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def closed_at(hours: AllowedHours, span: Span) -> int | None:
     """Find the first moment of a span at which no machine may run."""
-    for quarter in range(span.start // _QUARTER, -(-span.end // _QUARTER)):
-        if not _open(hours, quarter // _A_DAY) >> quarter % _A_DAY & 1:
-            return max(span.start, quarter * _QUARTER)
+    if _always(hours):
+        return None
+    first, last = span.start // _QUARTER, -(-span.end // _QUARTER)
+    for day in range(first // _A_DAY, -(-last // _A_DAY)):
+        closed = ~_open(hours, day) & _cut(day, first, last)
+        if closed:
+            return max(span.start, (day * _A_DAY + _lowest(closed)) * _QUARTER)
     return None
 
 
 @lru_cache(maxsize=64)
 def open_time(hours: AllowedHours, span: Span) -> int:
     """Add up the microseconds of a span in which machines may run."""
-    total = 0
-    for day in range(span.start // _QUARTER // _A_DAY, -(-span.end // _QUARTER // _A_DAY)):
-        mask = _open(hours, day)
-        for quarter in range(day * _A_DAY, (day + 1) * _A_DAY):
-            if mask >> quarter % _A_DAY & 1:
-                start = quarter * _QUARTER
-                total += max(0, min(span.end, start + _QUARTER) - max(span.start, start))
-    return total
+    if _always(hours):
+        return max(0, span.end - span.start)
+    first, last = span.start // _QUARTER, -(-span.end // _QUARTER)
+    days = range(first // _A_DAY, -(-last // _A_DAY))
+    whole = sum((_open(hours, day) & _cut(day, first, last)).bit_count() for day in days) * _QUARTER
+    # The first and the last quarter may be in the span only in part.
+    begun = (span.start - first * _QUARTER) * _is_open(hours, first)
+    return whole - begun - (last * _QUARTER - span.end) * _is_open(hours, last - 1)
+
+
+def _cut(day: int, first: int, last: int) -> int:
+    """Give the quarters of a day, as a mask, that are among those from a first one to before a last one."""
+    begin = min(max(first - day * _A_DAY, 0), _A_DAY)
+    end = min(max(last - day * _A_DAY, begin), _A_DAY)
+    return (1 << end) - (1 << begin)
+
+
+def _lowest(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _is_open(hours: AllowedHours, quarter: int) -> int:
+    return _open(hours, quarter // _A_DAY) >> quarter % _A_DAY & 1
+
+
+@lru_cache(maxsize=64)
+def _always(hours: AllowedHours) -> bool:
+    return all(_allowed(hours, hour) for hour in range(24))
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.placement.hours import closed_at, open_time
 from lcm.placement.lanes import micros, moment_of
 from lcm.placement.seats import END, Seats, Span, busiest, length
-from lcm.placement.timeline import Timeline
+from lcm.placement.timeline import BEGINNING, Timeline
 
 OPENING: Final = frozenset({ScalingPolicy.SCHEDULED, ScalingPolicy.HYBRID})
 """Policies that open seats for bookings; the others promise only what has a worker."""
@@ -31,6 +31,7 @@ class Rules:
     `usable` says of each seat that has a worker from when that can be used. `licences` are those that all of the
     pool's workers may have at once, None for no limit, and `sharing` counts the workers that other pools will have on
     them. `price` is what one worker costs an hour, None if it is not known; `spent` is what this month has cost so far.
+    `unsuited` are the seats that are not for who asks.
     """
 
     now: datetime
@@ -42,6 +43,7 @@ class Rules:
     budget: Budget = _NO_BUDGET
     price: Decimal | None = None
     spent: Decimal = Decimal(0)
+    unsuited: frozenset[int] = frozenset()
 
     @property
     def limited(self) -> bool:
@@ -64,6 +66,24 @@ def barred(seats: Seats, pieces: Sequence[Span], rules: Rules) -> tuple[str, str
     ahead = _within(pieces, Span(micros(rules.now), END))
     answers = ((name, limit(seats, ahead, rules)) for name, limit in LIMITS.items())
     return next(((name, reason) for name, reason in answers if reason is not None), None)
+
+
+def no_more(seats: Seats, span: Span, rules: Rules) -> list[Span]:
+    """Give the times that meet a span in which no worker may run in addition, for however short a time."""
+    if _full(seats, rules):
+        return [Span(BEGINNING, END)]
+    most_usd = rules.budget.monthly_usd
+    if most_usd is None:
+        return []
+    return [month for month in _months(span.start, span.end) if forecast(seats, month, rules) >= most_usd]
+
+
+def _full(seats: Seats, rules: Rules) -> bool:
+    """Tell whether the workers that always run, or their price, leave nothing to any other at any time."""
+    hourly, workers = rules.budget.hourly_usd, seats.standing + 1
+    dear = hourly is not None and rules.price is not None and workers * rules.price > hourly
+    unlicensed = rules.licences is not None and workers > rules.licences
+    return dear or unlicensed or _price(seats, (), rules) is not None
 
 
 def outside_hours(spans: Sequence[Span], rules: Rules) -> str | None:

@@ -41,7 +41,8 @@ class Place:
 
     `closed` says in a word why it takes none now ("" if it does); `licensed` and `version` are None and "" for what is
     not known, which a seat's template promises. `usable_at` is when a machine that boots, or a seat opened now, can be
-    used: it takes nothing that begins earlier. `template` is what a seat's worker would be made of.
+    used: it takes nothing that begins earlier. `template` is what a seat's worker would be made of. `whole` is what a
+    worker holds without the labs on it that no session made, if there are any.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Place:
     usable_at: datetime | None = None
     seat: bool = False
     template: str = ""
+    whole: Amount | None = None
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ COMING: Final = frozenset(
 )
 """Phases of a machine that is on its way up."""
 _KNOWN: Final = frozenset({_P.READY, _P.ACTIVE, _P.DRAINING})
+_LEAVING: Final = frozenset({_P.DRAINING, _P.TERMINATING_EC2, _P.TERMINATED, _P.FAILED})
 _SOON: Final = timedelta(minutes=1)
 
 
@@ -97,18 +98,22 @@ def _began(worker: LabWorker, now: datetime) -> datetime:
     return lines[-1].at if lines else now
 
 
-def room_of(worker: LabWorker) -> Amount | None:
-    """Say what a worker can hold beside the labs that no session made; None while that is not known.
+def whole_of(worker: LabWorker) -> Amount | None:
+    """Say what a worker can hold if only our own labs are on it; None while that is not known.
 
     What a machine that is not licensed yet can hold says nothing about what it will.
     """
     status = worker.status
     settled = status.phase in _KNOWN or (status.phase is _P.READY_UNLICENSED and worker.spec.cml.license_token is None)
-    if status.capacity is None or not settled:
-        return None
-    return Amount(
-        **{name: max(0, getattr(status.capacity, name) - getattr(status.foreign, name)) for name in DIMENSIONS}
-    )
+    return status.capacity if settled else None
+
+
+def room_of(worker: LabWorker) -> Amount | None:
+    """Say what a worker can hold beside the labs that no session made; None while that is not known."""
+    whole, foreign = whole_of(worker), worker.status.foreign
+    if whole is None or foreign == NOTHING:
+        return whole
+    return Amount(**{name: max(0, getattr(whole, name) - getattr(foreign, name)) for name in DIMENSIONS})
 
 
 def template_room(row: Row) -> Amount | None:
@@ -136,19 +141,37 @@ def _runs(worker: LabWorker) -> bool:
 def seats_of(row: Row, claims: Iterable[tuple[int, Held]], terms: Terms) -> Seats | None:
     """Put a pool's claims onto its seats; None while it is not known what a seat holds.
 
-    A seat beyond the pool's size keeps the claims it has and takes no more.
+    A seat beyond the pool's size keeps the claims it has and takes no more. What labs take that no session made is not
+    gone for good: it is told apart from what a seat holds.
     """
     room, claims = template_room(row), list(claims)
     if room is None:
         return None
     most = row.pool.spec.max_workers
     size = max([most, *(number for number, _ in claims)])
-    own = {number: found for number, worker in row.workers.items() if (found := room_of(worker)) is not None}
+    own = {number: found for number, worker in row.workers.items() if (found := whole_of(worker)) is not None}
+    taken = {number: _strangers(row.workers[number], room) for number in own}
     beyond = dict.fromkeys(range(most + 1, size + 1), NOTHING)
-    seats = Seats(room, size, lead=boot_lead(row.pool, terms), besides=standing_seats(row), smaller=own | beyond)
+    seats = Seats(
+        room,
+        size,
+        lead=boot_lead(row.pool, terms),
+        besides=standing_seats(row),
+        smaller=own | beyond,
+        strangers=taken,
+        most=most,
+    )
     for number, held in claims:
         seats.hold(number, held)
     return seats
+
+
+def _strangers(worker: LabWorker, room: Amount) -> Amount:
+    """Say how much less a worker holds of what its seat promises because of the labs on it that no session made."""
+    whole, left = whole_of(worker), room_of(worker)
+    if whole is None or left is None or left is whole:
+        return NOTHING
+    return least(whole, room) - least(left, room)
 
 
 def usable_seats(row: Row, now: datetime, terms: Terms) -> Mapping[int, datetime]:
@@ -165,16 +188,38 @@ def usable_seats(row: Row, now: datetime, terms: Terms) -> Mapping[int, datetime
 def worker_place(worker: LabWorker, now: datetime, *, boot: timedelta, room: Amount | None = None) -> Place:
     """Give a worker as a place; `room` is what its seat holds, if it has one."""
     spec, usable = worker.spec, usable_from(worker, now, boot)
-    own = room_of(worker)
+    own, whole = room_of(worker), whole_of(worker)
     return Place(
         id=worker.metadata.uid,
         name=worker.metadata.name,
-        capacity=least(own, room) if own and room else own or room or NOTHING,
+        capacity=_held_in(own, room),
+        whole=None if own is whole else _held_in(whole, room),
         licensed=_licensed(worker, usable, now),
         version=worker.status.cml.version,
         closed=_closed(worker, usable, now),
         usable_at=usable if usable is not None and usable > now else None,
         **_hosting(spec),  # type: ignore[arg-type]  # fields of Place, by name
+    )
+
+
+def _held_in(own: Amount | None, room: Amount | None) -> Amount:
+    return least(own, room) if own and room else own or room or NOTHING
+
+
+def coming_place(worker: LabWorker) -> Place | None:
+    """Give a worker as what a booking can count on, its licence to come included; None for one that leaves."""
+    status, token = worker.status, worker.spec.cml.license_token
+    if worker.metadata.deletion_timestamp is not None or status.phase in _LEAVING:
+        return None
+    refused = status.phase is _P.READY_UNLICENSED and bool(status.failure)
+    return Place(
+        id=worker.metadata.uid,
+        name=worker.metadata.name,
+        capacity=NOTHING,
+        licensed=status.cml.licensed or (token is not None and not refused),
+        version=status.cml.version,
+        seat=status.phase not in HOSTING,
+        **_hosting(worker.spec),  # type: ignore[arg-type]  # fields of Place, by name
     )
 
 

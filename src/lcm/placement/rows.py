@@ -19,7 +19,7 @@ _Digit = tuple[tuple[int, int, int], ...]
 Limits = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bytes]
 """Which masks of a row tell who is above a level of CPU, one of memory, and steps of the others; and these levels."""
 
-_RADIX: Final = 6
+_RADIX: Final = 4
 _HIGH: Final = LEVELS // _RADIX
 _LOW: Final = _RADIX - 1
 _MEMORY: Final = _HIGH + _LOW

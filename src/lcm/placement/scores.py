@@ -131,16 +131,18 @@ class _Found:
         if ask.start % TICK:
             free ^= free & above(shelf.rows((ask.start // TICK,)), self._limit)
         for mask in (free, self.mask ^ free):
-            for idle, fullness, together, alike in shelf.ranked(mask, ask.span, self._rows):
-                while alike:
-                    slot = alike.bit_length() - 1
+            for idle, full, together, alike in shelf.ranked(mask, ask.span, self._rows):
+                left = alike
+                while left:
+                    # As `shelf.of` does, without a generator for each of so many small groups.
+                    slot = left.bit_length() - 1
                     line = lines[-1 - slot]
                     asked += 1
                     if ask.fits(line):
-                        return line, pack_score(idle, len(ask.span), fullness, together=together), asked
+                        return line, pack_score(idle, len(ask.span), full, together=together), asked
                     if self._remembers:
                         self._note(line, ask)
-                    alike ^= 1 << slot
+                    left ^= 1 << slot
         return None, 0.0, asked
 
     def _note(self, line: Line, ask: Ask) -> None:

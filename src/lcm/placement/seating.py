@@ -8,16 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from lcm.model.capacity import Claim, exceeded
+from lcm.model.capacity import NOTHING, Amount, Claim, exceeded
 from lcm.placement.ask import clock
 from lcm.placement.lanes import micros, moment_of, short_of
 from lcm.placement.limits import LIMITS, OPENING, Rules, barred, outside_hours
-from lcm.placement.seats import Seats, Span, length, span_of
+from lcm.placement.seats import STRANGERS_STAY, Seat, Seats, Span, length, span_of
 
 REMEDIES: Final[Mapping[str, str]] = {
     "too_large": "make the lab smaller, or give the pool a template with a larger machine",
     "no_worker": "give the pool the policy SCHEDULED or HYBRID, or add workers to it",
     "too_soon": "choose a later slot, or ask for it as soon as possible instead",
+    "foreign_labs": "choose one of the nearest free slots, or end the labs on the worker that no session made",
     "full": "choose one of the nearest free slots, or raise the pool's max_workers",
     "hours": "choose a slot within the pool's allowed_hours, or widen them",
     "licences": "choose one of the nearest free slots, or add licence seats",
@@ -27,8 +28,13 @@ REMEDIES: Final[Mapping[str, str]] = {
 }
 """What helps, by the reason of a refusal."""
 
-_ORDER: Final = ("too_large", "no_worker", "full", "too_soon", *LIMITS)
+_ORDER: Final = ("too_large", "no_worker", "full", "foreign_labs", "too_soon", *LIMITS)
 """The farther a seat came, the more it says about what is in the way."""
+
+
+def how_far(reason: str) -> int:
+    """Say how far one came who was refused for a reason; what is asked before any seat is comes first."""
+    return _ORDER.index(reason) if reason in _ORDER else -1
 
 
 def seat_for(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | None = None) -> int | None:
@@ -37,7 +43,7 @@ def seat_for(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | No
     if claim.start < rules.now or outside_hours([span], rules):
         return None
     numbers = candidates(seats, rules) if among is None else among
-    fitting = (number for number in numbers if seats.fits(number, span, claim.need))
+    fitting = (number for number in numbers if seats.fits(number, span, _asked(seats, number, claim, rules)))
     offers = [offer for number in fitting if (offer := _offer(seats, number, span, rules))]
     if not rules.limited:
         return min(offers)[1] if offers else None
@@ -54,18 +60,20 @@ def why_not(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | Non
         return "hours", closed
     answers = [_rejection(seats, number, claim, rules) for number in among or candidates(seats, rules)]
     none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it opens no seat for a booking"
-    return max(answers or [none], key=lambda answer: _ORDER.index(answer[0]))
+    return max(answers or [none], key=lambda answer: how_far(answer[0]))
 
 
 def candidates(seats: Seats, rules: Rules) -> Iterator[int]:
     """Give the seats that may be promised; of those that are alike and without any claim only the first."""
     fresh = False
     for number in range(1, len(seats) + 1):
+        if number in rules.unsuited:
+            continue
         if number in rules.usable or (number in seats.always and rules.policy in OPENING):
             yield number
         elif rules.policy in OPENING:
             seat = seats[number]
-            plain = not seat.held and seat.capacity == seats.capacity
+            plain = not seat.held and seat.capacity == seats.capacity and seat.strangers is NOTHING
             if not (plain and fresh):
                 yield number
             fresh = fresh or plain
@@ -94,13 +102,12 @@ def _rejection(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[s
     large = exceeded(claim.need, seat.capacity)
     if large:
         return "too_large", f"it needs more {_words(large)} than a worker of the pool has"
-    moment = seat.timeline.misfit(span.start, span.end, seat.packed(claim.need))
-    if moment is not None:
-        short = short_of(seat.timeline.top - seat.packed(claim.need) - seat.timeline.at(moment))
-        return (
-            "full",
-            f"{_taken(seats, rules)}: seat {number} is short of {_words(short)} at {clock(moment_of(moment))}",
-        )
+    short = _short(seat, span, claim.need)
+    if short:
+        return "full", f"{_taken(seats, rules)}: seat {number} is {short}"
+    short = _short(seat, span, _asked(seats, number, claim, rules))
+    if short:
+        return "foreign_labs", f"labs that no session made are in the way: with them seat {number} is {short}"
     pieces = seats.added(number, span)
     if _too_soon(number, span, pieces, rules):
         ready = clock(rules.usable.get(number) or rules.now + timedelta(microseconds=seats.lead))
@@ -110,9 +117,28 @@ def _rejection(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[s
     return found
 
 
+def _asked(seats: Seats, number: int, claim: Claim, rules: Rules) -> Amount:
+    """Say what must be free on a seat for a claim: also what others' labs take there, if they may last until then."""
+    strangers = seats[number].strangers
+    if strangers is NOTHING or claim.start >= rules.now + STRANGERS_STAY:
+        return claim.need
+    return claim.need + strangers
+
+
+def _short(seat: Seat, span: Span, need: Amount) -> str:
+    """Say of what and when a seat has too little for a need; "" if never."""
+    moment = seat.timeline.misfit(span.start, span.end, seat.packed(need))
+    if moment is None:
+        return ""
+    short = short_of(seat.timeline.top - seat.packed(need) - seat.timeline.at(moment))
+    return f"short of {_words(short)} at {clock(moment_of(moment))}"
+
+
 def _taken(seats: Seats, rules: Rules) -> str:
+    if rules.unsuited:
+        return "all seats that suit it are taken"
     if rules.policy in OPENING:
-        return f"all {len(seats)} seats are taken"
+        return f"all {seats.most} seats are taken"
     several = len(rules.usable) != 1
     return f"the {len(rules.usable)} worker{'s' * several} of the pool {'are' if several else 'is'} taken"
 

@@ -11,13 +11,16 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from lcm.model.capacity import DIMENSIONS, Amount, Claim
+from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim
 from lcm.placement.lanes import GUARD, Lanes, micros
 from lcm.placement.request import Held
 from lcm.placement.timeline import BEGINNING, Timeline
 
 KEEP: Final = timedelta(minutes=15)
 """A worker is kept through a gap that is longer than a boot by less than this: stopping and starting take time too."""
+
+STRANGERS_STAY: Final = timedelta(hours=24)
+"""Labs that no session made are expected to be there so long: nobody says when they end."""
 
 END: Final = 1 << 62
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -33,12 +36,13 @@ class Span(NamedTuple):
 
 
 class Seat:
-    """One seat: its claims by holder, and their sum over time."""
+    """One seat: its claims by holder, and their sum over time; `strangers` is what labs take that no session made."""
 
-    __slots__ = ("capacity", "held", "lanes", "timeline")
+    __slots__ = ("capacity", "held", "lanes", "strangers", "timeline")
 
-    def __init__(self, capacity: Amount) -> None:
+    def __init__(self, capacity: Amount, strangers: Amount = NOTHING) -> None:
         self.capacity = capacity
+        self.strangers = strangers
         self.lanes = Lanes(capacity)
         self.timeline = Timeline(self.lanes.top + (_ONE << 40))
         self.held: dict[str, Held] = {}
@@ -73,12 +77,13 @@ class Seat:
 class Seats:
     """The seats of one pool, numbered from 1. Not for several threads.
 
-    `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`. The first
-    `standing` seats always have a worker, and so have those `besides`. `opening` counts over time how many of the others
-    must have one, and `time` adds up for how many microseconds.
+    `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`, and in
+    `strangers` what is taken of one by labs that no session made. Those beyond `most` only keep what they have. The
+    first `standing` seats always have a worker, and so have those `besides`; `always` are both. `opening` counts over
+    time how many of the others must have one, and `time` adds up for how many microseconds.
     """
 
-    __slots__ = ("_seats", "_sums", "always", "capacity", "keep", "lead", "opening", "standing", "time")
+    __slots__ = ("_seats", "_sums", "always", "capacity", "keep", "lead", "most", "opening", "standing", "time")
 
     def __init__(
         self,
@@ -90,6 +95,8 @@ class Seats:
         standing: int = 0,
         besides: Iterable[int] = (),
         smaller: Mapping[int, Amount] | None = None,
+        strangers: Mapping[int, Amount] | None = None,
+        most: int | None = None,
     ) -> None:
         self.capacity = capacity
         self.lead = lead // _MICROSECOND
@@ -99,8 +106,12 @@ class Seats:
         self.opening = Timeline(0)
         self.time = 0
         self._sums: dict[Span, int] = {}
-        own = smaller or {}
-        self._seats = {number: Seat(least(capacity, own.get(number, capacity))) for number in range(1, size + 1)}
+        self.most = size if most is None else most
+        own, taken = smaller or {}, strangers or {}
+        self._seats = {
+            number: Seat(least(capacity, own.get(number, capacity)), taken.get(number, NOTHING))
+            for number in range(1, size + 1)
+        }
 
     def __len__(self) -> int:
         return len(self._seats)

@@ -10,6 +10,7 @@ is remembered as a mask. The fleet keeps the shelves.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Final
 
@@ -123,8 +124,7 @@ class Shelf:
 
     def rows(self, span: Iterable[int]) -> list[Row]:
         """Give the rows of these half hours."""
-        get = self._rows.get
-        return [get(tick, EMPTY) for tick in span]
+        return list(map(self._rows.get, span, repeat(EMPTY)))
 
     def crowded(self, start: int, limit: Limits) -> int:
         """Give the places remembered as too full between a moment and the next half hour."""
@@ -179,6 +179,8 @@ class Shelf:
 
 
 def _by_idle_time(mask: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    if not mask:
+        return
     warm = mask
     for row in rows:
         warm &= row[BUSY]

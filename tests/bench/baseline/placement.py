@@ -132,7 +132,7 @@ def _score(worker: Worker, met: list[Taken], asked: Taken) -> float:
             cpu += claim[2]
             memory += claim[3]
         low = since - first if since > first else 0
-        high = (until if until < last else last) - first
+        high = until - first if until < last else last - first
         if low < high:
             covered |= (1 << high) - (1 << low)
     full = max(cpu * SIXTEENTHS // worker.size[0], memory * SIXTEENTHS // worker.size[1])

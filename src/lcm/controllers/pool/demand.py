@@ -24,6 +24,9 @@ PAUSED_FOR: Final = timedelta(hours=12)
 LINGER: Final = timedelta(minutes=1)
 """A worker stays this long after its last session has left."""
 
+ADOPTED: Final = 50
+"""Workers of others that one look takes into seats: the commit holds each as nobody was on it."""
+
 
 @dataclass(slots=True)
 class Plan:
@@ -132,9 +135,10 @@ def _fill(view: View, made: Plan) -> None:
         if not is_wanted(worker) or kept(view, made, number):
             made.seats[number] = worker
     if view.bearing.adopts:
-        free = [number for number in range(1, view.pool.spec.max_workers + 1) if number not in made.seats]
+        numbers = sorted(range(1, view.pool.spec.max_workers + 1), key=lambda number: number not in made.needed)
+        free = [number for number in numbers if number not in made.seats]
         unused = [one for one in sorted(view.strangers, key=_seniority) if not is_leaving(one, view.now)]
-        made.seats |= dict(zip(free, unused, strict=False))
+        made.seats |= dict(zip(free, unused[:ADOPTED], strict=False))
 
 
 def _supply(view: View, made: Plan, number: int) -> None:

@@ -63,7 +63,7 @@ class Hands:
         wanted = [(one, found) for one in outcomes if (found := assignment(view, one, now))]
         wanted.sort(key=lambda one: one[1].worker_id is None)
         await each(wanted, lambda one: self._place(view, *one, now + pause))
-        return [one for one in outcomes if one.place is None or not view.is_barred(one.place.id)]
+        return [one for one in outcomes if one.place is None or stays(one) or not view.is_barred(one.place.id)]
 
     async def _let_go(self, outcome: Outcome) -> None:
         session = outcome.seeker.session
@@ -148,6 +148,11 @@ async def each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> 
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+
+
+def stays(outcome: Outcome) -> bool:
+    """Tell whether a session is to have what it has."""
+    return outcome.place is not None and outcome.place.id == outcome.seeker.kept
 
 
 def _worth(session: LabletSession, at: datetime) -> bool:

@@ -3,8 +3,7 @@
 A session that has both counts on both: its seat is its timeline, and its worker may have left that seat.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +27,8 @@ class Holdings:
     def __init__(self, likely: Callable[[LabletSession, Claim], Claim]) -> None:
         """Hold the claims of sessions as long as they `likely` last."""
         self._likely = likely
-        self._at: dict[Spot, dict[str, Held]] = defaultdict(dict)
+        self._at: dict[Spot, dict[str, Held]] = {}
+        self._seats: dict[PoolRef, set[int]] = {}
         self._of: dict[Ref[Any], dict[tuple[Spot, str], Held]] = {}
         self._ends: dict[SessionRef, datetime] = {}
 
@@ -36,13 +36,17 @@ class Holdings:
         """Give what is held on a spot."""
         return self._at.get(spot, _NONE)
 
+    def seats(self, pool: PoolRef) -> Collection[int]:
+        """Give the numbers of a pool's seats on which anything is held."""
+        return self._seats.get(pool, ())
+
     def note(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> Iterable[tuple[Spot, str]]:
         """Take note of a booking as it is now; gives what changed: spots, and the holder on each."""
         before, after = self._of.pop(ref, {}), dict(self._spots(ref, booking)) if booking else {}
         for spot, holder in before.keys() - after.keys():
-            self._at[spot].pop(holder, None)
-        for (spot, holder), held in after.items():
-            self._at[spot][holder] = held
+            self._release(spot, holder)
+        for (spot, _), held in after.items():
+            self._hold(spot, held)
         if after:
             self._of[ref] = after
         self._ends.pop(ref, None)
@@ -54,6 +58,22 @@ class Holdings:
     def overdue(self, now: datetime) -> Iterable[SessionRef]:
         """Name the sessions on workers that should have been gone by now."""
         return [ref for ref, end in self._ends.items() if end <= now]
+
+    def _hold(self, spot: Spot, held: Held) -> None:
+        if spot not in self._at and not isinstance(spot, str):
+            self._seats.setdefault(spot[0], set()).add(spot[1])
+        self._at.setdefault(spot, {})[held.holder] = held
+
+    def _release(self, spot: Spot, holder: str) -> None:
+        here = self._at.get(spot, {})
+        here.pop(holder, None)
+        if here:
+            return
+        self._at.pop(spot, None)
+        if not isinstance(spot, str) and spot[0] in self._seats:
+            self._seats[spot[0]].discard(spot[1])
+            if not self._seats[spot[0]]:
+                del self._seats[spot[0]]
 
     def _spots(self, ref: Ref[Any], booking: LabletSession | Reservation) -> Iterator[tuple[tuple[Spot, str], Held]]:
         claim = holds(booking) if isinstance(booking, LabletSession) else None

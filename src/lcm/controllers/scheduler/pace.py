@@ -61,7 +61,9 @@ class Pace:
         end = self._likely_end(session, terms)
         if end is None:
             return claim
-        return msgspec.structs.replace(claim, end=max(min(end, claim.end), now + SOON))
+        # What came up late runs past its claim, and is known to.
+        least = end if session.status.phase is _P.RUNNING else min(end, claim.end)
+        return msgspec.structs.replace(claim, end=max(least, now + SOON))
 
     def _likely_end(self, session: LabletSession, terms: Terms) -> datetime | None:
         status = session.status

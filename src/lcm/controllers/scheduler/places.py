@@ -1,6 +1,6 @@
 """A pool's seats as places: the worker that fills one, or what would be opened for it. Pure; for `view`."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -13,19 +13,25 @@ from lcm.placement.roster import Row, seat_place, template_room, usable_from, wo
 from lcm.placement.terms import Terms, boot_lead, usual_boot
 
 _BEYOND: Final = "its seat is beyond the pool's size"
+_ENDING: Final = "its pool is being deleted"
 
 
-def places_of(row: Row, now: datetime, terms: Terms) -> Iterator[tuple[int, Place]]:
-    """Give the place that each seat of a pool is now, by its number; a seat that gets no worker is none."""
+def places_of(row: Row, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:
+    """Give the place that each seat of a pool is now, by its number; a seat that gets no worker is none.
+
+    One that is claimed gets its worker even beyond the pool's size or while the pool is deleted, and takes no others.
+    """
     room, boot, most = template_room(row), boot_of(row, terms), row.pool.spec.max_workers
-    opens = row.pool.spec.policy in OPENING and row.pool.metadata.deletion_timestamp is None
-    for number in sorted({*range(1, most + 1), *row.workers}):
+    ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
+    for number in sorted({*range(1, most + 1), *row.workers, *claimed}):
         worker = row.workers.get(number)
         if worker is not None and usable_from(worker, now, boot.usual) is not None:
             place = _promising(worker_place(worker, now, boot=boot.usual, room=room), worker)
             yield number, place if number <= most else replace(place, closed=_BEYOND)
-        elif opens and room is not None and number <= most:
-            yield number, seat_place(row, number, room, now + boot.lead)
+        elif row.pool.spec.policy in OPENING and room is not None:
+            closed = ending if number <= most else _BEYOND
+            if not closed or number in claimed:
+                yield number, seat_place(row, number, room, now + boot.lead, closed=closed)
 
 
 def boot_of(row: Row | None, terms: Terms) -> Boot:

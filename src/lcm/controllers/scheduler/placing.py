@@ -15,19 +15,20 @@ import structlog
 
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Ref, ref_of
-from lcm.controllers.scheduler.hands import Hands, each
+from lcm.controllers.scheduler.hands import Hands, each, stays
 from lcm.controllers.scheduler.line_up import at_risk
 from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
-from lcm.controllers.scheduler.risk import ALERT, Risk, complaint, flagged
-from lcm.controllers.scheduler.seeking import Seeking, look
+from lcm.controllers.scheduler.risk import ALERT, NO_WORKER, Risk, complaint, flagged
+from lcm.controllers.scheduler.seeking import Seeking, latest_start, look
 from lcm.controllers.scheduler.view import View
 from lcm.controllers.scheduler.waiting import told, untold, with_waiting
 from lcm.model.clock import Clock, Stopwatch
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Later, Stuck
 from lcm.model.resource import condition
-from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition, Waiting, is_asap
+from lcm.model.session import SESSION, LabletSession, LabletSessionStatus, SessionCondition, Waiting, is_asap
 from lcm.model.settings import Strategy
+from lcm.placement.roster import session_holder
 
 TELLING: Final = timedelta(seconds=5)
 """Those who wait are told of changes at most so often: when one leaves the queue, all behind it move up."""
@@ -60,6 +61,7 @@ class Placing:
         self._turn = 0
         self._due: datetime | None = None
         self._telling_due: datetime | None = None
+        self._settled: set[str] = set()
         self.passes = 0
         """How often it has planned, for `/metrics`."""
 
@@ -134,16 +136,27 @@ class Placing:
 
     async def _warn(self, view: View, outcomes: Sequence[Outcome], seeking: Seeking, now: datetime) -> None:
         """Say which promises are in danger, and which no longer are."""
-        helped = {
-            one.seeker.holder for one in outcomes if one.at is not None and one.at <= one.seeker.request.claim.start
-        }
-        risks = {holder: risk for holder, risk in seeking.risks.items() if holder not in helped}
-        wrong = [one.seeker for one in outcomes if one.seeker.holder in risks]
-        sessions = [(one.session, risks[one.holder]) for one in wrong]
-        await each(sessions, lambda one: self._flag(one[0], one[1], now))
-        known = {ref_of(session) for session, _ in sessions}
-        over = [session for ref, session in view.line_up.flagged.items() if ref not in known]
-        await each(over, lambda one: self._flag(one, None, now))
+        risks = seeking.risks
+        helped = [one for one in outcomes if (risk := risks.get(one.seeker.holder)) and _helps(view, one, risk, now)]
+        unhelped = risks.keys() - {one.seeker.holder for one in helped}
+        wrong = [one for several in seeking.seekers.values() for one in several if one.holder in unhelped]
+        await each(wrong, lambda one: self._flag(one.session, risks[one.holder], now))
+        # Who is to go elsewhere is safe when it is there, as the next look tells.
+        known = risks.keys() - {one.seeker.holder for one in helped if stays(one)}
+        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known]
+        await each(
+            [one for one in over if one.status.phase not in SESSION.final], lambda one: self._flag(one, None, now)
+        )
+        await self._settle([one for one in over if one.status.phase in SESSION.final])
+
+    async def _settle(self, ended: Sequence[LabletSession]) -> None:
+        """Have no alert about sessions that have ended. What they carry stays: it says what became of the promise."""
+        self._settled &= {one.metadata.uid for one in ended}
+        await each([one for one in ended if one.metadata.uid not in self._settled], self._settle_one)
+
+    async def _settle_one(self, session: LabletSession) -> None:
+        await self._plane.settle(ref_of(session), ALERT)
+        self._settled.add(session.metadata.uid)
 
     async def _flag(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
         session = self._cache.get(ref_of(session)) or session
@@ -166,3 +179,11 @@ class Placing:
 
     def _drawn(self) -> int:
         return int(self._chance() * 2**30)
+
+
+def _helps(view: View, outcome: Outcome, risk: Risk, now: datetime) -> bool:
+    """Tell whether a promise is kept by where it goes; where it is, only by others that leave."""
+    latest = latest_start(view, outcome.seeker.session)
+    if not outcome.now or outcome.at is None or (stays(outcome) and risk.reason == NO_WORKER):
+        return False
+    return latest is None or outcome.at <= max(now, latest)

@@ -19,11 +19,11 @@ from lcm.model.session import LabletSession, is_asap
 from lcm.placement.ask import Ask, clock
 from lcm.placement.fleet import Fleet
 from lcm.placement.lanes import micros, moment_of
-from lcm.placement.line import Line
+from lcm.placement.line import Line, accepts
 from lcm.placement.place import Placement, assign, rejections
 from lcm.placement.request import BOOTING, Held, Place, Request
 from lcm.placement.roster import session_holder
-from lcm.placement.rules import asked_of
+from lcm.placement.rules import asked_of, static_rejection
 
 MINUTE: Final = timedelta(minutes=1)
 """What is better by no more than this is no reason to move. It is also how long a priority of one is worth."""
@@ -151,7 +151,7 @@ class _Planning:
         if shape not in self._searches:
             self._searches[shape] = _Search(self._fleet, self._lines, request)
         search = self._searches[shape]
-        own = search.at(seeker.kept)
+        own = search.at(seeker.kept, promised=not is_asap(seeker.session))
         if own is not None and own[0] <= request.claim.start and not (own[1].place.seat and is_asap(seeker.session)):
             return _own(seeker, own[1].place)
         found = search.now(self._rules)
@@ -174,11 +174,16 @@ class _Search:
         self._heap: list[tuple[int, bool, str]] | None = None
         self._rejections: tuple[Rejection, ...] | None = None
 
-    def at(self, place_id: str | None) -> tuple[datetime, Line] | None:
-        """Say from when on a place would take it; None if never, or if there is no such place."""
+    def at(self, place_id: str | None, *, promised: bool) -> tuple[datetime, Line] | None:
+        """Say from when on a place would take it; None if never, or if there is no such place.
+
+        Who was promised a place has it even if it is closed to others.
+        """
         line = self._lines.get(place_id) if place_id else None
-        moment = self._ask.earliest(line) if line else None
-        return (moment, line) if line and moment is not None and self._in_time(moment) else None
+        if line is None or not (promised or accepts(line.place)) or static_rejection(line.place, self._ask.request):
+            return None
+        found = self._earliest(line)
+        return None if found is None else (moment_of(found), line)
 
     def now(self, rules: Rules) -> Placement | None:
         """Choose a worker that takes it at the time asked for; None if there is none."""
@@ -217,10 +222,6 @@ class _Search:
         ask = self._ask
         found = line.timeline.earliest(max(ask.start, line.usable), ask.end - ask.start, ask.packed(line.lanes))
         return found if ask.request.movable or found == ask.start else None
-
-    def _in_time(self, moment: datetime) -> bool:
-        request = self._ask.request
-        return request.movable or moment <= request.claim.start
 
 
 def _likely(outcome: Outcome) -> Claim:

@@ -142,6 +142,7 @@ class Reservations:
         self._cache = cache
         self._clock = clock
         self._of: dict[tuple[str, str], ReservationRef] = {}
+        self._names: dict[Ref[Any], frozenset[str]] = {}
         self._poke: Callable[[ReservationRef], object] = lambda _: None
         for reservation in cache.all(Reservation):
             self._remember(reservation)
@@ -198,18 +199,37 @@ class Reservations:
         for name in [one.session for one in reservation.status.held if one.session is not None]:
             ref = Ref(LabletSession, name, namespace)
             session = self._cache.get(ref) or await self._plane.get(ref)
-            if session is not None:
+            # A session that is gone has left its name to anybody.
+            if session is not None and _is_of(session, reservation):
                 found[name] = session
         return found
 
     def _note(self, seen: Seen) -> None:
         if isinstance(seen.resource, Reservation):
             self._remember(seen.resource)
+        elif seen.ref.kind is Reservation:
+            self._forget(seen.ref)
         concerned = self._of.get((seen.ref.namespace, seen.ref.name)) if seen.ref.kind is LabletSession else None
         if concerned is not None:
             self._poke(concerned)
 
     def _remember(self, reservation: Reservation) -> None:
-        for one in reservation.status.held:
-            if one.session is not None:
-                self._of[reservation.metadata.namespace, one.session] = ref_of(reservation)
+        ref = ref_of(reservation)
+        if reservation.status.phase in RESERVATION.final:
+            self._forget(ref)
+            return
+        names = {one.session for one in reservation.status.held if one.session is not None}
+        for name in names - self._names.get(ref, frozenset()):
+            self._of[ref.namespace, name] = ref
+        if names:
+            self._names[ref] = frozenset(names)
+
+    def _forget(self, ref: Ref[Any]) -> None:
+        for name in self._names.pop(ref, ()):
+            if self._of.get((ref.namespace, name)) == ref:
+                del self._of[ref.namespace, name]
+
+
+def _is_of(session: LabletSession, reservation: Reservation) -> bool:
+    owner = session.metadata.owner
+    return owner is not None and owner.uid == reservation.metadata.uid

@@ -3,6 +3,7 @@
 `placing` first tries to keep the promise elsewhere; what is told here is what could not be helped.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,16 +11,20 @@ from typing import Final
 import msgspec
 
 from lcm.model.alert import Complaint, Severity
-from lcm.model.capacity import NOTHING, Claim
+from lcm.model.capacity import NOTHING, Claim, Profile
 from lcm.model.resource import Condition, Truth, with_condition
 from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition
 from lcm.placement.ask import clock
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place
+from lcm.placement.seats import STRANGERS_STAY
 
 ALERT: Final = "SessionAtRisk"
 NO_WORKER: Final = "NoWorkerInTime"
+LATE: Final = "SeatTooLate"
+TAKEN: Final = "SeatStillTaken"
 TOO_SMALL: Final = "SeatTooSmall"
+FOREIGN: Final = "ForeignLabs"
 NO_PLACE: Final = "NoPlace"
 
 
@@ -31,21 +36,62 @@ class Risk:
     message: str
 
 
-def risk_of(session: LabletSession, place: Place | None, fleet: Fleet, now: datetime, grace: timedelta) -> Risk | None:
-    """Judge a session that has a seat and no worker yet, by the place which its seat is now."""
-    status = session.status
-    if status.seat is None or status.claim is None:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a promise is judged by: the place that its seat is now, and what is held on all.
+
+    `latest` is until when its claim must begin for it to be in time. `stays` says until when others will likely be on
+    a place that should be gone by a moment.
+    """
+
+    place: Place | None
+    fleet: Fleet
+    now: datetime
+    grace: timedelta
+    latest: datetime | None = None
+    stays: Callable[[Place, datetime], datetime | None] = lambda *_: None
+
+
+def risk_of(session: LabletSession, facts: Facts) -> Risk | None:
+    """Judge a session that has a seat and no worker yet."""
+    seat, claim = session.status.seat, session.status.claim
+    if seat is None or claim is None:
         return Risk(NO_PLACE, "it has no place")
-    seat, claim = f"{status.seat.pool}/{status.seat.number}", status.claim
-    if place is None:
-        return Risk(NO_WORKER, f"its seat {seat} has no worker and gets none")
-    usable = place.usable_at or now
-    if max(usable, now) > claim.start + grace:
-        told = f"can be used from {clock(usable)} on" if usable > now else "did not take it"
-        return Risk(NO_WORKER, f"its seat {seat} is needed from {clock(claim.start)} on, and {place.name} {told}")
-    if not _bears(fleet, place, claim):
-        return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
+    name = f"{seat.pool}/{seat.number}"
+    if facts.place is None:
+        return Risk(NO_WORKER, f"its seat {name} has no worker and gets none")
+    return _late(name, claim, facts.place, facts) or _taken(name, claim, facts.place, facts)
+
+
+def _late(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
+    usable, needed = place.usable_at, f"its seat {seat} is needed from {clock(claim.start)} on"
+    if usable is not None and usable > claim.start + facts.grace:
+        return Risk(NO_WORKER, f"{needed}, and {place.name} can be used from {clock(usable)} on")
+    if facts.latest is not None and claim.start > facts.latest:
+        return Risk(LATE, f"its seat {seat} is its own from {clock(claim.start)} on, too late for when its slot begins")
     return None
+
+
+def _taken(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
+    due, left = claim.start + facts.grace, _from(claim, facts.now)
+    until = None if _bears(facts.fleet, place, left) else facts.stays(place, claim.start)
+    needed = f"its seat {seat} is needed from {clock(claim.start)} on"
+    if until is not None and until > due:
+        return Risk(TAKEN, f"{needed}, and sessions on {place.name} end later than they claimed, at {clock(until)}")
+    if facts.now > due:
+        return Risk(NO_WORKER, f"{needed}, and {place.name} did not take it")
+    left = _from(left, until or left.start)
+    return None if _bears(facts.fleet, place, left) else _crowded(facts.fleet, place, left, facts.now)
+
+
+def _crowded(fleet: Fleet, place: Place, claim: Claim, now: datetime) -> Risk | None:
+    """Say why more is held on a place than it holds; labs that no session made count only while they may last."""
+    if not _bears_alone(fleet, place, claim):
+        return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
+    near = claim.start < now + STRANGERS_STAY
+    return (
+        Risk(FOREIGN, f"labs on {place.name} that no session made take what was promised: end them") if near else None
+    )
 
 
 def flagged(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
@@ -66,6 +112,18 @@ def complaint(session: LabletSession, risk: Risk) -> Complaint:
     return Complaint(alert=ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=text[:2000])
 
 
+def _from(claim: Claim, moment: datetime) -> Claim:
+    """Give what is left of a claim from a moment on."""
+    return msgspec.structs.replace(claim, start=max(claim.start, moment))
+
+
 def _bears(fleet: Fleet, place: Place, claim: Claim) -> bool:
     """Tell whether what is held on a place is within what it holds, as long as a claim lasts."""
-    return fleet.fits(place.id, msgspec.structs.replace(claim, need=NOTHING))
+    return claim.start >= claim.end or fleet.fits(place.id, msgspec.structs.replace(claim, need=NOTHING))
+
+
+def _bears_alone(fleet: Fleet, place: Place, claim: Claim) -> bool:
+    """Tell whether it would be, were there no labs that no session made."""
+    if place.whole is None:
+        return False
+    return Profile.of(one.claim for one in fleet.held(place.id)).peak(claim.start, claim.end).within(place.whole)

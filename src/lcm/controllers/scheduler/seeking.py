@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 
 from lcm.controllers.scheduler.deciding import MOST_RETRIES
 from lcm.controllers.scheduler.queue_plan import Seeker
-from lcm.controllers.scheduler.risk import Risk, risk_of
+from lcm.controllers.scheduler.risk import NO_PLACE, Facts, Risk, risk_of
 from lcm.controllers.scheduler.view import View
 from lcm.model.capacity import Claim
 from lcm.model.definition import LabletDefinition
 from lcm.model.session import CLEAN_UP, LabletSession, is_asap
+from lcm.placement.fleet import Fleet
+from lcm.placement.request import Place
 from lcm.placement.roster import session_holder
 from lcm.placement.terms import asap_claim, need_of, request_for, slot_claim
 
@@ -37,12 +39,12 @@ def look(view: View, definition: Callable[[LabletSession], LabletDefinition | No
         if is_asap(session):
             _join(found, session, _asap(view, session, known, now))
         elif session.status.seat is None or session.status.claim is None:
-            found.risks[session_holder(session)] = Risk("NoPlace", "its worker is lost, and no other place fits it")
+            found.risks[session_holder(session)] = Risk(NO_PLACE, "its worker is lost, and no other place fits it")
             _join(found, session, _slot(view, session, known, now))
     for session, risk in _endangered(view, now):
         known = definition(session)
+        found.risks[session_holder(session)] = risk
         if known is not None:
-            found.risks[session_holder(session)] = risk
             _join(found, session, _slot(view, session, known, now))
     return found
 
@@ -54,9 +56,28 @@ def _endangered(view: View, now: datetime) -> Iterator[tuple[LabletSession, Risk
         place, claim = view.place_of(session), session.status.claim
         if claim is None or _ends(session, now) or (claim.start > near and (place is None or place.seat)):
             continue
-        risk = risk_of(session, place, view.fleet(session.metadata.namespace), now, terms.buffer)
+        if place is None and view.fills_in_time(session, now):
+            continue
+        risk = risk_of(session, _facts(view, session, place, now))
         if risk is not None:
             yield session, risk
+
+
+def latest_start(view: View, session: LabletSession) -> datetime | None:
+    """Say until when a slot's place must be its own, for its lab to be up about when it begins."""
+    terms, begins = view.terms(), session.spec.timeslot_start
+    start_up = min(view.pace.start_up(session.spec.definition, terms), terms.instantiation)
+    return begins - start_up + terms.buffer if begins else None
+
+
+def _facts(view: View, session: LabletSession, place: Place | None, now: datetime) -> Facts:
+    fleet, latest = view.fleet(session.metadata.namespace), latest_start(view, session)
+    return Facts(place, fleet, now, view.terms().buffer, latest, lambda *asked: _overstay(view, fleet, *asked))
+
+
+def _overstay(view: View, fleet: Fleet, place: Place, since: datetime) -> datetime | None:
+    several = [(one.claim.end, view.claim_of(one.holder)) for one in fleet.held(place.id)]
+    return max((end for end, claim in several if claim and claim.end <= since < end), default=None)
 
 
 def _join(found: Seeking, session: LabletSession, seeker: Seeker | None) -> None:

@@ -16,15 +16,16 @@ from lcm.controllers.scheduler.holdings import Holdings, PoolRef, Spot, sessions
 from lcm.controllers.scheduler.line_up import LineUp
 from lcm.controllers.scheduler.pace import Boot, Pace
 from lcm.controllers.scheduler.places import boot_of, places_of
+from lcm.model.capacity import Claim
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession, Seat
+from lcm.model.session import LabletSession, Seat, holds
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place
 from lcm.placement.roster import Row, row_of, worker_place
-from lcm.placement.terms import Terms
+from lcm.placement.terms import Terms, boot_lead
 
 _RETIME: Final = timedelta(seconds=1)
 
@@ -91,6 +92,17 @@ class View:
         seat = session.status.seat
         found = self._place_at.get((_pool_of(session, seat), seat.number)) if seat else None
         return found[0][found[1]] if found else None
+
+    def fills_in_time(self, session: LabletSession, now: datetime) -> bool:
+        """Tell whether a session's seat can still get its worker in time: every pool launches for what it promised."""
+        seat, claim, terms = session.status.seat, session.status.claim, self.terms()
+        pool = self._cache.get(_pool_of(session, seat)) if seat else None
+        return bool(pool and claim and now + boot_lead(pool, terms) <= claim.start + terms.buffer)
+
+    def claim_of(self, holder: str) -> Claim | None:
+        """Give the claim of a session by its name as a holder, as it is kept for it."""
+        session = next(map(self._cache.get, sessions_in([holder])), None)
+        return holds(session) if session else None
 
     def seat_of(self, place_id: str) -> Seat | None:
         """Name the seat that a place is; None for a worker outside of pools."""
@@ -164,6 +176,8 @@ class View:
     def _book(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> None:
         for spot, holder in self._holdings.note(ref, booking):
             self._sync(spot, holder)
+            if not isinstance(spot, str) and bool(self._holdings.at(spot)) != (spot in self._place_at):
+                self._dirty.add(spot[0])
             self._matters()
 
     def _employ(self, ref: Ref[Any], worker: LabWorker | None) -> None:
@@ -205,7 +219,8 @@ class View:
     def _lay_pool(self, ref: PoolRef, now: datetime) -> None:
         """Make a pool's seats places, and take back those that are none any more."""
         row = self._row(ref)
-        made = {n: self._open(one) for n, one in places_of(row, now, self.terms())} if row else {}
+        claimed = self._holdings.seats(ref)
+        made = {n: self._open(one) for n, one in places_of(row, now, self.terms(), claimed)} if row else {}
         ids = {place.id for place in made.values()}
         for place_id in self._pools.get(ref, frozenset()) - ids:
             self._drop(place_id)

@@ -33,8 +33,7 @@ def basis(outcome: Outcome, boot: Boot) -> str:
     if found is None or at is None:
         return f"{_NEVER}{_why(outcome.explained)}"
     if outcome.behind:
-        name = outcome.behind.partition("/")[2].partition("#")[0]
-        return f"{name} on {found.name} ends at {at:%H:%M}Z"
+        return f"a session on {found.name} ends at {at:%H:%M}Z"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
     if opens(found):
         return f"a worker is to be started for the seat {found.name}, which {usually}"

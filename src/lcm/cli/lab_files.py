@@ -1,0 +1,214 @@
+"""Lab files that definitions name by their path: read here, checked, uploaded. Called by `apply` and `as_definition`.
+
+A definition that says `topology: {uri: labs/x.yaml}` means the file beside its own. Nothing is stored before all that
+is applied was found to be right, and in a dry run nothing at all.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lcm.cli.documents import Written
+from lcm.cli.sources import STDIN, Source, identity, located, traced
+from lcm.control.plane import Applied, Plane
+from lcm.control.topologies import looked_through
+from lcm.model.errors import Fault, Invalid, TooLarge
+from lcm.model.node_definitions import SHIPPED
+from lcm.model.topology import Lab, needs
+from lcm.model.topology_yaml import MOST_BYTES
+from lcm.providers.artifacts import digest_of
+
+_URI: Final = "spec.topology.uri"
+_DIGEST: Final = "spec.topology.digest"
+_OF_TOPOLOGY: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.topology(\b.*)", re.DOTALL)
+_LINE: Final = re.compile(r"line ([0-9]+)(?:: (.*))?", re.DOTALL)
+_NOWHERE: Final = "sha256:" + "0" * 64
+_BOOKINGS: Final = frozenset({"LabletSession", "Reservation"})
+
+
+@dataclass(frozen=True, slots=True)
+class LabFile:
+    """A lab file that was read here and found to be right."""
+
+    file: str
+    data: bytes
+    lab: Lab
+
+    @property
+    def digest(self) -> str:
+        """The digest by which it is known once it is stored."""
+        return digest_of(self.data)
+
+
+@dataclass(slots=True)
+class Attached:
+    """Documents with the addresses of their lab files in place of paths, and the files, by the documents' places."""
+
+    sources: list[Source]
+    labs: dict[int, LabFile] = field(default_factory=dict)
+    wrong: set[int] = field(default_factory=set)
+    """Places of documents whose lab file is of no use."""
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[dict[str, Any]]:
+        """The documents themselves."""
+        return [source.value for source in self.sources]
+
+    def files(self) -> set[Path]:
+        """Say which lab files are used."""
+        return {Path(lab.file).resolve() for lab in self.labs.values()}
+
+
+def attached(sources: Sequence[Source], given: Mapping[str, bytes] | None = None) -> Attached:
+    """Read every lab file that a definition names by its path; `given` are files that were read already."""
+    found = Attached(list(sources))
+    for place, source in enumerate(sources):
+        if (path := _path(source.value)) is None:
+            continue
+        digest = _NOWHERE
+        try:
+            lab = _read(source, path, given or {})
+            digest = lab.digest
+            _hold_digest(source, lab)
+            found.labs[place] = lab
+        except Invalid as error:
+            found.wrong.add(place)
+            found.faults += error.faults
+        found.sources[place] = _addressed(source, f"artifact://{digest}", digest)
+    return found
+
+
+async def applied(plane: Plane, what: Attached, *, dry_run: bool) -> Sequence[Applied]:
+    """Apply documents, after all of them were checked and the lab files of new definitions were uploaded."""
+    if not what.labs and not what.wrong:
+        return await plane.apply(what.values, dry_run=dry_run)
+    rehearsal = await _rehearsed(plane, what)
+    if dry_run:
+        return rehearsal
+    for place, lab in what.labs.items():
+        if rehearsal[place].outcome == "created":
+            what.sources[place] = await _uploaded(plane, what.sources[place], lab)
+    return await plane.apply(what.values)
+
+
+def in_file(file: str, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """Turn faults of `line 13: nodes[0]…` into faults of a lab file's line."""
+    for fault in faults:
+        found = _LINE.fullmatch(fault.path)
+        line, path = (int(found[1]), found[2] or "lab") if found else (1, fault.path)
+        yield located(file, line, Fault(path, fault.problem, fault.remedy))
+
+
+async def _rehearsed(plane: Plane, what: Attached) -> Sequence[Applied]:
+    """Say what would become of documents, as if their lab files were there."""
+    try:
+        return await plane.apply(what.values, dry_run=True)
+    except Invalid as error:
+        absent = {place for fault in error.faults if (place := _missed(fault, what)) is not None}
+        left = [fault for fault in error.faults if _missed(fault, what) is None]
+        if left or not absent:
+            raise Invalid(*left or error.faults) from error
+    return await _around(plane, what, absent)
+
+
+async def _around(plane: Plane, what: Attached, absent: set[int]) -> Sequence[Applied]:
+    """Rehearse all but definitions whose lab files are not there yet, and bookings of them, which are new."""
+    labs = {_family(what.values[place]) for place in absent}
+    rest = [
+        place
+        for place, value in enumerate(what.values)
+        if place not in absent and not (value.get("kind") in _BOOKINGS and _family(value) in labs)
+    ]
+    try:
+        told = await plane.apply([what.values[place] for place in rest], dry_run=True) if rest else ()
+    except Invalid as error:
+        raise Invalid(*traced(error.faults, [what.sources[place] for place in rest])) from error
+    known = dict(zip(rest, told, strict=True))
+    return [known.get(place) or _new(value) for place, value in enumerate(what.values)]
+
+
+async def _uploaded(plane: Plane, source: Source, lab: LabFile) -> Source:
+    try:
+        told = await plane.upload_topology(lab.data)
+    except Invalid as error:
+        raise Invalid(*in_file(lab.file, error.faults)) from error
+    return _addressed(source, told.uri, told.digest)
+
+
+def _missed(fault: Fault, what: Attached) -> int | None:
+    """Give the place of a document of which the API only says that its lab file, known here, is not there."""
+    found = _OF_TOPOLOGY.fullmatch(fault.path)
+    if not found:
+        return None
+    place = int(found[1])
+    of_uri = place in what.labs and found[2] == ".uri"
+    return place if of_uri or place in what.wrong else None
+
+
+def _path(value: dict[str, Any]) -> str | None:
+    """Give the path of a definition's lab file; None when it says an address, or nothing that could be a path."""
+    uri = _part(_part(value, "spec"), "topology").get("uri")
+    known = value.get("kind") == "LabletDefinition" and isinstance(uri, str) and uri and "://" not in uri
+    return str(uri) if known else None
+
+
+def _read(source: Source, path: str, given: Mapping[str, bytes]) -> LabFile:
+    beside = Path() if source.file == STDIN else Path(source.file).parent
+    file = str(beside / path)
+    data = given[path] if path in given else _bytes(source, file)
+    sized = _part(source.value, "spec").get("resource_requirements") is not None
+    try:
+        lab = looked_through(data)
+        if not sized:
+            needs(lab, SHIPPED)
+    except Invalid as error:
+        raise Invalid(*in_file(file, error.faults)) from error
+    except TooLarge as error:
+        raise Invalid(source.fault(Fault(_URI, str(error), "use a smaller lab"))) from error
+    return LabFile(file, data, lab)
+
+
+def _bytes(source: Source, file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        remedy = "correct the path, which begins beside this file, or give an address such as s3://bucket/key"
+        raise Invalid(source.fault(Fault(_URI, f"there is no file {file}", remedy))) from error
+    except (OSError, ValueError) as error:
+        problem = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise Invalid(source.fault(Fault(_URI, problem, "have it made readable"))) from error
+
+
+def _hold_digest(source: Source, lab: LabFile) -> None:
+    """Refuse a digest that somebody wrote beside the path, and that is another file's."""
+    said = _part(_part(source.value, "spec"), "topology").get("digest")
+    if said and said != lab.digest:
+        raise Invalid(source.fault(Fault(_DIGEST, f"{lab.file} has {lab.digest}", "correct it, or leave it out")))
+
+
+def _addressed(source: Source, uri: str, digest: str) -> Source:
+    """Put the address of a lab file into its definition."""
+    value, spec = source.value, source.value["spec"]
+    made = {**value, "spec": {**spec, "topology": {**spec["topology"], "uri": uri, "digest": digest}}}
+    return Source(source.file, Written(made, source.written.place))
+
+
+def _new(value: dict[str, Any]) -> Applied:
+    kind, namespace, name = identity(value) or ("", "", "")
+    return Applied(kind=kind, namespace=namespace, name=name, outcome="created", resource_version=0)
+
+
+def _family(value: dict[str, Any]) -> tuple[str, str]:
+    """Say which definition, without its version, a definition is or a booking is of."""
+    _, namespace, name = identity(value) or ("", "", "")
+    meant = _part(value, "spec").get("definition") if value.get("kind") in _BOOKINGS else name
+    return namespace, str(meant).partition(":")[0]
+
+
+def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,213 @@
+"""Sessions as soon as possible on warm workers while 100 others run, in real time, over HTTP, on a file store.
+
+Everything but the client is one process, as `lcm up` is; only the time of machines and labs is sped up. What counts is
+the time from the POST until the watch tells that the session is RUNNING, less what is CML's: the calls about its lab,
+and from the end of its start until the look that found it converged, of which what a look came late by is ours again.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import httpx
+
+from bench.bench_workers import process
+from bench.figures import Figure
+from lablets import SMALL
+
+KEY = "the-key-of-the-sessions-bench"
+WORKERS, CONCURRENT, MEASURED = 8, 100, 60
+EVERY_SECONDS = 0.3
+SPEED = 30
+POLL_SECONDS = 0.2
+"""How often a lab that boots is looked at, at this speed; in real time it is a second."""
+PATIENCE_SECONDS = 240
+LARGEST_ANSWER = 64 * 2**20
+SESSIONS = "/api/lablet-sessions"
+TEMPLATE = {"aws": {"ami_name_pattern": "CML-2.9*"}, "cml": {"license_token": "env:CML_LICENSE_TOKEN"}}
+POOL = {"lab_track": "ccna", "template": "metal", "min_workers": WORKERS, "max_workers": WORKERS}
+
+
+class Call(NamedTuple):
+    """One call about a lab."""
+
+    verb: str
+    title: str
+    began: float
+    ended: float
+
+
+class Took(NamedTuple):
+    """Where the seconds of one session went; `calls` and `boot` are CML's."""
+
+    ours: float
+    calls: float
+    boot: float
+
+
+@dataclass
+class Client:
+    """Posts sessions, and sees on the watch when each runs."""
+
+    http: httpx.AsyncClient
+    uids: dict[str, str] = field(default_factory=dict)
+    posted: dict[str, float] = field(default_factory=dict)
+    ran: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, str] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def make(self, path: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        document = {"api_version": "lcm/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        answer = await self.http.post(path, json=document)
+        assert answer.status_code == httpx.codes.CREATED, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    async def furnish(self) -> None:
+        """Publish a lab, open a pool, and wait until all of its workers take sessions."""
+        text = {"content-type": "text/yaml"}
+        stored = (await self.http.post("/api/topologies", content=SMALL, headers=text)).json()
+        lab = {"version": "1.0.0", "state": "active", "lab_track": "ccna", "topology": {"uri": stored["uri"]}}
+        needs = {"cpu_cores": 1, "memory_gb": 2}
+        await self.make("/api/lablet-definitions", "LabletDefinition", "small:1.0.0", {**lab, "resource_requirements": needs})
+        await self.make("/api/worker-templates", "WorkerTemplate", "metal", {"worker": TEMPLATE})
+        await self.make("/api/worker-pools", "LabWorkerPool", "ccna", POOL)
+        while (ready := await self._ready()) < WORKERS:
+            await asyncio.sleep(0.5)
+        assert ready == WORKERS
+
+    async def _ready(self) -> int:
+        workers = (await self.http.get("/api/workers")).json()["items"]
+        return sum(one["status"]["phase"] == "READY" for one in workers)
+
+    async def ask(self, name: str) -> None:
+        self.posted[name] = time.monotonic()
+        made = await self.make(SESSIONS, "LabletSession", name, {"definition": "small:1.0.0", "duration_minutes": 60})
+        self.uids[name] = made["metadata"]["uid"]
+
+    async def end(self, name: str) -> None:
+        (await self.http.post(f"{SESSIONS}/{name}/terminate", json={})).raise_for_status()
+
+    async def watch(self) -> None:
+        wanted = {"kinds": "LabletSession"}
+        async with self.http.stream("GET", "/api/watch", params=wanted, timeout=None) as lines:
+            async for line in lines.aiter_lines():
+                self._note(line)
+
+    def _note(self, line: str) -> None:
+        now = time.monotonic()
+        for seen in _sessions(json.loads(line) if line else None):
+            name, phase = seen["metadata"]["name"], seen["status"]["phase"]
+            self.phases[name] = phase
+            if phase == "RUNNING":
+                self.ran.setdefault(name, now)
+        self.news.set()
+
+    async def run_of(self, names: Sequence[str]) -> None:
+        """Wait until these have run."""
+        while left := [name for name in names if name not in self.ran]:
+            self.news.clear()
+            try:
+                await asyncio.wait_for(self.news.wait(), 30)
+            except TimeoutError:
+                raise AssertionError({name: self.phases.get(name) for name in left}) from None
+
+    @property
+    def running(self) -> int:
+        return sum(phase == "RUNNING" for phase in self.phases.values())
+
+
+def _sessions(told: Any) -> list[dict[str, Any]]:
+    """Find the sessions in a line of the watch, whatever is around them."""
+    if isinstance(told, dict):
+        if told.get("kind") == "LabletSession" and "metadata" in told:
+            return [told] if told.get("status") else []
+        return [one for part in told.values() for one in _sessions(part)]
+    return [one for part in told for one in _sessions(part)] if isinstance(told, list) else []
+
+
+def took(posted: float, ran: float, calls: Sequence[Call]) -> Took:
+    """Take the time of one session apart."""
+    started = next(one.ended for one in calls if one.verb == "start")
+    looks = [one for one in calls if one.verb in {"converged", "elements"} and one.ended <= ran]
+    converged = [one for one in looks if one.verb == "converged"]
+    late = max(0.0, converged[-1].began - max(one.ended for one in looks[:-1]) - POLL_SECONDS) if len(looks) > 1 else 0.0
+    boot = converged[-1].began - started - late
+    outside = [one for one in calls if one.ended <= started or one.began >= converged[-1].began]
+    asked = sum(one.ended - one.began for one in outside if one.ended <= ran)
+    return Took(ran - posted - asked - boot, asked, boot)
+
+
+@asynccontextmanager
+async def served(folder: str) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
+    async with process("sessions_server.py", folder, KEY, SPEED) as server:
+        assert server.stdout is not None
+        url = (await asyncio.wait_for(server.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
+            client = Client(http)
+            await asyncio.wait_for(client.furnish(), PATIENCE_SECONDS)
+            watching = asyncio.create_task(client.watch())
+            try:
+                yield client, server
+            finally:
+                watching.cancel()
+                await asyncio.wait([watching])
+
+
+async def told(server: asyncio.subprocess.Process) -> tuple[list[Call], float]:
+    """Hear what was asked of CML so far, and what processor time was used."""
+    assert server.stdin and server.stdout  # noqa: PT018 - both are pipes
+    server.stdin.write(b"\n")
+    calls, seconds = json.loads(await asyncio.wait_for(server.stdout.readline(), PATIENCE_SECONDS))
+    return [Call(*one) for one in calls], seconds
+
+
+async def measured(client: Client) -> tuple[list[str], float]:
+    """Ask for sessions at a steady rate, ending as many; tell the fewest that ran meanwhile."""
+    names, fewest = [f"m{number}" for number in range(MEASURED)], float(CONCURRENT)
+    before = itertools.count()
+    for name in names:
+        at = time.monotonic()
+        await client.ask(name)
+        await client.end(f"s{next(before)}")
+        fewest = min(fewest, client.running)
+        await asyncio.sleep(max(0.0, at + EVERY_SECONDS - time.monotonic()))
+    await client.run_of(names)
+    return names, fewest
+
+
+async def bench_sessions() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(folder) as (client, server):
+            first = [f"s{number}" for number in range(CONCURRENT)]
+            for name in first:
+                await client.ask(name)
+                await asyncio.sleep(0.1)
+            await client.run_of(first)
+            _, used = await told(server)
+            began = time.monotonic()
+            names, fewest = await measured(client)
+            busy = time.monotonic() - began
+            calls, after = await told(server)
+    by_uid = {uid: [one for one in calls if one.title.endswith(f"[{uid}]")] for uid in client.uids.values()}
+    each = [took(client.posted[name], client.ran[name], by_uid[client.uids[name]]) for name in names]
+    ours = sorted(one.ours * 1000 for one in each)
+    middle = Took(*(statistics.median(column) for column in zip(*each, strict=True)))
+    note = (
+        f"ms of ours from POST to RUNNING, {MEASURED} sessions, never fewer than {fewest:.0f} running; deducted: "
+        f"{middle.calls * 1000:.1f} ms in calls, {middle.boot:.2f} s of boot (medians); load {os.getloadavg()[0]:.1f}"
+    )
+    cpu = f"ms; {(after - used) / MEASURED * 1000:.0f} ms of a core a session, {(after - used) / busy:.2f} of a core"
+    return [
+        Figure("sessions_p99", statistics.quantiles(ours, n=100, method="inclusive")[-1], 250, at_least=False, note=note),
+        Figure("sessions_median", statistics.median(ours), 250, at_least=False, note=cpu),
+    ]

@@ -1,0 +1,102 @@
+"""Serves everything in one process for the sessions bench: `python sessions_server.py FOLDER KEY SPEED`.
+
+Prints where it is. For each line that it is told, it prints what the lablet controller has asked CML so far, as
+(verb, lab's title, when it began and ended by the clock that both processes share), and the processor time it took.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lcm import log
+from lcm.compose import CONTROLLERS, Around, Controller, Part, embedded
+from lcm.config import Settings
+from lcm.control.plane import Plane
+from lcm.model.secret import Secret
+from lcm.model.worker import LabWorker
+from lcm.providers.hosts import Hosts
+from lcm.providers.labhost import LabHost, LabSummary
+
+Call = tuple[str, str, float, float]
+
+
+@dataclass
+class Record:
+    """What was asked of all hosts, in the order of the answers."""
+
+    calls: list[Call] = field(default_factory=list)
+    titles: dict[str, str] = field(default_factory=dict)
+
+    async def keep(self, verb: str, about: str, answer: Awaitable[Any]) -> Any:
+        began = time.monotonic()
+        answered = await answer
+        if isinstance(answered, LabSummary):
+            self.titles[answered.lab_id] = answered.title
+        self.calls.append((verb, self.titles.get(about, about), began, time.monotonic()))
+        return answered
+
+
+class RecordedHost:
+    """A host whose verbs about one lab are recorded."""
+
+    def __init__(self, host: LabHost, record: Record) -> None:
+        self._host = host
+        self._record = record
+
+    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        ask: Callable[..., Awaitable[Any]] = getattr(self._host, verb)
+        return lambda *given, **named: self._record.keep(verb, str(given[0]) if given else "", ask(*given, **named))
+
+
+class RecordedHosts:
+    """Hosts that are recorded; everything else is as it was."""
+
+    def __init__(self, hosts: Hosts, record: Record) -> None:
+        self._hosts = hosts
+        self._record = record
+
+    async def of(self, worker: LabWorker) -> LabHost:
+        recorded: Any = RecordedHost(await self._hosts.of(worker), self._record)
+        host: LabHost = recorded
+        return host
+
+    async def certificate(self, worker: LabWorker) -> str:
+        return await self._hosts.certificate(worker)
+
+    async def forget(self, worker: LabWorker) -> None:
+        await self._hosts.forget(worker)
+
+    async def close(self) -> None:
+        await self._hosts.close()
+
+
+def recorded(controller: Controller, record: Record) -> Controller:
+    """Give the lablet controller hosts that are recorded."""
+
+    async def run(plane: Plane, around: Around) -> None:
+        outside = replace(around.outside, hosts=RecordedHosts(around.outside.hosts, record))
+        await controller.run(plane, replace(around, outside=outside))
+
+    return replace(controller, run=run) if controller.part is Part.LABLET_CONTROLLER else controller
+
+
+async def main(folder: Path, key: str, speed: float) -> None:
+    settings = Settings(data_dir=folder, port=0, control_plane_api_key=Secret(key))
+    record = Record()
+    controllers = [recorded(one, record) for one in CONTROLLERS]
+    async with embedded(settings, speed=speed, controllers=controllers) as it:
+        print(it.running.url, flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            print(json.dumps([record.calls, used.ru_utime + used.ru_stime]), flush=True)
+
+
+if __name__ == "__main__":
+    log.set_up("ERROR")
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])))
