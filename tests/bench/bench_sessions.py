@@ -97,15 +97,17 @@ class Client:
         (await self.http.post(f"{SESSIONS}/{name}/terminate", json={})).raise_for_status()
 
     async def watch(self) -> None:
-        wanted = {"kinds": "LabletSession"}
+        after = (await self.http.get(SESSIONS)).json()["revision"]
+        wanted = {"kinds": "LabletSession", "after": after}
         async with self.http.stream("GET", "/api/watch", params=wanted, timeout=None) as lines:
+            lines.raise_for_status()
             async for line in lines.aiter_lines():
                 self._note(line)
 
     def _note(self, line: str) -> None:
         now = time.monotonic()
-        for seen in _sessions(json.loads(line) if line else None):
-            name, phase = seen["metadata"]["name"], seen["status"]["phase"]
+        for one in json.loads(line)["seen"]:
+            name, phase = one["name"], one["object"]["status"]["phase"] if one["object"] else ""
             self.phases[name] = phase
             if phase == "RUNNING":
                 self.ran.setdefault(name, now)
@@ -123,15 +125,6 @@ class Client:
     @property
     def running(self) -> int:
         return sum(phase == "RUNNING" for phase in self.phases.values())
-
-
-def _sessions(told: Any) -> list[dict[str, Any]]:
-    """Find the sessions in a line of the watch, whatever is around them."""
-    if isinstance(told, dict):
-        if told.get("kind") == "LabletSession" and "metadata" in told:
-            return [told] if told.get("status") else []
-        return [one for part in told.values() for one in _sessions(part)]
-    return [one for part in told for one in _sessions(part)] if isinstance(told, list) else []
 
 
 def took(posted: float, ran: float, calls: Sequence[Call]) -> Took:
@@ -160,7 +153,7 @@ async def served(folder: str) -> AsyncIterator[tuple[Client, asyncio.subprocess.
                 yield client, server
             finally:
                 watching.cancel()
-                await asyncio.wait([watching])
+                await asyncio.gather(watching, return_exceptions=True)
 
 
 async def told(server: asyncio.subprocess.Process) -> tuple[list[Call], float]:

@@ -10,7 +10,7 @@ import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Ref
-from lcm.model.definition import DefinitionState, LabletDefinition
+from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
 from lcm.model.errors import Forbidden, Invalid
 from lcm.model.identity import Caller
 from lcm.model.kinds import Resource
@@ -152,6 +152,23 @@ async def test_a_booking_takes_track_and_type_from_its_definition() -> None:
     assert (made.spec.lab_track, made.spec.lab_instance_type) == ("ccna", LabType.CONTAINER)
     assert (await stage[ADA].create(given.session(name="s2", lab_track="mine"))).spec.lab_track == "mine"
     assert (await stage[ADA].create(given.reservation())).spec.lab_track == "ccna"
+
+
+async def test_nobody_but_staff_claims_less_than_a_lab_needs() -> None:
+    stage = await with_definitions(
+        "1.0.0", resource_requirements=ResourceRequirements(cpu_cores=4, memory_gb=8), node_count=4
+    )
+    for less, faults in (
+        ({"cpu": "1m", "memory": "1Mi"}, {"spec.resource_limits.cpu", "spec.resource_limits.memory"}),
+        ({"cpu": "3.999", "memory": "8Gi"}, {"spec.resource_limits.cpu"}),
+    ):
+        assert await paths(stage, ADA, given.session(resource_limits=less)) == faults
+        assert await paths(stage, ANNA, given.session(resource_limits=less)) == faults
+    for number, caller in enumerate((OTTO, ROOT, service(POOL_CONTROLLER))):
+        lowered = given.session(name=f"s{number}", owner="bob", resource_limits={"cpu": "1m", "memory": "1Mi"})
+        assert (await stage[caller].create(lowered)).spec.resource_limits == lowered.spec.resource_limits
+    for name, limits in (("same", {"cpu": "4", "memory": "8Gi"}), ("more", {"cpu": "5", "memory": "9000Mi"})):
+        await stage[ADA].create(given.session(name=name, resource_limits=limits))
 
 
 async def test_a_type_that_is_not_the_definitions_is_refused() -> None:

@@ -12,9 +12,11 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, served, shell
+from backstage import service
 from bookable import TERMS, furnish
 from lcm.cli.book_times import zone_of
 from lcm.cli.booked import soon_said, state_said
+from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref
 from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.placing import Explanation
@@ -64,7 +66,10 @@ def reservation(api: ApiServer, name: str) -> Reservation:
 
 
 def step(api: ApiServer, actor: str, name: str, **fields: Any) -> None:
-    async def work(plane: Plane) -> None:
+    """Let a controller report something; by a plane that promises nothing, which lets it put sessions anywhere."""
+
+    async def work(_: Plane) -> None:
+        plane = ControlPlane(api.store, clock=SystemClock()).acting(service(actor))
         found = await plane.get(Ref(LabletSession, name))
         assert found is not None
         await plane.step(found, msgspec.structs.replace(found.status, **fields))

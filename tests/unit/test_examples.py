@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from lcm.cli.lab_files import attached
+from lcm.cli.sources import gather
 from lcm.model.node_definitions import SHIPPED
 from lcm.model.topology import needs, parse, rewrite
 from lcm.model.validate import read as read_resource
@@ -27,9 +27,10 @@ def test_the_allocator_demo_survives_its_restart() -> None:
 
 
 def documents(folder: Path) -> Iterator[Any]:
-    for file in sorted(folder.glob("*.yaml")):
-        for document in yaml.safe_load_all(file.read_text()):
-            yield read_resource(document)
+    """Read a folder as `lcm apply` does: a lab file beside a definition stands for its address."""
+    what = attached(gather([str(folder)], recursive=False).sources)
+    assert what.faults == []
+    yield from map(read_resource, what.values)
 
 
 def test_the_examples_are_well_formed_and_of_one_piece() -> None:
@@ -50,7 +51,8 @@ def test_the_example_definition_says_what_its_lab_file_says() -> None:
     lab = parse(data)
     (definition,) = (one for one in documents(EXAMPLES / "first") if one.kind == "LabletDefinition")
     spec = definition.spec
-    assert spec.topology.uri == f"artifact://{digest_of(data)}"
+    assert (spec.topology.uri, spec.topology.digest) == (f"artifact://{digest_of(data)}", digest_of(data))
+    assert "uri: labs/ccna-basics.yaml " in (EXAMPLES / "first" / "definition.yaml").read_text()
     assert spec.resource_requirements == needs(lab, SHIPPED)
     assert spec.port_template == lab.port_template
     assert spec.node_count == lab.node_count

@@ -260,10 +260,23 @@ def test_only_scheduled_and_hybrid_pools_leave_existing_workers_alone() -> None:
         assert look(strangers=(given.worker(),), policy=policy).seats == {}
 
 
-def test_a_pool_without_a_policy_makes_nothing_and_takes_nothing_away() -> None:
-    made = look(claim(1, "08:10", "11:00"), policy=ScalingPolicy.NONE, min_workers=2)
-    assert said(made) == {}
-    assert made.notes == ["seat 1 has no worker, and with the policy NONE none is made"]
+@pytest.mark.parametrize("policy", ScalingPolicy)
+def test_what_is_promised_gets_its_worker_whatever_the_policy_became(policy: ScalingPolicy) -> None:
+    booked = claim(2, "08:10", "11:00")
+    assert said(look(booked, policy=policy)) == {"launch": [2]}
+    lost = worker(1, seat=2, phase=P.FAILED, failure="LaunchFailed")
+    again = look(claim(1, "08:10", "11:00"), seated=(lost,), policy=policy)
+    assert (again.launch, [one.metadata.name for one in again.remove]) == ([1], ["w1"])
+
+
+def test_a_worker_of_others_goes_first_to_a_seat_that_needs_one() -> None:
+    theirs = given.worker(name="theirs", uid="uid-theirs")
+    made = look(claim(2, "08:10", "11:00"), strangers=(theirs,), policy=ScalingPolicy.NONE)
+    assert (said(made), list(made.seats)) == ({}, [2])
+
+
+def test_a_pool_without_a_policy_makes_nothing_for_its_minimum_and_takes_nothing_away() -> None:
+    assert said(look(policy=ScalingPolicy.NONE, min_workers=2)) == {}
     assert said(look(seated=(worker(1),), policy=ScalingPolicy.NONE)) == {}
     paused = worker(1, phase=P.STOPPED, wanted_state="stopped")
     assert said(look(claim(1, "08:10", "11:00"), seated=(paused,), policy=ScalingPolicy.NONE)) == {"resume": [1]}

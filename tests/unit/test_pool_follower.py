@@ -27,6 +27,7 @@ from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.terms import Terms
 from lcm.sim.loop import run
+from lcm.store.base import Delete
 from pools import CCNA, HOUR, MINUTE, PER_WORKER, Pools, names
 
 LEAD = timedelta(minutes=40)
@@ -319,6 +320,29 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
             await asyncio.sleep(2)
             await follower.reconcile(CCNA)
             assert await world.otto.alerts() == []
+
+    run(life)
+
+
+def test_a_pool_that_is_gone_is_forgotten() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found()
+        plane = world.plane(POOL_CONTROLLER)
+        cache = Cache(plane, *KINDS)
+        async with beside(cache.run()):
+            await cache.ready()
+            follower = Follower(plane, cache, Book(cache), clock=world.clock, terms=Terms)
+            await follower.reconcile(CCNA)
+            other = await world.otto.create(given.pool(name="ccnp", lab_track="ccnp"))
+            await asyncio.sleep(1)
+            await follower.reconcile(Ref(LabWorkerPool, "ccnp"))
+            pool = await world.pool()
+            follower._reseating._seen |= {one.metadata.uid: (world.clock.now(), 1) for one in (pool, other)}
+            await world.store.commit(Delete(CCNA.key))
+            await asyncio.sleep(1)
+            await follower.reconcile(CCNA)
+            assert set(follower._raised) == set(follower._reseating._seen) == {other.metadata.uid}
 
     run(life)
 

@@ -24,7 +24,7 @@ from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.placing import Assignment, PortWish
 from lcm.model.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
 from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhase, Waiting
+from lcm.model.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase, Waiting
 from lcm.model.topology_ports import OPEN_PORTS
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.rules import ROOM as FILTERS
@@ -371,3 +371,25 @@ async def test_a_session_on_an_extra_worker_stays_longer_only_if_nobody_comes() 
         guard = await it.store.get(worker_guard("uid-w1"))
         assert guard is not None
         assert guard.revision == made.metadata.resource_version
+
+
+async def test_no_session_begins_to_run_for_longer_than_it_has_its_worker() -> None:
+    async with hall() as it:
+        w1 = await it.put(worker())
+        ready = await it.put(on(w1, "s1", phase=_P.INSTANTIATING))
+        lablets, latest = it.cores[0].acting(service(LABLET_CONTROLLER)), NOW + 2 * HOUR - CLEAN_UP
+        late = {"phase": _P.RUNNING, "cml_lab_id": "lab", "ends_at": latest + timedelta(seconds=1)}
+        with pytest.raises(IllegalStep, match="until 2026-11-02 09:50:00Z at the latest"):
+            await lablets.step(ready, msgspec.structs.replace(ready.status, **late))
+        runs = await lablets.step(ready, msgspec.structs.replace(ready.status, **late | {"ends_at": latest}))
+        with pytest.raises(IllegalStep, match="at the latest"):
+            await lablets.step(runs, msgspec.structs.replace(runs.status, ends_at=latest + HOUR))
+
+
+async def test_what_runs_too_long_already_can_end() -> None:
+    async with hall() as it:
+        w1 = await it.put(worker())
+        late = await it.put(on(w1, "s1", ends_at=NOW + 3 * HOUR))
+        ends = msgspec.structs.replace(late.status, phase=_P.COLLECTING, outcome=_P.COMPLETED)
+        made = await it.cores[0].acting(service(LABLET_CONTROLLER)).step(late, ends)
+        assert made.status.phase is _P.COLLECTING

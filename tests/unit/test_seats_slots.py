@@ -1,16 +1,21 @@
 """The nearest slots of a refusal, held against trying every minute."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
+from time import process_time
 
 from hypothesis import strategies as st
 
 from lcm.model.capacity import Amount, Claim
-from lcm.model.pool import AllowedHours
+from lcm.model.pool import AllowedHours, Budget
 from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, promise
-from lcm.placement.slots import nearest, shifted
+from lcm.placement.promise import Promised, promise, promise_all
+from lcm.placement.search import Search, Work
+from lcm.placement.seats import Seats
+from lcm.placement.slots import nearest, seats_for_all, shifted
 from properties import for_all
-from seatings import KEEP, LEAD, LONG_BEFORE, MINUTE, at, claim, filled, plainly_running, seats
+from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, at, claim, filled, plainly_running, seats
 
 REACH = 150
 LAB = Amount(cpu_millis=3, memory_mb=2, labs=1)
@@ -74,3 +79,88 @@ def test_slots_keep_to_the_hours_of_the_pool() -> None:
 
 def test_nothing_is_near_for_what_fits_nowhere() -> None:
     assert nearest(seats(1), [claim(60, 120, Amount(cpu_millis=99))], LONG_BEFORE) == ()
+
+
+DAY = timedelta(days=1)
+ALL_DAY = AllowedHours(start_hour=0, end_hour=24, time_zone="Europe/Berlin")
+dollars = st.sampled_from([None, Decimal(3), Decimal(8), Decimal(30)])
+limits = st.builds(
+    Rules,
+    presents,
+    licences=st.sampled_from([None, 1, 2]),
+    hours=st.sampled_from([None, ALL_DAY, AllowedHours(start_hour=23, end_hour=6), AllowedHours(end_hour=2)]),
+    budget=st.builds(Budget, hourly_usd=dollars, monthly_usd=dollars),
+    price=st.sampled_from([None, Decimal(4)]),
+)
+STEPS, FIVE = 30, 5 * MINUTE
+
+
+@for_all(tight, wanted, limits, st.integers(0, 1))
+def test_under_limits_the_same_slots_are_found_as_by_trying_all(
+    held: list[tuple[int, Claim]], one: Claim, rules: Rules, standing: int
+) -> None:
+    pool = filled(seats(3, standing=standing), held)
+    earlier, later = searched(pool, [one], rules)
+    works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, [shifted(one, by * FIVE)], rules)]
+    assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
+
+
+@for_all(tight, wanted, st.integers(2, 5), presents, st.sampled_from([0, 1, 90]))
+def test_a_group_gets_the_same_slots_as_by_trying_all(
+    held: list[tuple[int, Claim]], one: Claim, count: int, now: datetime, apart: int
+) -> None:
+    pool, rules = filled(seats(4), held), Rules(now)
+    group = [*[one] * count, *[shifted(one, apart * MINUTE)] * (count if apart else 0)]
+    earlier, later = searched(pool, group, rules)
+    works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, moved(group, by), rules)]
+    assert set(earlier) | set(later) <= set(works)
+    if not apart:
+        assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
+
+
+def all_seated(pool: Seats, several: Sequence[Claim], rules: Rules) -> int | None:
+    found = seats_for_all(pool, several, rules)
+    return found if isinstance(found, int) else None
+
+
+def searched(pool: Seats, several: list[Claim], rules: Rules) -> tuple[list[int], list[int]]:
+    search = Search(pool, several, rules, FIVE, STEPS, together=all_seated)
+    return list(search.earlier(STEPS, Work(10**9))), list(search.later(STEPS, Work(10**9)))
+
+
+def promised(pool: Seats, several: list[Claim], rules: Rules) -> bool:
+    return isinstance(promise_all(pool, several, rules=rules, slots=0), Promised)
+
+
+def moved(several: list[Claim], by: int) -> list[Claim]:
+    return [shifted(one, by * FIVE) for one in several]
+
+
+def test_a_slot_of_a_year_is_refused_at_once() -> None:
+    pool = filled(seats(3), [(1, claim(day * 1440, day * 1440 + 120, LAB)) for day in range(30)])
+    rules = Rules(EARLY, hours=ALL_DAY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(2500)))
+    began = process_time()
+    assert nearest(pool, [claim(1500, 1500 + 365 * 1440, LAB)], rules) == ()
+    assert nearest(pool, [claim(1500, 1500 + 30 * 1440, LAB)], rules) == ()
+    assert process_time() - began < 1, "it took minutes, step by step"
+
+
+def test_a_large_pool_whose_money_is_spent_refuses_at_once_and_offers_the_next_month() -> None:
+    days = [(seat, claim(day * 1440, day * 1440 + 180, LAB)) for seat in range(1, 101) for day in range(10)]
+    rules = Rules(EARLY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(100)))
+    pool, asked = filled(seats(100), days), claim(1500, 1740, LAB)
+    began = process_time()
+    assert nearest(pool, [asked], rules) == ()
+    late = shifted(asked, 25 * DAY)
+    later = [nearest(pool, [late] * count, rules)[0] for count in (1, 3)]
+    assert process_time() - began < 1, "it took seconds, seat by seat"
+    december = at(0) + timedelta(days=29, minutes=LEAD)
+    assert all(december <= late.start + by <= december + timedelta(minutes=15) for by in later)
+
+
+def test_who_may_look_at_little_gets_what_was_found_by_then() -> None:
+    pool = filled(seats(1), [(1, claim(0, 600, LAB))])
+    rules = Rules(EARLY, price=Decimal(4), budget=Budget(hourly_usd=Decimal(5)))
+    assert nearest(pool, [claim(60, 120, LAB)], rules, work=0) == ()
+    few, all_ = (nearest(pool, [claim(60, 120, LAB)], rules, work=work) for work in (200, 10_000))
+    assert 0 < len(few) <= len(all_) == 3

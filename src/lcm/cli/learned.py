@@ -69,9 +69,7 @@ def measured(declared: float | None, measure: Measure, seen: float | None) -> tu
     return _NAMES[measure], amount_said(measure, declared), amount_said(measure, seen), difference
 
 
-def session_rows(
-    session: LabletSession, seen: ResourceObservation, definition: LabletDefinition | None
-) -> Iterator[tuple[str, str, str, str]]:
+def session_rows(seen: ResourceObservation, definition: LabletDefinition | None) -> Iterator[tuple[str, str, str, str]]:
     """Hold what was observed of one session against what its definition declares."""
     declared = {one.measure: one.declared for one in compared(definition)} if definition else {}
     figures = (seen.total_cpu_cores, seen.total_memory_mb, seen.total_storage_mb)

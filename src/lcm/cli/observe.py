@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from lcm.cli import render, run
-from lcm.cli.follow import follow, named
+from lcm.cli.follow import Wheres, follow, named
 from lcm.cli.learned import (
     UNKNOWN,
     Statistic,
@@ -110,11 +110,7 @@ async def _asked(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
         found = await plane.get(ref)
         if found is None:
             raise
-        advice = "`lcm describe session` shows what was seen of it" if found.status.observed_resources else _SOON
-        raise IllegalStep(f"{title(found)} is {found.status.phase}: only what runs is observed; {advice}") from error
-
-
-_SOON: Final = "`lcm wait session NAME --for phase=RUNNING` waits until it does"
+        raise IllegalStep(f"{title(found)} is {found.status.phase}: only what runs is observed") from error
 
 
 async def _answered(plane: Plane, asked: LabletSession) -> LabletSession:
@@ -130,7 +126,7 @@ async def _answered(plane: Plane, asked: LabletSession) -> LabletSession:
 
 async def _states(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
     """Give a session as it is now and whenever it changes, until it is gone."""
-    wheres = {LabletSession: named(session.metadata.name)}
+    wheres: Wheres = {LabletSession: named(session.metadata.name)}
     async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
         for change in changes:
             if not isinstance(change.resource, LabletSession):
@@ -146,7 +142,7 @@ def _show_session(session: LabletSession, definition: LabletDefinition | None, o
         print_value(seen, output)
         return
     now = SystemClock().now()
-    print_rows(_HEADINGS, session_rows(session, seen, definition), now)
+    print_rows(_HEADINGS, session_rows(seen, definition), now)
     template = (definition.spec.port_template if definition else None) or {}
     if ports := list(drifted(session, seen, template)):
         render.out()

@@ -4,7 +4,7 @@ Pure. The lablet controller makes its observations here, `control.observing` kee
 shows it. One sample a session: whoever is observed often does not count for more.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, fsum
@@ -23,7 +23,7 @@ from lcm.model.observation import NodeObservation, NodeStats, ResourceObservatio
 from lcm.model.resource import Count, Moment, Name, Part, ShortText, Text
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.topology_ports import observable, ports_on
+from lcm.model.topology_ports import observable, ports_on, read_tag
 
 KEPT: Final = 200
 """So many sessions of a definition are remembered."""
@@ -109,10 +109,12 @@ def observation_of(
     at: datetime,
     observer: Literal["lablet-controller", "manual"],
     stats: Mapping[str, NodeStats] | None = None,
+    allocated: Collection[int] = (),
 ) -> ResourceObservation:
-    """Add up what the nodes of a lab have, and read its ports from the tags that are on them now.
+    """Add up what the nodes of a lab have, and read its ports from the tags that are on them now, whoever wrote them.
 
-    Cores are `cpus`: `cpu_limit` is a percentage of them and takes none away.
+    Cores are `cpus`: `cpu_limit` is a percentage of them and takes none away. Of two ports for one name the one that
+    was not `allocated` gets another name.
     """
     disks = [node.disk_gb for node in nodes if node.disk_gb is not None]
     return ResourceObservation(
@@ -124,9 +126,19 @@ def observation_of(
         nodes=tuple(nodes),
         actual_node_count=len(nodes),
         node_definitions_used=tuple(sorted({node.node_definition for node in nodes})),
-        observed_ports=ports_on(((node.label, node.tags) for node in nodes), template),
+        observed_ports=ports_on(_own_first(nodes, allocated), template),
         simulation_stats=stats,
     )
+
+
+def _own_first(nodes: Sequence[NodeObservation], allocated: Collection[int]) -> Iterator[tuple[str, Sequence[str]]]:
+    for own in (True, False):
+        yield from ((node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own]) for node in nodes)
+
+
+def _is_own(text: str, allocated: Collection[int]) -> bool:
+    tag = read_tag(text)
+    return tag is not None and tag.outside in allocated
 
 
 def is_steady(observation: ResourceObservation) -> bool:

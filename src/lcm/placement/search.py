@@ -27,7 +27,7 @@ _QUARTER: Final = timedelta(minutes=15) // _MICROSECOND
 _LOOK: Final = 3
 """Microseconds that a look at a seat takes, besides those at its steps."""
 _TRIAL: Final = 12
-_LIMITS: Final = 40
+_LIMITS: Final = 60
 
 
 @dataclass(slots=True)
@@ -222,6 +222,7 @@ class Search:
             work.spend(_LOOK)
             if not self._seats.fits(number, span, claim.need):
                 continue
+            work.spend(2 * _LOOK)
             pieces = self._seats.added(number, span)
             alike = (tuple(pieces), self._rules.usable.get(number))
             if alike not in answers:

@@ -143,10 +143,9 @@ class Placing:
         await each(wrong, lambda one: self._flag(one.session, risks[one.holder], now))
         # Who is to go elsewhere is safe when it is there, as the next look tells.
         known = risks.keys() - {one.seeker.holder for one in helped if stays(one)}
-        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known]
-        await each(
-            [one for one in over if one.status.phase not in SESSION.final], lambda one: self._flag(one, None, now)
-        )
+        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known and not _missed(one, now)]
+        live = [one for one in over if one.status.phase not in SESSION.final]
+        await each(live, lambda one: self._flag(one, None, now))
         await self._settle([one for one in over if one.status.phase in SESSION.final])
 
     async def _settle(self, ended: Sequence[LabletSession]) -> None:

@@ -34,7 +34,7 @@ def look(view: View, definition: Callable[[LabletSession], LabletDefinition | No
     found = Seeking({}, {}, [])
     for session in view.line_up.pending.values():
         known = definition(session)
-        if known is None or _ends(session, now) or session.status.retry_count >= MOST_RETRIES:
+        if known is None or ends(session, now) or session.status.retry_count >= MOST_RETRIES:
             continue
         if is_asap(session):
             _join(found, session, _asap(view, session, known, now))
@@ -54,7 +54,7 @@ def _endangered(view: View, now: datetime) -> Iterator[tuple[LabletSession, Risk
     near = now + terms.horizon + _AHEAD
     for session in view.line_up.promised.values():
         place, claim = view.place_of(session), session.status.claim
-        if claim is None or _ends(session, now) or (claim.start > near and (place is None or place.seat)):
+        if claim is None or ends(session, now) or (claim.start > near and (place is None or place.seat)):
             continue
         if place is None and view.fills_in_time(session, now):
             continue
@@ -121,6 +121,6 @@ def _seeker(view: View, session: LabletSession, definition: LabletDefinition, cl
     )
 
 
-def _ends(session: LabletSession, now: datetime) -> bool:
+def ends(session: LabletSession, now: datetime) -> bool:
     """Tell whether a session's time is over, which only its step out of this phase is still to say."""
     return session.status.expires_at is not None and session.status.expires_at <= now
