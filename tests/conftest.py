@@ -20,6 +20,7 @@ UNMEASURED = (
     "conformance/test_artifacts.py::test_any_bytes_survive",
     "conformance/test_canary.py",
     "conformance/test_discovery",
+    "conformance/test_newcomer.py",
     "conformance/test_permit.py",
     "conformance/test_plane_apply.py",
     "conformance/test_plane_callers.py",

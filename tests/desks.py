@@ -1,7 +1,7 @@
 """A booking desk in virtual time: a pool of metal machines with room for a dozen labs each, and planes that promise."""
 
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 import given
 from backstage import OTTO, service
 from estates import beside, spec
+from lcm.control.billing import OPEN
 from lcm.control.companions import NO_LIMITS, Fleet
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import Ref
@@ -25,7 +26,7 @@ from lcm.model.session import LabletSession, LabletSessionSpec
 from lcm.placement.roster import held_by
 from lcm.placement.terms import Terms
 from lcm.sim.loop import VirtualClock, run
-from lcm.store.base import Fence, Op
+from lcm.store.base import Cursor, Fence, Op, Page
 from lcm.store.memory import MemoryStore
 
 A = ParamSpec("A")
@@ -57,6 +58,16 @@ class CountingStore(MemoryStore):
         """What somebody else does just before the next commit."""
         self.after_next: Callable[[], Coroutine[Any, Any, object]] | None = None
         """What somebody else does between the next commit and the one after it."""
+        self.before_costs: Callable[[], Coroutine[Any, Any, object]] | None = None
+        """What somebody else does just before the costs are read."""
+
+    async def scan(
+        self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
+    ) -> Page:
+        first, self.before_costs = (self.before_costs, None) if prefix == OPEN else (None, self.before_costs)
+        if first is not None:
+            await first()
+        return await super().scan(prefix, labels=labels, limit=limit, cursor=cursor)
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         first, self.before_next = self.before_next, None

@@ -1,7 +1,8 @@
 """Serves everything in one process for the sessions bench: `python sessions_server.py FOLDER KEY SPEED`.
 
-Prints where it is. For each line that it is told, it prints what the lablet controller has asked CML so far, as
-(verb, lab's title, when it began and ended by the clock that both processes share), and the processor time it took.
+Prints where it is. For each line that it is told, it writes into the folder what the lablet controller has asked CML
+so far, (verb, lab's title, when it began and ended by the clock that both processes share), and prints how many seconds
+it ran, and for how many it could have run but others were on the processors.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from lcm.model.worker import LabWorker
 from lcm.providers.hosts import Hosts
 from lcm.providers.labhost import LabHost, LabSummary
 
+CALLS = "calls.json"
 Call = tuple[str, str, float, float]
 
 
@@ -86,6 +88,13 @@ def recorded(controller: Controller, record: Record) -> Controller:
     return replace(controller, run=run) if controller.part is Part.LABLET_CONTROLLER else controller
 
 
+def spent() -> tuple[float, float]:
+    """Tell how long all threads have run, and the main one has waited for a processor; 0 where nobody counts that."""
+    used, counted = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/schedstat")
+    waited = int(counted.read_text().split()[1]) / 1e9 if counted.exists() else 0.0
+    return used.ru_utime + used.ru_stime, waited
+
+
 async def main(folder: Path, key: str, speed: float) -> None:
     settings = Settings(data_dir=folder, port=0, control_plane_api_key=Secret(key))
     record = Record()
@@ -93,8 +102,8 @@ async def main(folder: Path, key: str, speed: float) -> None:
     async with embedded(settings, speed=speed, controllers=controllers) as it:
         print(it.running.url, flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            print(json.dumps([record.calls, used.ru_utime + used.ru_stime]), flush=True)
+            await asyncio.to_thread((folder / CALLS).write_text, json.dumps(record.calls))
+            print(*spent(), flush=True)
 
 
 if __name__ == "__main__":

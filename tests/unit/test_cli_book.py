@@ -214,7 +214,8 @@ def test_who_watches_sees_each_change_once_until_it_runs(api: ApiServer, desk: S
             progress = Progress(step="import", percent=percent, message="the lab is sent", at=SystemClock().now())
             step(api, LABLET_CONTROLLER, "mine", progress=progress)
         ends = {"cml_lab_id": "1", "ends_at": now + timedelta(hours=1), "access_url": "https://x/lab/1"}
-        step(api, LABLET_CONTROLLER, "mine", phase=SessionPhase.RUNNING, **ends)
+        urls = {"PC_vnc": "vnc://54.1.2.3:2002"}
+        step(api, LABLET_CONTROLLER, "mine", phase=SessionPhase.RUNNING, access_urls=urls, **ends)
 
     then = api.once_watched(world)
     result = desk.lcm("book", "basics", "--for", "1h", "--name", "mine", "--watch")
@@ -234,6 +235,7 @@ def test_who_watches_sees_each_change_once_until_it_runs(api: ApiServer, desk: S
     assert lines[2] == "SCHEDULED: on worker w1"
     assert lines[4:6] == ["INSTANTIATING: 10% import: the lab is sent", "INSTANTIATING: 60% import: the lab is sent"]
     assert lines[6].startswith("RUNNING: https://x/lab/1, until ")
+    assert result.stdout.splitlines()[-1] == "  PC_vnc  vnc://54.1.2.3:2002"
 
 
 def test_who_watches_something_that_ends_before_it_runs_is_told_with_eight(api: ApiServer, desk: Shell) -> None:

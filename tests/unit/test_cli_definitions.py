@@ -109,8 +109,6 @@ def test_a_lab_beside_its_definition_is_uploaded_and_completes_it(api: ApiServer
 
 
 def test_applied_again_it_changes_nothing_and_uploads_nothing(api: ApiServer, desk: Shell, folder: Path) -> None:
-    full = DEFINITION + "  node_count: 2\n  resource_requirements: {cpu_cores: 2, memory_gb: 1}\n"
-    (folder / "two.yaml").write_text(full)
     desk.out("apply", "-f", folder)
     before = api.revision
     assert desk.out("apply", "-f", folder) == "definition/two:1.0.0 unchanged\n"
@@ -119,7 +117,7 @@ def test_applied_again_it_changes_nothing_and_uploads_nothing(api: ApiServer, de
 
 @pytest.mark.parametrize("more", ["", f"---\n{SESSION}"])
 def test_a_dry_run_checks_everything_and_stores_nothing(
-    api: ApiServer, store: SimulatedArtifacts, desk: Shell, folder: Path, more: str
+    api: ApiServer, store: SimulatedArtifacts, folder: Path, more: str
 ) -> None:
     root = shell(api, folder / "home")
     (folder / "two.yaml").write_text(DEFINITION + more)

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from random import Random
 
 import pytest
@@ -10,13 +11,19 @@ import pytest
 import given
 from backstage import ADA, OTTO
 from desks import CCNA, DOZEN, NINE, Office, from_monday, slot
+from estates import beside
+from lcm.control.calendar import PATIENCE
 from lcm.control.companions import Fleet
-from lcm.control.plane import Extend, Ref
-from lcm.model.errors import NoRoom
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Extend, Ref, ref_of
+from lcm.model.errors import Later, NoRoom
 from lcm.model.licence import token_id
+from lcm.model.machine import POOL_CONTROLLER
+from lcm.model.placing import SeatChange
 from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.model.session import LabletSession, Seat, SessionPhase
 from lcm.placement.slots import STEP
+from lcm.placement.terms import Terms
 
 Slot = tuple[datetime, datetime]
 
@@ -225,3 +232,76 @@ async def test_a_learner_books_as_everybody_else_does() -> None:
     async with Office().open(max_workers=1) as office:
         made = await office.cores[0].acting(ADA).create(slot("hers"))
         assert (made.spec.owner, made.status.seat) == ("ada", Seat(pool="ccna", number=1))
+
+
+@from_monday
+async def test_who_asks_while_the_calendar_cannot_follow_is_told_to_come_again() -> None:
+    async with Office().open(max_workers=1) as office:
+        numbers = count(100)
+        core = ControlPlane(office.store, clock=office.clock, ids=lambda: f"uid-{next(numbers)}", terms=Terms())
+        assert core.desk is not None
+        otto, first = core.acting(OTTO), Ref(LabletSession, "first")
+        async with beside(core.desk.calendar.run()):
+            await core.desk.calendar.ready()
+        await office.book("first")
+        began = office.clock.now()
+        bookings = [otto.create(slot(f"s{number}")) for number in range(5)]
+        others = [otto.act(first, Extend(minutes=5)), otto.explain(first)]
+        answers = await asyncio.gather(*bookings, *others, return_exceptions=True)
+        assert {type(one) for one in answers} == {Later}
+        assert office.clock.now() - began < PATIENCE + timedelta(seconds=1), "not one after another"
+        async with beside(core.desk.calendar.run()):
+            await asyncio.sleep(1)
+            assert (await otto.create(slot("late"))).status.seat == Seat(pool="ccna", number=1)
+
+
+@from_monday
+async def test_nothing_is_kept_of_pools_and_workers_that_nobody_asks_about() -> None:
+    async with Office().open(max_workers=1) as office:
+        desk = office.cores[0].desk
+        assert desk is not None
+        await asyncio.gather(*(office.book(f"s{number}") for number in range(5)))
+        assert desk._turns == {}
+        for one in await office.sessions():
+            await office.otto.delete(ref_of(one))
+        await asyncio.sleep(1)
+        assert (desk.calendar._claims, desk.calendar._on) == ({}, {})
+
+
+@from_monday
+async def test_an_extension_follows_a_session_that_is_moved_meanwhile() -> None:
+    budget = Budget(monthly_usd=Decimal(1000))
+    async with Office().open(max_workers=2, budget=budget, price=Decimal(4)) as office:
+        await office.book("s")
+
+        async def move() -> None:
+            await office.by(POOL_CONTROLLER).reseat(CCNA, [SeatChange(booking="s", after=2)])
+            await asyncio.sleep(0.1)
+
+        office.store.before_costs = move
+        longer = await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
+        assert (longer.status.seat, longer.status.ends_at) == (Seat(pool="ccna", number=2), given.moment("11:30"))
+        assert office.store.before_costs is None, "it was moved while the costs were read"
+
+
+@from_monday
+async def test_a_pool_that_is_being_deleted_extends_nothing() -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.book("s")
+        await office.otto.delete(CCNA)
+        with pytest.raises(NoRoom, match="ccna is not there any more, or is going") as raised:
+            await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
+        assert raised.value.why == "no_pool"
+
+
+@from_monday
+async def test_an_extension_is_decided_anew_when_the_pool_changes_at_that_moment() -> None:
+    async with Office().open(max_workers=1) as office:
+        await office.book("s")
+
+        async def delete() -> None:
+            await office.otto.delete(CCNA)
+
+        office.store.before_next = delete
+        with pytest.raises(NoRoom, match="is going"):
+            await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))

@@ -134,6 +134,17 @@ def test_a_slot_that_lost_its_place_comes_before_all_who_wait() -> None:
     assert found[1].at == at("11:10")
 
 
+def test_nobody_is_promised_away_from_where_it_can_stay_even_if_that_is_closed_to_others() -> None:
+    claim = Claim(start=at("08:45"), end=at("11:10"), need=Amount(cpu_millis=8, labs=1))
+    slots = [
+        Seeker(given.session(name=name, uid=name), Request(name=name, claim=claim, movable=False), kept=kept)
+        for name, kept in (("a", "w1"), ("b", "w1"), ("c", "w2"), ("d", "w3"))
+    ]
+    found = planned(Fleet([worker("w1"), worker("w2"), worker("w3", closed="refused")]), *slots)
+    places = {name: one.place.id if one.place else None for name, one in found.items()}
+    assert places == {"a": "w1", "b": None, "c": "w2", "d": "w3"}
+
+
 def test_a_wait_says_what_it_is_based_on() -> None:
     fleet = Fleet([worker("ccna-1")])
     fleet.hold("ccna-1", held("s-41", 8, "07:00", "10:40"))

@@ -5,17 +5,22 @@ from datetime import date, timedelta
 
 import given
 from desks import from_monday
+from estates import beside
+from lcm.control.cache import Cache
 from lcm.control.plane import Ref
-from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Wait, decide
+from lcm.controllers.scheduler.controller import KINDS
+from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Reservations, Wait, decide
 from lcm.model.capacity import Claim
+from lcm.model.machine import SCHEDULER
 from lcm.model.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
-from lcm.model.resource import Metadata, PhaseChange
+from lcm.model.resource import Metadata, Owner, PhaseChange
 from lcm.model.session import LabletSession, Seat, SessionPhase
 from schedulings import HOUR, MINUTE, Room
 
 _P = ReservationPhase
 R1 = Ref(Reservation, "r1")
 ONE = given.moment("01:00")
+OWNER = Owner(kind="Reservation", name="r1", uid="uid-r1")
 
 
 async def reserve(room: Room, *, count: int = 2, start: str = "01:00", day: int = 0, **fields: object) -> Reservation:
@@ -89,10 +94,45 @@ async def test_a_cancelled_reservation_ends_its_sessions_and_lets_its_claims_go(
 
 
 @from_monday
+async def test_a_cancelled_reservation_leaves_alone_who_took_the_name_of_a_session_of_it_that_is_gone() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker())
+        await reserve(room)
+        await reaches(room, _P.ACTIVE)
+        ours = await room.reaches("r1-1", SessionPhase.SCHEDULED)
+        await room.remove(ours)
+        await room.books("r1-1", given.moment("06:00"), owner="bob")
+        await room.reaches("r1-1", SessionPhase.SCHEDULED)
+        await room.otto.delete(R1)
+        async with asyncio.timeout(60):
+            while await room.otto.get(R1) is not None:
+                await asyncio.sleep(0.1)
+        phases = [one.status.phase for one in await room.sessions()]
+        assert phases == [SessionPhase.SCHEDULED, SessionPhase.TERMINATED]
+
+
+@from_monday
+async def test_of_a_reservation_that_is_over_nothing_is_remembered() -> None:
+    async with Room().open(scheduled=False) as room:
+        cache = Cache(room.by(SCHEDULER), *KINDS)
+        async with beside(cache.run()):
+            await cache.ready()
+            seen, poked = Reservations(room.by(SCHEDULER), cache, clock=room.clock), list[object]()
+            seen.tell(poked.append)
+            for phase in (_P.ACTIVE, _P.COMPLETED):
+                await room.put(given.reservation(phase=phase, held=(held(1, "r1-1"),)))
+                await asyncio.sleep(1)
+                await room.put(given.session(name="r1-1", retry_count=int(phase is _P.ACTIVE)))
+                await asyncio.sleep(1)
+            assert poked == [R1], "only while it was active"
+
+
+@from_monday
 async def test_a_cancellation_that_takes_too_long_is_told_of() -> None:
     async with Room().open() as room:
         ends = {"worker_id": "uid-gone", "phase": SessionPhase.STOPPING, "ends_at": ONE, "expires_at": ONE}
-        await room.put(given.session(name="r1-1", outcome=SessionPhase.TERMINATED, **ends))
+        made = given.session(name="r1-1", outcome=SessionPhase.TERMINATED, **ends)
+        await room.put(given.changed(made, {"metadata": {"owner": OWNER}}))
         story = [PhaseChange(phase="CANCELLING", at=room.clock.now(), by="otto")]
         claim = given.claim("00:45", "02:10")
         held = (Held(number=1, claim=claim, seat=Seat(pool="ccna", number=1), session="r1-1"),)

@@ -6,6 +6,7 @@ import given
 from desks import METAL, from_monday
 from lcm.control.plane import Drain, ref_of
 from lcm.model.capacity import Amount
+from lcm.model.pool import ScalingPolicy
 from lcm.model.resource import Condition, Truth, condition
 from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.worker import WorkerPhase
@@ -177,6 +178,19 @@ async def test_a_slot_in_its_midst_that_fits_nowhere_is_at_risk_until_it_expires
         await room.reaches("s1", _P.EXPIRED, HOUR)
         await asyncio.sleep(60)
         assert list(await room.otto.alerts()) == []
+        assert at_risk(await room.session("s1")), "its promise was not kept"
+
+
+@from_monday
+async def test_a_pool_that_opens_no_seats_any_more_keeps_its_promises_and_is_no_risk_before_it_is_late() -> None:
+    async with Room().open() as room:
+        pool = await room.pool(max_workers=1)
+        await room.books("s1", given.moment("03:00"))
+        await room.reaches("s1", _P.SCHEDULED)
+        await room.change(pool, policy=ScalingPolicy.NONE)
+        await sleep_until(room, "02:19")
+        assert risk(await room.session("s1")) is None
+        await room.until("s1", at_risk, HOUR)
 
 
 @from_monday
@@ -190,4 +204,87 @@ async def test_a_worker_that_serves_again_takes_its_promises() -> None:
         await room.until("s1", at_risk, HOUR)
         await room.put(serving("w1"))
         await room.until("s1", lambda one: one.status.worker_id is not None, HOUR)
+        await room.until("s1", lambda one: not at_risk(one))
+
+
+@from_monday
+async def test_seats_beyond_a_pool_made_smaller_get_their_workers_and_are_no_risk() -> None:
+    async with Room().open() as room:
+        pool = await room.pool(max_workers=2)
+        for number in range(13):
+            await room.books(f"s{number}", ONE)
+        await room.change(pool, max_workers=1)
+        await sleep_until(room, "00:20")
+        found = await room.sessions()
+        assert {one.status.seat.number for one in found if one.status.seat} == {1, 2}
+        assert not any(risk(one) for one in found)
+
+
+@from_monday
+async def test_the_seats_of_a_pool_that_is_being_deleted_get_their_workers_and_are_no_risk() -> None:
+    async with Room().open() as room:
+        pool = await room.pool(max_workers=1)
+        await room.books("s1", ONE)
+        await room.change(pool, deletion_timestamp=room.clock.now())
+        await sleep_until(room, "00:20")
+        assert risk(await room.session("s1")) is None
+        await room.until("s1", at_risk, 10 * MINUTE)
+
+
+@from_monday
+async def test_a_promise_that_the_plane_moves_nowhere_is_told_of_once() -> None:
+    async with Room().open() as room:
+        workers = [await room.worker("w1"), await room.worker("w2")]
+        await room.pool(*workers, max_workers=2)
+        for number in range(14):
+            await room.books(f"s{number}", given.moment("09:00"))
+        await asyncio.sleep(1)
+        for worker in reversed(workers):
+            await room.change(worker, capacity=SMALL)
+        await asyncio.sleep(60)
+        wrong = {one.metadata.name for one in await room.sessions() if at_risk(one)}
+        assert len(wrong) == 12
+        before = await room.revision()
+        await asyncio.sleep(600)
+        assert {one.metadata.name for one in await room.sessions() if at_risk(one)} == wrong
+        assert await room.revision() - before <= 150, (
+            "a lease is renewed every five seconds, and nothing else is written"
+        )
+
+
+@from_monday
+async def test_a_promise_moved_to_where_it_begins_too_late_stays_at_risk() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=2)
+        for name in ("s1", "s2"):
+            await room.books(name, ONE)
+            await room.reaches(name, _P.SCHEDULED)
+        await sleep_until(room, "00:44")
+        await room.change(worker, capacity=SMALL)
+        found = await room.until("s2", lambda one: one.status.seat == Seat(pool="ccna", number=2), 10 * MINUTE)
+        assert found.status.claim is not None
+        assert found.status.claim.start > ONE
+        await asyncio.sleep(60)
+        known = risk(await room.session("s2"))
+        assert known is not None
+        assert (known.status, known.reason) == (Truth.TRUE, "SeatTooLate")
+
+
+@from_monday
+async def test_sessions_that_stay_longer_than_they_claimed_endanger_what_is_promised_after_them() -> None:
+    async with Room().open() as room:
+        worker = await room.worker(capacity=SMALL)
+        await room.pool(worker, max_workers=1)
+        await room.books("s1", given.moment("02:00"))
+        await room.reaches("s1", _P.SCHEDULED)
+        need = given.claim("00:00", "01:40", cpu_millis=4_000, memory_mb=16_384)
+        seat = {"seat": Seat(pool="ccna", number=1), "worker_id": worker.metadata.uid, "claim": need}
+        long = given.asap(name="a1", phase=_P.RUNNING, ends_at=given.moment("01:50"), **seat)
+        await room.put(long)
+        known = risk(await room.until("s1", at_risk))
+        assert known is not None
+        assert known.reason == "SeatStillTaken"
+        assert "smaller" not in known.message
+        await room.change(long, ends_at=given.moment("01:30"))
         await room.until("s1", lambda one: not at_risk(one))

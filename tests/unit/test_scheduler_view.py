@@ -7,7 +7,9 @@ import given
 from desks import from_monday
 from estates import beside
 from lcm.control.cache import Cache
+from lcm.control.plane import ref_of
 from lcm.controllers.scheduler.controller import KINDS
+from lcm.controllers.scheduler.holdings import Holdings
 from lcm.controllers.scheduler.view import View
 from lcm.model.capacity import Claim
 from lcm.model.machine import SCHEDULER
@@ -17,7 +19,7 @@ from lcm.model.session import Seat, SessionPhase
 from lcm.model.worker import WorkerPhase
 from lcm.placement.request import BOOTING
 from lcm.placement.terms import Terms
-from schedulings import HOUR, MINUTE, Room, booting, filled, serving
+from schedulings import HOUR, MINUTE, POOL, Room, booting, filled, serving
 
 _P = SessionPhase
 FAR = Claim(start=given.moment("09:00", day=30), end=given.moment("11:00", day=30), need=given.amount())
@@ -142,3 +144,14 @@ async def test_what_should_be_gone_and_is_not_is_expected_to_go_soon() -> None:
                 seen.refresh(room.clock.now())
                 (held,) = seen.fleet("default").held("uid-w1")
                 assert held.claim.end == given.moment(end)
+
+
+def test_of_what_nobody_holds_any_more_nothing_is_remembered() -> None:
+    holdings = Holdings(lambda _, claim: claim)
+    session = given.session(phase=_P.RUNNING, seat=Seat(pool="ccna", number=7), worker_id="uid-w1", claim=FAR)
+    holdings.note(ref_of(session), session)
+    assert list(holdings.seats(POOL)) == [7]
+    assert set(holdings.spots()) == {(POOL, 7), "uid-w1"}
+    holdings.note(ref_of(session), None)
+    assert list(holdings.seats(POOL)) == []
+    assert set(holdings.spots()) == set()

@@ -86,6 +86,20 @@ async def test_no_seat_gets_more_than_it_bears() -> None:
         assert await seats(it, there, other, third) == [2, 3, 2]
 
 
+async def test_no_claim_comes_onto_a_seat_whose_worker_does_not_suit_it() -> None:
+    async with hall() as it:
+        abroad = given.changed(worker("w3", capacity=NEED), {"spec": {"aws": {"region": "eu-west-1"}}})
+        workers = [await it.put(one) for one in (worker("w1", capacity=NEED), worker("w2", capacity=NEED), abroad)]
+        await it.put(given.template())
+        await it.put(filled(*workers))
+        there = await it.put(booked("s1", seat=1, region_required="us-east-1"))
+        with pytest.raises(NoRoom) as refused:
+            await it.follower().reseat(POOL, [SeatChange(booking="s1", after=3)])
+        assert refused.value.why == "region"
+        await it.follower().reseat(POOL, [SeatChange(booking="s1", after=2)])
+        assert await seats(it, there) == [2]
+
+
 async def refusal(it: Hall, *changes: SeatChange) -> type[LcmError]:
     with pytest.raises(LcmError) as raised:
         await it.follower().reseat(POOL, changes)

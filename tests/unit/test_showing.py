@@ -7,10 +7,12 @@ import pytest
 import given
 from backstage import ADA, BOB, NOW, OTTO
 from counters import HOUR, Counter, attended, lab, pool, running, warm
+from lcm.control.plane import Extend, Ref
 from lcm.model.errors import Invalid
 from lcm.model.identity import Caller
 from lcm.model.placing import Booked, CalendarRow, CalendarView, Slot
 from lcm.model.session import LabletSession
+from lcm.model.settings import SchedulerSettings
 
 DAY = timedelta(days=1)
 W1, EXTRA = warm("w1"), warm("stray")
@@ -127,3 +129,25 @@ def test_a_span_must_be_one_and_not_too_long(since: datetime, until: datetime, p
         assert (await counter[ADA].calendar(since=NOW, until=NOW + 62 * DAY)).rows == ()
 
     attended(look)
+
+
+def test_slots_are_shown_as_they_were_booked_whatever_the_settings_became() -> None:
+    async def look(counter: Counter) -> None:
+        await counter.put(lab(), given.template(), pool())
+        await counter[ADA].create(booking("of-ada"))
+        await counter[OTTO].create(given.reservation(name="class", uid="", owner="anna", count=1))
+        before = slots(await shown(counter, OTTO))
+        delay = SchedulerSettings(lablet_instantiation_delay_minutes=120)
+        await counter.put(given.settings(scheduler=delay))
+        assert slots(await shown(counter, OTTO)) == before
+        ref = Ref(LabletSession, "of-ada")
+        await counter[ADA].act(ref, Extend(minutes=30))
+        longer = Slot(start=given.moment("09:00"), end=given.moment("11:30"))
+        assert longer in slots(await shown(counter, OTTO))
+        assert (await counter[ADA].explain(ref)).slot == longer
+
+    attended(look)
+
+
+def slots(view: CalendarView) -> list[Slot]:
+    return [one.slot for row in view.rows for one in row.booked]

@@ -121,7 +121,7 @@ def _placed(found: Sequence[Artifact], where: str, *, force: bool) -> list[tuple
 
 def _safe(name: str) -> str:
     """Refuse a name that would lead out of the folder."""
-    if name != Path(name).name or name in {"", ".", ".."}:
+    if name != Path(name).name or name in {"", ".", ".."} or render.UNSAFE.search(name):
         raise typer.BadParameter(f"{name!r} is no name for a file here; give it one with --only and --download FILE")
     return name
 
@@ -138,13 +138,14 @@ async def _download(plane: Plane, ref: Ref[LabletSession], places: Sequence[tupl
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, or leave what was there."""
+    """Write a file whole, or leave what was there; it is for nobody else to read."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as opened:
-            opened.write(data)
-        Path(opened.name).replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lcm-") as folder:
+            new = Path(folder) / "new"
+            new.touch(mode=0o600)
+            new.write_bytes(data)
+            new.replace(path)
     except OSError as error:
-        raise typer.BadParameter(
-            f"{path} cannot be written: {error.strerror or error}", param_hint="--download"
-        ) from error
+        problem = f"{path} cannot be written: {error.strerror or error}"
+        raise typer.BadParameter(problem, param_hint="--download") from error

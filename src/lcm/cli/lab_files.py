@@ -23,6 +23,7 @@ from lcm.providers.artifacts import digest_of
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
 _OF_TOPOLOGY: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.topology(\b.*)", re.DOTALL)
+_OF_BOOKING: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.definition")
 _LINE: Final = re.compile(r"line ([0-9]+)(?:: (.*))?", re.DOTALL)
 _NOWHERE: Final = "sha256:" + "0" * 64
 _BOOKINGS: Final = frozenset({"LabletSession", "Reservation"})
@@ -108,20 +109,16 @@ async def _rehearsed(plane: Plane, what: Attached) -> Sequence[Applied]:
         return await plane.apply(what.values, dry_run=True)
     except Invalid as error:
         absent = {place for fault in error.faults if (place := _missed(fault, what)) is not None}
-        left = [fault for fault in error.faults if _missed(fault, what) is None]
+        waiting = absent | _bookings(what, absent)
+        left = [fault for fault in error.faults if not _excused(fault, what, waiting)]
         if left or not absent:
-            raise Invalid(*left or error.faults) from error
-    return await _around(plane, what, absent)
+            raise Invalid(*left) from error
+    return await _around(plane, what, waiting)
 
 
-async def _around(plane: Plane, what: Attached, absent: set[int]) -> Sequence[Applied]:
+async def _around(plane: Plane, what: Attached, waiting: set[int]) -> Sequence[Applied]:
     """Rehearse all but definitions whose lab files are not there yet, and bookings of them, which are new."""
-    labs = {_family(what.values[place]) for place in absent}
-    rest = [
-        place
-        for place, value in enumerate(what.values)
-        if place not in absent and not (value.get("kind") in _BOOKINGS and _family(value) in labs)
-    ]
+    rest = [place for place in range(len(what.sources)) if place not in waiting]
     try:
         told = await plane.apply([what.values[place] for place in rest], dry_run=True) if rest else ()
     except Invalid as error:
@@ -146,6 +143,22 @@ def _missed(fault: Fault, what: Attached) -> int | None:
     place = int(found[1])
     of_uri = place in what.labs and found[2] == ".uri"
     return place if of_uri or place in what.wrong else None
+
+
+def _excused(fault: Fault, what: Attached, waiting: set[int]) -> bool:
+    """Tell whether a fault goes away with the upload of a lab file."""
+    booked = _OF_BOOKING.fullmatch(fault.path)
+    return _missed(fault, what) is not None or (booked is not None and int(booked[1]) in waiting)
+
+
+def _bookings(what: Attached, absent: set[int]) -> set[int]:
+    """Give the places of bookings of definitions whose lab files are not there yet."""
+    labs = {name for place in absent for name in _names(what.values[place])}
+    return {
+        place
+        for place, value in enumerate(what.values)
+        if value.get("kind") in _BOOKINGS and (_namespace(value), _part(value, "spec").get("definition")) in labs
+    }
 
 
 def _path(value: dict[str, Any]) -> str | None:
@@ -202,11 +215,15 @@ def _new(value: dict[str, Any]) -> Applied:
     return Applied(kind=kind, namespace=namespace, name=name, outcome="created", resource_version=0)
 
 
-def _family(value: dict[str, Any]) -> tuple[str, str]:
-    """Say which definition, without its version, a definition is or a booking is of."""
-    _, namespace, name = identity(value) or ("", "", "")
-    meant = _part(value, "spec").get("definition") if value.get("kind") in _BOOKINGS else name
-    return namespace, str(meant).partition(":")[0]
+def _names(definition: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Say by which names, with and without its version, a booking may mean a definition."""
+    _, namespace, name = identity(definition) or ("", "", "")
+    yield namespace, name
+    yield namespace, name.partition(":")[0]
+
+
+def _namespace(booking: dict[str, Any]) -> str:
+    return (identity(booking) or ("", "", ""))[1]
 
 
 def _part(value: dict[str, Any], name: str) -> dict[str, Any]:

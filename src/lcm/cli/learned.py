@@ -98,7 +98,7 @@ def amount_said(measure: Measure, value: float | None) -> str:
     """Write an amount of a measure with its unit."""
     if value is None:
         return UNKNOWN
-    return f"{value:g}" if measure == "cpu_cores" else f"{value / _MB_PER_GB:.4g} GB"
+    return f"{value:.4g}" if measure == "cpu_cores" else f"{value / _MB_PER_GB:.4g} GB"
 
 
 def _figure(spread: Spread | None, by: Statistic) -> float | None:

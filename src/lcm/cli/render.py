@@ -45,10 +45,10 @@ def say(text: str, *, colour: str | None = None) -> None:
 
 def tell(text: str) -> None:
     """Print a result in words, in lines that fit a terminal."""
-    most = room() or len(text)
+    most = room()
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        first, *rest = wrapped(line.strip(), most - len(indent) - 2)
+        first, *rest = wrapped(line.strip(), len(line) if most is None else most - len(indent) - 2)
         out(indent + first)
         for more in rest:
             out(f"{indent or '  '}{more}")

@@ -63,9 +63,13 @@ class Cache:
         """Give all objects of a kind, in no particular order."""
         return [found for found in self._of(kind).values() if isinstance(found, kind)]
 
+    def knows(self, revision: int) -> bool:
+        """Tell whether what these kinds were at a revision is known."""
+        return self._revision >= revision
+
     async def until(self, revision: int) -> None:
         """Wait until what these kinds were at this revision is known; it must be the revision of one of them."""
-        if self._revision >= revision:
+        if self.knows(revision):
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[reached] = revision

@@ -5,17 +5,19 @@ the calendar knows the guard's revision, and commits at that revision: had anybo
 Made once a process by `local`; `desk`, `scheduling`, `preview` and `idleness` ask it.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, R, Ref, Seen, ref_of
 from lcm.model.definition import LabletDefinition
+from lcm.model.errors import Later
 from lcm.model.kinds import Resource
 from lcm.model.licence import token_id
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
@@ -41,7 +43,18 @@ KINDS: Final = (
     LabletDefinition,
     SystemSettings,
 )
+PATIENCE: Final = timedelta(seconds=10)
+"""How long a request waits for the calendar to catch up."""
 _Claims = dict[str, tuple[int, Held]]
+_Placed = dict[tuple[PoolRef, str], tuple[int, Held]]
+
+
+@dataclass(slots=True)
+class _Lag:
+    """A revision that was waited for first of those not known yet, and since when by the loop's clock."""
+
+    revision: int = 0
+    since: float = 0.0
 
 
 class Calendar:
@@ -53,13 +66,14 @@ class Calendar:
         self._terms = terms
         self._licences = licences
         self._prices = prices
-        self._claims: dict[PoolRef, _Claims] = defaultdict(dict)
-        self._placed: dict[Ref[Any], list[tuple[PoolRef, str]]] = {}
-        self._on: dict[str, dict[Ref[LabletSession], LabletSession]] = defaultdict(dict)
+        self._claims: dict[PoolRef, _Claims] = {}
+        self._placed: dict[Ref[Any], _Placed] = {}
+        self._on: dict[str, dict[Ref[LabletSession], LabletSession]] = {}
         self._worker_of: dict[Ref[Any], str] = {}
         self._workers: dict[str, LabWorker] = {}
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
         self._planned: Mapping[Ref[Any], Resource] = {}
+        self._lag = _Lag()
         self._cache.subscribe(self._note)
 
     async def run(self) -> None:
@@ -67,12 +81,16 @@ class Calendar:
         await self._cache.run()
 
     async def ready(self) -> None:
-        """Wait until everything was read once."""
-        await self._cache.ready()
+        """Wait until everything was read once; Later if that takes too long."""
+        await _soon(self._cache.ready(), asyncio.get_running_loop().time())
 
     async def until(self, revision: int) -> None:
-        """Wait until what was claimed up to a revision, at which something was, is known."""
-        await self._cache.until(revision)
+        """Wait until what was claimed up to a revision, at which something was, is known; Later if it is not soon."""
+        if self._cache.knows(revision):
+            return
+        if self._cache.knows(self._lag.revision):
+            self._lag.revision, self._lag.since = revision, asyncio.get_running_loop().time()
+        await _soon(self._cache.until(revision), self._lag.since)
 
     @property
     def terms(self) -> Terms:
@@ -207,18 +225,19 @@ class Calendar:
             self._employ(seen.ref, resource if isinstance(resource, LabWorker) else None)
 
     def _book(self, ref: Ref[Any], resource: Resource | None) -> None:
-        for pool, holder in self._placed.pop(ref, ()):
+        """Hold what a booking has; what it had before already stays as it is, for a reservation has hundreds."""
+        before, after = self._placed.pop(ref, {}), _placed(ref, resource)
+        for pool, holder in before.keys() - after.keys():
             self._release(pool, holder)
-        if not isinstance(resource, LabletSession | Reservation):
-            return
-        made = [(Ref(LabWorkerPool, pool, ref.namespace), number, held) for pool, number, held in held_by(resource)]
-        for pool_ref, number, held in made:
-            self._hold(pool_ref, number, held)
-        if made:
-            self._placed[ref] = [(pool_ref, held.holder) for pool_ref, _, held in made]
+        for place, (number, held) in after.items():
+            if before.get(place) != (number, held):
+                self._release(*place)
+                self._hold(place[0], number, held)
+        if after:
+            self._placed[ref] = after
 
     def _hold(self, pool: PoolRef, number: int, held: Held) -> None:
-        self._claims[pool][held.holder] = number, held
+        self._claims.setdefault(pool, {})[held.holder] = number, held
         _, seats = self._seats.get(pool, (None, None))
         if seats is not None and number <= len(seats):
             seats.hold(number, held)
@@ -226,7 +245,10 @@ class Calendar:
             self._seats.pop(pool, None)
 
     def _release(self, pool: PoolRef, holder: str) -> None:
-        found = self._claims[pool].pop(holder, None)
+        claims = self._claims.get(pool, {})
+        found = claims.pop(holder, None)
+        if not claims:
+            self._claims.pop(pool, None)
         _, seats = self._seats.get(pool, (None, None))
         if found is not None and seats is not None:
             seats.release(found[0], holder)
@@ -235,9 +257,11 @@ class Calendar:
         before = self._worker_of.pop(ref, None)
         if before is not None:
             self._on[before].pop(ref, None)
+            if not self._on[before]:
+                del self._on[before]
         worker_id = session.status.worker_id if session and session.status.phase not in SESSION.final else None
         if session is not None and worker_id is not None:
-            self._on[worker_id][ref] = session
+            self._on.setdefault(worker_id, {})[ref] = session
             self._worker_of[ref] = worker_id
 
     def _employ(self, ref: Ref[Any], worker: LabWorker | None) -> None:
@@ -247,6 +271,22 @@ class Calendar:
         for uid in [uid for uid, one in self._workers.items() if ref_of(one) == ref]:
             with suppress(KeyError):
                 del self._workers[uid]
+
+
+def _placed(ref: Ref[Any], resource: Resource | None) -> _Placed:
+    if not isinstance(resource, LabletSession | Reservation):
+        return {}
+    pools = ((Ref(LabWorkerPool, pool, ref.namespace), number, held) for pool, number, held in held_by(resource))
+    return {(pool, held.holder): (number, held) for pool, number, held in pools}
+
+
+async def _soon(known: Awaitable[None], since: float) -> None:
+    """Wait for a while from a moment on: who books holds up others at the same pool, and all can ask again."""
+    try:
+        async with asyncio.timeout_at(since + PATIENCE.total_seconds()):
+            await known
+    except TimeoutError as error:
+        raise Later("the calendar is behind what was booked: try again", after=PATIENCE) from error
 
 
 def _made_of(row: Row, terms: Terms) -> object:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
@@ -21,13 +21,14 @@ from lcm.control.calendar import Calendar, PoolRef
 from lcm.control.guards import Guards, known_pools, pool_guard, read_guards, token_guard
 from lcm.control.plane import Ref, ref_of
 from lcm.control.records import key_of
-from lcm.control.scheduling_ground import prolonged
+from lcm.control.scheduling_ground import prolonged, read_ground
 from lcm.control.sitting import Offer, Public, Sitting, public_of
 from lcm.control.verdicts import Breath
 from lcm.model.billing import total
+from lcm.model.capacity import Claim
 from lcm.model.clock import Clock
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import NoRoom
+from lcm.model.errors import Conflict, NoRoom
 from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
@@ -49,6 +50,14 @@ _FEW: Final = 16
 _LONGEST_PAUSE: Final = timedelta(milliseconds=50)
 
 
+@dataclass(slots=True)
+class _Turn:
+    """One after another at a pool; `asked` counts who has the turn or waits for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    asked: int = 0
+
+
 class Desk:
     """Promises what people book."""
 
@@ -57,7 +66,7 @@ class Desk:
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._turns: dict[PoolRef, asyncio.Lock] = {}
+        self._turns: dict[PoolRef, _Turn] = {}
 
     @asynccontextmanager
     async def turn(self, bookings: Iterable[Resource]) -> AsyncIterator[None]:
@@ -67,8 +76,20 @@ class Desk:
         pools = [ref_of(row.pool) for row in self._rows_of(bookings)]
         async with AsyncExitStack() as turns:
             for ref in sorted(pools, key=str):
-                await turns.enter_async_context(self._turns.setdefault(ref, asyncio.Lock()))
+                await turns.enter_async_context(self._turn_at(ref))
             yield
+
+    @asynccontextmanager
+    async def _turn_at(self, pool: PoolRef) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(pool, _Turn())
+        turn.asked += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.asked -= 1
+            if not turn.asked:
+                del self._turns[pool]
 
     async def breathe(self) -> None:
         """Pause for a moment that differs from what others pause who were disturbed at the same time."""
@@ -114,18 +135,25 @@ class Desk:
             return await prolonged(self._store, self.calendar, before, claim, self._clock.now())
         await self.calendar.ready()
         ref: PoolRef = Ref(LabWorkerPool, seat.pool, before.metadata.namespace)
-        row = self.calendar.row(ref)
-        guards = await read_guards(self._store, *(self._keys([row]) if row else [pool_guard(ref)]))
-        await self.calendar.until(guards.revision)
-        row = self.calendar.row(ref)
-        seats = self.calendar.seats(row) if row else None
-        holder = session_holder(before)
-        if row is None or seats is None or holder not in seats[seat.number].held:
-            raise NoRoom(f"the seat {seat.pool}/{seat.number} is not there any more: book another slot", why="no_pool")
-        answer = extend(seats, seat.number, Held(holder, claim), rules=await self.rules(row, self._clock.now()))
+        known = before.metadata.resource_version
+        ground = await read_ground(self._store, self.calendar, pool=ref, adds=True, known=known)
+        row = ground.row
+        if row is None or row.pool.metadata.deletion_timestamp is not None:
+            raise NoRoom(f"the pool {seat.pool} is not there any more, or is going: book another slot", why="no_pool")
+        rules = await self.rules(row, self._clock.now())
+        self._extend(row, rules, before, claim)
+        return ground.ops(before.metadata.uid)
+
+    def _extend(self, row: Row, rules: Rules, session: LabletSession, claim: Claim) -> None:
+        """Raise NoRoom if a session's seat cannot be its own for longer, Conflict if it has moved meanwhile."""
+        seats, seat, holder = self.calendar.seats(row), session.status.seat, session_holder(session)
+        assert seat is not None, "it is extended on its seat"
+        if seats is None or seat.number > len(seats) or holder not in seats[seat.number].held:
+            wanted = session.metadata.resource_version
+            raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another seat by now")
+        answer = extend(seats, seat.number, Held(holder, claim), rules=rules)
         if isinstance(answer, Refusal):
             raise NoRoom(f"it cannot be extended: {answer.details}; {answer.remedy}", why=answer.reason)
-        return guards.ops(before.metadata.uid)
 
     async def refusal_or_seat(self, booking: Booking, definition: LabletDefinition) -> Found:
         """Choose seats without promising them; NoRoom with the reason."""

@@ -29,7 +29,7 @@ from lcm.placement.ask import clock
 from lcm.placement.roster import session_holder
 from lcm.placement.rules import REMEDIES as FILTERS
 from lcm.placement.seating import REMEDIES as SEATING
-from lcm.placement.terms import need_of, slot_of
+from lcm.placement.terms import booked_slot, need_of
 
 _REMEDIES: Final[Mapping[str, str]] = {
     **FILTERS,
@@ -54,7 +54,7 @@ async def explain(book: Ledger, desk: Desk, ref: SessionRef) -> Explanation:
         return _at_risk(session, _placed(desk, session))
     if session.spec.timeslot_start is not None and status.seat is not None and status.claim is not None:
         found = promised(desk, session, status.seat, status.claim, now)
-        return _at_risk(session, msgspec.structs.replace(found, slot=_slot(desk, session)))
+        return _at_risk(session, msgspec.structs.replace(found, slot=_slot(session)))
     definition = desk.calendar.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
     return await _waiting(desk, session, definition, now, holder=session_holder(session))
 
@@ -73,7 +73,7 @@ async def preview(book: Ledger, desk: Desk, wish: Wish) -> Explanation:
     places = await seat_answers(desk, asked) if wish.count == 1 else []
     found = await _promise(desk, booking, definition)
     left_off = max(0, len(places) - MOST_PLACES)
-    slot = _slot(desk, session)
+    slot = _slot(session)
     return msgspec.structs.replace(found, slot=slot, places=tuple(places[:MOST_PLACES]), places_left_off=left_off)
 
 
@@ -165,7 +165,7 @@ def _placed(desk: Desk, session: LabletSession) -> Explanation:
         outcome="placed",
         why="",
         reason=f"it is {status.phase} on {name}{on_seat}",
-        slot=_slot(desk, session),
+        slot=_slot(session),
         seat=status.seat,
         worker=name,
         decision=status.last_decision,
@@ -181,11 +181,11 @@ def _at_risk(session: LabletSession, found: Explanation) -> Explanation:
     return msgspec.structs.replace(found, why="at_risk", reason=reason, remedy=_LOOKED_AFTER)
 
 
-def _slot(desk: Desk, session: LabletSession) -> Slot | None:
+def _slot(session: LabletSession) -> Slot | None:
     spec, claim = session.spec, session.status.claim
-    if spec.timeslot_start is not None and spec.timeslot_end is not None:
-        return Slot(start=spec.timeslot_start, end=spec.timeslot_end)
-    if claim is None:
+    if claim is not None:
+        start, end = booked_slot(session, claim)
+        return Slot(start=start, end=end) if start < end else None
+    if spec.timeslot_start is None or spec.timeslot_end is None:
         return None
-    start, end = slot_of(claim, desk.calendar.terms)
-    return Slot(start=start, end=end) if start < end else None
+    return Slot(start=spec.timeslot_start, end=spec.timeslot_end)

@@ -52,7 +52,9 @@ async def fulfil(
         revision = await book.commit(*edits, ops=_announced(desk, record, held))
         return at_revision(session, revision)
 
-    async with desk.turn([(await book.need(ref)).resource]):
+    await desk.calendar.ready()
+    # One of hundreds is long to read, and a turn only spares conflicts: what the calendar knows will do.
+    async with desk.turn([desk.calendar.get(ref) or (await book.need(ref)).resource]):
         return await persistently(attempt, unless=lambda _: False, pause=desk.breathe)
 
 

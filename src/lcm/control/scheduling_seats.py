@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.control.bookings import request_of
 from lcm.control.calendar import PoolRef
-from lcm.control.desk import Desk
+from lcm.control.desk import Desk, kinds
 from lcm.control.guards import is_guard
 from lcm.control.ledger import Edit, Ledger, missing, persistently
 from lcm.control.plane import Ref, ref_of
@@ -21,6 +22,7 @@ from lcm.control.records import Record
 from lcm.control.scheduling_ground import NO_SIZE, read_ground
 from lcm.control.stepping import stepped
 from lcm.model.capacity import Claim
+from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, Fault, Forbidden, Invalid, NoRoom, TooLarge
 from lcm.model.machine import POOL_CONTROLLER
 from lcm.model.placing import SeatChange
@@ -31,6 +33,7 @@ from lcm.placement.limits import OPENING, Rules
 from lcm.placement.request import Held
 from lcm.placement.reseat import MOST_AT_ONCE
 from lcm.placement.roster import Row, reservation_holder, session_holder
+from lcm.placement.rules import REMEDIES as FILTERS
 from lcm.placement.seating import REMEDIES, seat_for, why_not
 from lcm.placement.seats import Seats
 
@@ -114,6 +117,7 @@ async def _reseat(book: Ledger, desk: Desk, pool: PoolRef, changes: Sequence[Sea
     moves = [one for one in moves if one.before != one.after]
     row, seats = seats_in(desk, ground.row)
     rules = for_promised(await desk.rules(row, now - LENIENCE))
+    _refuse_unsuited(desk, row, moves)
     _try(row, seats, moves, rules)
     if moves:
         edits = _edits(moves, pool.name, book, now)
@@ -149,6 +153,22 @@ def _claim(booking: LabletSession | Reservation, change: SeatChange) -> tuple[Cl
     own = [one for one in booking.status.held if live and one.number == change.number and one.session is None]
     holder = reservation_holder(booking, change.number or 0)
     return (own[0].claim, own[0].seat, holder) if own else (None, None, holder)
+
+
+def _refuse_unsuited(desk: Desk, row: Row, moves: Sequence[Move]) -> None:
+    """Raise NoRoom if a claim would come onto a seat whose worker is of another kind than it asks for."""
+    alike = kinds(row)
+    assert alike is not None, "its seats are known"
+    for move in moves:
+        booking = move.record.resource
+        definition = desk.calendar.get(Ref(LabletDefinition, booking.spec.definition, booking.metadata.namespace))
+        if definition is None:
+            continue
+        asked = request_of(booking, definition, move.held.claim, desk.calendar.terms)
+        away = alike.unsuited(asked, [move.after])
+        if move.after in away:
+            why, reason = away[move.after]
+            raise NoRoom(f"pool {row.name}: seat {move.after}: {reason}; {FILTERS[why]}", why=why)
 
 
 def _try(row: Row, seats: Seats, moves: Sequence[Move], rules: Rules) -> None:

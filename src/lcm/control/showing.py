@@ -23,7 +23,7 @@ from lcm.model.session import LabletSession, holds
 from lcm.model.worker import LabWorker
 from lcm.placement.request import Held
 from lcm.placement.roster import session_holder
-from lcm.placement.terms import slot_of
+from lcm.placement.terms import booked_slot, slot_of
 
 LONGEST_SPAN: Final = timedelta(days=62)
 
@@ -97,9 +97,7 @@ def _order(held: Held) -> tuple[datetime, datetime, str]:
 
 def _booked(known: Calendar, held: Held, caller: Caller) -> Booked:
     claim, booking = held.claim, _booking(known, held.holder)
-    start, end = slot_of(claim, known.terms)
-    if isinstance(booking, LabletSession) and booking.spec.timeslot_start and booking.spec.timeslot_end:
-        start, end = booking.spec.timeslot_start, booking.spec.timeslot_end
+    start, end = booked_slot(booking, claim) if booking else slot_of(claim, known.terms)
     if booking is None or not sees(caller, booking):
         return Booked(start=claim.start, end=claim.end, slot=Slot(start=start, end=end))
     return Booked(

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.capacity import Amount, Claim
+from lcm.model.capacity import DIMENSIONS, Amount, Claim
 from lcm.placement.hours import closed_at
 from lcm.placement.lanes import micros
 from lcm.placement.limits import OPENING, Rules, no_more
@@ -131,7 +131,7 @@ class Search:
     def _most(self, sort: _Sort) -> int:
         """Say how many of a sort an empty seat takes, at the most."""
         need, room = sort.claim.need, self._seats.capacity
-        each = [getattr(room, name) // getattr(need, name) for name in need.__struct_fields__ if getattr(need, name)]
+        each: list[int] = [getattr(room, name) // getattr(need, name) for name in DIMENSIONS if getattr(need, name)]
         return max(1, min([sort.count, *each]))
 
     def _within_hours(self, sort: _Sort, start: int, way: int, work: Work) -> int:

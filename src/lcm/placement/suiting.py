@@ -4,13 +4,15 @@ A worker may be of another kind than its pool's template: it was adopted, or mad
 a session is put on it, it is asked itself; so bookings and their explanations ask here.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lcm.model.worker import LabWorker
 from lcm.placement.limits import Rules
 from lcm.placement.request import Place, Request
 from lcm.placement.roster import Row, coming_place
-from lcm.placement.rules import kind_of, static_rejection
+from lcm.placement.rules import static_rejection
 from lcm.placement.seating import candidates
 from lcm.placement.seats import Seats
 
@@ -43,12 +45,19 @@ class Kinds:
 
 def kinds_of(row: Row, template: Place) -> Kinds:
     """Sort a pool's seats by what their workers are; a worker that leaves says nothing of who comes after it."""
-    found: dict[object, tuple[Place, list[int]]] = {}
+    alike: dict[object, list[int]] = defaultdict(list)
     for number, worker in row.workers.items():
-        place = coming_place(worker)
-        if place is not None:
-            found.setdefault(kind_of(place), (place, []))[1].append(number)
-    return Kinds(template, list(found.values()))
+        alike[_seen_of(worker)].append(number)
+    found = ((coming_place(row.workers[numbers[0]]), numbers) for numbers in alike.values())
+    return Kinds(template, [(place, numbers) for place, numbers in found if place is not None])
+
+
+def _seen_of(worker: LabWorker) -> object:
+    """Give what a worker's place is made of: a pool has many workers and few kinds of them."""
+    spec, status, cml = worker.spec, worker.status, worker.spec.cml
+    going = worker.metadata.deletion_timestamp is not None
+    told = status.phase, status.failure, status.cml.licensed, status.cml.version
+    return spec.aws.region, spec.lab_track, spec.lab_types, cml.license_flavour, cml.license_token, going, told
 
 
 def suited(kinds: Kinds, request: Request, seats: Seats, rules: Rules) -> Rules | Turned:

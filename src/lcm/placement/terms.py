@@ -14,6 +14,7 @@ from lcm.model.capacity import Amount, Claim
 from lcm.model.definition import LabletDefinition, amount
 from lcm.model.pool import LabWorkerPool
 from lcm.model.quantity import parse_limits
+from lcm.model.reservation import Reservation, ReservationSpec
 from lcm.model.session import CLEAN_UP, LabletSession
 from lcm.model.settings import SchedulerSettings, SystemSettings
 from lcm.placement.request import Request
@@ -82,6 +83,16 @@ def asap_claim(session: LabletSession, at: datetime, need: Amount, terms: Terms)
 def slot_of(claim: Claim, terms: Terms) -> tuple[datetime, datetime]:
     """Give the slot that a claim is for."""
     return claim.start + terms.instantiation, claim.end - CLEAN_UP
+
+
+def booked_slot(booking: LabletSession | Reservation, claim: Claim) -> tuple[datetime, datetime]:
+    """Give the slot that a booking's claim is for, whatever the settings were when it was booked."""
+    spec, end = booking.spec, claim.end - CLEAN_UP
+    if isinstance(spec, ReservationSpec):
+        return end - (spec.timeslot_end - spec.timeslot_start), end
+    if spec.timeslot_start is not None:
+        return spec.timeslot_start, end
+    return end - timedelta(minutes=spec.duration_minutes or 0), end
 
 
 def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amount | None:

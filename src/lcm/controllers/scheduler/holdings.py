@@ -36,6 +36,10 @@ class Holdings:
         """Give what is held on a spot."""
         return self._at.get(spot, _NONE)
 
+    def spots(self) -> Collection[Spot]:
+        """Give the spots on which anything is held."""
+        return self._at.keys()
+
     def seats(self, pool: PoolRef) -> Collection[int]:
         """Give the numbers of a pool's seats on which anything is held."""
         return self._seats.get(pool, ())

@@ -14,22 +14,25 @@ from lcm.placement.terms import Terms, boot_lead, usual_boot
 
 _BEYOND: Final = "its seat is beyond the pool's size"
 _ENDING: Final = "its pool is being deleted"
+_AS_IS: Final = "its pool opens no seats"
 
 
 def places_of(row: Row, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:
     """Give the place that each seat of a pool is now, by its number; a seat that gets no worker is none.
 
-    One that is claimed gets its worker even beyond the pool's size or while the pool is deleted, and takes no others.
+    One that is claimed gets its worker even where none else would, and takes no others then: every pool launches for
+    what it promised.
     """
     room, boot, most = template_room(row), boot_of(row, terms), row.pool.spec.max_workers
     ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
+    idle = ending or ("" if row.pool.spec.policy in OPENING else _AS_IS)
     for number in sorted({*range(1, most + 1), *row.workers, *claimed}):
         worker = row.workers.get(number)
         if worker is not None and usable_from(worker, now, boot.usual) is not None:
             place = _promising(worker_place(worker, now, boot=boot.usual, room=room), worker)
             yield number, place if number <= most else replace(place, closed=_BEYOND)
-        elif row.pool.spec.policy in OPENING and room is not None:
-            closed = ending if number <= most else _BEYOND
+        elif room is not None:
+            closed = idle if number <= most else _BEYOND
             if not closed or number in claimed:
                 yield number, seat_place(row, number, room, now + boot.lead, closed=closed)
 

@@ -19,7 +19,7 @@ from lcm.controllers.scheduler.hands import Hands, each, stays
 from lcm.controllers.scheduler.line_up import at_risk
 from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
 from lcm.controllers.scheduler.risk import ALERT, NO_WORKER, Risk, complaint, flagged
-from lcm.controllers.scheduler.seeking import Seeking, latest_start, look
+from lcm.controllers.scheduler.seeking import Seeking, ends, latest_start, look
 from lcm.controllers.scheduler.view import View
 from lcm.controllers.scheduler.waiting import told, untold, with_waiting
 from lcm.model.clock import Clock, Stopwatch
@@ -73,25 +73,26 @@ class Placing:
         """Place whoever waits whenever something changes, and at least once in an interval, until cancelled."""
         while True:
             self._news.clear()
-            began = self._stopwatch.seconds()
             try:
-                await self._look(view)
+                thought = await self._look(view)
             except (Later, Stuck) as error:
                 _log.warning("cannot place sessions", error=str(error))
                 await asyncio.sleep((error.after if isinstance(error, Later) else self._resync()).total_seconds())
                 continue
             assert self._due is not None, "each look says when the next is due"
-            # Where planning takes long, changes come together before it is done again, and others get their turn.
-            await asyncio.sleep(min(self._stopwatch.seconds() - began, _LONGEST_REST))
+            # Where planning takes long, changes come together before it is done again, and others get their turn. They
+            # had theirs while the plan was carried out: who came meanwhile is not to wait for as long once more.
+            await asyncio.sleep(min(thought, _LONGEST_REST))
             left = max(self._due - self._clock.now(), timedelta(0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(left.total_seconds()):
                     await self._news.wait()
 
-    async def _look(self, view: View) -> None:
-        now = self._clock.now()
+    async def _look(self, view: View) -> float:
+        """Plan and carry the plan out; tell how many seconds planning took."""
+        began, now = self._stopwatch.seconds(), self._clock.now()
         if not view.refresh(now) and self._due is not None and now < self._due:
-            return
+            return self._stopwatch.seconds() - began
         self._due = now + self._resync()
         self.passes += 1
         seeking = look(view, self._definition, now)
@@ -101,9 +102,11 @@ class Placing:
         outcomes: Sequence[Outcome] = [
             one for namespace, several in found for one in plan(view.fleet(namespace), several, rules)
         ]
+        thought = self._stopwatch.seconds() - began
         outcomes = await self._hands.carry_out(view, outcomes, now, self._resync())
         await self._tell(view, outcomes, seeking.unclear, now)
         await self._warn(view, outcomes, seeking, now)
+        return thought
 
     async def _tell(
         self, view: View, outcomes: Sequence[Outcome], unclear: Sequence[LabletSession], now: datetime
@@ -143,8 +146,8 @@ class Placing:
         await each(wrong, lambda one: self._flag(one.session, risks[one.holder], now))
         # Who is to go elsewhere is safe when it is there, as the next look tells.
         known = risks.keys() - {one.seeker.holder for one in helped if stays(one)}
-        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known and not _missed(one, now)]
-        live = [one for one in over if one.status.phase not in SESSION.final]
+        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known]
+        live = [one for one in over if one.status.phase not in SESSION.final and not ends(one, now)]
         await each(live, lambda one: self._flag(one, None, now))
         await self._settle([one for one in over if one.status.phase in SESSION.final])
 

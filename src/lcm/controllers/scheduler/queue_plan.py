@@ -101,7 +101,10 @@ def plan(fleet: Fleet, seekers: Sequence[Seeker], rules: Rules) -> Sequence[Outc
         fleet.release(place_id, held.holder)
     planning = _Planning(fleet, rules)
     try:
-        return _numbered([planning.decide(one) for one in sorted(seekers, key=lambda one: one.order)])
+        ordered = sorted(seekers, key=lambda one: one.order)
+        # Nobody is promised away from where it can stay.
+        stay = {one.holder: found for one in ordered if (found := planning.stay(one))}
+        return _numbered([stay.get(one.holder) or planning.decide(one) for one in ordered])
     finally:
         planning.take_back()
         for place_id, held in lifted:
@@ -131,26 +134,34 @@ class _Planning:
         self._searches: dict[object, _Search] = {}
         self._held: list[tuple[str, str]] = []
 
+    def stay(self, seeker: Seeker) -> Outcome | None:
+        """Leave a promise where it is, if that keeps it."""
+        if is_asap(seeker.session):
+            return None
+        own = self._search(seeker).at(seeker.kept, promised=True)
+        stays = own is not None and own[0] <= seeker.request.claim.start
+        return self._hold(_own(seeker, own[1].place)) if own and stays else None
+
     def decide(self, seeker: Seeker) -> Outcome:
         began = self._rules.stopwatch.seconds()
-        outcome = self._decide(seeker)
-        if outcome.place is not None and outcome.claim.start < outcome.claim.end:
-            self._fleet.hold(outcome.place.id, Held(seeker.holder, _likely(outcome)))
-            self._held.append((outcome.place.id, seeker.holder))
+        outcome = self._hold(self._decide(seeker))
         latency = (self._rules.stopwatch.seconds() - began) * 1000
         decision = msgspec.structs.replace(outcome.decision, latency_ms=round(latency, 3))
         return replace(outcome, decision=decision)
+
+    def _hold(self, outcome: Outcome) -> Outcome:
+        holder = outcome.seeker.holder
+        if outcome.place is not None and outcome.claim.start < outcome.claim.end:
+            self._fleet.hold(outcome.place.id, Held(holder, _likely(outcome)))
+            self._held.append((outcome.place.id, holder))
+        return outcome
 
     def take_back(self) -> None:
         for place_id, holder in self._held:
             self._fleet.release(place_id, holder)
 
     def _decide(self, seeker: Seeker) -> Outcome:
-        request = seeker.request
-        shape = _shape(request)
-        if shape not in self._searches:
-            self._searches[shape] = _Search(self._fleet, self._lines, request)
-        search = self._searches[shape]
+        request, search = seeker.request, self._search(seeker)
         own = search.at(seeker.kept, promised=not is_asap(seeker.session))
         if own is not None and own[0] <= request.claim.start and not (own[1].place.seat and is_asap(seeker.session)):
             return _own(seeker, own[1].place)
@@ -161,6 +172,12 @@ class _Planning:
         if own is not None and (best is None or own[0] <= best[0] + MINUTE):
             best = own
         return _later(seeker, search, best)
+
+    def _search(self, seeker: Seeker) -> "_Search":
+        shape = _shape(seeker.request)
+        if shape not in self._searches:
+            self._searches[shape] = _Search(self._fleet, self._lines, seeker.request)
+        return self._searches[shape]
 
 
 class _Search:

@@ -56,8 +56,6 @@ def _endangered(view: View, now: datetime) -> Iterator[tuple[LabletSession, Risk
         place, claim = view.place_of(session), session.status.claim
         if claim is None or ends(session, now) or (claim.start > near and (place is None or place.seat)):
             continue
-        if place is None and view.fills_in_time(session, now):
-            continue
         risk = risk_of(session, _facts(view, session, place, now))
         if risk is not None:
             yield session, risk

@@ -25,7 +25,7 @@ from lcm.model.worker import LabWorker
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place
 from lcm.placement.roster import Row, row_of, worker_place
-from lcm.placement.terms import Terms, boot_lead
+from lcm.placement.terms import Terms
 
 _RETIME: Final = timedelta(seconds=1)
 
@@ -92,12 +92,6 @@ class View:
         seat = session.status.seat
         found = self._place_at.get((_pool_of(session, seat), seat.number)) if seat else None
         return found[0][found[1]] if found else None
-
-    def fills_in_time(self, session: LabletSession, now: datetime) -> bool:
-        """Tell whether a session's seat can still get its worker in time: every pool launches for what it promised."""
-        seat, claim, terms = session.status.seat, session.status.claim, self.terms()
-        pool = self._cache.get(_pool_of(session, seat)) if seat else None
-        return bool(pool and claim and now + boot_lead(pool, terms) <= claim.start + terms.buffer)
 
     def claim_of(self, holder: str) -> Claim | None:
         """Give the claim of a session by its name as a holder, as it is kept for it."""
