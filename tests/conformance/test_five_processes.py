@@ -99,9 +99,10 @@ def _document(said: dict[str, Any]) -> dict[str, Any]:
 
 async def _reaches(client: httpx.AsyncClient, phase: str) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE
+    session: dict[str, Any] = {}
     while time.monotonic() < deadline:
-        session: dict[str, Any] = (await client.get("/api/lablet-sessions/one")).json()
+        session = (await client.get("/api/lablet-sessions/one")).json()
         if session["status"]["phase"] == phase:
             return session
         await asyncio.sleep(0.3)
-    raise AssertionError(session["status"])
+    raise AssertionError(session)

@@ -26,7 +26,7 @@ def test_a_newcomer_books_a_lab_uses_it_and_leaves_nothing(tmp_path: Path) -> No
         _said(tmp_path, "apply", "-f", EXAMPLES)
         where = _booked(tmp_path)
         assert _console(*where).endswith(b"R1>")
-        assert _labs(tmp_path) == 1
+        _until(lambda: _labs(tmp_path), lambda count: count == 1)
         _is_extended(tmp_path, api)
         assert "cpu" in _said(tmp_path, "observe", "session", "mine").lower()
         assert _status(api)["observation_count"] == 1
@@ -88,11 +88,12 @@ def _is_extended(home: Path, api: httpx.Client) -> None:
 
 def _is_collected(home: Path) -> None:
     """Download what was collected: the lab as it was, with its configurations."""
-    _said(home, "artifacts", "mine", "--download", home / "collected")
-    collected, published = (parse(file.read_bytes()) for file in (home / "collected" / "lab.yaml", LAB))
+    file = home / "collected.yaml"
+    _said(home, "artifacts", "mine", "--download", file)
+    collected, published = (parse(one.read_bytes()) for one in (file, LAB))
     assert collected.node_count == published.node_count
     assert set(collected.port_template) == set(published.port_template)
-    assert b"hostname R1" in (home / "collected" / "lab.yaml").read_bytes()
+    assert b"hostname R1" in file.read_bytes()
 
 
 def _labs(home: Path) -> int:

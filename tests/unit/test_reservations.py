@@ -244,6 +244,22 @@ async def test_a_takeover_is_known_to_whoever_is_about_to_promise() -> None:
 
 
 @from_monday
+async def test_a_takeover_leaves_the_other_claims_as_they_are_held() -> None:
+    async with Office().open(max_workers=1) as office:
+        desk = office.cores[0].desk
+        assert desk is not None
+        calendar, pool = desk.calendar, Ref(LabWorkerPool, "ccna")
+        await office.otto.create(reserved(3))
+        await asyncio.sleep(1)
+        before = {held.holder: held for _, held in calendar.claims(pool)}
+        made = await office.by(SCHEDULER).fulfil(CLASS, 2)
+        await calendar.until(made.metadata.resource_version)
+        after = {held.holder: held for _, held in calendar.claims(pool)}
+        assert after.keys() == {"default/class#1", "default/class-2", "default/class#3"}
+        assert all(after[name] is before[name] for name in ("default/class#1", "default/class#3")), "not held anew"
+
+
+@from_monday
 async def test_asked_again_the_same_session_is_given() -> None:
     async with Office().open(max_workers=1) as office:
         await office.otto.create(reserved())

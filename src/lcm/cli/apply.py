@@ -26,7 +26,9 @@ def apply(
     recursive: Recursive = False,
     as_definition: Annotated[
         str,
-        typer.Option("--as-definition", metavar="NAME[:VERSION]", help="Make a definition of a lab file; else 1.0.0."),
+        typer.Option(
+            "--as-definition", metavar="NAME[:VERSION]", help="Make a definition of a lab file; else version 1.0.0."
+        ),
     ] = "",
     track: Annotated[
         str, typer.Option("--track", metavar="TRACK", help="With --as-definition: whose workers it runs on.")
