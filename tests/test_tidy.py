@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from lcm.placement.rules import OPEN, STATIC
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src" / "lcm").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -45,6 +47,10 @@ VENDORS = {
 }
 """Each vendor's library stays behind the files named for it."""
 
+FILTERS = "placement/rules.py"
+ASKERS = {"placement/ask.py", "placement/shelf.py", "placement/suiting.py", "control/scheduling.py"}
+"""Who turns sessions away: for an explanation, a plan, a promise, and a commit."""
+
 VAGUE = re.compile(r"(Service|Manager|Helper|Util|Utils|Base|Impl)$|^(Base|Abstract)")
 
 
@@ -78,6 +84,29 @@ def offenders(paths: list[Path], bad: Callable[[Path], object]) -> list[str]:
 
 def test_no_file_is_long() -> None:
     assert not offenders(SOURCES, lambda path: len(path.read_text().splitlines()) > LONGEST_FILE)
+
+
+def filters(path: Path) -> list[str]:
+    """Find what looks like a filter of placement: what says of a place and a request why not, or stands for its name."""
+    found = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "str | None":
+            kinds = [ast.unparse(one.annotation) for one in node.args.args if one.annotation]
+            found += [node.name] if kinds == ["Place", "Request"] else []
+        elif isinstance(node, ast.Dict):
+            called = [key for key, value in zip(node.keys, node.values, strict=True) if isinstance(value, ast.Lambda)]
+            found += [key.value for key in called if isinstance(key, ast.Constant) and key.value in {*STATIC, *OPEN}]
+    return found
+
+
+def test_lesson_36_no_file_is_long_and_every_filter_exists_once() -> None:
+    test_no_file_is_long()
+    written = {name(path): found for path in SOURCES if (found := filters(path))}
+    assert written == {FILTERS: [rejects.__name__ for rejects in {**STATIC, **OPEN}.values()]}
+    users = {name(path) for path in SOURCES if "static_rejection(" in path.read_text()} - {FILTERS}
+    assert users >= ASKERS
+    tables = re.compile(r"placement\.rules import .*\b(STATIC|OPEN)\b|rules\.(STATIC|OPEN)\b")
+    assert not offenders(SOURCES, lambda path: tables.search(path.read_text()))
 
 
 def test_every_file_says_what_it_is() -> None:
