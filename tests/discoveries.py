@@ -10,8 +10,8 @@ from typing import Any
 from backstage import ROOT, Stage, service
 from clouds import HERE, THERE
 from lcm.config import Settings, effective
-from lcm.control.plane import Plane, WorkerRef
 from lcm.control.cache import Cache
+from lcm.control.plane import Plane, WorkerRef
 from lcm.controllers.discover import Discovery
 from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.pool import WorkerTemplate

@@ -10,9 +10,9 @@ from backstage import service
 from clouds import HERE
 from estates import Estate, beside
 from lcm.config import Settings
+from lcm.control.cache import Cache
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref
-from lcm.control.cache import Cache
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Runtime
 from lcm.controllers.together import together

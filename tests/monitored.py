@@ -13,10 +13,10 @@ import given
 from backstage import service
 from clouds import HERE
 from lcm.config import Settings, effective
+from lcm.control.cache import Cache
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref
 from lcm.control.records import creation
-from lcm.control.cache import Cache
 from lcm.controllers.together import together
 from lcm.controllers.worker.facts import ec2_facts
 from lcm.controllers.worker.monitor import Monitor

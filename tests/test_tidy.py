@@ -87,7 +87,7 @@ def test_no_file_is_long() -> None:
 
 
 def filters(path: Path) -> list[str]:
-    """Find what looks like a filter of placement: what says of a place and a request why not, or stands for its name."""
+    """Find what looks like a filter: what says of a place and a request why not, or stands for the name of one."""
     found = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "str | None":

@@ -18,11 +18,11 @@ from bench.workers_load import FastClock, allow_sockets, priced, run_fast
 from clouds import HERE
 from lcm import log
 from lcm.config import Settings
+from lcm.control.cache import Cache
 from lcm.control.history import Hour
 from lcm.control.local import ControlPlane
 from lcm.control.plane import Plane, Ref, Sample
 from lcm.control.records import creation, history_prefix, written
-from lcm.control.cache import Cache
 from lcm.controllers.together import ended
 from lcm.controllers.worker.facts import ec2_facts
 from lcm.controllers.worker.monitor import Monitor

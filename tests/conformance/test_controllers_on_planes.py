@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from lcm.control.plane import Plane, Ref
 from lcm.control.cache import Cache
+from lcm.control.plane import Plane, Ref
 from lcm.controllers.election import Election
 from lcm.controllers.together import ended
 from lcm.model.errors import Deposed

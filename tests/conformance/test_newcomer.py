@@ -1,4 +1,4 @@
-"""A newcomer's first quarter of an hour, at speed: from `lcm up` to a lab that was there, was used, and left nothing."""
+"""A newcomer's first quarter of an hour, at speed: from `lcm up` to a lab that was used and has left nothing."""
 
 import re
 import socket

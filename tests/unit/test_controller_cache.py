@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
-from lcm.control.plane import PAGE, Ref, Seen
 from lcm.control.cache import Cache
+from lcm.control.plane import PAGE, Ref, Seen
 from lcm.model.errors import Forbidden, Stuck, Throttled, Unreachable
 from lcm.model.identity import Caller, Role
 from lcm.model.pool import LabWorkerPool, WorkerTemplate

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
-from lcm.control.plane import Ref
 from lcm.control.cache import Cache
+from lcm.control.plane import Ref
 from lcm.controllers.runtime import DONE, Again, Runtime, after, at
 from lcm.controllers.together import ended, together
 from lcm.model.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable

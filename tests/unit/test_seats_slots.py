@@ -11,9 +11,9 @@ from lcm.model.capacity import Amount, Claim
 from lcm.model.pool import AllowedHours, Budget
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Promised, promise, promise_all
-from lcm.placement.search import Search, Work
+from lcm.placement.search import Search, Work, shifted
 from lcm.placement.seats import Seats
-from lcm.placement.slots import nearest, seats_for_all, shifted
+from lcm.placement.slots import nearest, seats_for_all
 from properties import for_all
 from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, at, claim, filled, plainly_running, seats
 

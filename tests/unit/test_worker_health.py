@@ -7,8 +7,8 @@ from datetime import timedelta
 from clouds import HERE
 from estates import story
 from fleets import W1, Fleet
-from lcm.control.plane import Pause, Ref, Resume
 from lcm.control.cache import Cache
+from lcm.control.plane import Pause, Ref, Resume
 from lcm.controllers.worker.ailments import STRANDED, UNHEALTHY, UNREACHABLE
 from lcm.controllers.worker.complaints import FAILED
 from lcm.controllers.worker.occupants import Occupants

@@ -202,12 +202,12 @@ class Search:
         cost = len(self._claims) * (len(self._numbers) * 2 * _LOOK + _LIMITS)
         if not work.bears(cost):
             return self._sorts[0]
-        moved = [_shifted(claim, by) for claim in self._claims]
+        moved = [shifted(claim, by) for claim in self._claims]
         place = self._together(self._seats, moved, self._rules)
         return None if place is None else next(one for one in self._sorts if _like(one.claim, self._claims[place]))
 
     def _enough(self, sort: _Sort, by: timedelta, work: Work) -> bool:
-        claim = _shifted(sort.claim, by)
+        claim = shifted(sort.claim, by)
         span, room = span_of(claim), 0
         for number in self._taking(claim, span, work):
             room += self._how_many(number, span, claim.need, sort.count, work) * self._alike.get(number, 1)
@@ -269,5 +269,6 @@ def _like(one: Claim, other: Claim) -> bool:
     return (one.start, one.end, one.need) == (other.start, other.end, other.need)
 
 
-def _shifted(claim: Claim, by: timedelta) -> Claim:
+def shifted(claim: Claim, by: timedelta) -> Claim:
+    """Give a claim at another time."""
     return msgspec.structs.replace(claim, start=claim.start + by, end=claim.end + by)

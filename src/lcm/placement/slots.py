@@ -5,8 +5,6 @@ from datetime import timedelta
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from lcm.model.capacity import Claim
 from lcm.placement.limits import Rules
 from lcm.placement.request import Held
@@ -48,11 +46,6 @@ def nearest(
 def _all_seated(seats: Seats, claims: Sequence[Claim], rules: Rules) -> int | None:
     found = seats_for_all(seats, claims, rules)
     return found if isinstance(found, int) else None
-
-
-def shifted(claim: Claim, by: timedelta) -> Claim:
-    """Give a claim at another time."""
-    return msgspec.structs.replace(claim, start=claim.start + by, end=claim.end + by)
 
 
 def seats_for_all(seats: Seats, claims: Sequence[Claim], rules: Rules) -> tuple[int, ...] | int:
