@@ -7,7 +7,6 @@ Made once a process by `local`; `desk`, `scheduling`, `preview` and `idleness` a
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -269,8 +268,7 @@ class Calendar:
             self._workers[worker.metadata.uid] = worker
             return
         for uid in [uid for uid, one in self._workers.items() if ref_of(one) == ref]:
-            with suppress(KeyError):
-                del self._workers[uid]
+            del self._workers[uid]
 
 
 def _placed(ref: Ref[Any], resource: Resource | None) -> _Placed:

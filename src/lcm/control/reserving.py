@@ -54,7 +54,8 @@ async def fulfil(
 
     await desk.calendar.ready()
     # One of hundreds is long to read, and a turn only spares conflicts: what the calendar knows will do.
-    async with desk.turn([desk.calendar.get(ref) or (await book.need(ref)).resource]):
+    known = desk.calendar.get(ref)
+    async with desk.turn([known if known is not None else (await book.need(ref)).resource]):
         return await persistently(attempt, unless=lambda _: False, pause=desk.breathe)
 
 
