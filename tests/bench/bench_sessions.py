@@ -27,7 +27,7 @@ KEY = "the-key-of-the-sessions-bench"
 WORKERS, CONCURRENT, MEASURED = 8, 105, 60
 """Of those that run, a few are always ending while their successors start: a hundred are left."""
 EVERY_SECONDS = 0.3
-SPEED = 30
+SPEED = 15
 POLL_SECONDS = 0.2
 """How often a lab that boots is looked at, at this speed; in real time it is a second."""
 PATIENCE_SECONDS = 240
@@ -140,12 +140,10 @@ def took(posted: float, ran: float, calls: Sequence[Call]) -> Took:
     """Take the time of one session apart."""
     started = next(one.ended for one in calls if one.verb == "start")
     looks = [one for one in calls if one.verb in {"converged", "elements"} and one.ended <= ran]
-    converged = [one for one in looks if one.verb == "converged"]
-    late = (
-        max(0.0, converged[-1].began - max(one.ended for one in looks[:-1]) - POLL_SECONDS) if len(looks) > 1 else 0.0
-    )
-    boot = converged[-1].began - started - late
-    outside = [one for one in calls if one.ended <= started or one.began >= converged[-1].began]
+    last = next(one for one in reversed(looks) if one.verb == "converged")
+    before = max((one.ended for one in looks if one.ended <= last.began), default=started)
+    boot = last.began - started - max(0.0, last.began - before - POLL_SECONDS)
+    outside = [one for one in calls if one.ended <= started or last.began <= one.began]
     asked = sum(one.ended - one.began for one in outside if one.ended <= ran)
     return Took(ran - posted - asked - boot, asked, boot)
 

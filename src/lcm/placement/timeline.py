@@ -60,6 +60,8 @@ class Timeline:
         place = bisect_right(moments, start) - 1
         if room & GUARD != GUARD:
             return place
+        if start >= end:
+            return None
         for level in self.levels[place : bisect_left(moments, end)]:
             if (room - level) & GUARD != GUARD:
                 return place

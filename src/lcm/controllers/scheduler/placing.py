@@ -73,26 +73,25 @@ class Placing:
         """Place whoever waits whenever something changes, and at least once in an interval, until cancelled."""
         while True:
             self._news.clear()
+            began = self._stopwatch.seconds()
             try:
-                thought = await self._look(view)
+                await self._look(view)
             except (Later, Stuck) as error:
                 _log.warning("cannot place sessions", error=str(error))
                 await asyncio.sleep((error.after if isinstance(error, Later) else self._resync()).total_seconds())
                 continue
             assert self._due is not None, "each look says when the next is due"
-            # Where planning takes long, changes come together before it is done again, and others get their turn. They
-            # had theirs while the plan was carried out: who came meanwhile is not to wait for as long once more.
-            await asyncio.sleep(min(thought, _LONGEST_REST))
+            # Where planning takes long, changes come together before it is done again, and others get their turn.
+            await asyncio.sleep(min(self._stopwatch.seconds() - began, _LONGEST_REST))
             left = max(self._due - self._clock.now(), timedelta(0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(left.total_seconds()):
                     await self._news.wait()
 
-    async def _look(self, view: View) -> float:
-        """Plan and carry the plan out; tell how many seconds planning took."""
-        began, now = self._stopwatch.seconds(), self._clock.now()
+    async def _look(self, view: View) -> None:
+        now = self._clock.now()
         if not view.refresh(now) and self._due is not None and now < self._due:
-            return self._stopwatch.seconds() - began
+            return
         self._due = now + self._resync()
         self.passes += 1
         seeking = look(view, self._definition, now)
@@ -102,11 +101,9 @@ class Placing:
         outcomes: Sequence[Outcome] = [
             one for namespace, several in found for one in plan(view.fleet(namespace), several, rules)
         ]
-        thought = self._stopwatch.seconds() - began
         outcomes = await self._hands.carry_out(view, outcomes, now, self._resync())
         await self._tell(view, outcomes, seeking.unclear, now)
         await self._warn(view, outcomes, seeking, now)
-        return thought
 
     async def _tell(
         self, view: View, outcomes: Sequence[Outcome], unclear: Sequence[LabletSession], now: datetime
