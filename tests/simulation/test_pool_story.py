@@ -9,7 +9,9 @@ import structlog
 
 from clouds import HERE
 from lcm.control.plane import Drain, Ref
+from lcm.model.errors import NoRoom
 from lcm.model.pool import PoolPhase
+from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.roster import accepting
 from lcm.sim.loop import run
@@ -59,6 +61,27 @@ def test_forty_bookings_for_nine_get_the_four_machines_they_need_once_and_in_tim
             assert len(pool.status.boot_seconds) == 4
             assert all(300 < seconds < 20 * 60 for seconds in pool.status.boot_seconds)
             assert [one.action for one in pool.status.decisions if one.action != "none"] == ["scale_up", "scale_down"]
+
+    run(life, start=EIGHT)
+
+
+def test_five_hundred_bookings_for_nine_launch_what_the_promised_ones_need_once() -> None:
+    async def life() -> None:
+        world = Pools()
+        await world.found(max_workers=5)
+        async with world.following(workers=True):
+            answers = await asyncio.gather(
+                *(world.book(f"s{number}", NINE, HOUR) for number in range(500)), return_exceptions=True
+            )
+            promised = [one for one in answers if isinstance(one, LabletSession)]
+            refused = [one for one in answers if isinstance(one, NoRoom) and one.why == "full" and one.nearest]
+            assert (len(promised), len(refused)) == (5 * 12, 440)
+            await until(world, NINE - 15 * MINUTE)
+            workers = await world.workers()
+            assert names(workers) == [f"ccna-{number}" for number in range(1, 6)]
+            assert all(map(accepting, workers))
+            await until(world, NINE + 2 * HOUR)
+            assert (launches(world), world.living()) == (5, [])
 
     run(life, start=EIGHT)
 

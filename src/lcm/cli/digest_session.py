@@ -37,6 +37,8 @@ def session_lines(session: LabletSession, now: datetime) -> Iterator[Line]:
         yield "Ends", render.relative(status.ends_at, now)
     if claim := holds(session):
         yield "Claim", f"{render.when(claim.start)} to {render.when(claim.end)}, with start-up and clean-up"
+    if status.cost_usd is not None:
+        yield "Cost", f"{status.cost_usd} USD: its share of its worker while it was there"
     yield "Definition", spec.definition
     yield "Owner", spec.owner + (f", student {spec.student_email}" if spec.student_email else "")
 

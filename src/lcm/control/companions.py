@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final, Generic
 
-from lcm.control import billing, licences, occupancy
+from lcm.control import billing, licences, occupancy, session_costs
 from lcm.control.actions import wanting
 from lcm.control.plane import R
 from lcm.model.event import Event
@@ -64,7 +64,9 @@ class Companions(Generic[R]):
 async def beside(store: Store, fleet: Fleet, before: R, after: R, now: datetime) -> Companions[R]:
     """Say what must be written with a step. NoRoom without a free seat, IllegalStep while a session is in the way."""
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
-        return Companions(after, occupancy.touched(before, after))
+        paid = await session_costs.charged(store, before, after, now)
+        assert isinstance(paid, type(after))
+        return Companions(paid, occupancy.touched(before, after))
     if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
         return Companions(after, await occupancy.taken_in(store, before, after))
     if isinstance(before, LabWorker) and isinstance(after, LabWorker) and concerns(before, after):
