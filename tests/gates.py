@@ -15,8 +15,8 @@ GATES = {
     "lcm/model/timeslots.py": 90,
     "lcm/model/topology*": 95,
     "lcm/controllers/election.py": 85,
-    "lcm/controllers/scheduler*": 85,
-    "lcm/controllers/session*": 85,
+    "lcm/controllers/scheduler/*": 85,
+    "lcm/controllers/session/*": 85,
     "lcm/api/stream*": 80,
 }
 

@@ -183,7 +183,7 @@ class Market:
             (self.book, 34),
             (self.want_now, 16),
             (self.extend, 12),
-            (self.cancel, 20),
+            (self.cancel, 36),
             (self.move, 5),
             (self.reserve, 2),
             (self.come_in_a_group, 4),
@@ -196,14 +196,14 @@ class Market:
 
     async def book(self) -> None:
         """Book a slot in the next days, on the quarter of an hour."""
-        start = _quarter(self.clock.now()) + self.chance.randrange(3, 200) * QUARTER
+        start = _quarter(self.clock.now()) + self.chance.randrange(3, 120) * QUARTER
         end = start + self.chance.choice((2, 4, 8, 12)) * QUARTER
         await self._make(LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end), "booked")
 
     async def reserve(self) -> None:
         """Book for a group, all or none."""
         self.numbers += 1
-        start = _quarter(self.clock.now()) + self.chance.randrange(3, 200) * QUARTER
+        start = _quarter(self.clock.now()) + self.chance.randrange(3, 120) * QUARTER
         wanted = ReservationSpec(
             definition=self._lab(),
             timeslot_start=start,
@@ -319,7 +319,7 @@ class Market:
         return self.chance.choice(list(self.live)) if self.live else None
 
     def _lab(self) -> str:
-        return self.chance.choices(list(LABS), (5, 3, 1, 1))[0]
+        return self.chance.choices(list(LABS), (2, 3, 4, 2))[0]
 
     @property
     def _workers(self) -> Sequence[tuple[str, Seat | None]]:

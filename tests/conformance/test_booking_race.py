@@ -31,8 +31,8 @@ from servers import EtcdServer
 
 KEY = "a-key-that-nobody-guesses"
 SCHEDULERS = 10
-BOOKINGS = 80 * TIMES
-NOW = 40
+BOOKINGS = 50 * TIMES
+NOW = 24
 PATIENCE = 120.0
 
 

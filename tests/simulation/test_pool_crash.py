@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
+from chaos import TIMES
 from lcm.config import Settings
 from lcm.control.plane import Drain, Ref
 from lcm.controllers.pool.view import SEAT_LABEL
@@ -114,7 +115,7 @@ def test_a_controller_that_dies_anywhere_leaves_one_worker_a_seat(path: Path, te
     assert awaits >= 20
 
 
-@EVERY_PATH
+@pytest.mark.parametrize("path", PATHS if TIMES > 1 else PATHS[:1], ids=str)
 def test_a_controller_that_sleeps_anywhere_makes_nothing_when_it_wakes_up(
     path: Path, tell: Callable[[str], None]
 ) -> None:
