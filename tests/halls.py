@@ -46,7 +46,7 @@ class Hall:
 
     def __post_init__(self) -> None:
         numbers = count(1)
-        ids = lambda: f"uid-{next(numbers)}"  # noqa: E731
+        ids = lambda: f"uid-{next(numbers)}"  # noqa: E731 - as short as what it stands for
         for _ in range(self.planes):
             terms = Terms()
             self.cores.append(ControlPlane(self.store, clock=self.clock, ids=ids, terms=terms, fleet=self.fleet))

@@ -47,13 +47,13 @@ def test_hours_follow_the_wall_clock_over_daylight_saving_changes(day: datetime)
 
 def test_the_boot_must_lie_within_the_hours_as_well() -> None:
     rules = Rules(datetime(2026, 1, 1, tzinfo=UTC), hours=DAY)
-    eight = slot(datetime(2026, 6, 1), 8, 2)  # noqa: DTZ001
+    eight = slot(datetime(2026, 6, 1), 8, 2)  # noqa: DTZ001 - `slot` adds the zone
     assert reason(seats(), eight, rules) == "hours"
     assert reason(seats(standing=1), eight, rules) == ""
 
 
 def test_a_boot_that_is_over_is_not_held_against_the_hours() -> None:
-    eight = slot(datetime(2026, 6, 1), 8, 2)  # noqa: DTZ001
+    eight = slot(datetime(2026, 6, 1), 8, 2)  # noqa: DTZ001 - `slot` adds the zone
     assert reason(seats(), eight, Rules(eight.start, hours=DAY, usable={1: eight.start})) == ""
 
 
