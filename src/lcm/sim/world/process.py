@@ -1,0 +1,100 @@
+"""One `lcm serve` in the simulation: an API and every controller on one store, which can die, sleep and be cut off."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from lcm.config import Settings
+from lcm.control.housekeeping import Housekeeping
+from lcm.control.local import ControlPlane, LocalPlane
+from lcm.controllers.current import terms_of
+from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.scheduler.controller import SchedulerController
+from lcm.controllers.session.controller import LabletController
+from lcm.controllers.together import together
+from lcm.controllers.worker.controller import WorkerController
+from lcm.model.errors import Unreachable
+from lcm.model.identity import Caller, Role
+from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.sim.chance import Ids
+from lcm.sim.host import Host
+from lcm.sim.loop import VirtualStopwatch
+from lcm.sim.world.link import Link
+from lcm.sim.world.stage import Stage
+
+T = TypeVar("T")
+PATIENCE_SECONDS: Final = 30.0
+"""How long people wait for an answer."""
+
+
+class Process:
+    """A life of a process; a restart is another one, of another name."""
+
+    def __init__(self, name: str, stage: Stage, settings: Settings) -> None:
+        self.host = Host(name)
+        self.link = Link(stage.store)
+        self._stage = stage
+        self._settings = settings
+        self._draws = stage.chance.stream(name)
+        self.control = ControlPlane(
+            self.link,
+            clock=stage.clock,
+            ids=Ids(self._draws.stream("ids")),
+            record_ids=Ids(self._draws.stream("records")),
+            terms=terms_of(settings),
+            chance=self._draws.random,
+            artifacts=stage.artifacts,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def answers(self) -> bool:
+        """Whether somebody who asks it may hear something."""
+        return self.host.running and not self.link.is_cut
+
+    def start(self) -> None:
+        """Begin to live."""
+        self.host.spawn(self._live())
+
+    async def ask(self, caller: Caller, question: Callable[[LocalPlane], Coroutine[Any, Any, T]]) -> T:
+        """Ask its API, from outside; Unreachable when it dies over it or takes too long, whatever came of it."""
+        if not self.host.alive:
+            raise Unreachable(f"{self.name} is not there")
+        asked = self.host.spawn(question(self.control.acting(caller)))
+        dying = asyncio.ensure_future(self.host.until_dead())
+        try:
+            await asyncio.wait({asked, dying}, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            dying.cancel()
+        if asked.done():
+            return asked.result()
+        asked.cancel()
+        raise Unreachable(f"{self.name} did not answer")
+
+    async def _live(self) -> None:
+        desk = self.control.desk
+        assert desk is not None, "it was made with terms"
+        stage, holder = self._stage, self.name
+        common: dict[str, Any] = {
+            "clock": stage.clock,
+            "stopwatch": VirtualStopwatch(),
+            "chance": self._draws.random,
+            "settings": self._settings,
+            "holder": holder,
+        }
+        workers = WorkerController(self._acting(WORKER_CONTROLLER), stage.cloud, stage.hosts, stage.secrets, **common)
+        labs = LabletController(self._acting(LABLET_CONTROLLER), stage.hosts, stage.artifacts, **common)
+        await together(
+            desk.calendar.run(),
+            Housekeeping(self.link, clock=stage.clock).run(),
+            workers.run(),
+            SchedulerController(self._acting(SCHEDULER), **common).run(),
+            PoolController(self._acting(POOL_CONTROLLER), **common).run(),
+            labs.run(),
+        )
+
+    def _acting(self, actor: str) -> LocalPlane:
+        return self.control.acting(Caller(name="service", role=Role.SERVICE, actor=actor))

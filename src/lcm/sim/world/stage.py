@@ -1,0 +1,73 @@
+"""What outlives every process of ours: the store, the cloud with its CMLs and licences, files, time and chance."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from lcm.model.secret import Secret
+from lcm.providers.compute import ENDING, Instance
+from lcm.sim.artifacts import SimulatedArtifacts
+from lcm.sim.chance import Chance
+from lcm.sim.cml.engine import Cml
+from lcm.sim.fleet import Fleet
+from lcm.sim.hosts import SimHosts
+from lcm.sim.loop import VirtualClock
+from lcm.sim.world.scenario import SECRET, Scenario
+from lcm.store.base import Change, Op
+from lcm.store.memory import MemoryStore
+
+Noted = Callable[[int, Sequence[Change]], None]
+"""Hears of a commit, when it has happened and nobody else knows."""
+
+
+class Stage:
+    """The world without us."""
+
+    def __init__(self, scenario: Scenario, noted: Noted) -> None:
+        self.clock = VirtualClock()
+        self.chance = Chance(scenario.seed)
+        self.store = WatchedStore(noted)
+        self.fleet = Fleet(self.clock, self.chance.stream("cloud"))
+        self.cloud = self.fleet.cloud
+        self.licences = self.fleet.licences
+        self.artifacts = SimulatedArtifacts(self.clock)
+        self.hosts = SimHosts(self.cloud)
+        self.secrets = OneSecret()
+
+    def living(self) -> Sequence[Instance]:
+        """List the machines that cost money."""
+        now = self.clock.now()
+        every = [machine.instance(now) for machine in self.cloud.account.machines.values()]
+        return [one for one in every if one.state not in ENDING]
+
+    def cml(self, instance_id: str) -> Cml | None:
+        """Find the CML of a machine; None while that does not run."""
+        found = self.cloud.attached(instance_id)
+        return found if isinstance(found, Cml) else None
+
+
+class WatchedStore(MemoryStore):
+    """A store that tells of every commit, on the host that made it."""
+
+    def __init__(self, noted: Noted) -> None:
+        super().__init__(epoch="simulated")
+        self._noted = noted
+
+    def holder(self, lease: str) -> str | None:
+        """Tell who holds a lease at this very moment."""
+        held = self._leases.get(lease)
+        return held.lease.holder if held else None
+
+    def _write(self, ops: Sequence[Op]) -> int:
+        before = self._revision
+        revision = super()._write(ops)
+        if revision != before:
+            self._noted(revision, self._log[-1].changes)
+        return revision
+
+
+class OneSecret:
+    """Gives the same secret for every reference; it must be found nowhere."""
+
+    async def reveal(self, _ref: str) -> Secret:
+        await asyncio.sleep(0)
+        return Secret(SECRET)
