@@ -7,6 +7,10 @@ export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 ONLY ?=
 ARGS ?=
+# What a new data folder begins with, and how fast its cloud is; nothing begins by itself where machines cost money.
+FIRST ?= examples/first examples/timetable
+SPEED ?= 120
+EXAMPLES = $(if $(filter aws --cloud=aws,$(ARGS) $(LCM_CLOUD)),,$(addprefix --first ,$(FIRST)))
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check types rules fmt bench chaos soak topologies docs lock clean
@@ -15,7 +19,7 @@ help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--port 8081 --speed 60'
-	@$(BIN)/lcm up $(ARGS)
+	@LCM_SIM_SPEED=$${LCM_SIM_SPEED:-$(SPEED)} $(BIN)/lcm up $(EXAMPLES) $(ARGS)
 
 test: .venv/dev.stamp ## Run make check, then every test, and print the coverage table
 	@$(MAKE) --no-print-directory -j3 types rules $(TOOLS)/etcd.stamp

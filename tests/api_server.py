@@ -31,7 +31,7 @@ from seals import given_keys
 from servers import LOOPBACK, free_port
 
 T = TypeVar("T")
-SOON = 20
+SOON = 60
 SERVICE_KEY = "a-key-for-services"
 PEOPLE = {"root": Role.ADMIN, "anna": Role.AUTHOR, "ada": Role.USER, "bob": Role.USER}
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-SOON = 20
+SOON = 60
 COMMAND = (sys.executable, "-m", "lcm.cli.main")
 _OURS = ("LCM_", "ETCD_", "XDG_", "CONTROL_PLANE_")
 

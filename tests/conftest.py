@@ -1,5 +1,6 @@
 """What holds for the whole suite: CI skips nothing, and every step of a built controller is taken by some test."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,61 +13,106 @@ from lcm.model.kinds import MACHINES
 
 FOLDER = Path(".cache/steps")
 UNMEASURED = (
-    "simulation/",
     "crash/",
+    "simulation/",
     "conformance/test_api_schema.py",
-    "conformance/test_booking_race.py",
-    "conformance/test_five_processes.py",
-    "conformance/test_plane_learning.py",
-    "conformance/test_plane_placing.py",
     "conformance/test_artifacts.py::test_any_bytes_survive",
+    "conformance/test_booking_race.py",
     "conformance/test_canary.py",
     "conformance/test_discovery",
+    "conformance/test_five_processes.py",
+    "conformance/test_labhost.py",
+    "conformance/test_labhost_machine.py",
+    "conformance/test_labhost_nodes.py",
     "conformance/test_newcomer.py",
+    "conformance/test_outbox_on_stores.py",
     "conformance/test_permit.py",
     "conformance/test_plane_apply.py",
     "conformance/test_plane_callers.py",
     "conformance/test_plane_cuts.py",
     "conformance/test_plane_equivalence.py",
+    "conformance/test_plane_learning.py",
     "conformance/test_plane_ledgers.py",
+    "conformance/test_plane_placing.py",
+    "conformance/test_plane_reads.py",
     "conformance/test_plane_reports.py",
+    "conformance/test_plane_steps.py",
     "conformance/test_plane_watches.py",
+    "conformance/test_plane_writes.py",
     "conformance/test_serve_command.py",
+    "conformance/test_store_backup.py::test_a_damaged_file_is_refused",
     "conformance/test_store_backup.py::test_whatever_can_be_committed",
     "conformance/test_store_commits.py::test_many_small_labels",
     "conformance/test_store_equivalence.py",
+    "conformance/test_store_watches.py",
     "conformance/test_stream_storm.py",
     "conformance/test_worker_lifecycle.py",
+    "unit/test_admission_mass_assignment.py",
     "unit/test_api_doc.py::test_the_example_is_understood",
+    "unit/test_api_hostile.py::test_an_apply_full_of_faults",
     "unit/test_api_malformed.py::test_a_body_of_another_media_type",
     "unit/test_api_malformed.py::test_a_body_that_is_no_json",
+    "unit/test_api_malformed.py::test_what_cannot_be_a_name",
     "unit/test_api_manners.py",
     "unit/test_api_mass_assignment.py",
     "unit/test_api_roles.py",
+    "unit/test_applying_bookings.py::test_five_hundred_sessions_for_nine",
+    "unit/test_applying_bookings.py::test_four_hundred_claims_of_one",
+    "unit/test_applying_bookings.py::test_two_planes_that_apply_and",
+    "unit/test_applying_bookings.py::test_what_is_applied_is_promised",
     "unit/test_backup_command.py::test_a_backup_is_taken_beside",
+    "unit/test_capacity.py",
+    "unit/test_cli_apply.py::test_a_thousand_objects_are_applied",
+    "unit/test_cli_apply.py::test_every_kind_can_be_applied",
     "unit/test_cli_apply.py::test_one_broken_document_among_a_thousand",
     "unit/test_cli_documents.py::test_what_is_written_is_read_as_it_was",
+    "unit/test_cli_get.py::test_every_page_of_a_long",
     "unit/test_cli_render.py",
     "unit/test_cml_client_answers.py::test_an_answer_of_the_wrong_form",
     "unit/test_cml_client_answers.py::test_no_bad_answer_looks_like_an_answer",
+    "unit/test_cml_engine.py::test_changing_the_speed_never_turns",
+    "unit/test_companions_occupancy.py::test_no_step_takes_a_worker",
     "unit/test_companions_walks.py",
+    "unit/test_configuration.py::test_a_bad_value_stops_the",
+    "unit/test_configuration.py::test_a_variable_works_under_its",
     "unit/test_controller_cache.py::test_whatever_is_cut_and_down",
+    "unit/test_controller_election.py::test_a_leader_may_die_anywhere",
+    "unit/test_controller_election.py::test_a_leader_may_sleep_anywhere",
     "unit/test_controller_election.py::test_candidates_that_die_sleep",
+    "unit/test_definition_versions.py",
     "unit/test_desk.py::test_lesson_20_",
-    "unit/test_pool_demand.py::test_timelines_that_are_changed",
-    "unit/test_pool_follower.py::test_lesson_3_",
-    "unit/test_ports.py::test_every_name_gets",
-    "unit/test_scheduler_plan.py::test_five_hundred",
-    "unit/test_scheduler_waiting.py::test_lesson_3_",
-    "unit/test_seats_slots.py::test_a_group_gets_the_same",
-    "unit/test_seats_slots.py::test_under_limits",
-    "unit/test_session_deciders.py::test_every_move",
+    "unit/test_discovery.py::test_lesson_26_more_machines_than",
     "unit/test_ec2_bad_answers.py::test_30_",
     "unit/test_monitor.py::test_every_worker_is_measured_once",
+    "unit/test_outbox_letters.py::test_what_cannot_be_delivered_for",
     "unit/test_plane_applying.py::test_a_thousand_documents",
-    "unit/test_seats.py::test_a_group_is_promised_as_a_whole",
-    "unit/test_seats.py::test_lesson_20_five_hundred",
+    "unit/test_plane_client.py::test_no_answer_is_never_nothing",
+    "unit/test_plane_deletion.py::test_deleting_survives_a_crash_anywhere",
+    "unit/test_plane_records.py",
+    "unit/test_plane_requests.py::test_a_process_that_dies_between",
+    "unit/test_pool_demand.py::test_timelines_that_are_changed",
+    "unit/test_pool_follower.py::test_a_booking_while_a_worker",
+    "unit/test_pool_follower.py::test_a_minimum_that_never_comes",
+    "unit/test_pool_follower.py::test_a_worker_is_paused_between",
+    "unit/test_pool_follower.py::test_lesson_3_",
+    "unit/test_ports.py::test_every_name_gets",
+    "unit/test_quantity.py",
+    "unit/test_s3_artifacts.py::test_what_only_a_person_can",
+    "unit/test_scheduler_plan.py::test_five_hundred",
+    "unit/test_scheduler_reservations.py::test_the_sessions_of_a_reservation",
+    "unit/test_scheduler_sessions.py",
+    "unit/test_scheduler_waiting.py::test_a_session_that_ends_makes",
+    "unit/test_scheduler_waiting.py::test_lesson_3_",
+    "unit/test_seats.py",
     "unit/test_seats_horizon.py::test_claims_are_seated_anew",
+    "unit/test_seats_slots.py::test_a_group_gets_the_same",
+    "unit/test_seats_slots.py::test_under_limits",
+    "unit/test_secrets_aws.py::test_what_is_kept_has_a",
+    "unit/test_session_deciders.py::test_every_move",
+    "unit/test_session_failures.py::test_a_node_that_never_boots",
+    "unit/test_session_lives.py",
+    "unit/test_sqlite_alone.py::test_who_was_told_of_a",
+    "unit/test_topology_rewrite.py",
     "unit/test_up.py::test_the_command_line_works_at_once",
     "unit/test_validation.py",
     "unit/test_worker_controller.py",
@@ -77,27 +123,55 @@ UNMEASURED = (
     "unit/test_worker_licensing.py::test_a_deleted_worker",
     "unit/test_worker_licensing.py::test_a_licence_server_that_never_answers",
     "unit/test_worker_licensing.py::test_a_silent_machine",
+    "unit/test_worker_licensing.py::test_a_worker_that_gets_no",
     "unit/test_worker_silence.py",
 )
 """Tests that walk the same lines thousands of times, or lines that others walk: measuring triples their time."""
+WITH_THEIR_PROCESSES = (
+    "conformance/test_up_on_aws.py::test_nothing_is_done",
+    "unit/test_cli_get.py::test_watching_tells_what_is_there",
+    "unit/test_cml_engine_server.py::test_it_says_where_it_is",
+    "unit/test_up.py::test_a_fleet_comes_alive",
+    "unit/test_up.py::test_up_stops_at_once",
+)
+"""Tests whose processes are measured too. Others start the same ones, which take twice as long to start measured."""
+LONG = (
+    "simulation/",
+    "crash/",
+    "conformance/test_api_schema.py",
+    "conformance/test_booking_race.py",
+    "conformance/test_canary.py",
+    "conformance/test_five_processes.py",
+    "conformance/test_newcomer.py",
+    "conformance/test_stream_storm.py",
+    "unit/test_up.py",
+)
+"""Tests that take seconds: begun last, one of them would keep the run waiting while all other processes are done."""
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 """Which process of the run this is; nothing in the one that deals out the tests, and where there is only one."""
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_CONFIGURATION = "COVERAGE_PROCESS_CONFIG"
+"""Where a process that starts finds that it is to be measured, and how."""
 _write = steps.record(FOLDER, WORKER or "main")
 _skipped: list[str] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    """Measure no further in the process that only deals out the tests."""
+    """Measure no further in the process that only deals out the tests, and let none of the others inherit it.
+
+    They begin by themselves. What they had measured by then they would write while this one gathers what all wrote.
+    """
     unmeasure()
+    os.environ.pop(_CONFIGURATION, None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart() -> None:
     """Let each process of the run measure itself once.
 
-    Coverage has begun twice here by now: as in every process that a measured one starts, and by pytest-cov, which takes
-    this one for the first of the run. Where its third beginning, the one that counts, is paused, these would go on.
+    Coverage has begun once here by now: pytest-cov takes this process for the first of the run. Where its second
+    beginning, the one that counts, is paused, that one would go on.
     """
     if WORKER:
         unmeasure()
@@ -123,16 +197,38 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(UNMEASURED):
+        if among(item, UNMEASURED):
             item.add_marker(pytest.mark.no_cover)
+    items[:] = long_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector not look at ten thousand tests again and again: they stay."""
+    gc.freeze()
+
+
+def long_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Let the share of each process, which is one piece of the list, begin with its part of the long tests."""
+    long, short = ([item for item in items if among(item, LONG) is wanted] for wanted in (True, False))
+    ordered: list[pytest.Item] = []
+    for number in range(WORKERS):
+        share = (len(items) - len(ordered)) // (WORKERS - number)
+        begins = long[number::WORKERS]
+        goes_on = max(0, share - len(begins))
+        ordered += begins + short[:goes_on]
+        short = short[goes_on:]
+    return ordered + short
+
+
+def among(item: pytest.Item, names: tuple[str, ...]) -> bool:
+    return item.nodeid.removeprefix("tests/").startswith(names)
 
 
 @pytest.fixture(autouse=True)
 def _unmeasured_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what an unmeasured test starts be unmeasured too."""
-    if request.node.get_closest_marker("no_cover"):
-        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-        monkeypatch.delenv("COVERAGE_PROCESS_START", raising=False)
+    """Let what a test starts be measured only where it is asked for."""
+    if not among(request.node, WITH_THEIR_PROCESSES):
+        monkeypatch.delenv(_CONFIGURATION, raising=False)
 
 
 @pytest.fixture

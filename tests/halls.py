@@ -79,7 +79,7 @@ class Hall:
 async def hall(planes: int = 1, fleet: Fleet = NO_LIMITS) -> AsyncIterator[Hall]:
     """Open a hall that has the definition basics:1.0.0."""
     made = Hall(planes, fleet)
-    async with AsyncExitStack() as running, asyncio.timeout(20):
+    async with AsyncExitStack() as running, asyncio.timeout(60):
         for core in made.cores:
             assert core.desk is not None
             await running.enter_async_context(beside(core.desk.calendar.run()))

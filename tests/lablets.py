@@ -12,8 +12,8 @@ import msgspec
 from backstage import service
 from estates import beside, spec
 from lcm.config import Settings
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Ref
+from lcm.control.local import ControlPlane
+from lcm.control.plane import Plane, Ref
 from lcm.control.records import change, creation, find
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.scheduler.controller import SchedulerController
@@ -112,7 +112,7 @@ class Lablets(Witnessed):
         self._witness(cml._labs, ["start", "stop", "wipe", "delete"])
         return cml
 
-    def by(self, actor: str) -> LocalPlane:
+    def by(self, actor: str) -> Plane:
         return self.core.acting(service(actor))
 
     def lablets(self, *, holder: str = "lablets", hosts: Hosts | None = None, alone: bool = False) -> LabletController:
@@ -250,7 +250,8 @@ class Lablets(Witnessed):
         await host.start(lab.lab_id)
         while not await host.converged(lab.lab_id):
             await asyncio.sleep(1)
-        return await self.put(session, cml_lab_id=lab.lab_id)
+        since = PhaseChange(phase=_P.RUNNING, at=self.clock.now(), by="test", reason="given")
+        return await self.put(session, cml_lab_id=lab.lab_id, history=(since,))
 
     async def put(self, session: LabletSession, **fields: Any) -> LabletSession:
         """Change a session's status behind everybody's back."""

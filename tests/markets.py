@@ -226,7 +226,7 @@ class Market:
         """Let a session take over one of a group's claims."""
         if self.groups:
             name, number = self.groups.pop(self.chance.randrange(len(self.groups)))
-            session = await self.by(SCHEDULER).fulfil(Ref(Reservation, name), number)
+            (session,) = await self.by(SCHEDULER).fulfil(Ref(Reservation, name), number)
             self.books.strike(f"{name}#{number}")
             self._know(session, "taken over")
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-READY_SECONDS = 20
+READY_SECONDS = 60
 LOOPBACK = "127.0.0.1"
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

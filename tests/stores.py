@@ -47,7 +47,7 @@ async def opened(path: Path, stopwatch: Stopwatch | None = None) -> AsyncIterato
 
 
 async def following(watch: Watch, count: int) -> list[Changed]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(watch) for _ in range(count)]
 
 

@@ -148,27 +148,29 @@ async def embedded(
     *,
     speed: float | None = None,
     controllers: Sequence[Controller] = CONTROLLERS,
-    agree: Ask | None = None,
+    before: Ask | None = None,
 ) -> AsyncIterator[Embedded]:
-    """Run everything in one process, on a file that no other process uses meanwhile.
+    """Run everything in one process, on a file that no other process uses meanwhile; `speed` wins over the settings'.
 
-    `agree` is asked before anything acts on the cloud, and raises if nothing shall.
+    `before` is done once the API answers and before anything acts on the cloud, and raises if nothing shall.
     """
     allow_many_files()
     settings = _choosing(settings, SIMULATED)
+    if speed is not None:
+        settings = msgspec.structs.replace(settings, sim_speed=speed)
     with claimed(settings.data_dir, alone=True) as file:
         if settings.seal_keys is None:
             await asyncio.to_thread(ensure_keys, seal_key_file(settings), new_key=new_seal_key)
         async with AsyncExitStack() as undo:
             store = await SqliteStore.open(file, alone=True)
             running = await undo.enter_async_context(api_running(store, settings, UP_PORT, alone=True))
-            outside = await undo.enter_async_context(_outside(running, settings, speed, settings.data_dir / SIM_FILE))
+            outside = await undo.enter_async_context(_outside(running, settings, settings.data_dir / SIM_FILE))
             allocator = await ResourceAllocator.open(
                 settings.total_cpu_cores, settings.total_memory_gb, store=store, clock=SystemClock()
             )
             it = Embedded(running, allocator, outside)
-            if agree is not None:
-                await agree(it)
+            if before is not None:
+                await before(it)
             for controller in controllers:
                 await released(store, controller.part)
                 _start(controller, running, outside, settings)
@@ -256,24 +258,16 @@ def _choosing(settings: Settings, usual: Literal["aws", "simulated"]) -> Setting
     return settings if settings.cloud else msgspec.structs.replace(settings, cloud=usual)
 
 
-def _outside(
-    running: Running, settings: Settings, speed: float | None = None, file: Path | None = None
-) -> AbstractAsyncContextManager[Outside]:
-    return _cloud(settings, running.parts, running.secrets, running.called, speed=speed, file=file)
+def _outside(running: Running, settings: Settings, file: Path | None = None) -> AbstractAsyncContextManager[Outside]:
+    return _cloud(settings, running.parts, running.secrets, running.called, file=file)
 
 
 def _cloud(
-    settings: Settings,
-    parts: Parts,
-    secrets: SecretSources,
-    owner: str,
-    *,
-    speed: float | None = None,
-    file: Path | None = None,
+    settings: Settings, parts: Parts, secrets: SecretSources, owner: str, *, file: Path | None = None
 ) -> AbstractAsyncContextManager[Outside]:
     if settings.cloud == AWS:
         return on_aws(settings, secrets, owner=owner)
-    return simulated(settings, parts, owner=owner, speed=settings.sim_speed if speed is None else speed, file=file)
+    return simulated(settings, parts, owner=owner, speed=settings.sim_speed, file=file)
 
 
 def _start(controller: Controller, running: Running, outside: Outside, settings: Settings) -> None:

@@ -37,6 +37,7 @@ from lcm.control.tokens import Tokens
 from lcm.controllers.current import terms_of
 from lcm.data_folder import STORE
 from lcm.model.addresses import Reach, networks
+from lcm.model.clock import Clock
 from lcm.model.errors import Refused
 from lcm.model.identity import Role
 from lcm.model.learning import Review
@@ -126,8 +127,7 @@ async def api_running(
         parts.start("presence", presence.keep())
         assert control.desk is not None, "it was made with terms"
         parts.start("calendar", control.desk.calendar.run())
-        kept = timedelta(days=settings.audit_retention_days)
-        parts.start("housekeeping", Housekeeping(store, clock=clock, audit_kept=kept).run())
+        parts.start("housekeeping", _housekeeping(settings, store, clock).run())
         verifier = verifier_of(settings)
         app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier)
         parts.start("event feed", app.run())
@@ -175,6 +175,16 @@ def _judgement(settings: Settings) -> Judgement:
         instantiation_minutes=settings.lablet_instantiation_delay_minutes,
         poll_seconds=settings.metrics_poll_interval,
         threshold_minutes=settings.idle_threshold_minutes,
+    )
+
+
+def _housekeeping(settings: Settings, store: Store, clock: Clock) -> Housekeeping:
+    return Housekeeping(
+        store,
+        clock=clock,
+        audit_kept=timedelta(days=settings.audit_retention_days),
+        linger=timedelta(hours=settings.session_linger_hours),
+        archived=timedelta(days=settings.session_archive_days),
     )
 
 

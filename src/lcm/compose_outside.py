@@ -144,8 +144,13 @@ async def _artifacts(settings: Settings) -> Artifacts:
         sources.append(S3Source(wire, allowed))
         if bucket:
             return S3Artifacts(wire, bucket, prefix=settings.artifacts_s3_prefix, sources=sources)
-    root = settings.artifacts_dir or settings.data_dir / "artifacts"
+    root = artifacts_folder(settings)
     return await DirectoryArtifacts.open(root, clock=SystemClock(), sources=sources)
+
+
+def artifacts_folder(settings: Settings) -> Path:
+    """Say in which folder files are kept, unless a bucket is named for them."""
+    return settings.artifacts_dir or settings.data_dir / "artifacts"
 
 
 async def _s3(settings: Settings) -> "S3Wire":

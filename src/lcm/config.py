@@ -56,6 +56,7 @@ RUNTIME: Final = {
     "scaling.scale_down_threshold_cpu": "scale_down_threshold_cpu",
     "learning.review_difference": "review_difference",
     "learning.review_sessions": "review_sessions",
+    "artifacts.retention_days": "artifacts_retention_days",
 }
 """Which field of the SystemSettings object wins over which of ours."""
 

@@ -13,6 +13,7 @@ from lcm.config_sources import variables
 from lcm.model.resource import END, Minutes, Positive, Region
 from lcm.model.secret import Secret
 from lcm.model.settings import (
+    Days,
     FewestSessions,
     FewestWorkers,
     MostWorkers,
@@ -77,8 +78,8 @@ RoleGrant = Annotated[
     str,
     _of(r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"),
 ]
+Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
-Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
 Regions = Annotated[tuple[Region, ...], msgspec.Meta(min_length=1)]
 
 
@@ -148,6 +149,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
+    session_linger_hours: Annotated[Hours, "hours after its end at which a session moves to the archive"] = 24
+    session_archive_days: Annotated[Days, "days after its end for which a session is kept in the archive"] = 365
+
     artifacts_dir: Annotated[
         Path | None, "folder of lab files and of collected work; if not set, `artifacts` in LCM_DATA_DIR"
     ] = None
@@ -158,6 +162,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     artifacts_s3_prefix: Annotated[Prefix, "what our keys in that bucket begin with"] = ""
     artifacts_s3_endpoint: Annotated[Url | None, "address of an S3-like store; if not set, AWS in AWS_REGION"] = None
     artifacts_s3_allowed: Annotated[tuple[Place, ...], "buckets or prefixes that s3:// in a definition may name"] = ()
+    artifacts_retention_days: Annotated[Days, "days for which what is collected from a session is kept"] = 30
 
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
     control_plane_api_key: Annotated[
@@ -259,6 +264,7 @@ HEADINGS: Final = {
     "store": "The store",
     "seal_keys": "Secrets in documents",
     "oidc_issuer": "Sign-in and audit",
+    "session_linger_hours": "The archive",
     "artifacts_dir": "Lab files and collected work",
     "control_plane_api_url": "Controllers",
     "scheduler_enabled": "Scheduling",

@@ -1,8 +1,10 @@
 """A fleet of metal workers in the middle of its day, and the requests that come: what placement is measured with."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
+from typing import NamedTuple
 
 import given
 from lcm.model.capacity import Amount, Claim
@@ -83,26 +85,43 @@ class Day:
         return Request(name=f"s{self._count}", claim=claim, track="routing", cml_version_min=low)
 
 
-class Ends:
-    """What ends in which minute, and is to be released then."""
+class Coming(NamedTuple):
+    """A request, the time at which it comes, and the minutes in which that is and in which its claim ends."""
 
-    def __init__(self) -> None:
-        self._ends: dict[int, list[tuple[str, str]]] = {}
-        self._minute = _minute(NOW)
+    now: datetime
+    minute: int
+    request: Request
+    end: int
 
-    def add(self, request: Request, id_: str) -> None:
-        self._ends.setdefault(_minute(request.claim.end), []).append((id_, request.name))
 
-    def release(self, now: datetime, release: Release) -> None:
-        until = _minute(now)
-        for minute in range(self._minute, until):
-            for id_, holder in self._ends.pop(minute, ()):
-                release(id_, holder)
-        self._minute = until
+def coming(day: Day, count: int) -> list[Coming]:
+    """Give so many requests one after another."""
+    return [_coming(day, day.next()) for _ in range(count)]
+
+
+def _coming(day: Day, request: Request) -> Coming:
+    return Coming(day.now, _minute(day.now), request, _minute(request.claim.end))
 
 
 def _minute(moment: datetime) -> int:
     return int(moment.timestamp() // 60)
+
+
+class Ends:
+    """What ends in which minute, and is to be released then."""
+
+    def __init__(self) -> None:
+        self._ends: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        self._minute = _minute(NOW)
+
+    def add(self, end: int, id_: str, holder: str) -> None:
+        self._ends[end].append((id_, holder))
+
+    def release(self, until: int, release: Release) -> None:
+        for minute in range(self._minute, until):
+            for id_, holder in self._ends.pop(minute, ()):
+                release(id_, holder)
+        self._minute = until
 
 
 def filled(day: Day, workers: int) -> tuple[Fleet, Ends]:
@@ -112,5 +131,5 @@ def filled(day: Day, workers: int) -> tuple[Fleet, Ends]:
         found = place(fleet, request)
         if found.decision.action == "assign" and found.decision.worker_id:
             fleet.hold(found.decision.worker_id, Held(request.name, request.claim))
-            ends.add(request, found.decision.worker_id)
+            ends.add(_minute(request.claim.end), found.decision.worker_id, request.name)
     return fleet, ends

@@ -5,8 +5,11 @@ from uuid import uuid4
 
 import pytest
 from aiobotocore.session import AioSession
+from msgspec.structs import replace
 
 from depots import KEY, REGION, SECRET
+from lcm.cli import doctor_reach
+from lcm.cli.doctor_checks import State
 from lcm.compose import embedded
 from lcm.compose_outside import artifact_store
 from lcm.config import Settings
@@ -71,6 +74,11 @@ async def test_files_are_kept_in_a_bucket_and_read_from_those_that_were_allowed(
         with pytest.raises(Invalid, match="may not be read"):
             await artifacts.get(f"s3://{BUCKET}/lcm/tmp/uid-1/lab.yaml")
     assert not (tmp_path / "data").exists()
+    (well,) = await doctor_reach.artifacts(settings)
+    assert (well.state, well.detail) == (State.OK, f"s3://{BUCKET}/lcm/ answers")
+    (missing,) = await doctor_reach.artifacts(replace(settings, artifacts_s3_bucket=f"{BUCKET}-other"))
+    assert missing.state is State.FAIL
+    assert "no such bucket" in missing.detail
 
 
 async def test_controllers_are_given_the_artifacts_of_their_installation(tmp_path: Path) -> None:

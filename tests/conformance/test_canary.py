@@ -30,7 +30,7 @@ from lcm.model.secrets_in import secrets_in
 from lcm.model.sink import Sink
 from servers import LOOPBACK, free_port
 
-SOON = 20.0
+SOON = 60.0
 DESCRIBED = msgspec.json.decode(describe(ROUTES))["paths"]
 FREE_LIMITS = {"LCM_REQUESTS_PER_SECOND": "1000000", "LCM_REQUEST_BURST": "1000000"}
 LOCAL_SINKS = {"WEBHOOK_NETWORKS": "127.0.0.0/8", "WEBHOOK_HTTP_ALLOWED": "true"}

@@ -82,7 +82,7 @@ class Tapped:
             raise Unreachable("the wire is broken")
 
 
-async def next_of(watch: AsyncIterator[Changed], seconds: float = 10) -> list[tuple[str, bytes | None]]:
+async def next_of(watch: AsyncIterator[Changed], seconds: float = 60) -> list[tuple[str, bytes | None]]:
     async with asyncio.timeout(seconds):
         changed = await anext(watch)
     return [(change.key, change.entry.value if change.entry else None) for change in changed.changes]
@@ -202,7 +202,7 @@ async def test_an_idle_watch_notices_a_silent_endpoint(far: EtcdStore, store: Et
         assert await next_of(watch) == [("a", b"2")]
         proxies[0].silent = True
         await store.commit(Put("a", b"3"))
-        assert await next_of(watch, 20) == [("a", b"3")]
+        assert await next_of(watch) == [("a", b"3")]
 
 
 async def test_no_endpoint_is_unreachable_and_nothing_is_sent_later(
@@ -425,7 +425,7 @@ async def test_a_foreign_value_is_named_not_guessed(store: EtcdStore) -> None:
 
 
 async def test_a_proxy_lets_go_of_a_connection_it_is_told_to_cut_at_once(etcd: EtcdServer) -> None:
-    async with Proxy(etcd.endpoint) as proxy, asyncio.timeout(5):
+    async with Proxy(etcd.endpoint) as proxy, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*proxy.endpoint.split(":"))
         while not await proxy.cut():
             await asyncio.sleep(0)
@@ -519,7 +519,7 @@ async def test_a_change_of_a_lease_reads_like_a_lease(store: EtcdStore) -> None:
     start = (await store.scan("")).revision
     lease = await store.acquire("leader", "me", ttl_seconds=60)
     assert lease is not None
-    async with store.watch("!leases/", after=start) as watch, asyncio.timeout(5):
+    async with store.watch("!leases/", after=start) as watch, asyncio.timeout(60):
         changed = await anext(watch)
         await store.release(lease)
         assert (await anext(watch)).changes == [Change("!leases/leader", None)]

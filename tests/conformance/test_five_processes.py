@@ -17,7 +17,7 @@ from servers import EtcdServer
 
 KEY = "a-key-that-nobody-guesses"
 LAB = Path(__file__).parents[2] / "examples" / "first" / "labs" / "ccna-basics.yaml"
-PATIENCE = 90.0
+PATIENCE = 240.0
 TEMPLATE = {
     "kind": "WorkerTemplate",
     "metadata": {"name": "metal"},

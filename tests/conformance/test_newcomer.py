@@ -15,25 +15,26 @@ from lcm.compose_outside import SIM_FILE
 from lcm.model.topology import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "first"
+TIMETABLE = EXAMPLES.parent / "timetable"
 LAB = EXAMPLES / "labs" / "ccna-basics.yaml"
-PATIENCE = 30.0
+PATIENCE = 120.0
 SESSION = "/api/lablet-sessions/mine"
 T = TypeVar("T")
 
 
 def test_a_newcomer_books_a_lab_uses_it_and_leaves_nothing(tmp_path: Path) -> None:
-    with up(tmp_path, "--speed=120") as it, _api(it.ready()) as api:
-        _said(tmp_path, "apply", "-f", EXAMPLES)
+    with up(tmp_path, "--speed=120", "--first", EXAMPLES, "--first", TIMETABLE) as it, _api(it.ready()) as api:
         where = _booked(tmp_path)
         assert _console(*where).endswith(b"R1>")
-        _until(lambda: _labs(tmp_path), lambda count: count == 1)
+        assert _phase(api, "lesson-cleo") in {"RUNNING", "COLLECTING", "STOPPING", "COMPLETED"}
+        _until(lambda: _labs(tmp_path, "mine"), lambda count: count == 1)
         _is_extended(tmp_path, api)
         assert "cpu" in _said(tmp_path, "observe", "session", "mine").lower()
         assert _status(api)["observation_count"] == 1
         _said(tmp_path, "cancel", "mine")
-        _until(lambda: _status(api)["phase"], lambda phase: phase == "TERMINATED")
+        _until(lambda: _phase(api, "mine"), lambda phase: phase == "TERMINATED")
         _is_collected(tmp_path)
-        _until(lambda: _labs(tmp_path), lambda count: count == 0)
+        _until(lambda: _labs(tmp_path, "mine"), lambda count: count == 0)
         _until(lambda: _is_open(*where), lambda is_open: not is_open)
         assert "Traceback" not in it.output, it.output
 
@@ -96,10 +97,15 @@ def _is_collected(home: Path) -> None:
     assert b"hostname R1" in file.read_bytes()
 
 
-def _labs(home: Path) -> int:
-    """Count the labs on all machines of the simulated cloud, as its file has them."""
+def _labs(home: Path, session: str) -> int:
+    """Count a session's labs on all machines of the simulated cloud, as its file has them."""
     kept = msgspec.json.decode((home / "data" / SIM_FILE).read_bytes())
-    return sum(len(host["labs"]) for host in kept["hosts"].values())
+    titles = (msgspec.json.encode(host["labs"]) for host in kept["hosts"].values())
+    return sum(labs.count(f"default/{session} [".encode()) for labs in titles)
+
+
+def _phase(api: httpx.Client, session: str) -> str:
+    return str(api.get(f"/api/lablet-sessions/{session}").raise_for_status().json()["status"]["phase"])
 
 
 def _status(api: httpx.Client) -> dict[str, Any]:

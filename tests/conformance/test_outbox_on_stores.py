@@ -26,7 +26,7 @@ from lcm.system import SystemClock
 HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
 KEY = Secret("whsec_c2lnbmluZy1rZXk=")
 CLOCK = SystemClock()
-SOON_SECONDS = 20
+SOON_SECONDS = 60
 
 
 async def reveal(_ref: str) -> Secret:

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 import msgspec
@@ -18,6 +18,7 @@ from lcm.control.plane import (
     DiscoveredInstance,
     Drain,
     Extend,
+    ObserveResources,
     Pause,
     Plane,
     Ref,
@@ -27,11 +28,15 @@ from lcm.control.plane import (
     Undrain,
     ref_of,
 )
+from lcm.control.records import creation
 from lcm.model.alert import Complaint, Severity
+from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Conflict, IllegalStep, Invalid, LcmError
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import KINDS, Resource
+from lcm.model.learning import observation_of
 from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.observation import NodeObservation, ResourceObservation
 from lcm.model.selector import parse
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
@@ -50,6 +55,8 @@ BASIS = [
     msgspec.to_builtins(one)
     for one in (template("t0"), given.definition(name="basics:1.0", version="1.0", state="active"))
 ]
+LIVE = "live"
+"""A session that runs from the beginning: steps drawn at random hardly lead one so far."""
 Command = Callable[[Plane], Awaitable[object]]
 
 
@@ -70,6 +77,7 @@ class Deck:
             [self.create, self.apply] * 3
             + [self.patch, self.replace, self.delete, self.act, self.step] * 2
             + [self.list, self.report, self.bring_in, self.lead, self.count, self.look_after]
+            + [self.observe] * 4
         )
         return self.chance.choice(verbs)()
 
@@ -120,6 +128,7 @@ class Deck:
         actions: Sequence[tuple[Ref[Any], Action]] = [
             *((Ref(LabWorker, f"w{number}"), action) for action in (Drain(), Undrain(), Pause(), Resume(), Snooze())),
             *((Ref(LabletSession, f"s{number}"), action) for action in (Extend(minutes=30), Terminate(reason="x"))),
+            *((Ref(LabletSession, name), ObserveResources()) for name in (f"s{number}", LIVE, LIVE)),
         ]
         ref, action = self.chance.choice(actions)
         request = self.chance.choice([None, None, "a-1"])
@@ -178,6 +187,21 @@ class Deck:
 
         return f"look after {ref}", look_after
 
+    def observe(self) -> tuple[str, Command]:
+        ref, answers = Ref(LabletSession, self.chance.choice(["s0", LIVE, LIVE])), self.chance.random() < 0.5
+        seconds, cpus = self.chance.randrange(COMMANDS), self.chance.randrange(1, 9)
+
+        async def observe(plane: Plane) -> object:
+            seen = await plane.get(ref)
+            request = seen.status.observation_request if seen else None
+            observation = seen_at(NOW + timedelta(seconds=seconds), cpus)
+            made = await plane.record_observation(
+                ref, observation, request_id=request.id if request and answers else None
+            )
+            return made, await plane.observations(Ref(LabletDefinition, made.spec.definition))
+
+        return f"observe {ref}", observe
+
     def bring_in(self) -> tuple[str, Command]:
         machines = tuple(DiscoveredInstance(instance_id=f"i-{n}") for n in range(self.chance.randrange(3)))
         found = BulkImport(discovered_instances=machines, aws_region="us-east-1")
@@ -205,6 +229,18 @@ class Deck:
             return lease, made
 
         return f"lead {name} {ref_of(resource)}", lead
+
+
+def running() -> LabletSession:
+    """Give Ada's session that runs."""
+    end = NOW + timedelta(hours=1)
+    return given.asap(name=LIVE, uid=f"uid-{LIVE}", definition="basics:1.0", owner="ada", phase="RUNNING", ends_at=end)
+
+
+def seen_at(moment: datetime, cpus: float) -> ResourceObservation:
+    """Give what is seen of a lab of one node."""
+    node = NodeObservation(node_id="n0", label="PC", node_definition="iosv", state="BOOTED", cpus=cpus, ram_mb=512)
+    return observation_of([node], {}, at=moment, observer="lablet-controller")
 
 
 def following(seen: Resource, draw: int) -> dict[str, object]:
@@ -253,6 +289,8 @@ async def play(seed: int) -> int:
     way, done = AsgiTransport(there.api), 0
     for one in (here, there):
         await one.core.acting(Caller(name="root", role=Role.ADMIN)).apply(BASIS)
+    for store in stores:
+        await store.commit(*creation(running()))
     for number in range(COMMANDS):
         caller, (name, command) = deck.caller(), deck.command()
         near = await outcome(here.core.acting(caller), command)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from api_server import Shell
 from commands import SOON, Running, lcm
 from documents import document
 from lcm.system import new_id
@@ -40,23 +41,22 @@ async def test_what_is_written_through_one_process_is_seen_through_another(
 
 
 def test_a_backup_is_restored_only_when_no_process_runs(tmp_path: Path, engine: dict[str, str]) -> None:
-    file = tmp_path / "backup"
+    desk, file = Shell(tmp_path, **engine), tmp_path / "backup"
     with Running(tmp_path, "serve", "api", "--port=0", **engine) as it:
         it.ready()
-        assert lcm(tmp_path, "backup", file, **engine).returncode == 0
-        refused = lcm(tmp_path, "restore", file, "--yes", **engine)
-        assert refused.returncode == 5
+        desk.out("backup", file)
+        refused = desk.lcm("restore", file, "--yes")
+        assert refused.exit_code == 5
         assert re.search(
             rf"leases are held \(processes/\S+-{it.process.pid}-|processes of `lcm serve` run on", refused.stderr
         )
         assert it.stop()[0] == 0
-    restored = lcm(tmp_path, "restore", file, "--yes", **engine)
-    assert (restored.returncode, "new epoch" in restored.stdout) == (0, True), restored.stderr
+    assert "new epoch" in desk.out("restore", file, "--yes")
 
 
 def test_a_part_that_never_will_be_built_is_told(tmp_path: Path) -> None:
-    refused = lcm(tmp_path, "serve", "everything")
-    assert (refused.returncode, "everything" in refused.stderr) == (2, True)
+    refused = Shell(tmp_path).lcm("serve", "everything")
+    assert (refused.exit_code, "everything" in refused.stderr) == (2, True)
 
 
 def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 def test_a_restore_after_a_kill_says_when_it_will_work(tmp_path: Path, etcd: EtcdServer) -> None:
     said = {"CONTROL_PLANE_API_KEY": KEY, "ETCD_ENDPOINTS": etcd.endpoint, "ETCD_ROOT": f"/{new_id()}/"}
-    file = tmp_path / "backup"
+    desk, file = Shell(tmp_path, **said), tmp_path / "backup"
     with Running(tmp_path, "serve", "api", "--port=0", **said) as it:
         it.ready()
-        assert lcm(tmp_path, "backup", file, **said).returncode == 0
+        desk.out("backup", file)
         it.kill()
-        refused = lcm(tmp_path, "restore", file, "--yes", **said)
-    assert refused.returncode == 5
+        refused = desk.lcm("restore", file, "--yes")
+    assert refused.exit_code == 5
     assert "Leases of processes that were killed end within 15 seconds" in refused.stderr

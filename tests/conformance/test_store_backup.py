@@ -17,7 +17,7 @@ from lcm.store.base import MAX_BYTES, Delete, Put, Store, everything
 from lcm.store.memory import MemoryStore
 
 NOW = given.moment("09:00")
-SOON_SECONDS = 10
+SOON_SECONDS = 60
 _serial = itertools.count(1)
 
 

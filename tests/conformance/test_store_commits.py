@@ -110,7 +110,7 @@ async def test_a_full_commit_is_refused_as_a_whole(store: Store) -> None:
     assert await keys(store) == [puts[-1].key]
     revision = await store.commit(*puts[:-1], Put(puts[-1].key, b"second", at=start))
     assert revision == start + 1
-    async with store.watch("k/", after=start) as watch, asyncio.timeout(5):
+    async with store.watch("k/", after=start) as watch, asyncio.timeout(60):
         [*changes] = (await anext(watch)).changes
     assert [change.key for change in changes] == [put.key for put in puts]
 

@@ -158,7 +158,7 @@ class SameAnswers(RuleBasedStateMachine):
         async def act(twin: Twin) -> list[object]:
             stop = await twin.store.commit(Put("a/stop", b""), Put("b/stop", b""))
             seen: list[object] = []
-            async with asyncio.timeout(10), twin.store.watch(prefix, after=twin.there(after)) as watch:
+            async with asyncio.timeout(60), twin.store.watch(prefix, after=twin.there(after)) as watch:
                 async for batch in watch:
                     seen.append(batch.revision - twin.distance)
                     seen += [(change.key, twin.entry(change.entry)) for change in batch.changes]
@@ -177,7 +177,7 @@ class SameAnswers(RuleBasedStateMachine):
         async def act(twin: Twin) -> list[object]:
             stop = await twin.store.commit(events=[b"stop"])
             seen: list[object] = []
-            async with asyncio.timeout(10), twin.store.events(after=twin.there(after)) as reader:
+            async with asyncio.timeout(60), twin.store.events(after=twin.there(after)) as reader:
                 async for happened in reader:
                     seen.append((happened.revision - twin.distance, list(happened.events)))
                     if happened.revision >= stop:

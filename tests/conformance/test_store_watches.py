@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def take(source: AsyncIterator[T], count: int) -> list[T]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [await anext(source) for _ in range(count)]
 
 

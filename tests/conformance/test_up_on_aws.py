@@ -40,7 +40,7 @@ def test_who_agreed_is_told_what_it_may_cost_and_machines_are_launched_there(tmp
         assert "what is launched there costs money" in it.output
         applied = lcm(tmp_path, "apply", "-f", EXAMPLES / "worker.yaml")
         assert applied.returncode == 0, applied.stderr
-        waited = lcm(tmp_path, "wait", "worker", "workshop", "--for=condition=EC2Provisioned", "--timeout=30s")
+        waited = lcm(tmp_path, "wait", "worker", "workshop", "--for=condition=EC2Provisioned", "--timeout=60s")
         assert waited.returncode == 0, it.output
         assert it.stop()[0] == 0, it.output
     with Running(tmp_path, "up", "--port=0", data, "--cloud=aws", "--yes", **said(moto)) as it:

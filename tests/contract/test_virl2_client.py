@@ -22,7 +22,7 @@ from virl2_client.exceptions import (  # type: ignore[import-untyped]
 from virl2_client.models import Lab  # type: ignore[import-untyped]
 
 SPEED = 2000
-SECONDS = 20
+SECONDS = 60
 LAB = """\
 lab: {version: 0.3.0, title: from the file, description: three nodes, notes: read me}
 nodes:

@@ -87,7 +87,7 @@ async def under_load(stores: Sequence[EtcdStore], havoc: Callable[[], Awaitable[
     await asyncio.gather(*writing)
     await stores[0].get(LAST)
     ledger.acknowledged[LAST] = await stores[0].commit(Put(LAST, b""), events=[LAST.encode()])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         told = await asyncio.gather(*watching)
     stored = {entry.key: entry.revision for entry in (await everything(stores[0], "log/")).entries}
     assert stored.keys() <= ledger.acknowledged.keys() | ledger.unknown

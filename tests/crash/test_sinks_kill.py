@@ -47,7 +47,7 @@ async def change(client: httpx.AsyncClient, turn: int) -> None:
 
 
 async def until(done: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not done():
             await asyncio.sleep(0.02)
 
@@ -58,7 +58,7 @@ async def dead(client: httpx.AsyncClient) -> list[str]:
 
 
 async def until_dead(client: httpx.AsyncClient, count: int) -> list[str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(found := await dead(client)) != count:
             await asyncio.sleep(0.05)
     return found

@@ -16,7 +16,7 @@ from servers import LOOPBACK, free_port
 
 SLOW = Limits(requests_per_second=2, burst=3)
 TINY = Limits(body_bytes=2_000, apply_bytes=6_000, requests_per_second=1e9, burst=10**9, body_seconds=0.3)
-SOON = 20.0
+SOON = 60.0
 
 
 async def statuses(desk: Desk, who: str, count: int, path: str = "/api/whoami") -> list[int]:

@@ -19,7 +19,7 @@ from planes import LIMITS, NOW, served
 from servers import free_port
 
 SESSIONS = path("LabletSession")
-SOON = 20.0
+SOON = 60.0
 
 
 class Lines:

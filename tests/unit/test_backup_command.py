@@ -1,18 +1,26 @@
 """`lcm backup` and `lcm restore` as a person runs them, beside and after `lcm up`."""
 
+import asyncio
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from api_server import Shell
 from commands import lcm, up
 from documents import document
+from lablets import SMALL
 from lcm.cli import backup as command
+from lcm.cli.backup_files import beside
 from lcm.config import Settings
 from lcm.data_folder import STORE
+from lcm.providers.directory import DirectoryArtifacts
 from lcm.store import backup as files
 from lcm.system import SystemClock
 from stores import opened
+
+YAML = {"Content-Type": "text/yaml"}
 
 
 async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gone(tmp_path: Path) -> None:
@@ -20,16 +28,23 @@ async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gon
     with up(tmp_path) as it:
         async with it.ready().client() as client:
             assert (await client.post("/api/workers", json=document("LabWorker"))).status_code == 201
+            lab = (await client.post("/api/topologies", content=SMALL, headers=YAML)).json()
             taken = lcm(tmp_path, "backup", file, data)
             assert taken.returncode == 0, taken.stderr
             assert re.search(rf"revision \d+, \d+ keys, {file.stat().st_size} bytes .*\b1 workers\b", taken.stdout)
+            assert f"{beside(file)}: 1 lab files" in taken.stdout
+            assert "Not in it: the keys of sealed secrets" in taken.stdout
             assert (await client.delete("/api/workers/w1")).status_code == 200
         refused = lcm(tmp_path, "restore", file, data, "--yes")
         assert refused.returncode == 5
         assert f"process {it.process.pid} runs" in refused.stderr
         assert it.stop()[0] == 0
+    shutil.rmtree(tmp_path / "data" / "artifacts")
     restored = lcm(tmp_path, "restore", file, data, "--yes")
     assert restored.returncode == 0, restored.stderr
+    assert f"{beside(file)}: 1 lab files and pieces of collected work brought back" in restored.stdout
+    kept = await DirectoryArtifacts.open(tmp_path / "data" / "artifacts", clock=SystemClock())
+    assert await kept.get(lab["uri"]) == SMALL.encode()
     with up(tmp_path) as it:
         async with it.ready().client() as client:
             worker = (await client.get("/api/workers/w1")).json()
@@ -49,24 +64,29 @@ async def test_a_restore_waits_for_the_lease_of_a_killed_process(
     told = capsys.readouterr()
     assert "processes/killed" in told.err
     assert "Restored" in told.out
+    assert f"{beside(file)} is not there: lab files and collected work stay as they are" in told.out
 
 
 def test_nothing_is_replaced_without_a_yes(tmp_path: Path) -> None:
-    with up(tmp_path) as it:
-        it.ready()
-        it.stop()
-    file, data = tmp_path / "backup", f"--data={tmp_path / 'data'}"
-    lcm(tmp_path, "backup", file, data)
-    refused = lcm(tmp_path, "restore", file, data)
-    assert refused.returncode == 5
+    async def make_store() -> None:
+        async with opened(tmp_path / "data" / STORE):
+            pass
+
+    (tmp_path / "data").mkdir(0o700)
+    asyncio.run(make_store())
+    desk, file, data = Shell(tmp_path), tmp_path / "backup", f"--data={tmp_path / 'data'}"
+    desk.out("backup", file, data)
+    refused = desk.lcm("restore", file, data)
+    assert refused.exit_code == 5
     assert "--yes" in refused.stderr
 
 
 def test_what_is_no_store_and_what_is_no_backup_is_told(tmp_path: Path) -> None:
-    refused = lcm(tmp_path, "backup", tmp_path / "backup", f"--data={tmp_path}")
-    assert (refused.returncode, "there is no store in this folder" in refused.stderr) == (5, True)
+    desk = Shell(tmp_path)
+    refused = desk.lcm("backup", tmp_path / "backup", f"--data={tmp_path}")
+    assert (refused.exit_code, "there is no store in this folder" in refused.stderr) == (5, True)
     assert not list(tmp_path.glob("lcm*"))
     (tmp_path / "photo").write_bytes(b"a photo")
-    refused = lcm(tmp_path, "restore", tmp_path / "photo", f"--data={tmp_path / 'data'}", "--yes")
-    assert (refused.returncode, "it is no backup of this software" in refused.stderr) == (5, True)
+    refused = desk.lcm("restore", tmp_path / "photo", f"--data={tmp_path / 'data'}", "--yes")
+    assert (refused.exit_code, "it is no backup of this software" in refused.stderr) == (5, True)
     assert not (tmp_path / "data").exists()

@@ -111,7 +111,7 @@ def test_processes_that_write_at_once_lose_nothing() -> None:
         "for n in range(6): contexts.remember(f'{sys.argv[1]}{n}', 'http://x', Secret('t'), make_current=False)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abc"]
-    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     assert sorted(contexts.read().contexts) == [f"{name}{number}" for name in "abc" for number in range(6)]
 
 

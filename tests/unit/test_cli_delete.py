@@ -144,7 +144,7 @@ def test_waiting_ends_when_the_object_is_gone(api: ApiServer, desk: Shell) -> No
         end(api, "w1")
 
     then = api.once_watched(end_both)
-    told = desk.out("delete", "w", "w1", "w2", "--wait", "--timeout", "20s").splitlines()
+    told = desk.out("delete", "w", "w1", "w2", "--wait", "--timeout", "60s").splitlines()
     then.join()
     assert told[:2] == ["worker/w1 is going (PENDING)", "worker/w2 is going (PENDING)"]
     assert told[2:] == ["worker/w1 is gone", "worker/w2 is gone"]

@@ -88,7 +88,7 @@ def test_text_of_others_cannot_write_to_the_terminal(api: ApiServer, tmp_path: P
 async def test_follow_prints_what_happens_until_it_is_stopped(api: ApiServer, tmp_path: Path) -> None:
     own = {"LCM_URL": api.url, "LCM_TOKEN": api.tokens["root"]}
     with Running(tmp_path, "events", "--follow", "--types", "worker.*", "-o", "json", **own) as it:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while '"w' not in it.output:
                 make(api, f"w{api.revision}")
                 await asyncio.sleep(0.2)
@@ -100,7 +100,7 @@ async def test_a_cut_stream_is_taken_up_without_gap_or_duplicate(api: ApiServer)
     wanted = [f"w{number}" for number in range(12)]
     told: list[Told] = []
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         Proxy(api.url.removeprefix("http://")) as proxy,
         line_to(f"http://{proxy.endpoint}", api.tokens["root"]) as line,
         aclosing(follow(line, Wish(), chance=chance)) as stream,

@@ -16,8 +16,11 @@ import pytest
 import given
 from api_server import SERVICE_KEY, ApiServer, Shell, served, shell
 from lcm.cli.documents import read
+from lcm.control import archive
 from lcm.control.plane import Plane, ref_of
+from lcm.control.records import creation
 from lcm.model.kinds import Resource
+from lcm.model.session import SessionPhase
 
 LCM = [sys.executable, "-m", "lcm.cli.main"]
 
@@ -217,7 +220,7 @@ class Watching:
 
     def until(self, text: str) -> str:
         """Read on until something is written."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while text not in self.seen:
             ready, _, _ = select.select([self.screen], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, self.seen
@@ -249,7 +252,7 @@ def test_watching_tells_what_is_there_then_every_change_and_ends_quietly(api: Ap
         drain(api, "t1")
         told = watching.until("template/t1 is gone")
         watching.process.send_signal(signal.SIGINT)
-        assert watching.process.wait(20) == 130
+        assert watching.process.wait(60) == 130
     names = [line.split()[0] for line in told.splitlines()]
     assert list(dict.fromkeys(names)) == ["NAME", "t1", "t2", "template/t1"]
 
@@ -292,3 +295,21 @@ def test_watching_nothing_says_so_and_waits(api: ApiServer, desk: Shell) -> None
         drain(api, "t1")
         gone = watching.until('"gone"').splitlines()[-1]
         assert "t1" in gone
+
+
+def test_what_is_archived_is_shown_by_name_with_all_and_to_those_who_wait(api: ApiServer, desk: Shell) -> None:
+    over = given.asap(
+        name="old", uid="uid-old", phase=SessionPhase.COMPLETED, history=given.history("PENDING", "COMPLETED")
+    )
+
+    async def work(_: Plane) -> int:
+        await api.store.commit(*creation(over))
+        return await archive.move(api.store, given.moment("12:00"), given.moment("12:00"))
+
+    assert api.do(work) == 1
+    assert desk.lcm("get", "sessions").stdout == ""
+    for words in (("get", "session", "old"), ("get", "sessions", "--all"), ("get", "s", "--all", "-A")):
+        assert "COMPLETED" in desk.out(*words)
+    assert "is COMPLETED" in desk.out("wait", "session", "old", "--for", "phase=COMPLETED", "--timeout", "5s")
+    assert "is gone" in desk.out("delete", "session", "old")
+    assert desk.lcm("get", "sessions", "--all", "--watch").exit_code == 2

@@ -60,7 +60,7 @@ def test_a_length_of_time_is_read(text: str, want: int) -> None:
 def test_waiting_ends_when_the_phase_is_there(api: ApiServer, desk: Shell) -> None:
     make(api, given.worker())
     then = api.once_watched(lambda: launch(api))
-    result = desk.lcm("wait", "worker", "w1", "--for", "phase=provisioning_ec2", "--timeout", "20s")
+    result = desk.lcm("wait", "worker", "w1", "--for", "phase=provisioning_ec2", "--timeout", "60s")
     then.join()
     assert (result.exit_code, result.stdout) == (0, "worker/w1 is PROVISIONING_EC2\n")
     assert result.stderr.splitlines() == ["PENDING: created", "PROVISIONING_EC2: asked"]
@@ -83,7 +83,7 @@ def test_what_can_no_longer_happen_is_not_waited_for(api: ApiServer, desk: Shell
     ref = Ref(LabletSession, "s1")
     failed = {"phase": SessionPhase.FAILED, "last_error": "no worker has 900 cores"}
     then = api.once_watched(lambda: step(api, SCHEDULER, ref, "never", **failed))
-    result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "20s")
+    result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "60s")
     then.join()
     assert result.exit_code == 8
     assert "session/s1 will not be RUNNING: it is FAILED" in result.stderr
@@ -95,7 +95,7 @@ def test_a_condition_is_waited_for_with_its_status(api: ApiServer, desk: Shell) 
     make(api, given.worker())
     licensed = Condition(type="Licensed", status=Truth.FALSE, last_transition_at=SystemClock().now(), reason="NoSeat")
     then = api.once_watched(lambda: step(api, WORKER_CONTROLLER, W1, conditions=(licensed,)))
-    assert desk.out("wait", "w", "w1", "--for", "condition=Licensed=False", "--timeout", "20s") == (
+    assert desk.out("wait", "w", "w1", "--for", "condition=Licensed=False", "--timeout", "60s") == (
         "worker/w1 is Licensed=False\n"
     )
     then.join()
@@ -105,14 +105,14 @@ def test_a_condition_is_waited_for_with_its_status(api: ApiServer, desk: Shell) 
 def test_coming_and_going_are_waited_for(api: ApiServer, desk: Shell) -> None:
     assert desk.out("wait", "t", "metal", "--for", "delete") == "template/metal is gone\n"
     then = api.once_watched(lambda: make(api, given.template()))
-    assert desk.out("wait", "t", "metal", "--for", "exists", "--timeout", "20s") == "template/metal is there\n"
+    assert desk.out("wait", "t", "metal", "--for", "exists", "--timeout", "60s") == "template/metal is there\n"
     then.join()
 
     async def remove(plane: Plane) -> None:
         await plane.delete(Ref(type(given.template()), "metal"))
 
     then = api.once_watched(lambda: api.do(remove))
-    assert desk.out("wait", "t", "metal", "--for", "delete", "--timeout", "20s") == "template/metal is gone\n"
+    assert desk.out("wait", "t", "metal", "--for", "delete", "--timeout", "60s") == "template/metal is gone\n"
     then.join()
 
 
@@ -123,7 +123,7 @@ def test_what_goes_meanwhile_never_becomes_anything(api: ApiServer, desk: Shell)
         await plane.delete(Ref(LabletSession, "s1"))
 
     then = api.once_watched(lambda: api.do(remove))
-    result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "20s")
+    result = desk.lcm("wait", "s", "s1", "--for", "phase=RUNNING", "--timeout", "60s")
     then.join()
     assert result.exit_code == 8
     assert "session/s1" in result.stderr

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+import pace
 from lcm.sim.cml.exporting import ALL_FILES, MAIN_FILE, NO_FILES, download, topology
 from lcm.sim.cml.refusals import Refusal
 from machines import Bench, document, link, node, one, text
@@ -137,9 +138,9 @@ def test_a_mac_address_that_yaml_takes_for_a_number_is_refused() -> None:
     ids=["alias", "bomb", "deep", "tag", "syntax", "binary", "scalar", "list", "empty", "two documents"],
 )
 def test_hostile_text_is_refused_at_once(hostile: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     refused(hostile, "Invalid topology")
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < pace.here(5)
 
 
 def test_a_definition_that_is_not_installed_gives_a_warning() -> None:

@@ -145,7 +145,7 @@ async def serving(*tags: str) -> AsyncIterator[tuple[Cml, PattyPorts, list[int]]
 async def greeting(port: int, size: int) -> bytes:
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     try:
-        return await asyncio.wait_for(reader.read(size), 5)
+        return await asyncio.wait_for(reader.read(size), 60)
     finally:
         writer.close()
         await writer.wait_closed()
@@ -153,7 +153,7 @@ async def greeting(port: int, size: int) -> bytes:
 
 async def first_greeting(port: int, size: int) -> bytes:
     """Knock until somebody opens."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(ConnectionRefusedError):
                 return await greeting(port, size)
@@ -170,11 +170,11 @@ async def test_a_real_port_of_a_node_echoes_and_ends_with_the_node() -> None:
     async with serving("pat:{}:22") as (cml, ports, (port,)):
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(b"hello")
-        assert await asyncio.wait_for(reader.readexactly(16), 5) == b"N port 22\r\nhello"
+        assert await asyncio.wait_for(reader.readexactly(16), 60) == b"N port 22\r\nhello"
         cml.power_off()
         await ports.sync()
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(LOOPBACK, port)
@@ -187,7 +187,7 @@ async def test_a_real_udp_port_echoes() -> None:
             asking.setblocking(False)  # noqa: FBT003  the library's own signature
             asking.connect((LOOPBACK, port))
             await loop.sock_sendall(asking, b"hello")
-            assert await asyncio.wait_for(loop.sock_recv(asking, 100), 5) == b"hello"
+            assert await asyncio.wait_for(loop.sock_recv(asking, 100), 60) == b"hello"
 
 
 async def test_a_port_that_somebody_else_holds_is_reported_and_taken_when_it_is_free() -> None:

@@ -50,7 +50,7 @@ def test_it_says_where_it_is_and_stops_cleanly(number: signal.Signals) -> None:
             assert client.post("/api/v0/authenticate", json=body).status_code == 200
             assert client.get("/api/v0/labs").status_code == 401
         process.send_signal(number)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert "user boss" in told
 
@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as holder:
         port = holder.getsockname()[1]
         with running(f"--port={port}") as (_, process):
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in errors
     assert "Traceback" not in errors
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_a_senseless_speed_is_refused() -> None:
     with running("--port=0", "--speed=0") as (_, process):
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "speed" in errors
 
@@ -110,4 +110,4 @@ async def test_many_machines_are_served_behind_one_port_with_one_certificate() -
                 assert answer.status_code == 200
     finally:
         stop.set()
-        await asyncio.wait_for(serving, 20)
+        await asyncio.wait_for(serving, 60)

@@ -155,6 +155,6 @@ async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) ->
 
 
 async def until_phase(plane: Plane, phase: WorkerPhase) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (worker := await plane.get(Ref(LabWorker, "w1"))) is None or worker.status.phase is not phase:
             await asyncio.sleep(0.05)

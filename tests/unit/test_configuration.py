@@ -313,6 +313,7 @@ def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
             "scale_down_threshold_cpu": 0.4,
         },
         learning={"review_difference": 0.6, "review_sessions": 20},
+        artifacts={"retention_days": 7},
     )
     of_the_object = [one for one, (_, source) in shown({}, full).items() if source == "settings object"]
     assert sorted(of_the_object) == sorted(field.upper() for field in config.RUNTIME.values())

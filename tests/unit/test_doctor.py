@@ -29,6 +29,8 @@ from variables import NAMED, environment
 NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)
 ADMIN = Caller(name="ada", role=Role.ADMIN)
 OURS = ("LCM_", "ETCD_", "CML_", "AWS_", "EC2_", "WORKER_", "SCHEDULER_", "CONTROL_PLANE_")
+NOBODY = {"CONTROL_PLANE_API_URL": f"http://{LOOPBACK}:1", "ARTIFACTS_S3_ENDPOINT": f"http://{LOOPBACK}:1"}
+"""Where nobody answers, in place of what variables name as examples."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,17 +72,17 @@ def test_a_fresh_machine_is_well() -> None:
 
 
 def test_every_variable_is_shown_with_its_value_and_its_source() -> None:
-    said = environment(*NAMED) | {"CONTROL_PLANE_API_URL": f"http://{LOOPBACK}:1"}
+    said = environment(*NAMED) | NOBODY
     found = values(report(**said))
     assert set(found) == {one.name for one in VARIABLES}
     for name, one in NAMED.items():
-        shown = said[name] if name == "CONTROL_PLANE_API_URL" else one.shown
+        shown = NOBODY.get(name, one.shown)
         assert found[name] == (shown, f"environment {name}")
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
 def test_no_secret_is_shown_in_any_form(form: str) -> None:
-    written = run("-o", form, **environment(*NAMED) | {"CONTROL_PLANE_API_URL": f"http://{LOOPBACK}:1"}).output
+    written = run("-o", form, **environment(*NAMED) | NOBODY).output
     assert "AKIA" not in written
     assert "hush" not in written
     assert "BestFit" in written
@@ -95,7 +97,7 @@ def test_yaml_says_what_json_says() -> None:
 
 @pytest.mark.parametrize("columns", [50, 80, 200])
 def test_it_fits_the_terminal(columns: int) -> None:
-    said = environment(*NAMED) | {"CONTROL_PLANE_API_URL": f"http://{LOOPBACK}:1", "COLUMNS": str(columns)}
+    said = environment(*NAMED) | NOBODY | {"COLUMNS": str(columns)}
     lines = run(**said).stdout.splitlines()
     wide = [line for line in lines if len(line) > columns]
     assert all(any(len(word) > columns // 2 for word in line.split()) for line in wide), (
@@ -106,7 +108,7 @@ def test_it_fits_the_terminal(columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [50, 60])
 def test_names_stay_whole_and_it_is_said_whose_settings_these_are(columns: int) -> None:
-    written = run(**environment(*NAMED), COLUMNS=str(columns)).stdout
+    written = run(**environment(*NAMED) | NOBODY, COLUMNS=str(columns)).stdout
     assert {one.name for one in VARIABLES} <= {line.split(" ")[0] for line in written.splitlines()}
     assert "settings that this shell gives" in " ".join(written.split())
 
@@ -172,6 +174,27 @@ def test_a_data_folder_that_others_can_look_into_is_told(home: Path) -> None:
     home.chmod(0o755)
     found = data_folder(home)
     assert (found.state, found.remedy) == (State.WARN, f"chmod 700 {home}")
+
+
+def test_where_lab_files_are_kept_is_looked_at_without_keeping_any(home: Path) -> None:
+    found = report(ARTIFACTS_DIR=str(home / "kept"))
+    assert states(found)["artifacts"] == "ok"
+    assert not (home / "kept").exists()
+    (home / "kept").mkdir(mode=0o700)
+    (home / "kept" / "tmp").write_text("a file")
+    result = run(ARTIFACTS_DIR=str(home / "kept"))
+    assert result.exit_code == 1
+    assert "tmp cannot be written" in " ".join(result.stdout.split())
+    result = run(ARTIFACTS_DIR=str(home / "kept" / "tmp"))
+    assert "choose another folder by ARTIFACTS_DIR" in result.stdout
+
+
+def test_a_bucket_that_does_not_answer_fails_with_what_to_look_at() -> None:
+    said = {"ARTIFACTS_S3_BUCKET": "labs", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hush"} | NOBODY
+    (check,) = (one for one in report(**said)["checks"] if one["name"] == "artifacts")
+    assert check["state"] == "fail"
+    assert "ARTIFACTS_S3_ENDPOINT" in check["remedy"]
+    assert "hush" not in check["detail"]
 
 
 def test_little_room_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
+import pytest
 
 from lcm.cli.lab_files import attached
 from lcm.cli.sources import gather
@@ -28,7 +32,7 @@ def test_the_allocator_demo_survives_its_restart() -> None:
 
 def documents(folder: Path) -> Iterator[Any]:
     """Read a folder as `lcm apply` does: a lab file beside a definition stands for its address."""
-    what = attached(gather([str(folder)], recursive=False).sources)
+    what = attached(gather([str(folder)], recursive=False).sources, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert what.faults == []
     yield from map(read_resource, what.values)
 
@@ -37,13 +41,25 @@ def test_the_examples_are_well_formed_and_of_one_piece() -> None:
     found = {
         (one.kind, one.metadata.name): one for name in ("first", "timetable") for one in documents(EXAMPLES / name)
     }
-    sessions = [one for (kind, _), one in found.items() if kind == "LabletSession"]
-    assert len(sessions) > 3
-    for one in sessions:
+    bookings = [one for (kind, _), one in found.items() if kind in {"LabletSession", "Reservation"}]
+    assert len(bookings) > 3
+    for one in bookings:
         assert ("LabletDefinition", one.spec.definition) in found
         assert any(
             kind == "LabWorkerPool" and pool.spec.lab_track == one.spec.lab_track for (kind, _), pool in found.items()
         )
+
+
+@pytest.mark.parametrize("name", ["hackathon", "certification-week", "university-course"])
+def test_the_timetables_to_plan_by_are_of_one_piece(name: str) -> None:
+    plan = msgspec.yaml.decode((EXAMPLES / "plan" / f"{name}.yaml").read_bytes())
+    known = {one["name"]: one["track"] for one in plan["definitions"]}
+    tracks = {one["track"] for one in plan["fleet"]}
+    for one in plan["sessions"]:
+        assert one["track"] == known[one["definition"]]
+        assert one["track"] in tracks
+        assert ("every" in one) == ("until" in one)
+        assert datetime.fromisoformat(str(one["at"])) > datetime(2027, 1, 1)  # noqa: DTZ001 - the file says UTC once
 
 
 def test_the_example_definition_says_what_its_lab_file_says() -> None:

@@ -1,21 +1,25 @@
 """The store is kept small: history of an hour, requests of a day."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 import given
-from backstage import ADA, NOW, ROOT, Stage, Standing, active
-from lcm.control import sinks
+from backstage import ADA, NOW, ROOT, Stage, Standing, active, service
+from lcm.control import archive, sinks
 from lcm.control.housekeeping import Housekeeping
 from lcm.control.plane import Ref
 from lcm.control.requests import sweep
 from lcm.model.addresses import Reach
+from lcm.model.alert import Complaint, Severity
 from lcm.model.errors import Gone, Relist
+from lcm.model.machine import SCHEDULER
 from lcm.model.pool import WorkerTemplate
-from lcm.model.session import LabletSession
+from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.sink import Sink
+from lcm.sim.crash import crash_everywhere
 from lcm.sim.loop import VirtualClock, run
 from lcm.store.base import Put
 
@@ -120,3 +124,32 @@ async def test_what_a_sink_was_not_told_yet_is_kept() -> None:
     assert made is not None
     await aged(stage, clock, 2)
     assert (await anext(stage.store.watch("x/", after=made))).changes
+
+
+async def ended_world() -> Stage:
+    stage = Stage(clock=VirtualClock())
+    for number in range(20):  # more than one commit
+        story = given.history("PENDING", "EXPIRED")
+        await stage.put(
+            given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.EXPIRED, history=story)
+        )
+    await stage[service(SCHEDULER)].complain(
+        Ref(LabletSession, "s1"), Complaint(alert="SessionAtRisk", severity=Severity.CRITICAL, reason="a", message="b")
+    )
+    return stage
+
+
+async def move(stage: Stage) -> None:
+    await asyncio.gather(*(archive.move(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
+
+
+async def all_moved(stage: Stage) -> None:
+    assert not (await stage[ROOT].list(LabletSession)).items
+    found = await stage[ROOT].list(LabletSession, archived=True)
+    assert sorted(one.metadata.uid for one in found.items) == sorted(f"uid-{number}" for number in range(20))
+    assert list(await stage[ROOT].alerts()) == []
+    assert await stage.types() == ["alert.raised", "alert.cleared"]
+
+
+def test_sessions_are_archived_once_whoever_dies_or_does_it_as_well(tell: Callable[[str], None]) -> None:
+    assert crash_everywhere("archive", ended_world, move, all_moved, twice=False, report=tell) > 10

@@ -21,7 +21,7 @@ from planes import NOW
 
 WATCH = "/api/watch?kinds=LabletSession&after=0"
 STREAMS = [WATCH, "/api/events/stream"]
-SOON = 30.0
+SOON = 60.0
 
 
 async def last_of(desk: Desk, path: str, headers: dict[str, str]) -> str:

@@ -163,7 +163,7 @@ async def test_while_one_asks_for_newer_keys_the_others_use_the_known_ones() -> 
     issuer.gate.clear()
     first = asyncio.create_task(verifier.verify(token))
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert reason(await verifier.verify(token)) is None
     assert not first.done()
     issuer.gate.set()

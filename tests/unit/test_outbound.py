@@ -215,7 +215,7 @@ async def test_a_busy_receiver_says_when_again(status: int, headers: dict[str, s
     "say", [Say(hang=True), Say(500, endless=True, headers={"X": "y"}), Say(200, b"x" * 100, cut=10), Say(200, after=5)]
 )
 async def test_a_receiver_that_hangs_or_hangs_up_is_an_outage(say: Say) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert isinstance(await failure_of(say, Limits(post_seconds=0.3, silence_seconds=0.2)), Unreachable)
 
 
@@ -226,7 +226,7 @@ async def test_a_whole_post_has_a_limit() -> None:
 
 
 async def test_an_endless_success_is_a_success() -> None:
-    async with AnswerServer() as server, outbound() as opened, asyncio.timeout(5):
+    async with AnswerServer() as server, outbound() as opened, asyncio.timeout(60):
         server.tell("hook", Say(200, endless=True), Say(200))
         await opened.post(f"{server.url}/api/v0/hook", BODY, {})
         await opened.post(f"{server.url}/api/v0/hook", BODY, {})

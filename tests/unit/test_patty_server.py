@@ -30,7 +30,7 @@ from lcm.system import SystemClock
 from machines import link, node, text
 
 REGION = "us-east-1"
-SOON = 10
+SOON = 60
 ALL_LOOPBACK = home("probe").num_addresses > 1
 pytestmark = pytest.mark.skipif(not ALL_LOOPBACK, reason="this system has one loopback address only")
 

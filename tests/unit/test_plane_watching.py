@@ -31,7 +31,7 @@ def told(changes: Changes) -> list[str]:
 
 
 async def following(watch: Watch, count: int) -> list[list[str]]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return [told(await anext(watch)) for _ in range(count)]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from datetime import date, timedelta
 
 import given
-from desks import from_monday
+from desks import CountingStore, from_monday
 from estates import beside
 from lcm.control.cache import Cache
 from lcm.control.plane import Ref
@@ -12,6 +12,7 @@ from lcm.controllers.scheduler.controller import KINDS
 from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Reservations, Wait, decide
 from lcm.model.capacity import Claim
 from lcm.model.machine import SCHEDULER
+from lcm.model.placing import FULFILLED_AT_ONCE
 from lcm.model.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
 from lcm.model.resource import Metadata, Owner, PhaseChange
 from lcm.model.session import LabletSession, Seat, SessionPhase
@@ -27,6 +28,11 @@ async def reserve(room: Room, *, count: int = 2, start: str = "01:00", day: int 
     begin = given.moment(start, day=day)
     spec = ReservationSpec(definition="basics:1.0.0", timeslot_start=begin, timeslot_end=begin + HOUR, count=count)
     return await room.otto.create(Reservation(metadata=Metadata(name="r1"), spec=given.changed(spec, fields)))
+
+
+def counted(room: Room) -> int:
+    assert isinstance(room.store, CountingStore)
+    return room.store.tried
 
 
 async def reaches(room: Room, phase: ReservationPhase, within: timedelta = MINUTE) -> Reservation:
@@ -53,6 +59,21 @@ async def test_the_sessions_of_a_reservation_are_made_scheduled_and_counted_to_t
         found = await reaches(room, _P.COMPLETED, 3 * HOUR)
         assert (found.status.sessions_made, found.status.sessions_ended) == (2, 2)
         assert {one.status.phase for one in await room.sessions()} == {SessionPhase.COMPLETED}
+
+
+@from_monday
+async def test_a_large_reservation_is_written_once_for_many_of_its_sessions() -> None:
+    many = 3 * FULFILLED_AT_ONCE
+    async with Room(store=CountingStore()).open() as room:
+        await room.pool(max_workers=20)
+        made = await reserve(room, count=many)
+        tried = counted(room)
+        await asyncio.sleep(5)
+        assert [one.status.phase for one in await room.sessions()] == many * [SessionPhase.SCHEDULED]
+        assert counted(room) - tried <= many + 3, "a step each, and three times the reservation"
+        found = await room.otto.get(R1)
+        assert found is not None
+        assert [one.claim for one in found.status.held] == [one.claim for one in made.status.held]
 
 
 @from_monday

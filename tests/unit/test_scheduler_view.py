@@ -3,6 +3,8 @@
 import asyncio
 from random import Random
 
+import msgspec
+
 import given
 from desks import from_monday
 from estates import beside
@@ -155,3 +157,36 @@ def test_of_what_nobody_holds_any_more_nothing_is_remembered() -> None:
     holdings.note(ref_of(session), None)
     assert list(holdings.seats(POOL)) == []
     assert set(holdings.spots()) == set()
+
+
+@from_monday
+async def test_a_promise_that_is_merely_told_wakes_nobody() -> None:
+    async with Room().open(scheduled=False) as room:
+        cache = Cache(room.by(SCHEDULER), *KINDS)
+        async with beside(cache.run()):
+            await cache.ready()
+            await room.pool()
+            await asyncio.sleep(1)
+            seen = list[object]()
+            woken = View(cache, terms=Terms, now=room.clock.now, changed=lambda: seen.append(None))
+            made = await room.books("s1", given.moment("09:00"))
+            await asyncio.sleep(1)
+            assert seen
+            seen.clear()
+            told = msgspec.structs.replace(made.status, phase=_P.SCHEDULED)
+            await room.by(SCHEDULER).step(made, told)
+            await asyncio.sleep(1)
+            assert not seen
+            (chair,) = woken.line_up.promised
+            assert chair == (POOL, 1)
+
+
+def test_of_a_reservation_only_what_changed_is_held_anew() -> None:
+    several = tuple(Held(number=one, claim=FAR, seat=Seat(pool="ccna", number=one)) for one in range(1, 4))
+    before, holdings = given.reservation(held=several), Holdings(lambda _, claim: claim)
+    assert len(list(holdings.note(ref_of(before), before))) == 3
+    first = next(iter(holdings.at((POOL, 1)).values()))
+    after = given.reservation(held=(several[0], msgspec.structs.replace(several[1], session="s2"), several[2]))
+    assert list(holdings.note(ref_of(after), after)) == [((POOL, 2), "default/r1#2")]
+    assert next(iter(holdings.at((POOL, 1)).values())) is first
+    assert holdings.seats(POOL) == {1, 3}

@@ -203,7 +203,7 @@ async def test_many_who_ask_at_once_make_one_call(session: AioSession) -> None:
 async def test_one_who_gives_up_does_not_take_the_others_along(session: AioSession) -> None:
     async with Scripted(HANG, value(SecretString=WORD)) as server, opened(session, server.url) as secrets:
         first = asyncio.create_task(secrets.reveal("aws:a"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not server.asked:
                 await asyncio.sleep(0.005)
         second = asyncio.create_task(secrets.reveal("aws:a"))

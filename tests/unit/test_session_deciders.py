@@ -252,6 +252,19 @@ def test_labs_that_a_reboot_stopped_are_started_a_few_at_a_time() -> None:
     assert isinstance(decide(view(_P.RUNNING, lab=HALTED, ahead=4)), Wait)
 
 
+def test_a_lab_that_somebody_edits_is_observed_but_not_at_each_stroke() -> None:
+    def seen(changed: str, observed: str | None = None) -> Any:
+        fields = {"since": given.moment("09:30"), "observed_at": observed and given.moment(observed)}
+        lab = msgspec.structs.replace(RUNS, modified_at=given.moment(changed))
+        return decide(view(_P.RUNNING, lab=lab, fields=fields))
+
+    assert seen("09:45") == Do(Observe("lab-1"))
+    assert seen("09:45", "09:40") == seen("09:45", "09:45") == Do(Observe("lab-1"))
+    assert isinstance(seen("09:30"), Wait), "it was imported then"
+    assert isinstance(seen("09:45", "09:46"), Wait)
+    assert isinstance(seen("09:59", "09:56"), Wait), "somebody is at it"
+
+
 def test_a_request_to_observe_is_answered_in_time_or_given_up() -> None:
     def asked(ago: int) -> dict[str, Any]:
         at = NOW - timedelta(seconds=ago)

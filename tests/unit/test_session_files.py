@@ -73,7 +73,7 @@ async def test_a_file_expires(world: World) -> None:
     await there(world, ended(entry(), entry("notes.yaml", expires_at=None)), lab=LAB, notes=LAB)
     await world.pass_time(DAYS.total_seconds())
     assert [one.name for one in await world.ada.artifacts(S1)] == ["notes.yaml"]
-    with pytest.raises(Gone):
+    with pytest.raises(Gone, match=r"lab.yaml of session s1 expired at 2026-12-02T08:00:00Z: .*retention_days"):
         await world.ada.download(S1, "lab.yaml")
     assert await world.ada.download(S1, "notes.yaml") == LAB
 
@@ -81,7 +81,7 @@ async def test_a_file_expires(world: World) -> None:
 @kept
 async def test_a_file_that_was_swept_is_gone(world: World) -> None:
     await there(world, ended(entry()))
-    with pytest.raises(Gone):
+    with pytest.raises(Gone, match="is not where files are kept any more"):
         await world.ada.download(S1, "lab.yaml")
 
 
@@ -102,7 +102,8 @@ async def test_a_session_s_story_is_read_as_text(world: World) -> None:
     told = await world.ada.logs(S1)
     assert told.splitlines() == list(lines(session))
     assert told.startswith("2026-11-02T09:00:00Z PENDING by test: reason 0\n")
-    assert told.endswith(f"2026-11-02T08:00:00Z collected: lab.yaml, {len(LAB)} bytes\n")
+    until = "2026-12-02T08:00:00Z"
+    assert told.endswith(f"2026-11-02T08:00:00Z collected: lab.yaml, {len(LAB)} bytes, kept until {until}\n")
 
 
 def test_lines_say_how_far_it_is_why_and_what_went_wrong() -> None:

@@ -225,7 +225,7 @@ def test_files_that_nobody_owns_are_swept_away() -> None:
         await world.given_running(worker, ends_at=world.clock.now() + timedelta(days=40), name="s1")
         await world.artifacts.put_temporary(f"{ended.metadata.uid}/lab.yaml", b"left")
         await world.artifacts.put_temporary("unknown/lab.yaml", b"left")
-        await world.artifacts.put_temporary("collected/someone/lab.yaml", b"kept")
+        await world.artifacts.put_temporary("collected/default/someone/lab.yaml", b"kept")
         async with world.attended():
             await asyncio.sleep(3 * HOUR.total_seconds())
             assert await world.temporary() == [prepared_uri(await world.session())]

@@ -37,6 +37,7 @@ def test_without_an_api_it_must_be_said_whose_it_is(tmp_path: Path, arguments: l
 
 
 def test_no_store_is_begun_for_a_token(tmp_path: Path) -> None:
-    refused = lcm(tmp_path, "token", "create", "ada", "--role=admin", "--offline", f"--data={tmp_path / 'none'}")
-    assert (refused.returncode, "there is no store in this folder" in refused.stderr) == (5, True)
+    named = ("ada", "--role=admin", "--offline", f"--data={tmp_path / 'none'}")
+    refused = Shell(tmp_path).lcm("token", "create", *named)
+    assert (refused.exit_code, "there is no store in this folder" in refused.stderr) == (5, True)
     assert not (tmp_path / "none").exists()

@@ -12,7 +12,7 @@ from lcm.model.worker import LabWorker, WorkerPhase
 from planes import hand_clock
 from sse import Told, told
 
-SOON = 5.0
+SOON = 60.0
 INTERNAL = "/api/internal/workers"
 ACTOR = {"Lcm-Actor": "worker-controller"}
 FOUND = {"discovered_instances": [{"instance_id": "i-7", "state": "running"}], "aws_region": "us-east-1"}

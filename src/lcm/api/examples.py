@@ -270,7 +270,8 @@ BODIES: Final[Mapping[str, Json]] = {
     },
     "PortWish": {"preferred": {"PC_serial": 5041}},
     "SeatChanges": {"changes": [{"booking": "ada-monday", "after": 1}]},
-    "ClaimNumber": {"number": 1},
+    "ClaimNumbers": {"numbers": [1, 2]},
+    "MadeSessions": {"items": [_stored("LabletSession")]},
     "ObservationAnswer": {"observation": _OBSERVED, "request_id": None},
     "ObservationReport": {
         "definition": "basics:1.0.0",

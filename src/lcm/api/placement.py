@@ -12,7 +12,7 @@ from lcm.api.routes import GET, POST, SERVICES, Route, permitted
 from lcm.api.shapes import OneQuery
 from lcm.control.ledger import missing
 from lcm.control.records import at_revision
-from lcm.control.wire_placing import ClaimNumber, ScheduleWish, SeatChanges
+from lcm.control.wire_placing import ClaimNumbers, MadeSessions, ScheduleWish, SeatChanges
 from lcm.model.errors import Fault, Invalid
 from lcm.model.identity import Verb
 from lcm.model.kinds import KINDS
@@ -80,7 +80,8 @@ async def _reseat(request: Request) -> Answer:
 
 async def _fulfil(request: Request) -> Answer:
     ref, plane = request.ref(Reservation, request.query(OneQuery).namespace), request.writing
-    return resource(await plane.fulfil(ref, (await request.read(ClaimNumber)).number))
+    numbers = (await request.read(ClaimNumbers)).numbers
+    return value(MadeSessions(items=tuple(await plane.fulfil(ref, *numbers))))
 
 
 def _placing(noun: str, operation: str) -> Iterator[Route]:
@@ -166,11 +167,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/internal/reservations/{id}/sessions",
         _fulfil,
         "fulfilReservation",
-        "Make the session that takes over one of a reservation's claims",
+        "Make the sessions that take over some of a reservation's claims",
         policy=SERVICES,
         kind=KINDS["Reservation"],
         query=OneQuery,
-        body=ClaimNumber,
-        answer=LabletSession,
+        body=ClaimNumbers,
+        answer=MadeSessions,
     ),
 )

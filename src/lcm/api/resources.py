@@ -37,6 +37,7 @@ class Collection:
             where=where,
             limit=query.limit,
             cursor=query.cursor or None,
+            archived=query.archived,
         )
         answer = value({"items": page.items, "revision": page.revision, "next": page.next})
         answer.headers = (epoch_header(request),)

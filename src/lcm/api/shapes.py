@@ -77,6 +77,7 @@ class ListQuery(Part):
     field_selector: Annotated[_Selector, Meta(description="conditions on fields", examples=["status.phase=READY"])] = ""
     limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="objects in a page, at most")] = PAGE
     cursor: Annotated[_Cursor, Meta(description="`next` of the page before")] | UnsetType = UNSET
+    archived: Annotated[bool, Meta(description="those in the archive, in place of the live ones")] = False
 
 
 class WatchQuery(Part):

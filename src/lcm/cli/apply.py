@@ -11,9 +11,10 @@ from lcm.cli import lab_files, render, run
 from lcm.cli.lab_files import Attached, attached
 from lcm.cli.nouns import noun_of
 from lcm.cli.options import DEFAULT_NAMESPACE, ContextName, DryRun, Files, Namespace, Recursive
-from lcm.cli.sources import Gathered, Source, checked_here, gather, key_of, traced
+from lcm.cli.sources import Gathered, Source, checked_here, gather, key_of, placed, traced
 from lcm.control.plane import LONGEST_APPLY, Applied, Plane
-from lcm.model.errors import Conflict, Fault, Invalid, Later, LcmError, TooLarge
+from lcm.model.errors import Conflict, Fault, Invalid, Later, LcmError, NoRoom, TooLarge
+from lcm.system import SystemClock
 
 _MANY: Final = 20
 _COLOURS: Final = {"created": "green", "configured": "yellow"}
@@ -44,7 +45,8 @@ def apply(
 
     All documents are checked before any is written; each fault is shown with its file and line. A definition may name
     its lab by a path that begins beside it, such as labs/basics.yaml: that is uploaded. Without such a document,
-    `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself.
+    `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself. A booking may say its slot
+    from now on, such as `timeslot_start: +10m`; once it is there, it keeps the times it got.
     """
     if not files:
         raise typer.BadParameter("name a file, a folder, or - for standard input", param_hint="-f")
@@ -58,7 +60,7 @@ def apply(
     found = gather(files, recursive=recursive)
     if not found.sources and not found.faults:
         raise typer.BadParameter(_nothing(found), param_hint="-f")
-    what = attached(found.sources)
+    what = attached(found.sources, now=SystemClock().now())
     _note_labs(found, what)
     if found.faults or what.faults:
         raise Invalid(*_all_faults(found, what, context))
@@ -77,6 +79,8 @@ def applied(what: Attached, context: str | None, *, dry_run: bool) -> Sequence[A
         return run.with_plane(work, context)
     except Invalid as error:
         raise Invalid(*traced(error.faults, what.sources)) from error
+    except NoRoom as error:
+        raise NoRoom(placed(str(error), what.sources), why=error.why, nearest=error.nearest) from error
     except (run.NoContext, Later) as error:
         if faults := list(checked_here(what.sources)):
             render.say(_HERE_ONLY)
@@ -131,7 +135,7 @@ def _all_faults(found: Gathered, what: Attached, context: str | None) -> Sequenc
 def _faults_there(what: Attached, context: str | None) -> list[Fault]:
     few: list[Source] = what.sources[:LONGEST_APPLY]
     try:
-        applied(Attached(few, what.labs, what.wrong), context, dry_run=True)
+        applied(Attached(few, what.labs, what.wrong, moving=what.moving), context, dry_run=True)
     except Invalid as error:
         return list(error.faults)
     except LcmError:

@@ -1,8 +1,8 @@
-"""`lcm backup` and `lcm restore`: the whole store through a file."""
+"""`lcm backup` and `lcm restore`: the whole store through a file, and lab files and collected work through another."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,9 +10,11 @@ from typing import Annotated, Final
 import typer
 
 from lcm import config, log
+from lcm.cli import backup_files
 from lcm.cli.render import out, say
 from lcm.cli.up import Data, with_options
 from lcm.compose_api import open_store
+from lcm.compose_outside import artifact_store, artifacts_folder
 from lcm.config import Settings
 from lcm.control.presence import TTL_SECONDS
 from lcm.data_folder import STORE, claimed
@@ -30,14 +32,18 @@ _PATIENCE_SECONDS: Final = TTL_SECONDS + 5
 def backup(file: File, data: Data = None) -> None:
     """Write everything that is stored, as it is at one moment, into a file. What runs may go on running.
 
-    Sealed secrets stay sealed: keep a copy of their keys too, but elsewhere.
+    Lab files and collected work go into FILE.files.tar, unless they are in a bucket. Settings of the process are not in
+    it. Sealed secrets stay sealed: keep a copy of their keys too, but elsewhere.
     """
     settings = _settings(data)
     asyncio.run(_backup(settings, file))
 
 
 def restore(file: File, data: Data = None, *, yes: Yes = False) -> None:
-    """Replace everything that is stored by what a backup holds. Every process must be stopped first."""
+    """Replace everything that is stored by what a backup holds. Every process must be stopped first.
+
+    Lab files and collected work are added from FILE.files.tar, if that is there; none are removed.
+    """
     settings = _settings(data)
     asyncio.run(_restore(settings, file, yes=yes))
 
@@ -47,6 +53,39 @@ async def _backup(settings: Settings, file: Path) -> None:
     async with opened(settings) as store:
         await files.backup(store, file, now=SystemClock().now())
     out(f"{file}: {_described(await files.inspect(file))}")
+    await _save_files(settings, backup_files.beside(file))
+    out(f"Not in it: {'; '.join(_left_out(settings))}.")
+
+
+async def _save_files(settings: Settings, file: Path) -> None:
+    """Save lab files and collected work, where they are on this machine."""
+    if settings.artifacts_s3_bucket or not artifacts_folder(settings).is_dir():
+        await asyncio.to_thread(file.unlink, missing_ok=True)  # of an earlier backup under this name
+        return
+    async with artifact_store(settings) as artifacts:
+        saved = await backup_files.save(artifacts, file, clock=SystemClock())
+    out(f"{file}: {saved.count} lab files and pieces of collected work, {saved.size_bytes} bytes")
+    for problem in saved.damaged:
+        say(f"left out: {problem}")
+
+
+def _left_out(settings: Settings) -> Iterator[str]:
+    """Say what else somebody needs who has nothing but a backup."""
+    yield "the keys of sealed secrets (keep a copy of them elsewhere)"
+    yield "the settings of the process (file and environment)"
+    if settings.artifacts_s3_bucket:
+        yield f"lab files and collected work, which stay in the bucket {settings.artifacts_s3_bucket}"
+    elif not artifacts_folder(settings).is_dir():
+        yield f"lab files and collected work: there is no folder {artifacts_folder(settings)} on this machine"
+
+
+async def _bring_back_files(settings: Settings, file: Path) -> None:
+    if not await asyncio.to_thread(file.exists):
+        out(f"{file} is not there: lab files and collected work stay as they are.")
+        return
+    async with artifact_store(settings) as artifacts:
+        saved = await backup_files.bring_back(artifacts, file)
+    out(f"{file}: {saved.count} lab files and pieces of collected work brought back, {saved.size_bytes} bytes")
 
 
 async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
@@ -61,6 +100,7 @@ async def _restore(settings: Settings, file: Path, *, yes: bool) -> None:
         _ask(
             f"Replace {len(present.entries)} keys at revision {present.revision} in {_where(settings)} by it?", yes=yes
         )
+        await _bring_back_files(settings, backup_files.beside(file))
         epoch = new_epoch()
         await _load(store, file, epoch, alone=settings.engine == "sqlite")
     out(f"Restored under the new epoch {epoch}: whoever followed events begins anew.")

@@ -13,7 +13,7 @@ from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.resource import Condition, Truth, condition
-from lcm.model.session import SESSION, LabletSession, Seat, SessionCondition
+from lcm.model.session import SESSION, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.settings import SystemSettings
 from lcm.model.worker import HOSTING, LabWorker, LabWorkerSpec, WorkerTelemetry, coarse
 
@@ -124,7 +124,7 @@ def at_risk(session: LabletSession) -> Condition | None:
 
 
 def _note(session: LabletSession, now: datetime) -> str:
-    """Say in a few words what somebody should know: a risk, a place in line, how far it is."""
+    """Say in a few words what somebody should know: a risk, a place in line, how far it is, when it begins or ends."""
     status = session.status
     if status.phase in SESSION.final:
         return "-"
@@ -134,7 +134,15 @@ def _note(session: LabletSession, now: datetime) -> str:
         start = waiting.estimated_start
         return f"#{waiting.queue_position}" + (f" in {render.span(start - now)}" if start else "")
     progress = status.progress
-    return f"{progress.percent}% {progress.step}" if progress and progress.percent < _DONE else "-"
+    return f"{progress.percent}% {progress.step}" if progress and progress.percent < _DONE else _turn(session, now)
+
+
+def _turn(session: LabletSession, now: datetime) -> str:
+    running = session.status.phase is SessionPhase.RUNNING
+    moment = session.status.ends_at if running else session.spec.timeslot_start
+    if moment is None or moment <= now:
+        return "-"
+    return f"{render.span(moment - now)} left" if running else f"in {render.span(moment - now)}"
 
 
 def _risk_colour(note: str) -> str | None:

@@ -67,12 +67,14 @@ async def examine(context: str | None = None) -> Report:
     found, seen = config.examine(), Seen()
     reached = await _api(found, context, seen)
     stored = await doctor_reach.store(found.settings, seen)
+    kept = await doctor_reach.artifacts(found.settings)
     checks = (
         Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}"),
         *doctor_checks.packages(),
         *doctor_checks.configuration(found),
         doctor_checks.data_folder(found.settings.data_dir),
         *stored,
+        *kept,
         *reached,
         doctor_checks.clock(SystemClock().now(), elsewhere=seen.there, written=_written(found)),
     )

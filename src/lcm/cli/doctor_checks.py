@@ -16,6 +16,7 @@ import msgspec
 from lcm.config import Configuration
 from lcm.config_values import VARIABLES
 from lcm.data_folder import open_to_others
+from lcm.providers.directory import PARTS
 
 PACKAGE: Final = "lablet-cloud-manager"
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -67,20 +68,32 @@ def configuration(found: Configuration) -> Iterator[Check]:
 
 
 def data_folder(folder: Path) -> Check:
+    """Look at the folder of the store and of what else the process keeps."""
+    return _folder("data folder", folder, "LCM_DATA_DIR")
+
+
+def artifacts_folder(folder: Path) -> Check:
+    """Look at the folder of lab files and collected work, and at those in it."""
+    parts = [part for part in (folder / name for name in PARTS) if part.exists()]
+    for part in parts:
+        if not part.is_dir() or not access(part, W_OK):
+            return Check("artifacts", State.FAIL, f"{part} cannot be written", f"chown or chmod {part}")
+    return _folder("artifacts", folder, "ARTIFACTS_DIR")
+
+
+def _folder(name: str, folder: Path, variable: str) -> Check:
     """Look whether files can be written, and how much room there is for them."""
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if path.exists())
     if not there.is_dir() or not access(there, W_OK):
-        return Check("data folder", State.FAIL, f"{there} cannot be written", "choose another folder by LCM_DATA_DIR")
+        return Check(name, State.FAIL, f"{there} cannot be written", f"choose another folder by {variable}")
     free = shutil.disk_usage(there).free
     detail = f"{whole}{'' if there == whole else ' (not made yet)'}, {free / 1e9:.1f} GB free"
     if free >= _LITTLE_BYTES and open_to_others(whole):
-        return Check("data folder", State.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
+        return Check(name, State.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
     if free >= _LITTLE_BYTES:
-        return Check("data folder", State.OK, detail)
-    return Check(
-        "data folder", State.WARN if free >= _TOO_LITTLE_BYTES else State.FAIL, detail, "make room on the disk"
-    )
+        return Check(name, State.OK, detail)
+    return Check(name, State.WARN if free >= _TOO_LITTLE_BYTES else State.FAIL, detail, "make room on the disk")
 
 
 def clock(now: datetime, *, elsewhere: datetime | None = None, written: datetime | None = None) -> Check:

@@ -1,4 +1,4 @@
-"""What `lcm doctor` finds behind a socket or a file of ours: the store and the API. Each has a time limit."""
+"""What `lcm doctor` finds behind a socket or a file of ours: store, artifacts and API. Each has a time limit."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lcm import compose_api
+from lcm import compose_api, compose_outside
 from lcm.cli.contexts import Context
-from lcm.cli.doctor_checks import Check, State
+from lcm.cli.doctor_checks import Check, State, artifacts_folder
 from lcm.config import Settings
 from lcm.control.client import HttpPlane
 from lcm.control.client_line import Limits
@@ -25,10 +25,13 @@ from lcm.model.errors import Forbidden, LcmError, Unreachable
 from lcm.model.kinds import KINDS
 from lcm.model.rules import SETTINGS_NAME
 from lcm.model.settings import SystemSettings
+from lcm.providers.artifacts import named
 from lcm.store.base import Store
 
 SECONDS: Final = 5.0
 _SHOWN: Final = 200
+_NO_FILE: Final = named("doctor").uri
+"""A bucket that says that this is not there can be read."""
 _SETTINGS: Final = Ref(SystemSettings, SETTINGS_NAME)
 
 
@@ -61,6 +64,21 @@ async def store(settings: Settings, seen: Seen) -> Sequence[Check]:
     if not file.exists():
         return [Check("store", State.OK, f"{file}: not there yet; `lcm up` makes it")]
     return await _limited("store", _contents(settings, str(file), seen))
+
+
+async def artifacts(settings: Settings) -> Sequence[Check]:
+    """Look at where lab files and collected work are kept, without keeping anything there."""
+    if settings.artifacts_s3_bucket is None:
+        return [artifacts_folder(compose_outside.artifacts_folder(settings))]
+    found = await _limited("artifacts", _bucket(settings, settings.artifacts_s3_bucket))
+    remedy = "see ARTIFACTS_S3_BUCKET, ARTIFACTS_S3_ENDPOINT, AWS_REGION and the AWS credentials"
+    return [msgspec.structs.replace(one, remedy="" if one.state is State.OK else remedy) for one in found]
+
+
+async def _bucket(settings: Settings, bucket: str) -> Sequence[Check]:
+    async with compose_outside.artifact_store(settings) as store:
+        await store.find(_NO_FILE)
+    return [Check("artifacts", State.OK, f"s3://{bucket}/{settings.artifacts_s3_prefix} answers")]
 
 
 async def _limited(name: str, work: Awaitable[Sequence[Check]]) -> Sequence[Check]:

@@ -281,7 +281,7 @@ def _number(text: str) -> float | int | None:
 def _explained(error: yaml.MarkedYAMLError, text: str) -> Fault:
     fault = syntax(error)
     mark = error.problem_mark
-    if mark is not None and "\t" in text.split("\n")[mark.line][: mark.column + 1]:
+    if mark is not None and "\t" in "".join(text.split("\n")[mark.line : mark.line + 1])[: mark.column + 1]:
         return Fault(fault.path, "a tab where YAML wants spaces", "indent with spaces")
     return fault
 

@@ -1,7 +1,7 @@
 """Reading all there is and following it from then on, whatever breaks in between. Called by get, wait and delete."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -33,15 +33,21 @@ def named(*names: str) -> Where:
 
 
 async def everything(
-    plane: Plane, kind: type[R], *, namespace: str | None = None, where: Where = EVERYTHING
+    plane: Plane, kind: type[R], *, namespace: str | None = None, where: Where = EVERYTHING, archived: bool = False
 ) -> Listing[R]:
     """Read all pages of a list, all true at one revision."""
+
+    async def page(cursor: str | None) -> Listing[R]:
+        return await plane.list(
+            kind, namespace=namespace, where=where, limit=LONGEST_PAGE, cursor=cursor, archived=archived
+        )
+
     for _ in range(_READ_AGAIN):
         try:
-            return await _pages(plane, kind, namespace, where)
+            return await _pages(page)
         except Relist:
             continue  # what the first page was true at is forgotten: begin anew
-    return await _pages(plane, kind, namespace, where)
+    return await _pages(page)
 
 
 async def follow(plane: Plane, wheres: Wheres, *, namespace: str | None) -> AsyncIterator[Sequence[Change]]:
@@ -61,11 +67,11 @@ async def follow(plane: Plane, wheres: Wheres, *, namespace: str | None) -> Asyn
             lists = await _lists_again(plane, wheres, namespace)
 
 
-async def _pages(plane: Plane, kind: type[R], namespace: str | None, where: Where) -> Listing[R]:
-    page = await plane.list(kind, namespace=namespace, where=where, limit=LONGEST_PAGE)
+async def _pages(read: Callable[[str | None], Awaitable[Listing[R]]]) -> Listing[R]:
+    page = await read(None)
     items, revision = list(page.items), page.revision
     while page.next is not None:
-        page = await plane.list(kind, namespace=namespace, where=where, limit=LONGEST_PAGE, cursor=page.next)
+        page = await read(page.next)
         items += page.items
     return Listing(items, revision)
 

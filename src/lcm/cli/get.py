@@ -17,6 +17,7 @@ from lcm.control.plane import Plane, Ref, ref_of
 from lcm.model.errors import Forbidden, Gone, Invalid
 from lcm.model.kinds import Resource
 from lcm.model.selector import Where, parse
+from lcm.model.session import LabletSession
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
 from lcm.system import SystemClock
 
@@ -33,6 +34,7 @@ def get(
     namespace: Namespace = DEFAULT_NAMESPACE,
     all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
     output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
+    archived: Annotated[bool, typer.Option("--all", help="The sessions in the archive as well.")] = False,
     watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
     begin: calendar_view.From = None,
     days: calendar_view.Days = None,
@@ -43,11 +45,12 @@ def get(
     """List objects, or follow them with --watch.
 
     `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
+    Sessions that ended more than a day ago are in the archive: `lcm get sessions --all`.
     `lcm get calendar --days 7` shows seats against time.
     """
     span = calendar_view.Asked(begin, days, hours, pool)
     if [word.lower() for word in targets or []] == [CALENDAR]:
-        if selector or field_selector or watch:
+        if selector or field_selector or watch or archived:
             raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
         calendar_view.show(span, None if all_namespaces else namespace, output, context)
         return
@@ -57,7 +60,9 @@ def get(
     if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
         raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
     wheres = {part.noun: where_of(part.noun, selector, field_selector) for part in parts}
-    asked = _Asked(parts, wheres, None if all_namespaces else namespace)
+    if archived and watch:
+        raise typer.BadParameter("nothing changes in the archive: leave out --watch", param_hint="--all")
+    asked = _Asked(parts, wheres, None if all_namespaces else namespace, archived)
     printer = Printer(output, parts, clock=SystemClock(), with_namespace=all_namespaces)
     work = asked.watch if watch else asked.show
     run.with_plane(lambda plane: work(plane, printer), context)
@@ -87,6 +92,7 @@ class _Asked:
     parts: Sequence[Wanted]
     wheres: Mapping[Noun, Where]
     namespace: str | None
+    archived: bool = False
 
     async def show(self, plane: Plane, printer: Printer) -> None:
         found = [one for part in self.parts for one in await self._find(plane, part)]
@@ -113,12 +119,19 @@ class _Asked:
         if part.names:
             return await self._named(plane, part)
         try:
-            where = self.wheres[part.noun]
-            return (await everything(plane, part.noun.struct, namespace=self.namespace, where=where)).items
+            return [one for archived in self._where_to_look(part) for one in await self._all(plane, part, archived)]
         except Forbidden:
             if len(self.parts) < len(NOUNS):
                 raise
             return []  # `all` means all that one may see
+
+    def _where_to_look(self, part: Wanted) -> Sequence[bool]:
+        """Say whether to look in the archive, before what is live or not at all."""
+        return (True, False) if self.archived and part.noun.struct is LabletSession else (False,)
+
+    async def _all(self, plane: Plane, part: Wanted, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
+        kind, where = part.noun.struct, self.wheres[part.noun]
+        return (await everything(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
 
     async def _named(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
         refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]

@@ -7,9 +7,11 @@ is applied was found to be right, and in a dry run nothing at all.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from lcm.cli import from_now
 from lcm.cli.documents import Written
 from lcm.cli.sources import STDIN, Source, identity, located, traced
 from lcm.control.plane import Applied, Plane
@@ -52,6 +54,8 @@ class Attached:
     wrong: set[int] = field(default_factory=set)
     """Places of documents whose lab file is of no use."""
     faults: list[Fault] = field(default_factory=list)
+    moving: frozenset[int] = frozenset()
+    """Places of bookings whose times were said from now on."""
 
     @property
     def values(self) -> list[dict[str, Any]]:
@@ -63,9 +67,15 @@ class Attached:
         return {Path(lab.file).resolve() for lab in self.labs.values()}
 
 
-def attached(sources: Sequence[Source], given: Mapping[str, bytes] | None = None) -> Attached:
-    """Read every lab file that a definition names by its path; `given` are files that were read already."""
-    found = Attached(list(sources))
+def attached(
+    sources: Sequence[Source], given: Mapping[str, bytes] | None = None, *, now: datetime | None = None
+) -> Attached:
+    """Read every lab file that a definition names by its path; `given` are files that were read already.
+
+    With `now`, slots may be said from now on.
+    """
+    sources, moving = from_now.fixed(sources, now) if now else (sources, frozenset())
+    found = Attached(list(sources), moving=moving)
     for place, source in enumerate(sources):
         if (path := _path(source.value)) is None:
             continue
@@ -84,6 +94,7 @@ def attached(sources: Sequence[Source], given: Mapping[str, bytes] | None = None
 
 async def applied(plane: Plane, what: Attached, *, dry_run: bool) -> Sequence[Applied]:
     """Apply documents, after all of them were checked and the lab files of new definitions were uploaded."""
+    what.sources = await from_now.kept(plane, what.sources, what.moving)
     if not what.labs and not what.wrong:
         return await plane.apply(what.values, dry_run=dry_run)
     rehearsal = await _rehearsed(plane, what)

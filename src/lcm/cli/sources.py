@@ -20,6 +20,7 @@ _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _DASH: Final = "-"
 STDIN: Final = "stdin"
 """What standard input is called where a file would be."""
+_FIRST_WORD: Final = re.compile(r"documents\[([0-9]+)\]")
 _OF_DOCUMENT: Final = re.compile(r"documents\[([0-9]+)\]\.?(.*)", re.DOTALL)
 
 
@@ -90,6 +91,15 @@ def traced(faults: Sequence[Fault], sources: Sequence[Source]) -> Iterator[Fault
             yield sources[int(found[1])].fault(Fault(found[2] or "document", fault.problem, fault.remedy))
         else:
             yield fault
+
+
+def placed(message: str, sources: Sequence[Source]) -> str:
+    """Say of a message about `documents[3]` which file's line that is."""
+    found = _FIRST_WORD.match(message)
+    if not found or int(found[1]) >= len(sources):
+        return message
+    source = sources[int(found[1])]
+    return f"{source.file}:{source.written.line_of('spec')}: {source.value.get('kind')}{message[found.end() :]}"
 
 
 def identity(value: dict[str, Any]) -> tuple[str, str, str] | None:

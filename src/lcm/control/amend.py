@@ -42,6 +42,11 @@ def amended(stored: R, wanted: R, *, caller: Caller) -> R:
     return unhurried(stored, new)
 
 
+def repeats(stored: R, wanted: R, *, caller: Caller) -> bool:
+    """Tell whether a document asks for the very thing that an object once was."""
+    return bool(_completed(stored, wanted, caller) == stored.spec)
+
+
 def unhurried(stored: R, new: R) -> R:
     """Keep a failed worker, which is tried again when its spec changes, from that if it is only wanted stopped."""
     if not isinstance(stored, LabWorker) or not isinstance(new, LabWorker):

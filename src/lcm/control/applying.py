@@ -173,7 +173,9 @@ class Application:
 
     async def _drafted(self, place: int, resource: Resource, entry: Entry | None, known: Known) -> Item:
         if entry is None:
-            return Item(place, resource, None, await self.drafts.new(resource, found=known.found))
+            done = await self.drafts.done(resource)
+            draft = await self.drafts.new(resource, found=known.found) if done is None else None
+            return Item(place, resource, done, draft)
         record = Record(opened(entry, type(resource)), entry)
         if not sees(self.ledger.caller, record.resource):
             raise taken(ref_of(resource))

@@ -119,10 +119,12 @@ class HttpPlane(Reports, Ledgers, Placing, Learning):
         where: Where = EVERYTHING,
         limit: int = PAGE,
         cursor: str | None = None,
+        archived: bool = False,
     ) -> Listing[R]:
         query = _selection(kind, where) | {"limit": str(limit)}
         query |= {} if namespace is None else {"namespace": namespace}
         query |= {} if cursor is None else {"cursor": cursor}
+        query |= {"archived": "true"} if archived else {}
         page = read(await self._ask("GET", collection(kind), query), Items)
         return Listing([read(item, kind) for item in page.items], page.revision, page.next)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from lcm.control.client_line import read
 from lcm.control.client_requests import Requests, internal, path_of, within
 from lcm.control.plane import Ref, SessionRef, ref_of
-from lcm.control.wire_placing import ClaimNumber, ScheduleWish, SeatChanges
+from lcm.control.wire_placing import ClaimNumbers, MadeSessions, ScheduleWish, SeatChanges
 from lcm.model.placing import Assignment, CalendarView, Explanation, PortWish, SeatChange, Wish
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Reservation
@@ -27,9 +27,9 @@ class Placing(Requests):
     async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
         await self._write("POST", f"{internal(pool)}/reseat", within(pool), SeatChanges(changes=tuple(changes)))
 
-    async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
-        body = ClaimNumber(number=number)
-        return read(await self._write("POST", f"{internal(ref)}/sessions", within(ref), body), LabletSession)
+    async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
+        body = ClaimNumbers(numbers=numbers)
+        return read(await self._write("POST", f"{internal(ref)}/sessions", within(ref), body), MadeSessions).items
 
     async def preview(self, wish: Wish) -> Explanation:
         return read(await self._write("POST", "/api/placement/preview", {}, wish), Explanation)

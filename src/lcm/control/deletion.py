@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from lcm.control.actions import drained, terminated
-from lcm.control.ledger import Edit, Ledger, persistently
+from lcm.control.archive import forgetting, is_archived
+from lcm.control.ledger import Edit, Ledger, missing, persistently
 from lcm.control.plane import R, Ref, ref_of
 from lcm.control.records import Record, mentions, opened
 from lcm.control.references import Sought, Target, lingers, refers_to, stored
@@ -46,6 +47,8 @@ async def delete(ledger: Ledger, ref: Ref[R], *, at: int | None, dry_run: bool) 
 
     async def attempt() -> R:
         record = await _found(ledger, ref, at)
+        if is_archived(record):
+            return await _forgotten(ledger, record, dry_run=dry_run)
         after = dismissed(record.resource, now=ledger.clock.now(), author=ledger.author)
         if dry_run or after is record.resource:
             return after
@@ -104,10 +107,20 @@ async def _finish(ledger: Ledger, resource: Resource) -> bool:
 
 
 async def _found(ledger: Ledger, ref: Ref[R], at: int | None) -> Record[R]:
-    record = await ledger.need(ref)
+    record = await ledger.recall(ref)
+    if record is None:
+        raise missing(ref)
     if at is not None and record.revision != at:
         raise Conflict(record.key, wanted=at, found=record.revision)
     return record
+
+
+async def _forgotten(ledger: Ledger, record: Record[R], *, dry_run: bool) -> R:
+    """Take an object out of the archive. What is live under its name has nothing to do with it."""
+    if not dry_run:
+        deed = Edit(record, record.resource, removed=True).deed()
+        await ledger.submit(forgetting(record), deeds=[deed])
+    return record.resource
 
 
 def dismissed(resource: R, *, now: datetime, author: str) -> R:

@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from lcm.control.admit import admitted, held
-from lcm.control.amend import amended
+from lcm.control.amend import amended, repeats
+from lcm.control.archive import latest
 from lcm.control.deletion import marked, present
 from lcm.control.learning import review_by
 from lcm.control.ledger import Edit, Ledger
 from lcm.control.library import Library
-from lcm.control.plane import R
+from lcm.control.plane import R, ref_of
 from lcm.control.records import Record
 from lcm.control.references import Found, Sought, Target, lingers, refuse_marked, sought
 from lcm.control.sealing import UNSEALED, Sealing
 from lcm.control.topologies import completed
 from lcm.control.uniqueness import refuse_taken
 from lcm.model.definition import LabletDefinition
-from lcm.model.identity import Caller
+from lcm.model.identity import Caller, sees
 from lcm.model.kinds import Resource
 from lcm.model.learning import reviewed
 from lcm.store.base import Op
@@ -87,6 +88,13 @@ class Drafts:
         refers = sought(after)
         anew = refers if refers != sought(record.resource) else None
         return Draft(Edit(record, after), held(after, anew, await self._among(anew, found)))
+
+    async def done(self, resource: R) -> Record[R] | None:
+        """Find what a document asks for in the archive: who applies a file once more wants nothing done again."""
+        record, caller = await latest(self.ledger.store, ref_of(resource)), self.ledger.caller
+        if record is None or not sees(caller, record.resource):
+            return None
+        return record if repeats(record.resource, resource, caller=caller) else None
 
     async def _completed(self, resource: R) -> R:
         """Fill in what a definition leaves to its topology, where files can be read."""

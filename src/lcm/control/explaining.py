@@ -44,7 +44,7 @@ _SPEC: Final = "spec."
 
 async def explain(book: Ledger, desk: Desk, ref: SessionRef) -> Explanation:
     """Tell why a session is where it is, or what it waits for; Gone for what the caller may not see."""
-    session = (await book.need(ref)).resource
+    session = await book.read(ref)
     await desk.calendar.ready()
     await desk.calendar.until(session.metadata.resource_version)
     now, status = book.clock.now(), session.status

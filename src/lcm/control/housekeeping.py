@@ -1,8 +1,8 @@
 """Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over.
 
-It also finishes deletions that were left half-way. Started by `compose` in every process that serves the plane; several
-do no harm. When the store was at which revision is kept in the store itself, so that processes that never live for an
-hour forget as well.
+It also finishes deletions that were left half-way, and moves sessions that ended a while ago to the archive. Started by
+`compose` in every process that serves the plane; several do no harm. When the store was at which revision is kept in
+the store itself, so that processes that never live for an hour forget as well.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from lcm.control import audit, deletion, requests, sign_in, sinks, tokens
+from lcm.control import archive, audit, deletion, requests, sign_in, sinks, tokens
 from lcm.model.clock import Clock
 from lcm.model.errors import Conflict, Later
 from lcm.model.resource import Count, Moment, Part
@@ -22,6 +22,10 @@ from lcm.store.codec import Codec
 EVERY: Final = timedelta(minutes=10)
 HISTORY: Final = timedelta(hours=1)
 """How long a watch may be away and still resume."""
+LINGER: Final = timedelta(days=1)
+"""How long a session that has ended stays among the live ones."""
+ARCHIVED: Final = timedelta(days=365)
+"""How long it is kept after its end."""
 SAMPLES: Final = "housekeeping/samples"
 
 _MOST: Final = 100
@@ -54,12 +58,16 @@ class Housekeeping:
         every: timedelta = EVERY,
         history: timedelta = HISTORY,
         audit_kept: timedelta = audit.KEPT,
+        linger: timedelta = LINGER,
+        archived: timedelta = ARCHIVED,
     ) -> None:
         self._store = store
         self._clock = clock
         self._every = every
         self._history = history
         self._audit_kept = audit_kept
+        self._linger = linger
+        self._archived = archived
 
     async def run(self) -> None:
         """Tidy up again and again, until it is cancelled."""
@@ -81,6 +89,8 @@ class Housekeeping:
             "requests": await requests.sweep(self._store, now - requests.KEPT),
             "tokens": await tokens.sweep(self._store, now),
             "sign_in_links": await sign_in.sweep(self._store, now),
+            "sessions_archived": await archive.move(self._store, now, now - self._linger),
+            "archived_sessions": await archive.sweep(self._store, now - self._archived),
             "audit_records": await audit.sweep(self._store, now - self._audit_kept),
         }
         if any(swept.values()):

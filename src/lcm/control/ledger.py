@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import Final, Generic, TypeVar
 
 from lcm.control import events
+from lcm.control.archive import is_archived, recalled
 from lcm.control.audit import NOWHERE, Deed, Origin, Pen, author_of
 from lcm.control.hanging import hanging, hangs
 from lcm.control.plane import R, Ref
 from lcm.control.records import Record, at_revision, change, creation, find, removal
 from lcm.control.uniqueness import why_taken
 from lcm.model.clock import Clock
-from lcm.model.errors import Conflict, Forbidden, Gone, Taken
+from lcm.model.errors import Conflict, Forbidden, Gone, IllegalStep, Taken
 from lcm.model.event import Event, encode
 from lcm.model.identity import PERMITTED, SERVICE, Caller, Role, Verb, sees
 from lcm.store.base import Fence, Op, Store, check_commit
@@ -95,11 +96,26 @@ class Ledger:
         return record if record is not None and sees(self.caller, record.resource) else None
 
     async def need(self, ref: Ref[R]) -> Record[R]:
-        """Read an object that must be there."""
-        record = await self.find(ref)
+        """Read an object that must be there, for it is to be changed; what is archived is not."""
+        record = await self.recall(ref)
         if record is None:
             raise missing(ref)
+        if is_archived(record):
+            told = f"{ref.kind.__name__} {ref.name} in namespace {ref.namespace} has ended and is in the archive"
+            raise IllegalStep(f"{told}: it can be read and deleted, not changed")
         return record
+
+    async def recall(self, ref: Ref[R]) -> Record[R] | None:
+        """Read an object, also from the archive; None means that there is none for this caller."""
+        record = await find(self.store, ref) or await recalled(self.store, ref)
+        return record if record is not None and sees(self.caller, record.resource) else None
+
+    async def read(self, ref: Ref[R]) -> R:
+        """Read an object that must be there, or in the archive."""
+        record = await self.recall(ref)
+        if record is None:
+            raise missing(ref)
+        return record.resource
 
     async def write(self, edit: Edit[R], *ops: Op, told: Sequence[Event] = (), reported: bool = False) -> R:
         """Commit one object's change, and return it as it is then."""

@@ -26,7 +26,7 @@ from lcm.control.importing import Import
 from lcm.control.ledger import Edit, Ledger, persistently, taken
 from lcm.control.library import Library
 from lcm.control.licences import free, read_ledger
-from lcm.control.listing import listed
+from lcm.control.listing import Asked, listed
 from lcm.control.local_learning import Learning
 from lcm.control.local_placing import Placing
 from lcm.control.patching import patched
@@ -180,7 +180,7 @@ class LocalPlane(Placing, Learning):
 
     async def get(self, ref: Ref[R]) -> R | None:
         self._ledger.allow(Verb.READ, ref.kind)
-        record = await self._ledger.find(ref)
+        record = await self._ledger.recall(ref)
         return record.resource if record else None
 
     async def list(
@@ -191,9 +191,10 @@ class LocalPlane(Placing, Learning):
         where: Where = EVERYTHING,
         limit: int = PAGE,
         cursor: str | None = None,
+        archived: bool = False,
     ) -> Listing[R]:
         self._ledger.allow(Verb.READ, kind)
-        return await listed(self._ledger, kind, namespace=namespace, where=where, limit=limit, cursor=cursor)
+        return await listed(self._ledger, Asked(kind, namespace, where, limit, archived), cursor)
 
     def watch(self, *kinds: type[Resource], after: int) -> LocalWatch:
         return LocalWatch(self._ledger, kinds, after)

@@ -48,7 +48,7 @@ class Learning:
     async def download(self, ref: SessionRef, name: str) -> bytes:
         self._ledger.allow(Verb.READ, LabletSession)
         if self._library.artifacts is None:
-            await self._ledger.need(ref)
+            await self._ledger.read(ref)
         return await session_files.read(self._ledger, self._artifacts, ref, name)
 
     async def logs(self, ref: SessionRef) -> str:

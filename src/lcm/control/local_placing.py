@@ -35,9 +35,9 @@ class Placing:
         self._ledger.allow(Verb.STEP, LabWorkerPool)
         await scheduling.reseat(self._ledger, await self._about(pool), pool, changes)
 
-    async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
+    async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
         self._ledger.allow(Verb.STEP, Reservation)
-        return await reserving.fulfil(self._ledger, await self._about(ref), ref, number, ids=self._ids)
+        return await reserving.fulfil(self._ledger, await self._about(ref), ref, numbers, ids=self._ids)
 
     async def preview(self, wish: Wish) -> Explanation:
         self._ledger.allow(Verb.READ, LabletSession)

@@ -253,7 +253,7 @@ class Plane(Protocol):
         ...
 
     async def get(self, ref: Ref[R]) -> R | None:
-        """Read the newest state; None means that there is no such object for this caller."""
+        """Read the newest state, also from the archive; None means that there is no such object for this caller."""
         ...
 
     async def list(
@@ -264,9 +264,11 @@ class Plane(Protocol):
         where: Where = EVERYTHING,
         limit: int = PAGE,
         cursor: str | None = None,
+        archived: bool = False,
     ) -> Listing[R]:
         """Read a page, at most LONGEST_PAGE objects, in the order of namespace and name; no namespace means all.
 
+        Of the archive, in which only sessions are, in the order in which they ended.
         Pages reached through cursors are true at the first one's revision; Relist when that was compacted.
         """
         ...
@@ -392,8 +394,11 @@ class Plane(Protocol):
         """Let claims that have no worker yet change their seats, all or none; NoRoom, Conflict as `schedule`."""
         ...
 
-    async def fulfil(self, ref: Ref[Reservation], number: int) -> LabletSession:
-        """Make the session that takes over one of a reservation's claims. May be repeated: it answers with the same."""
+    async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
+        """Make the sessions that take over some of a reservation's claims, in one commit; at most FULFILLED_AT_ONCE.
+
+        May be repeated: it answers with the same, but for those that are gone.
+        """
         ...
 
     async def preview(self, wish: Wish) -> Explanation:

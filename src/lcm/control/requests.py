@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from lcm.control.archive import recalled
 from lcm.control.ledger import Ledger
 from lcm.control.plane import R, Ref
 from lcm.control.records import CODEC, Record, key_of, opened
@@ -70,11 +71,14 @@ class Request:
         if digest != self.digest:
             problem = "was used for another request"
             raise Invalid(Fault(IDEMPOTENCY_KEY, problem, "use a new key for a new request"))
-        found = await ledger.store.get(record.key)
-        resource = opened(found, ref.kind) if found else None
-        if found is None or resource is None or resource.metadata.uid != record.uid:
+        entry = await ledger.store.get(record.key)
+        live = Record(opened(entry, ref.kind), entry) if entry else None
+        if live is not None and live.resource.metadata.uid == record.uid:
+            return live
+        archived = await recalled(ledger.store, Ref(ref.kind, record.uid, ref.namespace))
+        if archived is None:
             raise Gone(f"{record.key} was answered to this request and is gone since")
-        return Record(resource, found)
+        return archived
 
 
 async def sweep(store: Store, before: datetime) -> int:

@@ -1,9 +1,10 @@
 """Making the sessions of reservations. Called by `local_placing`.
 
-A session takes its claim over in the commit that makes it: at no moment do both hold it, or neither.
+A session takes its claim over in the commit that makes it: at no moment do both hold it, or neither. Several are made
+in one commit, for a reservation of hundreds is long to read and to write.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from lcm.control.plane import Ref
 from lcm.control.records import Record, at_revision
 from lcm.control.stepping import TEARDOWN, stepped
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Forbidden, Gone, IllegalStep, Invalid
+from lcm.model.errors import Fault, Forbidden, IllegalStep, Invalid
 from lcm.model.machine import SCHEDULER
+from lcm.model.placing import FULFILLED_AT_ONCE
 from lcm.model.pool import LabWorkerPool
 from lcm.model.reservation import Held, Reservation, ReservationPhase
 from lcm.model.resource import Metadata, Owner, PhaseChange
@@ -31,26 +33,23 @@ _SUFFIX: Final = 5
 
 
 async def fulfil(
-    book: Ledger, desk: Desk, ref: Ref[Reservation], number: int, *, ids: Callable[[], str]
-) -> LabletSession:
-    """Make the session that takes over a reservation's claim, or give the one that did; Gone if that is no more.
+    book: Ledger, desk: Desk, ref: Ref[Reservation], numbers: Sequence[int], *, ids: Callable[[], str]
+) -> Sequence[LabletSession]:
+    """Make the sessions that take over some of a reservation's claims; give them and those that did before.
 
-    IllegalStep once the reservation is cancelled or over.
+    What was made and is gone is left out. IllegalStep once the reservation is cancelled or over.
     """
     if book.caller.actor != SCHEDULER:
         raise Forbidden(f"only the {SCHEDULER} makes the sessions of reservations")
+    if len(numbers) > FULFILLED_AT_ONCE:
+        raise Invalid(Fault("numbers", f"{len(numbers)} at once", f"ask for at most {FULFILLED_AT_ONCE}"))
 
-    async def attempt() -> LabletSession:
+    async def attempt() -> Sequence[LabletSession]:
         record = await book.need(ref)
-        held = _claim(record.resource, number)
-        if held.session is not None:
-            return await _made(book, record.resource, held.session)
-        _permit(record.resource)
-        session = await _named(book, await _session(book, record.resource, held, ids()))
-        after = _taken_over(book, record.resource, held, session)
-        edits: list[Edit[Any]] = [Edit(None, session), Edit(record, after, verb="fulfil")]
-        revision = await book.commit(*edits, ops=_announced(desk, record, held))
-        return at_revision(session, revision)
+        several = _claims(record.resource, numbers)
+        made = await _make(book, desk, record, [one for one in several if one.session is None], ids)
+        before = [await _made(book, record.resource, one.session) for one in several if one.session is not None]
+        return [*(one for one in before if one is not None), *made]
 
     await desk.calendar.ready()
     # One of hundreds is long to read, and a turn only spares conflicts: what the calendar knows will do.
@@ -64,12 +63,29 @@ def session_name(reservation: Reservation, number: int) -> str:
     return f"{reservation.metadata.name}-{number}"
 
 
-def _claim(reservation: Reservation, number: int) -> Held:
-    for held in reservation.status.held:
-        if held.number == number:
-            return held
-    count = len(reservation.status.held)
-    raise Invalid(Fault("number", f"{reservation.metadata.name} has {count} claims", "use the number of one of them"))
+async def _make(
+    book: Ledger, desk: Desk, record: Record[Reservation], several: Sequence[Held], ids: Callable[[], str]
+) -> Sequence[LabletSession]:
+    if not several:
+        return ()
+    booked = record.resource
+    _permit(booked)
+    found = await book.find(Ref(LabletDefinition, booked.spec.definition, booked.metadata.namespace))
+    kind = found.resource.spec.lab_type if found else LabType.CML
+    made = [await _named(book, _session(book, booked, one, ids(), kind)) for one in several]
+    after = _taken_over(book, booked, {held.number: one for held, one in zip(several, made, strict=True)})
+    edits: list[Edit[Any]] = [*(Edit(None, one) for one in made), Edit(record, after, verb="fulfil")]
+    revision = await book.commit(*edits, ops=_announced(desk, record, several))
+    return [at_revision(one, revision) for one in made]
+
+
+def _claims(reservation: Reservation, numbers: Iterable[int]) -> Sequence[Held]:
+    known = {one.number: one for one in reservation.status.held}
+    wanted = dict.fromkeys(numbers)
+    if wanted.keys() <= known.keys():
+        return [known[number] for number in wanted]
+    told = f"{reservation.metadata.name} has {len(known)} claims"
+    raise Invalid(Fault("numbers", told, "use the numbers of some of them"))
 
 
 def _permit(reservation: Reservation) -> None:
@@ -78,12 +94,10 @@ def _permit(reservation: Reservation) -> None:
         raise IllegalStep(f"Reservation {name} is {phase}: only what is {_P.PROMISED} or {_P.ACTIVE} has sessions made")
 
 
-async def _made(book: Ledger, reservation: Reservation, name: str) -> LabletSession:
+async def _made(book: Ledger, reservation: Reservation, name: str) -> LabletSession | None:
     found = await book.find(Ref(LabletSession, name, reservation.metadata.namespace))
     # The name may have passed to another session since.
-    if found is None or found.resource.metadata.owner != _owner(reservation):
-        raise Gone(f"the session {name} of reservation {reservation.metadata.name} was made, and is gone")
-    return found.resource
+    return found.resource if found and found.resource.metadata.owner == _owner(reservation) else None
 
 
 async def _named(book: Ledger, session: LabletSession) -> LabletSession:
@@ -95,18 +109,16 @@ async def _named(book: Ledger, session: LabletSession) -> LabletSession:
     return msgspec.structs.replace(session, metadata=msgspec.structs.replace(metadata, name=other))
 
 
-async def _session(book: Ledger, booked: Reservation, held: Held, uid: str) -> LabletSession:
+def _session(book: Ledger, booked: Reservation, held: Held, uid: str, kind: LabType) -> LabletSession:
     """Say what the session is like: what was reserved, whatever became of definition and settings since."""
-    namespace, spec = booked.metadata.namespace, booked.spec
-    definition = await book.find(Ref(LabletDefinition, spec.definition, namespace))
-    end = held.claim.end - CLEAN_UP
+    spec, end = booked.spec, held.claim.end - CLEAN_UP
     return LabletSession(
         metadata=_metadata(booked, held, uid, book.clock.now()),
         spec=LabletSessionSpec(
             definition=spec.definition,
             owner=spec.owner,
             student_email=spec.student_emails[(held.number - 1) % spec.count] if spec.student_emails else None,
-            lab_instance_type=definition.resource.spec.lab_type if definition else LabType.CML,
+            lab_instance_type=kind,
             lab_track=spec.lab_track,
             timeslot_start=end - (spec.timeslot_end - spec.timeslot_start),
             timeslot_end=end,
@@ -140,27 +152,31 @@ def _owner(reservation: Reservation) -> Owner:
     return Owner(kind=reservation.kind, name=reservation.metadata.name, uid=reservation.metadata.uid)
 
 
-def _taken_over(book: Ledger, booked: Reservation, held: Held, session: LabletSession) -> Reservation:
-    given = msgspec.structs.replace(held, session=session.metadata.name)
+def _taken_over(book: Ledger, booked: Reservation, made: Mapping[int, LabletSession]) -> Reservation:
     status = msgspec.structs.replace(
         booked.status,
         phase=_P.ACTIVE,
-        held=tuple(given if one.number == held.number else one for one in booked.status.held),
-        sessions_made=booked.status.sessions_made + 1,
+        held=tuple(_given(one, made.get(one.number)) for one in booked.status.held),
+        sessions_made=booked.status.sessions_made + len(made),
     )
     now, reason = book.clock.now(), "its first session exists"
     return stepped(booked, status, by=SCHEDULER, author=book.author, now=now, reason=reason)
 
 
-def _announced(desk: Desk, record: Record[Reservation], held: Held) -> Sequence[Op]:
+def _given(held: Held, session: LabletSession | None) -> Held:
+    return msgspec.structs.replace(held, session=session.metadata.name) if session else held
+
+
+def _announced(desk: Desk, record: Record[Reservation], several: Iterable[Held]) -> Sequence[Op]:
     """Put the guards of what is claimed: a calendar that lists anew may know one of the two objects without the other.
 
     Whoever decides by the guards then waits until it knows both.
     """
-    if held.seat is None:
-        return ()
-    ref = Ref(LabWorkerPool, held.seat.pool, record.resource.metadata.namespace)
-    row = desk.calendar.row(ref)
-    token = desk.calendar.shared(row) if row else None
-    keys = [pool_guard(ref)] if token is None else [pool_guard(ref), token_guard(token)]
-    return [Put(key, record.resource.metadata.uid.encode()) for key in keys]
+    metadata = record.resource.metadata
+    keys = set[str]()
+    for pool in {held.seat.pool for held in several if held.seat is not None}:
+        ref = Ref(LabWorkerPool, pool, metadata.namespace)
+        row = desk.calendar.row(ref)
+        token = desk.calendar.shared(row) if row else None
+        keys |= {pool_guard(ref)} if token is None else {pool_guard(ref), token_guard(token)}
+    return [Put(key, metadata.uid.encode()) for key in sorted(keys)]

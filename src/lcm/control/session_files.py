@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from lcm.control.ledger import Ledger
 from lcm.control.plane import SessionRef
@@ -10,31 +11,38 @@ from lcm.model.resource import story
 from lcm.model.session import Artifact, LabletSession
 from lcm.providers.artifacts import Artifacts, named
 
+COLLECTED: Final = "collected/"
+
 
 def kept_name(session: LabletSession, name: str) -> str:
     """Say under which name a file that was collected from a session is stored."""
-    return f"collected/{session.metadata.uid}/{name}"
+    return f"{COLLECTED}{session.metadata.namespace}/{session.metadata.uid}/{name}"
 
 
 async def listed(ledger: Ledger, ref: SessionRef) -> Sequence[Artifact]:
     """List a session's files that have not expired."""
-    found = await ledger.need(ref)
-    return tuple(one for one in found.resource.status.artifacts if _lasts(one, ledger.clock.now()))
+    found = await ledger.read(ref)
+    return tuple(one for one in found.status.artifacts if _lasts(one, ledger.clock.now()))
 
 
 async def read(ledger: Ledger, artifacts: Artifacts, ref: SessionRef, name: str) -> bytes:
     """Read one of a session's files, proven by its digest. Gone when there is none of that name, or none any more."""
-    session = (await ledger.need(ref)).resource
-    now = ledger.clock.now()
-    for one in session.status.artifacts:
-        if one.name == name and _lasts(one, now):
-            return await artifacts.get(named(kept_name(session, name)).uri, digest=one.digest)
-    raise Gone(f"there is no file {name!r} of session {session.metadata.name}, or it has expired")
+    session = await ledger.read(ref)
+    found = next((one for one in session.status.artifacts if one.name == name), None)
+    if found is None:
+        raise Gone(f"there is no file {name!r} of session {session.metadata.name}; list its artifacts")
+    if not _lasts(found, ledger.clock.now()):
+        raise Gone(_expired(session, found))
+    try:
+        return await artifacts.get(named(kept_name(session, name)).uri, digest=found.digest)
+    except Gone as error:
+        told = f"{name} of session {session.metadata.name} is not where files are kept any more"
+        raise Gone(f"{told}: somebody removed it, or a backup was restored without it") from error
 
 
 async def told(ledger: Ledger, ref: SessionRef) -> str:
     """Tell a session's story, how far it is, why it is where it is and what went wrong, line by line."""
-    session = (await ledger.need(ref)).resource
+    session = await ledger.read(ref)
     return "".join(f"{line}\n" for line in lines(session))
 
 
@@ -52,8 +60,19 @@ def lines(session: LabletSession) -> Iterator[str]:
     if status.observed_at is not None:
         drifted = ", its ports have drifted" if status.port_drift_detected else ""
         yield f"{_at(status.observed_at)} observed: {status.observation_count} times so far{drifted}"
-    yield from (f"{_at(one.collected_at)} collected: {one.name}, {one.size_bytes} bytes" for one in status.artifacts)
+    yield from map(_collected, status.artifacts)
     yield from (f"error: {text}" for text in (status.observation_error, status.last_error) if text)
+
+
+def _collected(artifact: Artifact) -> str:
+    until = f", kept until {_at(artifact.expires_at)}" if artifact.expires_at else ""
+    return f"{_at(artifact.collected_at)} collected: {artifact.name}, {artifact.size_bytes} bytes{until}"
+
+
+def _expired(session: LabletSession, artifact: Artifact) -> str:
+    assert artifact.expires_at is not None
+    told = f"{artifact.name} of session {session.metadata.name} expired at {_at(artifact.expires_at)}"
+    return f"{told}: download what you need before, or have an operator raise artifacts.retention_days in the settings"
 
 
 def _lasts(artifact: Artifact, now: datetime) -> bool:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-from lcm.model.placing import LONGEST_LIST, Assignment, SeatChange
-from lcm.model.resource import Count, Part, Positive
+from lcm.model.placing import FULFILLED_AT_ONCE, LONGEST_LIST, Assignment, SeatChange
+from lcm.model.resource import Count, Part
+from lcm.model.session import LabletSession
 
 
 class ScheduleWish(Part):
@@ -21,7 +22,13 @@ class SeatChanges(Part):
     changes: Annotated[tuple[SeatChange, ...], msgspec.Meta(max_length=LONGEST_LIST)]
 
 
-class ClaimNumber(Part):
-    """Which of a reservation's claims is meant."""
+class ClaimNumbers(Part):
+    """Which of a reservation's claims are meant."""
 
-    number: Positive
+    numbers: Annotated[tuple[Count, ...], msgspec.Meta(max_length=FULFILLED_AT_ONCE)]
+
+
+class MadeSessions(msgspec.Struct, frozen=True):
+    """The sessions that took over claims of a reservation."""
+
+    items: tuple[LabletSession, ...]

@@ -5,7 +5,7 @@ from datetime import timedelta
 from lcm.config import Settings, effective
 from lcm.control.cache import Cache
 from lcm.model.settings import SystemSettings
-from lcm.placement.terms import Terms
+from lcm.placement.terms import Terms, sped_up
 
 
 class Current:
@@ -25,10 +25,13 @@ class Current:
 
 
 def terms_of(settings: Settings) -> Terms:
-    """Say what settings mean for booking and placing."""
+    """Say what settings mean for booking and placing; on a simulated cloud everything takes as much less as it says."""
+    speed = settings.sim_speed if settings.cloud == "simulated" else 1.0
     return Terms(
-        boot=timedelta(minutes=settings.worker_bootup_delay_minutes),
-        instantiation=timedelta(minutes=settings.lablet_instantiation_delay_minutes),
+        boot=sped_up(timedelta(minutes=settings.worker_bootup_delay_minutes), speed),
+        instantiation=sped_up(timedelta(minutes=settings.lablet_instantiation_delay_minutes), speed),
+        buffer=sped_up(Terms().buffer, speed),
         require_licensed=settings.require_licensed_for_cml,
         strategy=str(settings.scheduler_strategy),
+        speed=speed,
     )

@@ -11,6 +11,8 @@ from lcm.model.session import PortNumber, Seat, Waiting
 LONGEST_LIST = 2000
 MOST_PLACES = 500
 MOST_BOOKED = 20_000
+FULFILLED_AT_ONCE = 30
+"""How many sessions of a reservation one commit makes: they fit, even were each on a pool with a token of its own."""
 
 
 class Assignment(Part):

@@ -16,6 +16,7 @@ ScanSeconds = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="whole s
 Share = Annotated[Fraction, msgspec.Meta(description="a fraction from 0 to 1")]
 FewestWorkers = Annotated[int, msgspec.Meta(ge=0, le=1000, description="a whole number from 0 to 1000")]
 MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
+Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
 FewestSessions = Annotated[int, msgspec.Meta(ge=1, le=200, description="a whole number from 1 to 200")]
 NamePattern = Annotated[
     str,
@@ -90,6 +91,12 @@ class LearningSettings(Part):
     review_sessions: FewestSessions | None = None
 
 
+class ArtifactSettings(Part):
+    """How long what is collected from a session is kept; what was collected before was promised its own time."""
+
+    retention_days: Days | None = None
+
+
 class SystemSettingsSpec(Part):
     """Every group of settings."""
 
@@ -99,6 +106,7 @@ class SystemSettingsSpec(Part):
     idle: IdleSettings = IdleSettings()
     scaling: ScalingSettings = ScalingSettings()
     learning: LearningSettings = LearningSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
 
 
 class SystemSettings(Part):

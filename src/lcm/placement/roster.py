@@ -89,7 +89,7 @@ def usable_from(worker: LabWorker, now: datetime, boot: timedelta) -> datetime |
     leaving = worker.metadata.deletion_timestamp is not None or worker.spec.wanted_state == "stopped"
     if leaving or worker.status.phase not in COMING:
         return None
-    return max(_began(worker, now) + boot, now + _SOON)
+    return max(_began(worker, now) + boot, now + min(_SOON, boot))
 
 
 def _began(worker: LabWorker, now: datetime) -> datetime:

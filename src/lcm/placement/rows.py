@@ -7,8 +7,9 @@ place as fuller than it is: who is above a limit here surely does not fit, the o
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, reduce
 from heapq import heappop, heappush
+from operator import or_
 from typing import Final
 
 from lcm.model.capacity import DIMENSIONS
@@ -40,6 +41,7 @@ _HALF_USED: Final = sum((1 << LANE) - (1 << STEP + 4) << LANE * number for numbe
 FULLEST: Final = 31
 _CPU_BYTE: Final = STEP // 8
 _MEMORY_BYTE: Final = _CPU_BYTE + LANE // 8
+_OTHER_BYTES: Final = slice(_MEMORY_BYTE + LANE // 8, None, LANE // 8)
 _CAPPED: Final = bytes(min(level, LEVELS) for level in range(256))
 """Whoever is more than full is no fuller than full."""
 
@@ -102,41 +104,46 @@ def shift(rows: dict[int, Row], samples: dict[int, int], span: range, bit: int, 
 
     What holds for one half hour mostly holds for the next as well, so what changes is worked out anew only if not.
     """
+    if not need:
+        return
     known, now, scarce = -1, 0, False
     changes: tuple[int, ...] = ()
     for tick in span:
         used = samples.get(tick, 0)
         if used != known:
             known, now = used, used + need
-            old, new = used.to_bytes(BYTES, "little"), now.to_bytes(BYTES, "little")
-            changes = (
-                _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
-            )
-            scarce = (used if need < 0 else now) & _HALF_USED != 0
+            changes, scarce = _told_apart(used, now)
         row = rows.get(tick)
         if row is None:
             row = rows[tick] = new_row()
         for number in changes:
             row[number] ^= bit
         if scarce:
-            _flip_scarce(row, bit, levels(used)[2:], levels(now)[2:])
-        if used and now:
+            row[_ANY_SCARCE] = any(row[_SCARCE:BUSY])
+        if now:
             samples[tick] = now
         else:
-            _begin_or_end(rows, samples, tick, bit, now)
+            del samples[tick]
+            if not row[BUSY]:
+                del rows[tick]
 
 
-def _begin_or_end(rows: dict[int, Row], samples: dict[int, int], tick: int, bit: int, now: int) -> None:
-    """Note that a place uses something where it used nothing, or nothing any more."""
-    row = rows[tick]
-    if now:
-        samples[tick] = now
-        row[BUSY] |= bit
-    elif tick in samples:
-        del samples[tick]
-        row[BUSY] ^= bit
-    if not row[BUSY]:
-        del rows[tick]
+def _told_apart(used: int, now: int) -> tuple[tuple[int, ...], bool]:
+    """Give the masks that tell two uses apart, and whether any of them is of a scarce dimension."""
+    old, new = used.to_bytes(BYTES, "little"), now.to_bytes(BYTES, "little")
+    changes = _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
+    if not used or not now:
+        changes += (BUSY,)
+    if (used | now) & _HALF_USED:
+        scarce = _scarce_changes(old[_OTHER_BYTES].translate(_SCARCITY), new[_OTHER_BYTES].translate(_SCARCITY))
+        return changes + scarce, bool(scarce)
+    return changes, False
+
+
+@cache
+def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
+    steps = zip(range(_SCARCE + 1, BUSY, _STEPS), before, after, strict=True)
+    return tuple(number for base, old, new in steps for number in range(base + min(old, new), base + max(old, new)))
 
 
 def limits(highest: bytes) -> Limits:
@@ -151,18 +158,30 @@ def _others_above(scarcity: bytes) -> tuple[int, ...]:
     return tuple(_SCARCE + _STEPS * number + step + 1 for number, step in steps if step + 1 < _STEPS)
 
 
-def above(rows: Iterable[Row], limit: Limits) -> int:
-    """Give the places that are above a limit in any dimension, in any of these rows."""
+def above(row: Row, limit: Limits) -> int:
+    """Give the places that are above a limit in any dimension."""
     (cpu_high, cpu_as_high, cpu_low), (memory_high, memory_as_high, memory_low), others, _ = limit
-    found = 0
+    found = row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
+    if row[_ANY_SCARCE]:
+        for number in others:
+            found |= row[number]
+    return found
+
+
+def sifted(rows: Iterable[Row], limit: Limits, mask: int) -> tuple[int, int]:
+    """Give those of some places that are above a limit in none of these rows, and of these those busy in all."""
+    (cpu_high, cpu_as_high, cpu_low), (memory_high, memory_as_high, memory_low), others, _ = limit
+    taken, busy = 0, mask
     for row in rows:
-        found |= (
+        # As `above` does, without a call for each of so many rows.
+        taken |= (
             row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
         )
         if row[_ANY_SCARCE]:
             for number in others:
-                found |= row[number]
-    return found
+                taken |= row[number]
+        busy &= row[BUSY]
+    return mask ^ (mask & taken), busy ^ (busy & taken)
 
 
 def by_fullness(row: Row, mask: int) -> Iterator[tuple[int, int]]:
@@ -213,15 +232,6 @@ def _highest(digits: Sequence[int], mask: int) -> tuple[int, int]:
     return level, mask
 
 
-def _flip_scarce(row: Row, bit: int, before: bytes, after: bytes) -> None:
-    base = _SCARCE + 1
-    for old, new in zip(before.translate(_SCARCITY), after.translate(_SCARCITY), strict=True):
-        for number in range(base + min(old, new), base + max(old, new)):
-            row[number] ^= bit
-        base += _STEPS
-    row[_ANY_SCARCE] = any(row[_SCARCE:BUSY])
-
-
 class Crowd:
     """Places found too full between two half hours: a mask for each level of CPU and memory that was found, until when.
 
@@ -259,9 +269,8 @@ class Crowd:
             until, slot = heappop(ends)
             if slot in self._known and self._known[slot][-1] == until:
                 self.forget(slot)
-        found = 0
-        if self._known:
-            cpu, memory = self._masks
-            for mask in cpu[limit[-1][0] + 1 :] + memory[limit[-1][1] + 1 :]:
-                found |= mask
-        return found
+        if not self._known:
+            return 0
+        cpu, memory = self._masks
+        *_, (most_cpu, most_memory, *_) = limit
+        return reduce(or_, memory[most_memory + 1 :], reduce(or_, cpu[most_cpu + 1 :], 0))

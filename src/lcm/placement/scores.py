@@ -11,7 +11,7 @@ from lcm.model.capacity import Amount, utilization
 from lcm.model.worker import MAX_CONCURRENT_LABS
 from lcm.placement.ask import Ask
 from lcm.placement.line import TICK, Line
-from lcm.placement.rows import Limits, above, fullness
+from lcm.placement.rows import Limits, above, fullness, sifted
 from lcm.placement.rules import ON_CML
 from lcm.placement.shelf import Shelf, pack_score
 
@@ -103,9 +103,9 @@ def choose(strategy: str, shelves: Sequence[Shelf], ask: Ask, *, region: str | N
 
 
 class _Found:
-    """The places of a shelf that may take what is asked."""
+    """The places of a shelf that may take what is asked, and of these the ones that run anyway in all of its time."""
 
-    __slots__ = ("_limit", "_remembers", "_rows", "mask", "shelf")
+    __slots__ = ("_limit", "_remembers", "_rows", "_warm", "mask", "shelf")
 
     def __init__(self, shelf: Shelf, limit: Limits, ask: Ask, region: str | None) -> None:
         self.shelf = shelf
@@ -114,11 +114,10 @@ class _Found:
         mask = shelf.open_to(ask.request)
         if region is not None:
             mask &= shelf.in_region(region)
-        taken = above(self._rows, limit)
         self._remembers = ask.begins_between and len(shelf.lines) >= _MANY
         if self._remembers:
-            taken |= shelf.crowded(ask.start, limit)
-        self.mask = mask ^ (mask & taken)
+            mask ^= mask & shelf.crowded(ask.start, limit)
+        self.mask, self._warm = sifted(self._rows, limit, mask)
 
     def best(self, ask: Ask) -> tuple[Line | None, float, int]:
         """Find the best to pack into among those that had room shortly before as well, else among the others.
@@ -127,11 +126,10 @@ class _Found:
         in a large fleet hundreds may be too full just then, and a place a little less full is as good.
         """
         asked, shelf, lines = 0, self.shelf, self.shelf.lines
-        free = self.mask
-        if ask.start % TICK:
-            free ^= free & above(shelf.rows((ask.start // TICK,)), self._limit)
-        for mask in (free, self.mask ^ free):
-            for idle, full, together, alike in shelf.ranked(mask, ask.span, self._rows):
+        full_before = above(shelf.row(ask.start // TICK), self._limit) if ask.start % TICK else 0
+        for mask in (self.mask ^ (self.mask & full_before), self.mask & full_before):
+            warm = mask & self._warm
+            for idle, full, together, alike in shelf.ranked(warm, mask ^ warm, ask.span, self._rows):
                 left = alike
                 while left:
                     # As `shelf.of` does, without a generator for each of so many small groups.

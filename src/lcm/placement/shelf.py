@@ -9,6 +9,7 @@ is remembered as a mask. The fleet keeps the shelves.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
@@ -44,13 +45,27 @@ def pack_score(idle: int, looked: int, fullness: int, *, together: bool) -> floa
 class Shelf:
     """Workers, or seats, none of which is larger than `size`."""
 
-    __slots__ = ("_accepting", "_crowds", "_kinds", "_lanes", "_open_to", "_rows", "_since", "lines", "seats", "size")
+    __slots__ = (
+        "_accepting",
+        "_crowds",
+        "_kinds",
+        "_lanes",
+        "_lanes_of_lines",
+        "_open_to",
+        "_rounded",
+        "_rows",
+        "_since",
+        "lines",
+        "seats",
+        "size",
+    )
 
     def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
         self.seats = seats
         self.lines: list[Line] = []
-        self._lanes = Lanes(size)
+        self._lanes = self._rounded = Lanes(size)
+        self._lanes_of_lines: Counter[Lanes] = Counter()
         self._rows: dict[int, Row] = {}
         self._crowds: dict[int, Crowd] = {}
         self._kinds: dict[object, tuple[Place, int]] = {}
@@ -63,6 +78,8 @@ class Shelf:
         place = bisect_left(self.lines, line.place.id, key=_BY_ID)
         slot = line.slot = len(self.lines) - place
         self.lines.insert(place, line)
+        self._lanes_of_lines[line.lanes] += 1
+        self._choose_lanes()
         for before in self.lines[:place]:
             before.slot += 1
         self._move_bits(lambda mask: mask >> slot << slot + 1 | mask & (1 << slot) - 1)
@@ -73,6 +90,8 @@ class Shelf:
         slot = line.slot
         place = len(self.lines) - 1 - slot
         del self.lines[place]
+        self._lanes_of_lines -= Counter((line.lanes,))
+        self._choose_lanes()
         for before in self.lines[:place]:
             before.slot -= 1
         self._move_bits(lambda mask: mask >> slot + 1 << slot | mask & (1 << slot) - 1)
@@ -91,7 +110,7 @@ class Shelf:
     def shift(self, line: Line, start: int, end: int, need: int) -> None:
         """Note that a place uses so much more, or less, during [start, end)."""
         if need < 0 and self._crowds:
-            self._forget_crowded(line.slot, start // TICK, end // TICK)
+            self._forget_crowded(line.slot, max(self._since, start // TICK), end // TICK)
         shift(self._rows, line.samples, ticks(start, end, self._since), 1 << line.slot, need)
 
     def advance(self, since: int) -> None:
@@ -138,10 +157,17 @@ class Shelf:
             self._crowds[tick] = Crowd()
         self._crowds[tick].note(line.slot, used, until, limit)
 
-    def ranked(self, mask: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[int, int, bool, int]]:
-        """Tell places apart by what their score for packing a claim of these half hours is made of, the best first."""
-        first, after = rows[0] if rows else self._rows.get(span.start, EMPTY), self._rows.get(span.stop, EMPTY)[BUSY]
-        for idle, group in _by_idle_time(mask, rows):
+    def row(self, tick: int) -> Row:
+        """Give the row of a half hour."""
+        return self._rows.get(tick, EMPTY)
+
+    def ranked(self, warm: int, cold: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[int, int, bool, int]]:
+        """Tell places apart by what their score for packing a claim of these half hours is made of, the best first.
+
+        Those that are warm run anyway in all of them, the cold do not.
+        """
+        first, after = rows[0] if rows else self.row(span.start), self.row(span.stop)[BUSY]
+        for idle, group in _by_idle_time(warm, cold, rows):
             for fullness, alike in by_fullness(first, group):
                 staying = alike & after
                 if alike != staying:
@@ -155,6 +181,11 @@ class Shelf:
             slot = mask.bit_length() - 1
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
+
+    def _choose_lanes(self) -> None:
+        """Count as the places do if they are all of one size: that tells best who is too full."""
+        found = self._lanes_of_lines
+        self._lanes = next(iter(found)) if len(found) == 1 else self._rounded
 
     def _forget_crowded(self, slot: int, first: int, last: int) -> None:
         crowds = self._crowds
@@ -178,15 +209,9 @@ class Shelf:
             row[: BUSY + 1] = [moved(mask) if mask else 0 for mask in row[: BUSY + 1]]
 
 
-def _by_idle_time(mask: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    if not mask:
-        return
-    warm = mask
-    for row in rows:
-        warm &= row[BUSY]
+def _by_idle_time(warm: int, cold: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
     if warm:
         yield 0, warm
-    cold = mask ^ warm
     if cold:
         for busy, group in by_count(cold, [row[BUSY] for row in rows], len(rows)):
             yield len(rows) - busy, group

@@ -23,6 +23,8 @@ from lcm.placement.scores import BIN_PACK
 FEWEST_BOOTS: Final = 20
 """Fewer measured boots say nothing about the slowest of them."""
 _SLOWEST: Final = 0.99
+_SHORTEST: Final = timedelta(seconds=5)
+"""However fast a cloud is simulated, our own part of it takes as long as ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Terms:
     buffer: timedelta = timedelta(minutes=5)
     require_licensed: bool = True
     strategy: str = BIN_PACK
+    speed: float = 1.0
+    """By how much a simulated cloud is faster than the clock."""
 
     @property
     def horizon(self) -> timedelta:
@@ -46,12 +50,20 @@ class Terms:
         boot, instantiation = said.worker_bootup_delay_minutes, said.lablet_instantiation_delay_minutes
         licensed = said.require_licensed_for_cml
         return Terms(
-            boot=self.boot if boot is None else timedelta(minutes=boot),
-            instantiation=self.instantiation if instantiation is None else timedelta(minutes=instantiation),
+            boot=self.boot if boot is None else sped_up(timedelta(minutes=boot), self.speed),
+            instantiation=(
+                self.instantiation if instantiation is None else sped_up(timedelta(minutes=instantiation), self.speed)
+            ),
             buffer=self.buffer,
             require_licensed=self.require_licensed if licensed is None else licensed,
             strategy=said.strategy or self.strategy,
+            speed=self.speed,
         )
+
+
+def sped_up(usual: timedelta, speed: float) -> timedelta:
+    """Say how long something takes on a cloud that is simulated at a speed."""
+    return min(usual, max(usual / speed, _SHORTEST)) if speed > 1 else usual / speed
 
 
 def boot_lead(pool: LabWorkerPool, terms: Terms) -> timedelta:

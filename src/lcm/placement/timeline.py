@@ -56,16 +56,17 @@ class Timeline:
 
     def obstacle(self, start: int, end: int, room: int) -> int | None:
         """Find the first of the steps that [start, end) meets at which more is used than a room."""
-        moments = self.moments
+        moments, levels = self.moments, self.levels
         place = bisect_right(moments, start) - 1
-        if room & GUARD != GUARD:
-            return place
         if start >= end:
-            return None
-        for level in self.levels[place : bisect_left(moments, end)]:
+            return place if room & GUARD != GUARD else None
+        # Most of those that are too full are so at once.
+        if (room - levels[place]) & GUARD != GUARD:
+            return place
+        for level in levels[place + 1 : bisect_left(moments, end, place)]:
+            place += 1
             if (room - level) & GUARD != GUARD:
                 return place
-            place += 1
         return None
 
     def misfit(self, start: int, end: int, need: int) -> int | None:

@@ -47,6 +47,10 @@ LEFTOVER_AGE: Final = timedelta(hours=1)
 """A draft that nobody has touched for so long is nobody's."""
 
 _SHA256: Final = "sha256"
+_TEMPORARY: Final = "tmp"
+_INCOMING: Final = "incoming"
+PARTS: Final = (_SHA256, _TEMPORARY, _INCOMING)
+"""The folders below the root."""
 _HEAD_BYTES: Final = len(digest_of(b"")) + 1
 _TO_FILE: Final = str.maketrans("/:", "@=")
 _FROM_FILE: Final = str.maketrans("@=", "/:")
@@ -64,8 +68,8 @@ class DirectoryArtifacts:
     ) -> None:
         self._root = root.absolute()
         self._objects = self._root / _SHA256
-        self._temporary = self._root / "tmp"
-        self._incoming = self._root / "incoming"
+        self._temporary = self._root / _TEMPORARY
+        self._incoming = self._root / _INCOMING
         self._clock = clock
         self._sources = sources
         self._max_bytes = max_bytes

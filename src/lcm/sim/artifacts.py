@@ -24,7 +24,7 @@ from lcm.providers.artifacts import (
     parse,
     read,
 )
-from lcm.sim.faults import Failures
+from lcm.sim.faults import Failures, Spells
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class SimulatedArtifacts:
         self._sources = sources
         self._max_bytes = max_bytes
         self._kept: dict[Address, _Kept] = {}
-        self._failures = Failures(Artifacts)
+        self.spells = Spells()
+        self._failures = Failures(Artifacts, self.spells)
         self.fail_next = self._failures.fail_next
 
     async def put(self, data: bytes) -> Stored:
@@ -78,7 +79,7 @@ class SimulatedArtifacts:
 
     async def list_temporary(self) -> Sequence[Listed]:
         await self._begin("list_temporary")
-        found = [_listed(address, kept) for address, kept in self._kept.items() if address.name]
+        found = self.temporary()
         await self._end("list_temporary")
         return found
 
@@ -91,6 +92,10 @@ class SimulatedArtifacts:
     async def close(self) -> None:
         for source in self._sources:
             await source.close()
+
+    def temporary(self) -> Sequence[Listed]:
+        """List what is kept by name, at once and whatever fails."""
+        return [_listed(address, kept) for address, kept in self._kept.items() if address.name]
 
     def damage(self, uri: str) -> None:
         """Exchange the bytes of an artifact for others, as a bad disk does."""
@@ -112,6 +117,7 @@ class SimulatedArtifacts:
 
     async def _begin(self, verb: str) -> None:
         await asyncio.sleep(0)
+        await self._failures.linger(verb)
         self._failures.before(verb)
 
     async def _end(self, verb: str) -> None:

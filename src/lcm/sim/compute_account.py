@@ -17,6 +17,7 @@ from lcm.model.errors import Gone, Later
 from lcm.providers.compute import ENDING, Image, InstanceState, MachineMetrics, NoCapacity, QuotaExceeded
 from lcm.sim.chance import Chance
 from lcm.sim.compute_machines import METAL, RUNNING, TERMINATED, VIRTUAL, CheckName, Machine, Pace
+from lcm.sim.effects import Effect, OnEffect, unheard
 
 OURS: Final = "self"
 SPREAD: Final = 0.2
@@ -83,7 +84,12 @@ class Account:
         self._images: defaultdict[str, list[tuple[Image, str]]] = defaultdict(list)
         self._addresses = 0
         self._never_up = 0
+        self.slowness = 1.0
+        """How many times longer than usual the machines take that are launched now."""
+        self.listed_late = timedelta(0)
+        """By how much later than usual they are listed."""
         self.machines: dict[str, Machine] = {}
+        self.on_effect: OnEffect = unheard
 
     def holdings(self) -> Holdings:
         """Tell everything that it has; what is done to it later shows in this too."""
@@ -127,7 +133,7 @@ class Account:
             image_id=order.image_id,
             disk_gb=order.disk_gb,
             private_ip=self._private_ip(),
-            visible_at=now + self._nature.listed_within * self._chance.random() / self._nature.speed,
+            visible_at=now + self.listed_late + self._nature.listed_within * self._chance.random() / self._nature.speed,
             pace=self._pace(order.instance_type),
             shown_for=self._nature.shown_for / self._nature.speed,
             tags=dict(order.tags),
@@ -140,6 +146,7 @@ class Account:
             life = self._nature.mean_life * self._chance.expovariate(1.0) / self._nature.speed
             machine.dies_at = now + max(life, timedelta(seconds=1))
         self.machines[machine.instance_id] = machine
+        self.on_effect(Effect("run", machine.instance_id))
         return machine
 
     def machine(self, region: str, instance_id: str) -> Machine:
@@ -155,6 +162,7 @@ class Account:
             raise Later(f"{instance_id} is still stopping", after=_AFTER)
         if state is InstanceState.STOPPED:
             self._refuse_without_room(region, machine.zone, machine.instance_type)
+            self.on_effect(Effect("start", instance_id))
             machine.boot(self._clock.now(), self._address(machine))
 
     def stop(self, region: str, instance_id: str) -> None:
@@ -162,21 +170,26 @@ class Account:
         if state is InstanceState.PENDING:
             raise Later(f"{instance_id} does not run yet", after=_AFTER)
         if state is RUNNING:
+            self.on_effect(Effect("stop", instance_id))
             machine.stop(self._clock.now())
 
     def reboot(self, region: str, instance_id: str) -> None:
         machine, state = self._living(region, instance_id)
         if state is not RUNNING:
             raise Later(f"{instance_id} is {state}", after=_AFTER)
+        self.on_effect(Effect("reboot", instance_id))
         machine.reboots.append(self._clock.now())
 
     def terminate(self, region: str, instance_id: str) -> None:
         machine = self.machine(region, instance_id)
         if machine.state(self._clock.now()) not in ENDING:
+            self.on_effect(Effect("terminate", instance_id))
             machine.terminate(self._clock.now())
 
     def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
-        self._living(region, instance_id)[0].tags.update(tags)
+        machine, _ = self._living(region, instance_id)
+        self.on_effect(Effect("tag", instance_id))
+        machine.tags.update(tags)
 
     def untag(self, region: str, instance_id: str, *keys: str) -> None:
         machine, _ = self._living(region, instance_id)
@@ -202,6 +215,10 @@ class Account:
     def shortage(self, region: str, what: str, until: datetime) -> None:
         """Have no machine of a type, or in a zone, until a moment."""
         self._shortages.append(Shortage(region, what, until))
+
+    def plenty(self) -> None:
+        """Have everything again of which there was nothing."""
+        self._shortages.clear()
 
     def limit(self, region: str, machines: int) -> None:
         """Allow so many machines at a time."""
@@ -236,7 +253,7 @@ class Account:
     def _pace(self, instance_type: str) -> Pace:
         pace = self._nature.paces.get(instance_type) or (METAL if ".metal" in instance_type else VIRTUAL)
         spread = (self._chance.uniform(1 - SPREAD, 1 + SPREAD) / self._nature.speed for _ in pace)
-        return Pace(*(span * factor for span, factor in zip(pace, spread, strict=True)))
+        return Pace(*(span * factor * self.slowness for span, factor in zip(pace, spread, strict=True)))
 
     def _address(self, machine: Machine) -> str | None:
         if not machine.public:

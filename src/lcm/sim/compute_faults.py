@@ -6,7 +6,7 @@ from typing import Final
 
 from lcm.model.errors import Throttled, Unreachable
 from lcm.providers.compute import Compute
-from lcm.sim.faults import Failures
+from lcm.sim.faults import Failures, Spells
 
 EVERYWHERE: Final = ""
 _SECOND: Final = timedelta(seconds=1)
@@ -17,7 +17,8 @@ class Faults:
 
     def __init__(self, *, calls_per_second: int | None = None) -> None:
         self.calls_per_second = calls_per_second
-        self._failures = Failures(Compute)
+        self.spells = Spells()
+        self._failures = Failures(Compute, self.spells)
         self.fail_next = self._failures.fail_next
         self._throttled: dict[str, datetime] = {}
         self._calls: defaultdict[str, deque[datetime]] = defaultdict(deque)

@@ -1,9 +1,14 @@
 """Failures on request, for everything made up that stands behind a protocol: `compute`, `artifacts`, `cml.direct`."""
 
+import asyncio
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from lcm.model.errors import LcmError
+from lcm.model.errors import LcmError, Unreachable
+from lcm.sim.host import HOST
 
 
 @dataclass(slots=True)
@@ -13,24 +18,113 @@ class _Failure:
     after_effect: bool
 
 
+class Ill(Enum):
+    """What is wrong while a spell lasts."""
+
+    SILENT = auto()
+    """Nobody answers, and nothing happens."""
+    HANGING = auto()
+    """Nobody answers, and who calls learns it late."""
+    DEAF = auto()
+    """What is asked for happens, and who asked hears nothing of it."""
+    DEADLY_BEFORE = auto()
+    """Who calls dies before anything has happened."""
+    DEADLY_AFTER = auto()
+    """Who calls dies when it has happened, and before it can tell anybody."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spell:
+    """A time in which something is wrong: for one host or for all, with some verbs or with all."""
+
+    ill: Ill
+    host: str | None = None
+    verbs: frozenset[str] = frozenset()
+    seconds: float = 45.0
+    """How long a hanging call lasts."""
+    error: LcmError | None = None
+    """What is heard instead of silence."""
+
+    def meets(self, verb: str) -> bool:
+        """Tell whether a call made here and now suffers from it."""
+        caller = HOST.get()
+        return (not self.verbs or verb in self.verbs) and (self.host is None or (caller or _NOBODY).name == self.host)
+
+
+class _Nobody:
+    name = ""
+
+
+_NOBODY = _Nobody()
+
+
+class Spells:
+    """What is wrong with one thing now. Several things may share theirs."""
+
+    def __init__(self) -> None:
+        self._now: list[Spell] = []
+
+    @contextmanager
+    def under(self, spell: Spell) -> Iterator[Spell]:
+        """Let something be wrong for as long as the block lasts."""
+        self._now.append(spell)
+        try:
+            yield spell
+        finally:
+            self._now.remove(spell)
+
+    async def linger(self, verb: str) -> None:
+        """Hold up a call that hangs, until its caller gives up."""
+        for spell in [one for one in self._now if one.ill is Ill.HANGING and one.meets(verb)]:
+            await asyncio.sleep(spell.seconds)
+            raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
+
+    def before(self, verb: str) -> None:
+        """Raise what stands between a call and its effect."""
+        for spell in [one for one in self._now if one.meets(verb)] if self._now else ():
+            if spell.ill is Ill.DEADLY_BEFORE:
+                _die(verb)
+                raise Unreachable(f"{verb}: whoever called is dead")  # the dead go on to their next await
+            if spell.ill in {Ill.SILENT, Ill.HANGING}:
+                raise spell.error or Unreachable(f"{verb}: no answer")
+
+    def after(self, verb: str) -> None:
+        """Raise what stands between an effect and its caller."""
+        for spell in [one for one in self._now if one.meets(verb)] if self._now else ():
+            if spell.ill is Ill.DEADLY_AFTER:
+                _die(verb)
+            elif spell.ill is Ill.DEAF:
+                raise Unreachable(f"{verb}: the answer is lost")
+
+
 class Failures:
     """Failures that wait for the next calls of a protocol's verbs."""
 
-    def __init__(self, protocol: type) -> None:
+    def __init__(self, protocol: type, *spells: Spells) -> None:
         asynchronous = {name for name, verb in vars(protocol).items() if inspect.iscoroutinefunction(verb)}
         self._waiting: dict[str, list[_Failure]] = {verb: [] for verb in asynchronous - {"close"}}
+        self._spells = spells
 
     def fail_next(self, verb: str, error: LcmError, *, times: int = 1, after_effect: bool = False) -> None:
         """Let the next calls of a verb fail: before their effect, or after it, as when an answer is lost."""
         assert verb in self._waiting, f"there is no verb {verb}"
         self._waiting[verb].append(_Failure(error, times, after_effect))
 
+    async def linger(self, verb: str) -> None:
+        """Hold up a call that hangs."""
+        for one in self._spells:
+            await one.linger(verb)
+
     def before(self, verb: str) -> None:
         """Raise what stands between a call and its effect."""
+        for one in self._spells:
+            one.before(verb)
         self._raise(verb, after_effect=False)
 
     def after(self, verb: str) -> None:
         """Raise what stands between an effect and its caller."""
+        for one in self._spells:
+            one.after(verb)
         self._raise(verb, after_effect=True)
 
     def _raise(self, verb: str, *, after_effect: bool) -> None:
@@ -39,3 +133,11 @@ class Failures:
         if failure:
             failure.times -= 1
             raise failure.error
+
+
+def _die(verb: str) -> None:
+    """Let the process die that made this call; the world's own calls go on."""
+    host = HOST.get()
+    if host is not None:
+        host.place = verb
+        host.kill()

@@ -27,6 +27,7 @@ from lcm.sim.cml.licence import LicenceServer
 from lcm.sim.cml.stats import Machine
 from lcm.sim.compute import PastLaunch, SimCloud
 from lcm.sim.compute_account import Holdings, Nature
+from lcm.sim.effects import Effect, OnEffect, unheard
 from lcm.sim.power import Power
 
 IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(days=90)))
@@ -71,11 +72,14 @@ class Fleet:
         speed: float = 1.0,
         file: Path | None = None,
         network: IPv4Network | None = None,
+        on_effect: OnEffect = unheard,
     ) -> None:
+        self._on_effect = on_effect
         self.licences = LicenceServer()
         self.cloud = SimCloud(
             clock, chance, owner=owner, nature=Nature(speed=speed, network=network), attach=self._attach
         )
+        self.cloud.account.on_effect = on_effect
         self._clock = clock
         self._chance = chance
         self._speed = speed
@@ -101,6 +105,10 @@ class Fleet:
             cml = self.cloud.attached(machine.instance_id)
             if isinstance(cml, Cml):
                 yield Host(machine.instance_id, machine.private_ip, cml)
+
+    def known(self, instance_id: str) -> Cml | None:
+        """Give the CML of a machine whatever its state; None if nobody ever looked for one there."""
+        return self._hosts.get(instance_id)
 
     def save(self) -> None:
         """Write the file, if anything is new."""
@@ -153,6 +161,7 @@ class Fleet:
             machine=self._machine(instance),
             licence_server=self.licences,
             power=power,
+            on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),
         )
         if known := self._known.pop(instance.instance_id, None):
             go_on(cml, known)

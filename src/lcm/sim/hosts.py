@@ -7,6 +7,7 @@ from lcm.model.worker import LabWorker
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.compute import SimCloud
+from lcm.sim.faults import Spells
 
 
 class SimHosts:
@@ -15,6 +16,8 @@ class SimHosts:
     def __init__(self, cloud: SimCloud) -> None:
         self._cloud = cloud
         self._hosts: dict[str, DirectHost] = {}
+        self.spells = Spells()
+        """What lies on the way to all of them."""
 
     async def of(self, worker: LabWorker) -> DirectHost:
         await asyncio.sleep(0)
@@ -23,7 +26,7 @@ class SimHosts:
         if not isinstance(cml, Cml):
             raise Unreachable(f"{worker.metadata.name} is not there: its machine {instance_id} does not run")
         if instance_id not in self._hosts:
-            self._hosts[instance_id] = DirectHost(cml)
+            self._hosts[instance_id] = DirectHost(cml, spells=self.spells)
         return self._hosts[instance_id]
 
     async def certificate(self, worker: LabWorker) -> str:

@@ -49,8 +49,9 @@ class Holdings:
         before, after = self._of.pop(ref, {}), dict(self._spots(ref, booking)) if booking else {}
         for spot, holder in before.keys() - after.keys():
             self._release(spot, holder)
-        for (spot, _), held in after.items():
-            self._hold(spot, held)
+        for key, held in after.items():
+            if before.get(key) != held:
+                self._hold(key[0], held)
         if after:
             self._of[ref] = after
         self._ends.pop(ref, None)

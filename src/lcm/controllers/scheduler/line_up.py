@@ -6,10 +6,15 @@ Kept up to date one by one. For `view`.
 from typing import Any, Final
 
 from lcm.control.plane import Ref, SessionRef
+from lcm.model.pool import LabWorkerPool
 from lcm.model.resource import Truth, condition
 from lcm.model.session import LabletSession, SessionCondition, SessionPhase, is_asap
 
+Chair = tuple[Ref[LabWorkerPool], int]
+"""A seat of a pool."""
 _P: Final = SessionPhase
+_WAITING: Final = frozenset({_P.PENDING, _P.SCHEDULED})
+_PROMISED: Final = "promised"
 
 
 class LineUp:
@@ -18,23 +23,37 @@ class LineUp:
     def __init__(self) -> None:
         self.pending: dict[SessionRef, LabletSession] = {}
         """Those in PENDING."""
-        self.promised: dict[SessionRef, LabletSession] = {}
-        """Those with a slot that have a seat and no worker yet."""
+        self.promised: dict[Chair, dict[SessionRef, LabletSession]] = {}
+        """Those with a slot that have a seat and no worker yet, by their seats."""
         self.flagged: dict[SessionRef, LabletSession] = {}
         """Those that somebody was told of as being at risk."""
+        self._chairs: dict[SessionRef, Chair] = {}
         self._gists: dict[Ref[Any], object] = {}
 
     def note(self, ref: SessionRef, session: LabletSession | None) -> bool:
         """Take note of a session as it is now; tell whether that can matter to any who wait."""
-        for where, belongs in ((self.pending, _waits), (self.promised, _promised), (self.flagged, at_risk)):
+        for where, belongs in ((self.pending, _waits), (self.flagged, at_risk)):
             if session is not None and belongs(session):
                 where[ref] = session
             else:
                 where.pop(ref, None)
+        self._sit(ref, session)
         before, now = self._gists.pop(ref, None), _gist(session) if session else None
         if now is not None:
             self._gists[ref] = now
         return before != now
+
+    def _sit(self, ref: SessionRef, session: LabletSession | None) -> None:
+        before = self._chairs.pop(ref, None)
+        if before is not None:
+            del self.promised[before][ref]
+            if not self.promised[before]:
+                del self.promised[before]
+        seat = session.status.seat if session else None
+        if session is not None and seat is not None and _promised(session):
+            chair = Ref(LabWorkerPool, seat.pool, ref.namespace), seat.number
+            self.promised.setdefault(chair, {})[ref] = session
+            self._chairs[ref] = chair
 
 
 def at_risk(session: LabletSession) -> bool:
@@ -48,8 +67,9 @@ def _waits(session: LabletSession) -> bool:
 
 
 def _promised(session: LabletSession) -> bool:
+    """Tell whether a session has a promise to wait for; the step that only says so changes nothing for anybody."""
     status = session.status
-    return status.phase is _P.SCHEDULED and status.worker_id is None and not is_asap(session)
+    return status.phase in _WAITING and status.claim is not None and status.worker_id is None and not is_asap(session)
 
 
 def _gist(session: LabletSession) -> object:
@@ -57,7 +77,7 @@ def _gist(session: LabletSession) -> object:
     return (
         session.metadata.uid,
         session.spec,
-        status.phase,
+        _PROMISED if status.seat is not None and _promised(session) else status.phase,
         status.claim,
         status.seat,
         status.worker_id,

@@ -16,9 +16,10 @@ import structlog
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Ref, ref_of
 from lcm.controllers.scheduler.hands import Hands, each, stays
+from lcm.controllers.scheduler.licences import Lookout
 from lcm.controllers.scheduler.line_up import at_risk
 from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
-from lcm.controllers.scheduler.risk import ALERT, NO_WORKER, Risk, complaint, flagged
+from lcm.controllers.scheduler.risk import ALERT, NO_LICENCE, NO_WORKER, Risk, complaint, flagged
 from lcm.controllers.scheduler.seeking import Seeking, ends, latest_start, look
 from lcm.controllers.scheduler.view import View
 from lcm.controllers.scheduler.waiting import told, untold, with_waiting
@@ -33,6 +34,8 @@ from lcm.placement.roster import session_holder
 TELLING: Final = timedelta(seconds=5)
 """Those who wait are told of changes at most so often: when one leaves the queue, all behind it move up."""
 _LONGEST_REST: Final = 1.0
+_STANDING: Final = frozenset({NO_WORKER, NO_LICENCE})
+"""What is so of a place whoever else leaves it."""
 _UNCLEAR: Final = "its definition does not say what it needs"
 _log: Final = structlog.get_logger()
 
@@ -62,6 +65,7 @@ class Placing:
         self._due: datetime | None = None
         self._telling_due: datetime | None = None
         self._settled: set[str] = set()
+        self._lookout = Lookout(plane, resync)
         self.passes = 0
         """How often it has planned, for `/metrics`."""
 
@@ -94,7 +98,7 @@ class Placing:
             return
         self._due = now + self._resync()
         self.passes += 1
-        seeking = look(view, self._definition, now)
+        seeking = look(view, self._definition, now, await self._lookout.lacking(view, now))
         strategy = view.terms().strategy
         rules = Rules(strategy, self._stopwatch, self._drawn if strategy == Strategy.RANDOM else self._number)
         found = sorted(seeking.seekers.items())
@@ -183,6 +187,8 @@ class Placing:
 def _helps(view: View, outcome: Outcome, risk: Risk, now: datetime) -> bool:
     """Tell whether a promise is kept by where it goes; where it is, only by others that leave."""
     latest = latest_start(view, outcome.seeker.session)
-    if not outcome.now or outcome.at is None or (stays(outcome) and risk.reason == NO_WORKER):
+    if not outcome.now or outcome.at is None or (stays(outcome) and risk.reason in _STANDING):
+        return False
+    if risk.reason == NO_LICENCE and outcome.place is not None and outcome.place.seat:
         return False
     return latest is None or outcome.at <= max(now, latest)

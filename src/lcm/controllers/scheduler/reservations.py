@@ -15,11 +15,14 @@ from lcm.control.plane import Plane, Ref, Seen, Terminate, ref_of
 from lcm.controllers.runtime import DONE, Again, at
 from lcm.model.alert import Complaint, Severity
 from lcm.model.clock import Clock
+from lcm.model.placing import FULFILLED_AT_ONCE
 from lcm.model.reservation import RESERVATION, Reservation, ReservationPhase, ReservationStatus
 from lcm.model.session import CLEAN_UP, SESSION, LabletSession
 
 AHEAD: Final = timedelta(days=7)
 """How long before its claim begins a session is made."""
+COUNTING: Final = timedelta(seconds=15)
+"""How often sessions that have ended are counted at most."""
 STUCK: Final = "CancellationOverdue"
 _P: Final = ReservationPhase
 ReservationRef = Ref[Reservation]
@@ -143,6 +146,8 @@ class Reservations:
         self._clock = clock
         self._of: dict[tuple[str, str], ReservationRef] = {}
         self._names: dict[Ref[Any], frozenset[str]] = {}
+        self._counted: dict[Ref[Any], datetime] = {}
+        self._over: dict[Ref[Any], set[str]] = {}
         self._poke: Callable[[ReservationRef], object] = lambda _: None
         for reservation in cache.all(Reservation):
             self._remember(reservation)
@@ -164,16 +169,25 @@ class Reservations:
                 await self._fulfil(ref, numbers)
             case End(names):
                 return await self._end(reservation, names)
+            case Report(status) if status.phase is reservation.status.phase and now < self._counting(ref):
+                return at(self._counting(ref), now)
             case Report(status, reason):
+                self._counted[ref] = now
                 self._cache.accept(await self._plane.step(reservation, status, reason=reason))
                 await self._plane.settle(ref, STUCK)
             case Wait(until) if until is not None:
                 return at(until, now)
         return DONE
 
+    def _counting(self, ref: ReservationRef) -> datetime:
+        """Say when sessions that have ended may be counted again: one of hundreds is long to write."""
+        counted = self._counted.get(ref)
+        return counted + COUNTING if counted else self._clock.now()
+
     async def _fulfil(self, ref: ReservationRef, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            self._cache.accept(await self._plane.fulfil(ref, number))
+        for first in range(0, len(numbers), FULFILLED_AT_ONCE):
+            for session in await self._plane.fulfil(ref, *numbers[first : first + FULFILLED_AT_ONCE]):
+                self._cache.accept(session)
 
     async def _end(self, reservation: Reservation, names: Sequence[str]) -> Again:
         for name in names:
@@ -196,12 +210,16 @@ class Reservations:
         """Find a reservation's sessions; what the cache does not know is asked for, for it may only be behind."""
         namespace = reservation.metadata.namespace
         found: dict[str, LabletSession] = {}
+        over = self._over.setdefault(ref_of(reservation), set())
         for name in [one.session for one in reservation.status.held if one.session is not None]:
             ref = Ref(LabletSession, name, namespace)
-            session = self._cache.get(ref) or await self._plane.get(ref)
+            # One that has ended stays so, and is in the archive one day: it is not asked for again and again.
+            session = self._cache.get(ref) or (None if name in over else await self._plane.get(ref))
             # A session that is gone has left its name to anybody.
             if session is not None and _is_of(session, reservation):
                 found[name] = session
+            if name not in found or found[name].status.phase in SESSION.final:
+                over.add(name)
         return found
 
     def _note(self, seen: Seen) -> None:
@@ -225,6 +243,8 @@ class Reservations:
             self._names[ref] = frozenset(names)
 
     def _forget(self, ref: Ref[Any]) -> None:
+        self._counted.pop(ref, None)
+        self._over.pop(ref, None)
         for name in self._names.pop(ref, ()):
             if self._of.get((ref.namespace, name)) == ref:
                 del self._of[ref.namespace, name]

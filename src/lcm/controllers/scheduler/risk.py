@@ -26,14 +26,16 @@ TAKEN: Final = "SeatStillTaken"
 TOO_SMALL: Final = "SeatTooSmall"
 FOREIGN: Final = "ForeignLabs"
 NO_PLACE: Final = "NoPlace"
+NO_LICENCE: Final = "NoLicence"
 
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Why a session may not get what it was promised: in one word, and in a sentence."""
+    """Why a session may not get what it was promised: in one word, and in a sentence; and what an operator can do."""
 
     reason: str
     message: str
+    remedy: str = "free a worker for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ def flagged(session: LabletSession, risk: Risk | None, now: datetime) -> LabletS
 
 def complaint(session: LabletSession, risk: Risk) -> Complaint:
     """Say to operators what is wrong."""
-    text = f"{session.metadata.name}: {risk.message}; free a worker for it, or tell its owner"
+    remedy = "" if risk.message.endswith(risk.remedy) else f"; {risk.remedy}"
+    text = f"{session.metadata.name}: {risk.message}{remedy}, or tell its owner"
     return Complaint(alert=ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=text[:2000])
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from lcm.controllers.scheduler.deciding import MOST_RETRIES
+from lcm.controllers.scheduler.licences import Shortage, Shortages, needs_one, unlicensed
 from lcm.controllers.scheduler.queue_plan import Seeker
 from lcm.controllers.scheduler.risk import NO_PLACE, Facts, Risk, risk_of
 from lcm.controllers.scheduler.view import View
@@ -29,8 +30,13 @@ class Seeking:
     unclear: list[LabletSession]
 
 
-def look(view: View, definition: Callable[[LabletSession], LabletDefinition | None], now: datetime) -> Seeking:
-    """Find all who need a place now."""
+def look(
+    view: View,
+    definition: Callable[[LabletSession], LabletDefinition | None],
+    now: datetime,
+    lacking: Shortages | None = None,
+) -> Seeking:
+    """Find all who need a place now; `lacking` says which pools have too few licences."""
     found = Seeking({}, {}, [])
     for session in view.line_up.pending.values():
         known = definition(session)
@@ -41,7 +47,7 @@ def look(view: View, definition: Callable[[LabletSession], LabletDefinition | No
         elif session.status.seat is None or session.status.claim is None:
             found.risks[session_holder(session)] = Risk(NO_PLACE, "its worker is lost, and no other place fits it")
             _join(found, session, _slot(view, session, known, now))
-    for session, risk in _endangered(view, now):
+    for session, risk in _endangered(view, now, lacking or {}):
         known = definition(session)
         found.risks[session_holder(session)] = risk
         if known is not None:
@@ -49,16 +55,31 @@ def look(view: View, definition: Callable[[LabletSession], LabletDefinition | No
     return found
 
 
-def _endangered(view: View, now: datetime) -> Iterator[tuple[LabletSession, Risk]]:
+def _endangered(view: View, now: datetime, lacking: Shortages) -> Iterator[tuple[LabletSession, Risk]]:
     terms = view.terms()
     near = now + terms.horizon + _AHEAD
-    for session in view.line_up.promised.values():
-        place, claim = view.place_of(session), session.status.claim
-        if claim is None or ends(session, now) or (claim.start > near and (place is None or place.seat)):
-            continue
-        risk = risk_of(session, _facts(view, session, place, now))
-        if risk is not None:
-            yield session, risk
+    for chair, several in view.line_up.promised.items():
+        place, short = view.place_at(chair), lacking.get(chair[0])
+        open_yet = place is None or place.seat
+        for session in several.values():
+            claim = session.status.claim
+            far = claim is not None and claim.start > near and open_yet
+            if claim is None or (far and short is None) or ends(session, now):
+                continue
+            risk = _lack(view, session, place, short) or (None if far else _judged(view, session, place, now))
+            if risk is not None:
+                yield session, risk
+
+
+def _lack(view: View, session: LabletSession, place: Place | None, short: Shortage | None) -> Risk | None:
+    """Say whether a session will lack a licence; one whose worker has it keeps it."""
+    worker, claim = view.worker(place.id) if place else None, session.status.claim
+    risk = short.risk(claim) if short and claim and needs_one(session, worker) else None
+    return risk or unlicensed(session, worker, view)
+
+
+def _judged(view: View, session: LabletSession, place: Place | None, now: datetime) -> Risk | None:
+    return risk_of(session, _facts(view, session, place, now))
 
 
 def latest_start(view: View, session: LabletSession) -> datetime | None:

@@ -5,7 +5,7 @@ place that can be used one lead from now, if its pool opens seats. All other wor
 proposes: what it does not know yet, the plane does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -90,8 +90,27 @@ class View:
     def place_of(self, session: LabletSession) -> Place | None:
         """Give the place that a session's seat is now; None if it has no seat, or that is no place any more."""
         seat = session.status.seat
-        found = self._place_at.get((_pool_of(session, seat), seat.number)) if seat else None
+        return self.place_at((_pool_of(session, seat), seat.number)) if seat else None
+
+    def place_at(self, spot: Spot) -> Place | None:
+        """Give the place that a spot is now; None if it is none any more."""
+        found = self._place_at.get(spot)
         return found[0][found[1]] if found else None
+
+    def tokens(self) -> Iterator[tuple[PoolRef, str | None]]:
+        """Say of each pool where the licence token of its workers is kept."""
+        for pool in self._cache.all(LabWorkerPool):
+            template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, pool.metadata.namespace))
+            if template is not None:
+                yield ref_of(pool), template.spec.worker.cml.license_token
+
+    def claims_on(self, pool: PoolRef) -> Sequence[Sequence[Claim]]:
+        """Give the claims on each seat of a pool that has any."""
+        return [[one.claim for one in self._holdings.at((pool, n)).values()] for n in self._holdings.seats(pool)]
+
+    def is_pooled(self, uid: str) -> bool:
+        """Tell whether a worker fills a seat."""
+        return uid in self._pooled
 
     def claim_of(self, holder: str) -> Claim | None:
         """Give the claim of a session by its name as a holder, as it is kept for it."""

@@ -11,6 +11,7 @@ from typing import Final
 from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, Seen, SessionRef, WorkerRef, ref_of
+from lcm.controllers.current import Current
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import RESYNC, Runtime
 from lcm.controllers.session.effects import Hands
@@ -23,6 +24,7 @@ from lcm.controllers.worker.occupants import Occupants
 from lcm.model.clock import Clock, Stopwatch
 from lcm.model.definition import LabletDefinition
 from lcm.model.session import LabletSession, SessionPhase
+from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 from lcm.providers.artifacts import Artifacts
 from lcm.providers.hosts import Hosts
@@ -30,7 +32,7 @@ from lcm.providers.hosts import Hosts
 LEASE: Final = "lablet-controller"
 CONCURRENCY: Final = 64
 """How many sessions are looked at or acted on at once: a removal may take a minute, a silent CML seconds a look."""
-KINDS: Final = (LabletSession, LabWorker, LabletDefinition)
+KINDS: Final = (LabletSession, LabWorker, LabletDefinition, SystemSettings)
 """Sessions are listed first: what they refer to was there before them."""
 _SHORTEST: Final = timedelta(seconds=0.2)
 _HORIZON: Final = timedelta(days=1)
@@ -70,10 +72,14 @@ class LabletController:
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        occupants, rules = Occupants(cache), self._rules()
+        occupants, settings = Occupants(cache), Current(self.settings, cache)
+
+        def rules() -> Rules:
+            return self._rules(settings())
+
         eyes = Eyes(plane, cache, self.hosts, self.clock, occupants)
         hands = Hands(plane, self.hosts, self.artifacts, self.clock)
-        lifecycle = Lifecycle(plane, cache, eyes, hands, clock=self.clock, rules=lambda: rules)
+        lifecycle = Lifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules)
         await lifecycle.recall()
         runtime = Runtime(
             LEASE,
@@ -90,19 +96,20 @@ class LabletController:
         stop = cache.subscribe(waiting.note)
         occupants.tell(waiting.of)
         try:
-            sweep = Sweep(self.artifacts, cache, self.clock, self.chance, rules)
+            sweep = Sweep(plane, self.artifacts, cache, self.clock, self.chance, rules)
             await together(runtime.run(), sweep.run())
         finally:
             stop()
             occupants.stop()
 
-    def _rules(self) -> Rules:
+    def _rules(self, settings: Settings) -> Rules:
         usual = Rules()
         return Rules(
             poll=max(usual.poll / self.speed, _SHORTEST),
             again=max(usual.again / self.speed, _SHORTEST),
             told_every=max(usual.told_every / self.speed, _SHORTEST),
             settle=max(usual.settle / self.speed, _SHORTEST),
+            kept_for=timedelta(days=settings.artifacts_retention_days),
         )
 
 

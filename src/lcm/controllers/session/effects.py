@@ -8,6 +8,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from lcm.control.plane import Plane, ref_of
 from lcm.control.session_files import kept_name
 from lcm.controllers.session.names import LAB_FILE, prepared_name, prepared_uri, title_of
@@ -42,6 +44,7 @@ EFFECT_SECONDS: Final = 60.0
 OBSERVE_SECONDS: Final = 25.0
 _HOPELESS: Final = (Gone, Invalid, TooLarge)
 _DIGEST: Final = "DigestMismatch"
+_log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +137,7 @@ class Hands:
             self.clock.now(),
             observer=observer,
         )
-        await self.plane.record_observation(ref_of(view.session), seen, request_id=effect.request_id)
+        ref = ref_of(view.session)
+        status = (await self.plane.record_observation(ref, seen, request_id=effect.request_id)).status
+        if status.port_drift_detected and status.observed_ports != view.status.observed_ports:
+            _log.warning("ports drifted", session=str(ref), worker=view.on_worker, seen=status.observed_ports)

@@ -1,5 +1,6 @@
 """RUNNING: a lab is somebody's until its time is over. What becomes of it meanwhile is seen, and mended or told."""
 
+from datetime import timedelta
 from typing import Final
 
 from lcm.controllers.session.progress import StepName, at_step
@@ -30,6 +31,8 @@ from lcm.providers.labhost import LabSummary
 
 _P: Final = SessionPhase
 _OVER: Final = "its time is over"
+_COARSE: Final = timedelta(seconds=1)
+"""CML tells moments in whole seconds: what was changed in the second of a look may have come after it."""
 
 
 def running(view: View) -> Decision:
@@ -44,7 +47,7 @@ def running(view: View) -> Decision:
         return _watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
         return give_up(view, f"its lab is gone from {view.on_worker}")
-    return _asked(view, lab) or _kept_up(view, lab) or _watch(view)
+    return _asked(view, lab) or _kept_up(view, lab) or _edited(view, lab) or _watch(view)
 
 
 def restarted(view: View, outcome: Outcome) -> Decision:
@@ -64,6 +67,16 @@ def _asked(view: View, lab: LabSummary) -> Decision | None:
         return None
     status = given_up(view.status, view.now)
     return Do(Observe(lab.lab_id, request.id)) if status is view.status else Report(status)
+
+
+def _edited(view: View, lab: LabSummary) -> Decision | None:
+    """Look at what a lab has that somebody changed by hand since, but not at each of his strokes."""
+    seen, changed = view.status.observed_at, lab.modified_at
+    if changed is None or changed <= view.entered_at:
+        return None
+    if seen is not None and (changed + _COARSE <= seen or view.now < seen + view.rules.observe_again):
+        return None
+    return Do(Observe(lab.lab_id))
 
 
 def _kept_up(view: View, lab: LabSummary) -> Decision | None:

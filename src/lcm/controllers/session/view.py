@@ -45,6 +45,8 @@ class Rules:
     settle: timedelta = timedelta(seconds=10)
     """How long an import whose answer was lost may still make a lab."""
     observe_within: timedelta = timedelta(seconds=30)
+    observe_again: timedelta = timedelta(minutes=5)
+    """Between two looks at what a lab has that somebody keeps changing."""
     worth_it: timedelta = timedelta(minutes=10)
     """What must be left of a slot for a lab to be started anew in it."""
     kept_for: timedelta = timedelta(days=30)
@@ -154,7 +156,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """See what the lab uses and have it recorded, as the answer to a request or at its end."""
+    """See what the lab uses and have it recorded: as the answer to a request, after a change by hand, at its end."""
 
     lab_id: str
     request_id: str | None = None

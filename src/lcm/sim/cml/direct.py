@@ -46,7 +46,7 @@ from lcm.sim.cml.parts import Lab
 from lcm.sim.cml.refusals import Down, Refusal, bad
 from lcm.sim.cml.users import User
 from lcm.sim.cml.views import element_states
-from lcm.sim.faults import Failures
+from lcm.sim.faults import Failures, Spells
 
 T = TypeVar("T")
 
@@ -60,10 +60,13 @@ _ALWAYS: Final[Mapping[int, type[LcmError]]] = {404: Gone, 409: Later}
 class DirectHost:
     """One simulated machine as a `LabHost`."""
 
-    def __init__(self, cml: Cml, username: str = "admin", password: Secret | None = None) -> None:
+    def __init__(
+        self, cml: Cml, username: str = "admin", password: Secret | None = None, *, spells: Spells | None = None
+    ) -> None:
+        """Speak to a CML; `spells` are those that lie on the way to all of them."""
         self._cml = cml
         self._credentials = Credentials(username, (password or Secret("admin")).reveal())
-        self._failures = Failures(LabHost)
+        self._failures = Failures(LabHost, cml.spells, *([spells] if spells else []))
         self.fail_next = self._failures.fail_next
 
     async def sign_in(self) -> None:
@@ -236,6 +239,7 @@ class DirectHost:
     ) -> AsyncIterator[User]:
         """Surround a verb's effect with what can go wrong; `refused` is what CML's "no" means for it."""
         await asyncio.sleep(0)
+        await self._failures.linger(verb)
         self._failures.before(verb)
         try:
             self._cml.check_up()

@@ -24,6 +24,8 @@ from lcm.sim.cml.refusals import Down, Full, Refusal
 from lcm.sim.cml.stats import Machine
 from lcm.sim.cml.telemetry import Telemetry
 from lcm.sim.cml.users import User, Users
+from lcm.sim.effects import OnLab, unheard
+from lcm.sim.faults import Spells
 from lcm.sim.power import Power
 
 
@@ -42,11 +44,12 @@ class Cml:
         licence_server: LicenceServer | None = None,
         on: bool = True,
         power: Power | None = None,
+        on_effect: OnLab = unheard,
     ) -> None:
         self.machine = machine or Machine()
         self.pace = Pace(clock, speed)
         self.telemetry = Telemetry(self.pace)
-        self._core = Core(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry)
+        self._core = Core(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry, on_effect)
         self._labs = Labs(self._core, self._check_room)
         self.users = Users(self._core, username, password)
         self.pools = Pools(self._core.ids)
@@ -54,6 +57,8 @@ class Cml:
         self.licence_server = licence_server or LicenceServer()
         self.licence = Licensing(self._core, self.licence_server, self._core.ids())
         self.faults = Faults()
+        self.spells = Spells()
+        """What is wrong with its answers, for whoever speaks to its direct face."""
         self.ailments: list[str] = []
         """What its health check complains about."""
         self._power = power

@@ -16,6 +16,7 @@ from lcm.sim.cml.parts import Files, Lab, Node
 from lcm.sim.cml.refusals import bad, missing
 from lcm.sim.cml.telemetry import Telemetry
 from lcm.sim.cml.wiring import behind_nat, drop_interface, fill_slots
+from lcm.sim.effects import OnLab, unheard
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Core:
     ids: Ids
     chance: Chance
     telemetry: Telemetry
+    on_effect: OnLab = unheard
 
 
 class Labs:
@@ -78,6 +80,7 @@ class Labs:
         now = self._core.pace.now()
         title = wanted.title if wanted.title is not UNSET else f"Lab at {now:%a %H:%M %p}"
         lab = Lab(self._core.ids(), str(title), owner_id, now, now)
+        self._core.on_effect("import", lab.title)
         self._labs[lab.id] = lab
         return self.change(lab, wanted)
 
@@ -94,24 +97,28 @@ class Labs:
         """Remove a lab that is stopped and wiped."""
         if any(not _is(node, State.DEFINED, self._age()) for node in lab.nodes.values()):
             raise bad("The lab must be stopped and wiped before it can be deleted.")
+        self._core.on_effect("remove", lab.title)
         del self._labs[lab.id]
 
     def start(self, lab: Lab) -> None:
         """Start every node that does not run."""
         nodes = [node for node in lab.nodes.values() if self._startable(node)]
         self._room(nodes)
+        self._core.on_effect("start lab", lab.title)
         self._core.telemetry.record("start_lab", lab_id=lab.id)
         self._launch(lab, nodes)
 
     def stop(self, lab: Lab) -> None:
         """Stop every node that runs."""
         if self._halt(lab, lab.nodes.values()):
+            self._core.on_effect("stop lab", lab.title)
             self._core.telemetry.record("stop_lab", lab_id=lab.id)
 
     def wipe(self, lab: Lab) -> None:
         """Forget the disks of all nodes of a stopped lab."""
         if any(node.life.state(self._age()) in ACTIVE for node in lab.nodes.values()):
             raise bad("The lab must be stopped before it can be wiped.")
+        self._core.on_effect("wipe", lab.title)
         self._erase(lab, lab.nodes.values())
 
     def node(self, lab: Lab, ref: str) -> Node:

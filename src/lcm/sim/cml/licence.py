@@ -106,6 +106,7 @@ class Licensing:
         """Accept a token; what comes of it shows later."""
         if self.registration() == "COMPLETED" and not wanted.reregister:
             raise Refusal(409, "The product is already registered.")
+        self._core.on_effect("register", "")
         self.attempt = Attempt(self._core.pace.age(), wanted.token, self._outcome(wanted.token), compliant=True)
         if self.attempt.outcome == "COMPLETED":
             self.attempt.compliant = self._take_seat()
@@ -123,6 +124,7 @@ class Licensing:
             raise bad("The product has already been deregistered.")
         if running_nodes:
             raise Refusal(409, "Deregistration cannot be requested while nodes are running.")
+        self._core.on_effect("deregister", "")
         self.attempt, self.expansion = None, 0
         if self._server.reachable:
             self._server.taken.pop(self.udi, None)

@@ -32,6 +32,10 @@ class Link:
     def cut(self) -> None:
         """Let nothing through."""
         self.is_cut = True
+        self.cut_watches()
+
+    def cut_watches(self) -> None:
+        """Break the connections on which somebody waits; what is asked next comes through."""
         for watch in list(self._watches.values()):
             watch.end(Relist("the connection broke"))
 

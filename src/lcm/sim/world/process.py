@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from lcm.config import Settings
+from lcm.control.feed import Feed, Position
 from lcm.control.housekeeping import Housekeeping
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.controllers.current import terms_of
@@ -13,7 +15,8 @@ from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.together import together
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.errors import Unreachable
+from lcm.model.errors import LcmError, Unreachable
+from lcm.model.event import Event
 from lcm.model.identity import Caller, Role
 from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.sim.chance import Ids
@@ -27,12 +30,18 @@ PATIENCE_SECONDS: Final = 30.0
 """How long people wait for an answer."""
 
 
+Noticed = Callable[[str, BaseException], None]
+"""Hears where an error has risen that nobody expects."""
+
+
 class Process:
     """A life of a process; a restart is another one, of another name."""
 
-    def __init__(self, name: str, stage: Stage, settings: Settings) -> None:
+    def __init__(self, name: str, stage: Stage, settings: Settings, noticed: Noticed) -> None:
         self.host = Host(name)
         self.link = Link(stage.store)
+        self.feed = Feed(self.link, _frame)
+        self._noticed = noticed
         self._stage = stage
         self._settings = settings
         self._draws = stage.chance.stream(name)
@@ -57,7 +66,8 @@ class Process:
 
     def start(self) -> None:
         """Begin to live."""
-        self.host.spawn(self._live())
+        life = self.host.spawn(self._live())
+        life.add_done_callback(self._ended, context=Context())
 
     async def ask(self, caller: Caller, question: Callable[[LocalPlane], Coroutine[Any, Any, T]]) -> T:
         """Ask its API, from outside; Unreachable when it dies over it or takes too long, whatever came of it."""
@@ -70,6 +80,10 @@ class Process:
         finally:
             dying.cancel()
         if asked.done():
+            error = asked.exception()
+            if error is not None and not isinstance(error, LcmError):
+                self._noticed(f"{self.name}, asked by {caller.name}", error)
+                raise Unreachable(f"{self.name} is out of order")
             return asked.result()
         asked.cancel()
         raise Unreachable(f"{self.name} did not answer")
@@ -89,6 +103,7 @@ class Process:
         labs = LabletController(self._acting(LABLET_CONTROLLER), stage.hosts, stage.artifacts, **common)
         await together(
             desk.calendar.run(),
+            self.feed.run(),
             Housekeeping(self.link, clock=stage.clock).run(),
             workers.run(),
             SchedulerController(self._acting(SCHEDULER), **common).run(),
@@ -96,5 +111,14 @@ class Process:
             labs.run(),
         )
 
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        if not life.cancelled() and (error := life.exception()) is not None:
+            self._noticed(self.name, error)
+
     def _acting(self, actor: str) -> LocalPlane:
         return self.control.acting(Caller(name="service", role=Role.SERVICE, actor=actor))
+
+
+def _frame(event: Event, at: Position, epoch: str) -> bytes:  # noqa: ARG001  as feeds call it
+    """Tell the position alone: those who listen compare it with what the witness saw."""
+    return b"%d.%d " % at

@@ -50,6 +50,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[Pool, ...] = ()
     sessions_a_day: int = 300
     mishaps_an_hour: float = 0.0
+    mishaps: tuple[str, ...] = ()
+    """Which, by their names; empty: all."""
+    bystanders: bool = True
+    """Whether there are operators, strangers, listeners and auditors besides those who book."""
     settings: Settings = msgspec.field(default_factory=Settings)
 
     @property

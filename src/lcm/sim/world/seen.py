@@ -4,19 +4,31 @@ It is made of commits alone and shares nothing with the code that is under test 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from lcm.control.records import CODEC, located
+import msgspec
+
+from lcm.control.audit import PREFIX as AUDIT
+from lcm.control.audit import AuditRecord
+from lcm.control.board import Alerts
+from lcm.control.licences import SEATS
+from lcm.control.records import ALERTS, CODEC, located
+from lcm.model.alert import Alert
+from lcm.model.event import Event
 from lcm.model.kinds import Resource
-from lcm.model.pool import LabWorkerPool
+from lcm.model.licence import LicenceSeat
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
 from lcm.model.session import SESSION, LabletSession
 from lcm.model.worker import LabWorker
-from lcm.store.base import Change
+from lcm.sim.effects import Effect
+from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Lease, unpack_events
 
 R = TypeVar("R", bound=Resource)
+ARCHIVE: Final = "archive/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +48,119 @@ class Turn(Generic[R]):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event with its place: N of the events of a commit."""
+
+    revision: int
+    number: int
+    event: Event
+
+
+@dataclass(slots=True)
+class Commit:
+    """One commit: who made it where, what it did to objects, and what it told the outside."""
+
+    at: datetime
+    host: str | None
+    revision: int
+    turns: list[Turn[Resource]] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    audit: AuditRecord | None = None
+    archived: bool = False
+    """Whether something went into the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What was done to the outside, when, and by which of our hosts; None is somebody from outside."""
+
+    at: datetime
+    host: str | None
+    effect: Effect
+
+
 @dataclass
 class Seen:
     """Every object, and indexes of those that checks ask about."""
 
+    calm: bool = False
+    """Whether nothing goes wrong in this world, so that there is no excuse."""
     objects: dict[str, Resource] = field(default_factory=dict)
     """By key."""
+    revisions: dict[str, int] = field(default_factory=dict)
+    """By key: which commit changed it last."""
+    removed: dict[str, datetime] = field(default_factory=dict)
+    """By uid: when an object went, by somebody's wish or into the archive."""
     sessions: dict[str, LabletSession] = field(default_factory=dict)
-    """By uid; also those that have ended."""
+    """By uid, as they are or last were; also those that have ended."""
     workers: dict[str, LabWorker] = field(default_factory=dict)
+    """By uid, while there is a record."""
+    reservations: dict[str, Reservation] = field(default_factory=dict)
     """By uid, while there is a record."""
     on_worker: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
     """Live sessions by the uid of their worker, then by theirs."""
     in_pool: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
     """Live sessions that were promised a seat, by pool, then by uid."""
+    had_machine: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    """The uids of all workers that ever had a machine, by its id, in their order."""
+    holders: dict[str, str] = field(default_factory=dict)
+    """Who holds which lease now."""
+    seats: dict[str, LicenceSeat] = field(default_factory=dict)
+    """The ledger of licences, by the worker's uid."""
+    alerts: dict[str, Sequence[Alert]] = field(default_factory=dict)
+    """What is raised now, by the key of its board."""
+    warned: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """When each alert was last raised, by the uid of what it is about and its name."""
+    events: list[Told] = field(default_factory=list)
+    """All that was told to the outside, in order."""
 
-    def take(self, change: Change, at: datetime, host: str | None) -> Turn[Resource] | None:
-        """Learn of a change; None if it is not of an object."""
+    def take(self, revision: int, changes: Sequence[Change], at: datetime, host: str | None) -> Commit:
+        """Learn of a commit."""
+        commit = Commit(at, host, revision)
+        for change in changes:
+            if (turn := self._object(change, at, host)) is not None:
+                self.revisions[change.key] = revision
+                commit.turns.append(turn)
+            elif change.key.startswith(AUDIT):
+                commit.audit = CODEC.decode(change.entry.value, AuditRecord) if change.entry else None
+            elif change.key.startswith(ARCHIVE):
+                commit.archived = True
+            else:
+                self._other(change, commit)
+        for turn in commit.turns:
+            if turn.after is None:
+                self.removed[turn.now.metadata.uid] = at
+        return commit
+
+    @property
+    def pools(self) -> Mapping[str, LabWorkerPool]:
+        """Pools by name."""
+        every = (one for one in self.objects.values() if isinstance(one, LabWorkerPool))
+        return {one.metadata.name: one for one in every}
+
+    def pool(self, name: str, namespace: str) -> tuple[LabWorkerPool, WorkerTemplate] | None:
+        """Find a pool with its template."""
+        pool = self.objects.get(f"worker-pools/{namespace}/{name}")
+        if not isinstance(pool, LabWorkerPool):
+            return None
+        template = self.objects.get(f"worker-templates/{namespace}/{pool.spec.template}")
+        return (pool, template) if isinstance(template, WorkerTemplate) else None
+
+    def live(self) -> Iterator[LabletSession]:
+        """Give the sessions that have not ended."""
+        return (one for one in self.sessions.values() if not self.is_over(one))
+
+    def is_over(self, session: LabletSession) -> bool:
+        """Tell whether a session has ended, or went with its end."""
+        return not is_live(session) or session.metadata.uid in self.removed
+
+    def worker_with(self, instance_id: str) -> LabWorker | None:
+        """Find the worker that has a machine now."""
+        found = (self.workers.get(uid) for uid in self.had_machine.get(instance_id, ()))
+        return next((one for one in found if one and one.status.ec2.instance_id == instance_id), None)
+
+    def _object(self, change: Change, at: datetime, host: str | None) -> Turn[Resource] | None:
         ref = located(change.key)
         if ref is None:
             return None
@@ -62,21 +170,45 @@ class Seen:
             return None
         self._keep(change.key, after)
         turn = Turn(at, host, before, after)
-        if isinstance(turn.now, LabletSession):
-            self._place(_session(before), _session(after))
-        elif isinstance(turn.now, LabWorker):
-            self._keep_worker(turn.now, after)
+        match turn.now:
+            case LabletSession():
+                self._place(_session(before), _session(after))
+            case LabWorker() as worker:
+                self._keep_worker(worker, after)
+            case Reservation() as reservation if after is not None:
+                self.reservations[reservation.metadata.uid] = reservation
+            case Reservation() as reservation:
+                self.reservations.pop(reservation.metadata.uid, None)
         return turn
 
-    @property
-    def pools(self) -> Mapping[str, LabWorkerPool]:
-        """Pools by name."""
-        every = (one for one in self.objects.values() if isinstance(one, LabWorkerPool))
-        return {one.metadata.name: one for one in every}
+    def _other(self, change: Change, commit: Commit) -> None:
+        key, value = change.key, change.entry.value if change.entry else None
+        if key == EVENTS_KEY:
+            self._hear(value or b"", commit)
+        elif key.startswith(LEASES_PREFIX):
+            self._lease(key.removeprefix(LEASES_PREFIX), value)
+        elif key.startswith(ALERTS):
+            standing = CODEC.decode(value, Alerts).standing if value else ()
+            self.alerts[key] = [one.alert for one in standing]
+        elif key.startswith(SEATS):
+            self.seats.pop(key.removeprefix(SEATS), None)
+            if value:
+                self.seats[key.removeprefix(SEATS)] = CODEC.decode(value, LicenceSeat)
 
-    def live(self) -> Iterator[LabletSession]:
-        """Give the sessions that have not ended."""
-        return (one for one in self.sessions.values() if is_live(one))
+    def _hear(self, value: bytes, commit: Commit) -> None:
+        for number, raw in enumerate(unpack_events(value)):
+            event = msgspec.json.decode(raw, type=Event)
+            commit.told.append(Told(commit.revision, number, event))
+            if event.type == "alert.raised":
+                alert = msgspec.json.decode(event.data, type=_Raised)
+                self.warned[alert.uid, alert.alert] = commit.at
+        self.events += commit.told
+
+    def _lease(self, name: str, value: bytes | None) -> None:
+        if value is None:
+            self.holders.pop(name, None)
+        else:
+            self.holders[name] = msgspec.json.decode(value, type=Lease).holder
 
     def _keep(self, key: str, after: Resource | None) -> None:
         if after is None:
@@ -85,10 +217,13 @@ class Seen:
             self.objects[key] = after
 
     def _keep_worker(self, worker: LabWorker, after: Resource | None) -> None:
+        uid = worker.metadata.uid
         if after is None:
-            self.workers.pop(worker.metadata.uid, None)
+            self.workers.pop(uid, None)
         else:
-            self.workers[worker.metadata.uid] = worker
+            self.workers[uid] = worker
+            if worker.status.ec2.instance_id:
+                self.had_machine[worker.status.ec2.instance_id][uid] = None
 
     def _place(self, before: LabletSession | None, after: LabletSession | None) -> None:
         if before is not None:
@@ -101,6 +236,11 @@ class Seen:
             if is_live(after):
                 self.on_worker[after.status.worker_id or ""][uid] = after
                 self.in_pool[after.status.seat.pool if after.status.seat else ""][uid] = after
+
+
+class _Raised(msgspec.Struct):
+    uid: str
+    alert: str
 
 
 def _session(found: Resource | None) -> LabletSession | None:

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from lcm.model.secret import Secret
+from lcm.providers.artifacts import Listed
 from lcm.providers.compute import ENDING, Instance
 from lcm.sim.artifacts import SimulatedArtifacts
 from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
+from lcm.sim.effects import OnEffect, unheard
 from lcm.sim.fleet import Fleet
 from lcm.sim.hosts import SimHosts
 from lcm.sim.loop import VirtualClock
@@ -22,11 +24,11 @@ Noted = Callable[[int, Sequence[Change]], None]
 class Stage:
     """The world without us."""
 
-    def __init__(self, scenario: Scenario, noted: Noted) -> None:
+    def __init__(self, scenario: Scenario, noted: Noted, done: OnEffect = unheard) -> None:
         self.clock = VirtualClock()
         self.chance = Chance(scenario.seed)
         self.store = WatchedStore(noted)
-        self.fleet = Fleet(self.clock, self.chance.stream("cloud"))
+        self.fleet = Fleet(self.clock, self.chance.stream("cloud"), on_effect=done)
         self.cloud = self.fleet.cloud
         self.licences = self.fleet.licences
         self.artifacts = SimulatedArtifacts(self.clock)
@@ -38,6 +40,10 @@ class Stage:
         now = self.clock.now()
         every = [machine.instance(now) for machine in self.cloud.account.machines.values()]
         return [one for one in every if one.state not in ENDING]
+
+    def temporary_files(self) -> Sequence[Listed]:
+        """List the files by name, as they are at this moment."""
+        return self.artifacts.temporary()
 
     def cml(self, instance_id: str) -> Cml | None:
         """Find the CML of a machine; None while that does not run."""

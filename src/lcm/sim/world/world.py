@@ -12,6 +12,7 @@ from lcm.control.local import LocalPlane
 from lcm.model.errors import Later, Taken, Unreachable
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import Resource
+from lcm.sim.effects import Effect
 from lcm.sim.world import ground
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.process import Process
@@ -23,6 +24,7 @@ from lcm.store.base import Change
 T = TypeVar("T")
 Question = Callable[[LocalPlane], Coroutine[Any, Any, T]]
 OPERATOR: Final = Caller(name="otto", role=Role.ADMIN)
+BUG: Final = "an error nobody expects"
 _TRIES: Final = 60
 
 
@@ -35,6 +37,8 @@ class Outcome:
     commits: int
     violations: tuple[Violation, ...]
     log: tuple[Line, ...]
+    story: tuple[Line, ...] = ()
+    """Everything that happened, kept of a run that went wrong."""
 
 
 class World:
@@ -42,9 +46,9 @@ class World:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.stage = Stage(scenario, self._noted)
+        self.stage = Stage(scenario, self._noted, self._done)
         self.clock = self.stage.clock
-        self.witness = Witness(self.clock)
+        self.witness = Witness(self.stage, calm=not scenario.mishaps_an_hour)
         self.processes: list[Process] = []
         self.failure: BaseException | None = None
         """What went wrong in the world itself."""
@@ -53,7 +57,7 @@ class World:
 
     def boot(self) -> Process:
         """Start another process."""
-        process = Process(f"process-{len(self.processes)}", self.stage, self.scenario.settings)
+        process = Process(f"process-{len(self.processes)}", self.stage, self.scenario.settings, self._notice)
         self.processes.append(process)
         process.start()
         return process
@@ -87,6 +91,7 @@ class World:
 
     async def found(self) -> None:
         """Start the processes, and have what the scenario wants, as an operator's script would."""
+        self.begin(self.witness.watch())
         for _ in range(self.scenario.processes):
             self.boot()
         for lab in self.scenario.labs:
@@ -107,11 +112,16 @@ class World:
     def outcome(self) -> Outcome:
         """Say how it ended."""
         witness = self.witness
-        return Outcome(self.scenario, witness.trace, witness.commits, tuple(witness.violations), tuple(witness.log))
+        wrong, log = tuple(witness.violations), tuple(witness.log)
+        story = tuple(witness.story) if wrong else ()
+        return Outcome(self.scenario, witness.trace, witness.commits, wrong, log, story)
 
     async def _apply(self, resource: Resource) -> None:
         with suppress(Taken):  # whoever hears no answer asks again
             await self.insist(OPERATOR, lambda plane: plane.create(resource))
+
+    def _notice(self, where: str, error: BaseException) -> None:
+        self.witness.note([Violation(BUG, f"{where}: {error!r}")])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._doings[task]
@@ -121,3 +131,6 @@ class World:
 
     def _noted(self, revision: int, changes: Sequence[Change]) -> None:
         self.witness.commit(revision, changes)
+
+    def _done(self, effect: Effect) -> None:
+        self.witness.effect(effect)

@@ -1,28 +1,105 @@
 """Which checks are asked when."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 from lcm.model.kinds import Resource
+from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
-from lcm.sim.world.checks.capacity import ports_are_not_shared, worker_is_not_overcommitted
+from lcm.model.worker import LabWorker
+from lcm.sim.world.checks.capacity import (
+    ports_are_not_shared,
+    seat_holds_what_is_promised,
+    worker_is_not_overcommitted,
+)
+from lcm.sim.world.checks.events import alerts_are_told, change_is_told
+from lcm.sim.world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed
+from lcm.sim.world.checks.leaders import effect_is_the_leaders, write_is_the_leaders
+from lcm.sim.world.checks.licences import licence_is_given_back_first, taken_seats_are_known
+from lcm.sim.world.checks.machines import (
+    machine_has_a_record,
+    machine_is_not_taken_by_effect,
+    machine_is_not_taken_by_step,
+    record_has_its_machine,
+    session_is_not_ended_unwarned,
+    worker_has_one_machine,
+)
+from lcm.sim.world.checks.phases import phase_changes_by_the_table, story_is_only_added_to
+from lcm.sim.world.checks.privacy import touched_is_their_own
+from lcm.sim.world.checks.promises import late_start_has_its_reason, promise_is_not_taken_back
+from lcm.sim.world.checks.rest import (
+    files_are_gone,
+    labs_are_gone,
+    machines_are_wanted,
+    pools_are_small_again,
+    sessions_are_over,
+)
 from lcm.sim.world.checks.violation import Violation
-from lcm.sim.world.seen import Seen, Turn
-
-if TYPE_CHECKING:
-    from lcm.sim.world.world import World
+from lcm.sim.world.checks.writes import nothing_goes_without_reason, wish_is_not_put_back
+from lcm.sim.world.seen import Commit, Deed, Seen, Turn
+from lcm.sim.world.stage import Stage
 
 Check = Callable[[Seen, Turn[Any]], Sequence[Violation]]
 
+_EVERY: Final = (phase_changes_by_the_table, story_is_only_added_to, wish_is_not_put_back)
 ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
-    LabletSession: (worker_is_not_overcommitted, ports_are_not_shared),
+    LabletSession: (
+        *_EVERY,
+        worker_is_not_overcommitted,
+        ports_are_not_shared,
+        seat_holds_what_is_promised,
+        promise_is_not_taken_back,
+        late_start_has_its_reason,
+        session_is_not_ended_unwarned,
+    ),
+    Reservation: (*_EVERY, seat_holds_what_is_promised),
+    LabWorker: (*_EVERY, machine_is_not_taken_by_step),
 }
 """After each commit, about each object of a kind that it changed."""
+OTHERS: Final[Sequence[Check]] = _EVERY
+"""Likewise, about objects of every other kind."""
 
-AT_REST: Final[Sequence[Callable[["World"], Sequence[Violation]]]] = ()
+LOOKING: Final[Mapping[type[Resource], Sequence[Callable[[Seen, Turn[Any], Stage], Sequence[Violation]]]]] = {
+    LabletSession: (ended_session_left_no_lab,),
+}
+"""Likewise, and held against what is really there."""
+
+EACH_COMMIT: Final[Sequence[Callable[[Seen, Commit], Sequence[Violation]]]] = (
+    write_is_the_leaders,
+    nothing_goes_without_reason,
+    touched_is_their_own,
+    change_is_told,
+)
+"""After each commit, about all of it."""
+
+AFTER_EFFECT: Final[Sequence[Callable[[Seen, Deed, Stage], Sequence[Violation]]]] = (
+    effect_is_the_leaders,
+    worker_has_one_machine,
+    machine_is_not_taken_by_effect,
+    licence_is_given_back_first,
+    lab_is_made_for_a_live_session,
+)
+"""When something is done to the outside."""
+
+EVERY_MINUTE: Final[Sequence[Callable[[Seen, Stage, datetime], Sequence[Violation]]]] = (
+    machine_has_a_record,
+    record_has_its_machine,
+    old_lab_is_removed,
+)
+"""What may be so for a while, and not for long."""
+
+AT_REST: Final[Sequence[Callable[[Seen, Stage], Sequence[Violation]]]] = (
+    sessions_are_over,
+    labs_are_gone,
+    machines_are_wanted,
+    pools_are_small_again,
+    taken_seats_are_known,
+    files_are_gone,
+)
 """When nothing is going on any more."""
 
 
-def at_rest(world: "World") -> Sequence[Violation]:
+def at_rest(seen: Seen, stage: Stage) -> Sequence[Violation]:
     """Ask everything that must be so when nothing is going on."""
-    return [found for check in AT_REST for found in check(world)]
+    return [*(found for check in AT_REST for found in check(seen, stage)), *alerts_are_told(seen)]

@@ -18,4 +18,9 @@ class Violation:
 
 def violation(rule: str, text: str, *about: Resource) -> Violation:
     """Say what was found, and about which objects."""
-    return Violation(rule, text, tuple(f"{one.kind}/{one.metadata.name}" for one in about))
+    return Violation(rule, text, tuple(dict.fromkeys(name_of(one) for one in about)))
+
+
+def name_of(resource: Resource) -> str:
+    """Name an object, as stories do."""
+    return f"{resource.kind}/{resource.metadata.name}"

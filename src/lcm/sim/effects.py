@@ -1,0 +1,25 @@
+"""What is done to the simulated outside, told as it is done, on the host of whoever does it.
+
+Made by the account, by the labs of a CML and by its licence; `sim.world` listens. Without a listener nothing is told.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Effect(NamedTuple):
+    """One thing that is done: to a machine, or on it to a lab, by the lab's title."""
+
+    verb: str
+    instance_id: str
+    lab: str = ""
+
+
+OnEffect = Callable[[Effect], None]
+"""Hears of an effect at the very moment: machines are as they were before it, but for one that is new."""
+OnLab = Callable[[str, str], None]
+"""Hears a verb and a lab's title, or nothing where it is about the CML itself."""
+
+
+def unheard(*_told: object) -> None:
+    """Listen to nothing."""

@@ -1,0 +1,75 @@
+"""What happens is told, once, in its order, also to who was away for a while."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from lcm.control.events import phase_of
+from lcm.model.event import Event
+from lcm.model.identity import SEES_ALL, Caller
+from lcm.model.kinds import Resource
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.seen import Commit, Seen, Told, Turn
+
+GAP: Final = "event gap or duplicate for a resuming client"
+Place = tuple[int, int]
+"""Where an event is: its commit's revision, and its number there."""
+
+
+def change_is_told(_seen: Seen, commit: Commit) -> Sequence[Violation]:
+    """See that a commit that makes or removes an object, or changes its phase, tells so in the same commit.
+
+    Excused is the way into the archive: whoever looks for the object finds it as before.
+    """
+    told = {(one.event.kind, one.event.namespace, one.event.name) for one in commit.told}
+    news = [turn.now for turn in commit.turns if _is_news(turn) and not (commit.archived and turn.after is None)]
+    untold = [one for one in news if (one.kind, one.metadata.namespace, one.metadata.name) not in told]
+    return [violation(GAP, f"{phase_of(one) or 'its change'} was not told", one) for one in untold]
+
+
+def alerts_are_told(seen: Seen) -> Sequence[Violation]:
+    """See that whoever should look at something was told to, and was not told that all is well again since."""
+    raised: dict[tuple[str, str, str], bool] = {}
+    for one in seen.events:
+        if one.event.type in {"alert.raised", "alert.cleared"}:
+            name = _alert_in(one.event)
+            raised[one.event.kind, one.event.name, name] = one.event.type == "alert.raised"
+    standing = [alert for board in seen.alerts.values() for alert in board]
+    return [
+        Violation(GAP, f"{one.alert} about {one.name} stands and is not told", (f"{one.kind}/{one.name}",))
+        for one in standing
+        if not raised.get((one.kind, one.name, one.alert), False)
+    ]
+
+
+def heard_each_once(
+    caller: Caller, heard: Sequence[Place], committed: Sequence[Told], *, after: Place, until: Place
+) -> Sequence[Violation]:
+    """See that a listener heard every event that it may hear behind one place up to another, once and in order."""
+    wanted = [(one.revision, one.number) for one in committed if _hears(caller, one.event)]
+    wanted = [place for place in wanted if after < place <= until]
+    if list(heard) == wanted:
+        return ()
+    missing, more = sorted(set(wanted) - set(heard)), sorted(set(heard) - set(wanted))
+    twice = [old for old, new in pairwise(sorted(heard)) if old == new]
+    found = [("missed", missing), ("heard what is not its own", more), ("heard twice", twice)]
+    told = "; ".join(f"{what} {places[:5]}" for what, places in found if places) or "heard in another order"
+    return [Violation(GAP, f"{caller.name} {told}", ())]
+
+
+def _is_news(turn: Turn[Resource]) -> bool:
+    return turn.before is None or turn.after is None or phase_of(turn.before) != phase_of(turn.after)
+
+
+def _hears(caller: Caller, event: Event) -> bool:
+    return caller.role in SEES_ALL or event.public or (event.owner is not None and event.owner == caller.name)
+
+
+def _alert_in(event: Event) -> str:
+    return msgspec.json.decode(event.data, type=_Named).alert
+
+
+class _Named(msgspec.Struct):
+    alert: str

@@ -1,0 +1,72 @@
+"""Nothing of a session is left on any machine when it has ended, and nothing comes there afterwards."""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from lcm.model.session import LabletSession
+from lcm.providers.compute import InstanceState
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.seen import Deed, Seen, Turn, is_live
+from lcm.sim.world.stage import Stage
+
+LEFT: Final = "lab left on a worker after its session ended"
+LEFT_GRACE: Final = timedelta(hours=2)
+"""A machine that was stopped with a lab on its disk comes back with it; whoever looks through it removes that."""
+_UID: Final = re.compile(r" \[([^\]]+)\]$")
+
+
+def ended_session_left_no_lab(_seen: Seen, turn: Turn[LabletSession], stage: Stage) -> Sequence[Violation]:
+    """See, at the moment in which a session ends or goes, that no running machine has its lab.
+
+    Excused is a machine that does not run: what is on its disk cannot be looked at, and is nobody's until it is on.
+    """
+    before, after = turn.before, turn.after
+    if after is not None and is_live(after):
+        return ()
+    if before is not None and not is_live(before):
+        return ()
+    mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == turn.now.metadata.uid]
+    return [violation(LEFT, f"it has ended, and its lab is on {where}", turn.now) for where in mine]
+
+
+def lab_is_made_for_a_live_session(seen: Seen, deed: Deed, _stage: Stage) -> Sequence[Violation]:
+    """See that no lab of a session that has ended is imported or started by one of ours."""
+    if deed.host is None or deed.effect.verb not in {"import", "start lab"}:
+        return ()
+    session = seen.sessions.get(uid_in(deed.effect.lab) or "")
+    if session is None or not seen.is_over(session):
+        return ()
+    return [violation(LEFT, f"{deed.host} does {deed.effect.verb} after its end", session)]
+
+
+def old_lab_is_removed(seen: Seen, stage: Stage, now: datetime) -> Sequence[Violation]:
+    """See that a lab that came back with its machine after its session had ended does not stay."""
+    found = []
+    for where, uid, running_since in labs_on(stage, now):
+        session = seen.sessions.get(uid)
+        if session is None or not seen.is_over(session):
+            continue
+        since = max(seen.removed.get(uid, session.status.history[-1].at), running_since)
+        if now - since > LEFT_GRACE:
+            found.append(violation(LEFT, f"its lab is on {where} since {since:%d %H:%M}", session))
+    return found
+
+
+def labs_on(stage: Stage, now: datetime) -> Iterator[tuple[str, str, datetime]]:
+    """Give the labs of sessions on machines that run: the machine, the session's uid, and since when it runs."""
+    for machine in stage.cloud.account.machines.values():
+        cml = stage.fleet.known(machine.instance_id)
+        last = machine.last(now)
+        if cml is None or last.state is not InstanceState.RUNNING:
+            continue
+        for lab in cml.labs:
+            if uid := uid_in(lab.title):
+                yield machine.instance_id, uid, last.at
+
+
+def uid_in(title: str) -> str | None:
+    """Read the uid of a session from its lab's title; None for a stranger's."""
+    found = _UID.search(title)
+    return found[1] if found else None

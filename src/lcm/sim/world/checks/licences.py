@@ -1,0 +1,52 @@
+"""No licence stays registered on a machine that is gone, unless somebody was told of it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lcm.model.licence import SeatState
+from lcm.providers.compute import ENDING
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.seen import Deed, Seen
+from lcm.sim.world.stage import Stage
+
+UNRETURNED: Final = "licence left registered on a terminated worker"
+
+
+def licence_is_given_back_first(seen: Seen, deed: Deed, stage: Stage) -> Sequence[Violation]:
+    """See that none of ours ends a machine whose licence the server still counts.
+
+    Excused is a seat that the ledger calls orphaned: CML could not be spoken to any more, and a person was told.
+    """
+    if deed.host is None or deed.effect.verb != "terminate":
+        return ()
+    instance_id = deed.effect.instance_id
+    if not _taken(stage, instance_id) or _orphaned(seen, instance_id):
+        return ()
+    workers = [seen.workers[uid] for uid in seen.had_machine.get(instance_id, ()) if uid in seen.workers]
+    return [violation(UNRETURNED, f"{deed.host} terminates {instance_id}, which holds a licence", *workers)]
+
+
+def taken_seats_are_known(seen: Seen, stage: Stage) -> Sequence[Violation]:
+    """See that each seat that the licence server counts is a living machine's, or is called orphaned in the ledger."""
+    now = stage.clock.now()
+    gone = [one.instance_id for one in stage.cloud.account.machines.values() if one.state(now) in ENDING]
+    return [
+        Violation(UNRETURNED, f"{one} is gone and its licence is not known to be taken", _workers(seen, one))
+        for one in gone
+        if _taken(stage, one) and not _orphaned(seen, one)
+    ]
+
+
+def _taken(stage: Stage, instance_id: str) -> bool:
+    cml = stage.fleet.known(instance_id)
+    return cml is not None and cml.licence.udi in stage.licences.taken
+
+
+def _orphaned(seen: Seen, instance_id: str) -> bool:
+    seats = (seen.seats.get(uid) for uid in seen.had_machine.get(instance_id, ()))
+    return any(seat is not None and seat.state is SeatState.ORPHANED for seat in seats)
+
+
+def _workers(seen: Seen, instance_id: str) -> tuple[str, ...]:
+    known = (seen.workers.get(uid) for uid in seen.had_machine.get(instance_id, ()))
+    return tuple(f"LabWorker/{one.metadata.name}" for one in known if one)

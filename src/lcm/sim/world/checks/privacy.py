@@ -1,0 +1,59 @@
+"""Nobody sees or touches what is another's, and no secret is shown to anybody."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lcm.model.identity import Caller, Role
+from lcm.model.kinds import Resource
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.scenario import SECRET
+from lcm.sim.world.seen import Commit, Seen
+from lcm.store.base import Change
+
+ANOTHERS: Final = "a person seeing or touching another's session"
+LEAK: Final = "a secret in any output"
+_LEAKED: Final = SECRET.encode()
+
+
+def shown_is_their_own(caller: Caller, resources: Iterable[Resource]) -> Sequence[Violation]:
+    """See that somebody who is no staff was shown sessions and reservations of their own only, and no machine."""
+    if caller.role not in {Role.USER, Role.AUTHOR}:
+        return ()
+    return [
+        violation(ANOTHERS, f"{caller.name} was shown what is {one.spec.owner}'s", one)
+        for one in resources
+        if isinstance(one, LabletSession | Reservation) and one.spec.owner != caller.name
+    ]
+
+
+def touched_is_their_own(_seen: Seen, commit: Commit) -> Sequence[Violation]:
+    """See that somebody who is no staff changes sessions and reservations of their own only."""
+    audit = commit.audit
+    if audit is None or audit.role not in {Role.USER, Role.AUTHOR}:
+        return ()
+    owned = [turn.before or turn.now for turn in commit.turns]
+    return [
+        violation(ANOTHERS, f"{audit.who} changed what is {one.spec.owner}'s", one)
+        for one in owned
+        if isinstance(one, LabletSession | Reservation) and one.spec.owner != audit.who
+    ]
+
+
+def committed_no_secret(changes: Sequence[Change]) -> Sequence[Violation]:
+    """See that the secret of this world is in no key, document or event."""
+    return [
+        Violation(LEAK, f"a secret is stored in {change.key}", ())
+        for change in changes
+        if (change.entry is not None and _LEAKED in change.entry.value) or SECRET in change.key
+    ]
+
+
+def told_no_secret(where: str, text: str) -> Sequence[Violation]:
+    """See that the secret of this world is in nothing that anybody reads."""
+    return (
+        [Violation(LEAK, f"a secret in {where}: {text.replace(SECRET, '(the secret)')[:200]}", ())]
+        if SECRET in text
+        else ()
+    )

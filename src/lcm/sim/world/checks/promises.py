@@ -1,0 +1,70 @@
+"""A promise is kept, or its breach is told: timed sessions keep their claims and start in time."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lcm.model.resource import condition
+from lcm.model.session import SESSION, LabletSession, SessionCondition, SessionPhase
+from lcm.sim.world.checks.capacity import NO_CAPACITY
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.seen import Seen, Turn, is_live
+
+_NEVER: Final = frozenset({SessionPhase.EXPIRED, SessionPhase.FAILED})
+
+
+def promise_is_not_taken_back(_seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
+    """See that a timed session that has a claim on a seat or a worker keeps one as long as it lives.
+
+    Excused is one whose condition AtRisk says, in the same commit or before, that its promise is in danger.
+    """
+    before, after = turn.before, turn.after
+    if before is None or after is None or not is_live(after) or after.spec.timeslot_start is None:
+        return ()
+    if not _promised(before) or _promised(after) or condition(after.status.conditions, SessionCondition.AT_RISK):
+        return ()
+    return [violation(NO_CAPACITY, "it was promised, and is not any more", after)]
+
+
+def late_start_has_its_reason(seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
+    """See that a timed session runs when its slot begins; one that does not tells why, and in a calm world all do.
+
+    Its story tells why when it was tried more than once, or holds an error, or its condition AtRisk says what was in
+    the way. Not late is who was cancelled.
+    """
+    before, after = turn.before, turn.after
+    if after is None or before is None or before.status.phase is after.status.phase or not _late(turn, after):
+        return ()
+    why = _reason(after)
+    if why and not seen.calm:
+        return ()
+    told = f"because {why}, and nothing has gone wrong in this world" if why else "and its story does not say why"
+    return [violation(NO_CAPACITY, f"{after.status.phase} at {turn.at:%H:%M:%S}, {_slot(after)}, {told}", after)]
+
+
+def _promised(session: LabletSession) -> bool:
+    status = session.status
+    return status.claim is not None and (status.seat is not None or status.worker_id is not None)
+
+
+def _late(turn: Turn[LabletSession], session: LabletSession) -> bool:
+    start, phase = session.spec.timeslot_start, session.status.phase
+    if start is None or turn.before is None:
+        return False
+    ran = [line for line in session.status.history if line.phase == SessionPhase.RUNNING]
+    if phase is SessionPhase.RUNNING:
+        return len(ran) == 1 and turn.at > start
+    return phase in SESSION.final & _NEVER and not ran
+
+
+def _reason(session: LabletSession) -> str:
+    status = session.status
+    risk = condition(status.conditions, SessionCondition.AT_RISK)
+    if status.last_error:
+        return status.last_error
+    if status.retry_count:
+        return f"it was tried {status.retry_count + 1} times"
+    return f"{risk.reason}: {risk.message}" if risk is not None and risk.message else ""
+
+
+def _slot(session: LabletSession) -> str:
+    return f"its slot begins {session.spec.timeslot_start:%H:%M}"

@@ -1,0 +1,76 @@
+"""What somebody was told is written stays written: nothing goes without a reason, nothing is put back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from lcm.control.events import phase_of
+from lcm.control.records import key_of
+from lcm.model.kinds import KINDS, Resource
+from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.seen import Commit, Seen, Turn
+
+LOST: Final = "acknowledged write lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Somebody was told that an object is as they wanted it; `removed`: that it is, or will be, gone."""
+
+    at: datetime
+    resource: Resource
+    what: str
+    removed: bool = False
+
+
+def wish_is_not_put_back(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
+    """See that a spec changes only with its generation, which only grows: else an older wish was written over a newer.
+
+    And that a wish to be gone is not forgotten.
+    """
+    before, after = turn.before, turn.after
+    if before is None or after is None or before.metadata.uid != after.metadata.uid:
+        return ()
+    old, new = before.metadata, after.metadata
+    if new.generation < old.generation:
+        return [violation(LOST, f"generation {old.generation} became {new.generation}", after)]
+    if new.generation == old.generation and before.spec != after.spec:
+        return [violation(LOST, f"its spec changed within generation {new.generation}", after)]
+    if old.deletion_timestamp is not None and new.deletion_timestamp is None:
+        return [violation(LOST, "it was to be deleted, and that is forgotten", after)]
+    return ()
+
+
+def nothing_goes_without_reason(_seen: Seen, commit: Commit) -> Sequence[Violation]:
+    """See that an object goes only when somebody asks for it, or asked and its life has ended, or into the archive."""
+    gone = [turn.before for turn in commit.turns if turn.after is None and turn.before is not None]
+    asked = commit.archived or commit.audit is not None
+    return [violation(LOST, "it was removed", one) for one in gone if not asked and not _ended(one)]
+
+
+def is_kept(seen: Seen, told: Acknowledged) -> Sequence[Violation]:
+    """See that what somebody was told is so: the object is there, no older than they were told, or went by a rule."""
+    wanted = told.resource
+    key, uid = key_of(wanted), wanted.metadata.uid
+    found = seen.objects.get(key)
+    if found is None or found.metadata.uid != uid:
+        return () if uid in seen.removed else [violation(LOST, f"{told.what}: it is not there", wanted)]
+    if told.removed and found.metadata.deletion_timestamp is None:
+        return [violation(LOST, f"{told.what}: it is there and stays", wanted)]
+    if seen.revisions[key] < wanted.metadata.resource_version:
+        return [violation(LOST, f"{told.what}: no commit has made it so", wanted)]
+    old = found.metadata.generation < wanted.metadata.generation
+    other = found.metadata.generation == wanted.metadata.generation and found.spec != wanted.spec
+    return [violation(LOST, f"{told.what}: it is {found.spec}", wanted)] if old or other else ()
+
+
+def _ended(resource: Resource) -> bool:
+    """Tell whether an object that was to go had come to its end, or came there with this very commit."""
+    machine = KINDS[resource.kind].machine
+    if resource.metadata.deletion_timestamp is None:
+        return False
+    phase = phase_of(resource)
+    return machine is None or any(
+        phase in machine.final or (step.source == phase and step.target in machine.final) for step in machine.steps
+    )

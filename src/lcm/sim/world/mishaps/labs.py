@@ -1,0 +1,151 @@
+"""What goes wrong on CMLs, with their licences and with files, and what people do there by hand."""
+
+import asyncio
+from typing import Final
+
+from lcm.providers.labhost import NotReady
+from lcm.sim.cml.documents import NodeUpdate
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.parts import Lab
+from lcm.sim.faults import Ill, Spell
+from lcm.sim.world.ground import topology
+from lcm.sim.world.mishaps.trouble import Trouble
+from lcm.sim.world.scenario import SECRET
+from lcm.sim.world.scenario import Lab as Wanted
+
+_VERBS: Final = ("ensure", "start", "stop", "remove", "register", "deregister", "topology")
+_SETTLES: Final = 15.0
+"""Within so many seconds a lab stops, and is wiped."""
+
+
+async def cml_hangs(trouble: Trouble) -> None:
+    """Let a CML take calls and not answer them."""
+    if (found := trouble.cml()) is not None:
+        trouble.tell(f"CML on {found[0]} hangs")
+        with found[1].spells.under(Spell(Ill.HANGING, seconds=trouble.dice.uniform(5, 60))):
+            await trouble.lasts(60, 1_200)
+        trouble.tell(f"CML on {found[0]} answers")
+
+
+async def cml_is_out_of_order(trouble: Trouble) -> None:
+    """Let a CML's web server answer for it that it is not ready."""
+    if (found := trouble.cml()) is not None:
+        trouble.tell(f"CML on {found[0]} answers 502")
+        with found[1].spells.under(Spell(Ill.SILENT, error=NotReady("CML is not ready behind its web server"))):
+            await trouble.lasts(30, 900)
+
+
+async def cml_is_silent(trouble: Trouble) -> None:
+    """Let nobody reach a CML."""
+    if (found := trouble.cml()) is not None:
+        trouble.tell(f"CML on {found[0]} is not reached")
+        with found[1].spells.under(Spell(Ill.SILENT)):
+            await trouble.lasts(30, 1_800)
+
+
+async def answers_of_cml_are_lost(trouble: Trouble) -> None:
+    """Let something happen on CMLs that nobody hears of."""
+    verb = trouble.dice.choice(_VERBS)
+    trouble.tell(f"CML does not answer {verb}, and does it")
+    with trouble.stage.hosts.spells.under(Spell(Ill.DEAF, verbs=frozenset({verb}))):
+        await trouble.lasts(30, 600)
+
+
+async def licence_server_is_away(trouble: Trouble) -> None:
+    """Let no CML reach the licence server."""
+    trouble.tell("the licence server is away")
+    trouble.stage.licences.reachable = False
+    await trouble.lasts(60, 1_800)
+    trouble.stage.licences.reachable = True
+    trouble.tell("the licence server is back")
+
+
+async def licence_is_refused(trouble: Trouble) -> None:
+    """Let the licence server refuse our token."""
+    trouble.tell("the licence server refuses the token")
+    trouble.stage.licences.bad_tokens.add(SECRET)
+    await trouble.lasts(60, 1_200)
+    trouble.stage.licences.bad_tokens.discard(SECRET)
+
+
+async def licences_run_out(trouble: Trouble) -> None:
+    """Let all seats of the token be taken."""
+    server = trouble.stage.licences
+    trouble.tell("no licence seat is free")
+    server.seats, before = len(server.taken), server.seats
+    await trouble.lasts(60, 1_800)
+    server.seats = max(before, server.seats)
+
+
+async def lab_vanishes(trouble: Trouble) -> None:
+    """Let somebody remove a lab by hand."""
+    if (found := trouble.lab()) is not None:
+        cml, lab = found
+        trouble.tell(f"the lab {lab.title} vanishes")
+        cml.labs.recall([one for one in cml.labs if one.id != lab.id])
+
+
+async def lab_is_stopped_by_hand(trouble: Trouble) -> None:
+    """Let somebody stop a lab."""
+    if (found := trouble.lab()) is not None:
+        trouble.tell(f"somebody stops the lab {found[1].title}")
+        found[0].labs.stop(found[1])
+
+
+async def lab_is_wiped_by_hand(trouble: Trouble) -> None:
+    """Let somebody stop and wipe a lab."""
+    if (found := trouble.lab()) is not None:
+        trouble.tell(f"somebody wipes the lab {found[1].title}")
+        found[0].labs.stop(found[1])
+        await trouble.lasts(_SETTLES, _SETTLES)
+        found[0].labs.wipe(found[0].labs.get(found[1].id))
+
+
+async def tags_are_edited_by_hand(trouble: Trouble) -> None:
+    """Let somebody give a node another port."""
+    found = trouble.lab()
+    if found is None or not found[1].nodes:
+        return
+    cml, lab = found
+    node = trouble.dice.choice(list(lab.nodes.values()))
+    tag = f"serial:{trouble.dice.randrange(2_000, 8_000)}"
+    trouble.tell(f"somebody gives {node.id} of {lab.title} the tag {tag}")
+    cml.labs.change_node(lab, node, NodeUpdate(tags=[tag]))
+
+
+async def somebody_imports_a_lab(trouble: Trouble) -> None:
+    """Let somebody run a lab of their own on one of our machines, and remove it some hours later."""
+    if (found := trouble.cml()) is None:
+        return
+    instance_id, cml = found
+    first = trouble.dice.randrange(2_000, 7_900)
+    text = topology(Wanted(name="by hand", track="", nodes=3)).decode().replace("serial:2", f"serial:{first // 1_000}")
+    lab, _ = cml.import_lab(text, cml.users.administrator, "by hand")
+    trouble.tell(f"somebody imports a lab on {instance_id}")
+    cml.labs.start(lab)
+    await trouble.lasts(600, 3 * 3_600)
+    await _remove(cml, lab)
+    trouble.tell(f"somebody has removed their lab from {instance_id}")
+
+
+async def files_are_away(trouble: Trouble) -> None:
+    """Let nobody reach the files."""
+    trouble.tell("files are not reached")
+    with trouble.stage.artifacts.spells.under(Spell(Ill.SILENT)):
+        await trouble.lasts(30, 900)
+    trouble.tell("files are reached")
+
+
+async def files_are_slow(trouble: Trouble) -> None:
+    """Let files take so long that who wants them gives up."""
+    trouble.tell("files are slow")
+    with trouble.stage.artifacts.spells.under(Spell(Ill.HANGING, seconds=20)):
+        await trouble.lasts(30, 600)
+
+
+async def _remove(cml: Cml, lab: Lab) -> None:
+    """Stop, wipe and delete a lab, as a person does: with a look in between, and only while the machine is up."""
+    for step in (cml.labs.stop, cml.labs.wipe, cml.labs.delete):
+        if any(one.id == lab.id for one in cml.labs):
+            step(lab)
+            await asyncio.sleep(_SETTLES)

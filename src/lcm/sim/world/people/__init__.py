@@ -1,0 +1,1 @@
+"""Those who ask our APIs: they book, operate, pry, listen and audit. `town` lets them all come."""

@@ -1,0 +1,83 @@
+"""Somebody of the staff who reads everything there is once in a while; whatever is asked for has an answer."""
+
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from lcm.control.local import LocalPlane
+from lcm.control.plane import Ref
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import LcmError
+from lcm.model.identity import Role
+from lcm.model.kinds import Resource
+from lcm.model.placing import Wish
+from lcm.model.pool import LabWorkerPool
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabWorker
+from lcm.sim.world.ground import definition_name
+from lcm.sim.world.people.person import Person
+from lcm.sim.world.world import World
+
+_EVERY_SECONDS: Final = 2_700
+_KINDS: Final = (LabWorker, LabWorkerPool, LabletDefinition, LabletSession, Reservation)
+Reading = Callable[[LocalPlane], Coroutine[Any, Any, object]]
+
+
+class Auditor(Person):
+    """Ada of the audit."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "audrey", Role.ADMIN)
+
+    async def audit(self) -> None:
+        """Read something of everything."""
+        while True:
+            await self.rest(_EVERY_SECONDS)
+            if self.is_late:
+                return
+            for reading in self._readings(self.world.clock.now()):
+                await self._read(reading)
+
+    async def _read(self, reading: Reading) -> None:
+        try:
+            await self.ask(reading)
+        except LcmError as error:  # what is gone by now is no fault; what is none of ours is noticed where it rises
+            self.witness.tell(f"{self.caller.name} reads: {type(error).__name__}")
+
+    def _readings(self, now: datetime) -> list[Reading]:
+        kind = self.dice.choice(_KINDS)
+        lab = definition_name(self.dice.choice(self.world.scenario.labs))
+        hour = timedelta(hours=1)
+        readings: list[Reading] = [
+            lambda plane: plane.list(kind),
+            lambda plane: plane.list(LabletSession, archived=True),
+            lambda plane: plane.alerts(),
+            lambda plane: plane.licences(),
+            lambda plane: plane.costs(since=now - 3 * hour, until=now),
+            lambda plane: plane.calendar(since=now - hour, until=now + 6 * hour),
+            lambda plane: plane.observations(Ref(LabletDefinition, lab)),
+            lambda plane: plane.preview(Wish(definition=lab, duration_minutes=60)),
+        ]
+        return readings + self._about_sessions() + self._about_workers(now - hour)
+
+    def _about_sessions(self) -> list[Reading]:
+        session = self._any(list(self.witness.seen.live()))
+        if session is None:
+            return []
+        ref = Ref(LabletSession, session.metadata.name)
+        return [
+            lambda plane: plane.explain(ref),
+            lambda plane: plane.logs(ref),
+            lambda plane: plane.artifacts(ref),
+        ]
+
+    def _about_workers(self, since: datetime) -> list[Reading]:
+        worker = self._any(list(self.witness.seen.workers.values()))
+        if worker is None:
+            return []
+        ref = Ref(LabWorker, worker.metadata.name)
+        return [lambda plane: plane.telemetry(ref), lambda plane: plane.history(ref, since=since)]
+
+    def _any(self, found: "list[Any]") -> Resource | None:
+        return self.dice.choice(found) if found else None

@@ -1,0 +1,173 @@
+"""Otto, who keeps the fleet: drains, pauses, resizes, publishes, and does what alerts ask a person to do."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from lcm.control.plane import Drain, Pause, Ref, Resume, Snooze, Undrain, WorkerAction
+from lcm.model.alert import Alert
+from lcm.model.definition import DefinitionState, LabletDefinition
+from lcm.model.errors import Gone, LcmError
+from lcm.model.identity import Role
+from lcm.model.licence import LicenceSeat, SeatState
+from lcm.model.pool import LabWorkerPool
+from lcm.model.resource import Metadata
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.providers.compute import ENDING, WORKER_TAG
+from lcm.sim.world import ground
+from lcm.sim.world.people.person import Person
+from lcm.sim.world.scenario import Lab
+from lcm.sim.world.world import World
+
+_MEDDLES_SECONDS: Final = 2_400
+_ANSWERS_SECONDS: Final = 600
+_SERVING: Final = (WorkerPhase.READY, WorkerPhase.ACTIVE)
+Doing = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Operator(Person):
+    """Otto."""
+
+    def __init__(self, world: World, current: dict[str, str]) -> None:
+        super().__init__(world, "otto", Role.ADMIN)
+        self._current = current
+        """Which definition is booked for each lab; publishing changes it."""
+        self._number = 0
+        self._meddling: tuple[tuple[int, Doing], ...] = (
+            (3, self._drain),
+            (2, self._undrain),
+            (2, self._pause),
+            (2, self._resume),
+            (2, self._snooze),
+            (1, self._delete_worker),
+            (2, self._resize),
+            (2, self._publish),
+        )
+
+    async def meddle(self) -> None:
+        """Do something to the fleet once in a while."""
+        weights, doings = zip(*self._meddling, strict=True)
+        while True:
+            await self.rest(_MEDDLES_SECONDS)
+            if self.is_late:
+                return
+            (doing,) = self.dice.choices(doings, weights)
+            await doing()
+
+    async def answer(self) -> None:
+        """Do what alerts and the ledger ask a person to do, also when it is quiet."""
+        while True:
+            await self.rest(_ANSWERS_SECONDS)
+            try:
+                alerts = await self.ask(lambda plane: plane.alerts())
+                ledger = await self.ask(lambda plane: plane.licences())
+            except LcmError as error:
+                self.witness.tell(f"otto cannot read alerts: {type(error).__name__}")
+                continue
+            for alert in alerts:
+                await self._help(alert)
+            for seat in ledger.seats:
+                if seat.state is SeatState.ORPHANED:
+                    await self._free(seat)
+
+    async def _help(self, alert: Alert) -> None:
+        ref = Ref(LabWorker, alert.name, alert.namespace)
+        match alert.alert, alert.reason:
+            case "StrayInstance", "SecondInstance":
+                self._terminate(alert.message.split()[0])
+            case ("StrayInstance", _) | ("OrphanedInstance", _):
+                await self.want(f"remove {alert.name} ({alert.alert})", lambda plane: plane.delete(ref), removed=True)
+            case "WorkerFailed", "StoppedByHand":
+                await self._act(alert.name, Resume())
+            case "WorkerFailed", _ if "it is not tried again" in alert.message:
+                await self.want(f"remove {alert.name} ({alert.reason})", lambda plane: plane.delete(ref), removed=True)
+
+    async def _free(self, seat: LicenceSeat) -> None:
+        """Free an orphaned seat at the licence server, then say so."""
+        stage, now = self.world.stage, self.world.clock.now()
+        for machine in stage.cloud.account.machines.values():
+            cml = stage.fleet.known(machine.instance_id)
+            if cml and machine.tags.get(WORKER_TAG) == seat.worker_id and machine.state(now) in ENDING:
+                stage.licences.taken.pop(cml.licence.udi, None)
+        try:
+            await self.ask(lambda plane: plane.free_licence(seat.worker_id))
+        except Gone:
+            return
+        except LcmError as error:
+            self.witness.tell(f"otto frees the seat of {seat.worker_name}: {type(error).__name__}")
+        else:
+            self.witness.tell(f"otto frees the seat of {seat.worker_name}")
+
+    def _terminate(self, instance_id: str) -> None:
+        machine = self.world.stage.cloud.account.machines.get(instance_id)
+        if machine is not None:
+            self.witness.tell(f"otto terminates {instance_id} at the console, as an alert asks for")
+            self.world.stage.cloud.account.terminate(machine.region, instance_id)
+
+    async def _drain(self) -> None:
+        await self._to_worker(Drain(deadline_minutes=self.dice.choice((30, 60, 240))), *_SERVING)
+
+    async def _undrain(self) -> None:
+        await self._to_worker(Undrain(), WorkerPhase.DRAINING)
+
+    async def _pause(self) -> None:
+        await self._to_worker(Pause(), *_SERVING)
+
+    async def _resume(self) -> None:
+        await self._to_worker(Resume(), WorkerPhase.STOPPED, WorkerPhase.STOPPING)
+
+    async def _snooze(self) -> None:
+        await self._to_worker(Snooze(minutes=self.dice.choice((15, 60))), *_SERVING)
+
+    async def _delete_worker(self) -> None:
+        if (worker := self._worker(*_SERVING)) is not None:
+            ref = Ref(LabWorker, worker.metadata.name)
+            await self.want(f"remove {ref.name}", lambda plane: plane.delete(ref), removed=True)
+
+    async def _resize(self) -> None:
+        """Change how many workers a pool may have, around what the scenario says."""
+        pool = self.dice.choice(self.world.scenario.pools)
+        most = max(1, pool.least, pool.most + self.dice.choice((-2, -1, 0, 1, 2)))
+        ref = Ref(LabWorkerPool, pool.track)
+        await self.want(
+            f"let {pool.track} have {most} workers", lambda plane: plane.patch(ref, {"spec": {"max_workers": most}})
+        )
+
+    async def _publish(self) -> None:
+        """Publish another version of a lab, and let people book that one instead of the last."""
+        lab = self.dice.choice(self.world.scenario.labs)
+        self._number += 1
+        made = await self._published(lab, f"1.{self._number}.0")
+        if made is None:
+            return
+        before, self._current[lab.name] = Ref(LabletDefinition, self._current[lab.name]), made
+        await self.want(
+            f"deprecate {before.name}", lambda plane: plane.patch(before, {"spec": {"state": "deprecated"}})
+        )
+
+    async def _published(self, lab: Lab, version: str) -> str | None:
+        try:
+            stored = await self.world.stage.artifacts.put(ground.topology(lab))
+        except LcmError as error:
+            self.witness.tell(f"otto cannot store {lab.name}: {type(error).__name__}")
+            return None
+        first = ground.definition(lab, stored)
+        spec = msgspec.structs.replace(first.spec, version=version, state=DefinitionState.ACTIVE)
+        name = f"{lab.name}:{version}"
+        wanted = LabletDefinition(metadata=Metadata(name=name), spec=spec)
+        made = await self.want(f"publish {name}", lambda plane: plane.create(wanted, request=name))
+        return name if made is not None else None
+
+    async def _to_worker(self, action: WorkerAction, *phases: WorkerPhase) -> None:
+        if (worker := self._worker(*phases)) is not None:
+            await self._act(worker.metadata.name, action)
+
+    async def _act(self, name: str, action: WorkerAction) -> None:
+        self._number += 1
+        what, key = type(action).__name__.lower(), f"otto-{self._number}"
+        await self.want(f"{what} {name}", lambda plane: plane.act(Ref(LabWorker, name), action, request=key))
+
+    def _worker(self, *phases: WorkerPhase) -> LabWorker | None:
+        found = [one for one in self.witness.seen.workers.values() if one.status.phase in phases]
+        return self.dice.choice(found) if found else None

@@ -1,0 +1,99 @@
+"""Somebody who has nothing here, and tries what others have: every answer must be nothing, and every try refused."""
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Final
+
+from lcm.control.local import LocalPlane
+from lcm.control.plane import Drain, Extend, Ref, Terminate
+from lcm.model.errors import LcmError, Unreachable
+from lcm.model.kinds import Resource
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabWorker
+from lcm.sim.world.checks.privacy import ANOTHERS
+from lcm.sim.world.checks.violation import Violation
+from lcm.sim.world.people.person import Person
+from lcm.sim.world.world import World
+
+_EVERY_SECONDS: Final = 1_800
+SessionRef = Ref[LabletSession]
+_TRIES: Final[tuple[tuple[str, Callable[[LocalPlane, SessionRef], Coroutine[Any, Any, object]]], ...]] = (
+    ("extend", lambda plane, ref: plane.act(ref, Extend(minutes=30))),
+    ("end", lambda plane, ref: plane.act(ref, Terminate())),
+    ("delete", lambda plane, ref: plane.delete(ref)),
+    ("change", lambda plane, ref: plane.patch(ref, {"spec": {"priority": 5}})),
+    ("read the log of", lambda plane, ref: plane.logs(ref)),
+    ("see the files of", lambda plane, ref: plane.artifacts(ref)),
+    ("have explained", lambda plane, ref: plane.explain(ref)),
+)
+
+
+class Stranger(Person):
+    """Mallory."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "mallory")
+
+    async def pry(self) -> None:
+        """Try something once in a while."""
+        while True:
+            await self.rest(_EVERY_SECONDS)
+            if self.is_late:
+                return
+            await self._look(LabletSession)
+            await self._look(Reservation)
+            await self._touch()
+            await self._show_calendar()
+
+    async def _look(self, kind: type[LabletSession] | type[Reservation]) -> None:
+        try:
+            found: Any = await self.ask(lambda plane: plane.list(kind))
+        except Unreachable:
+            return
+        self.witness.shown(self.caller, found.items)
+
+    async def _touch(self) -> None:
+        theirs = list(self.witness.seen.live())
+        if not theirs:
+            return
+        victim = self.dice.choice(theirs)
+        what, attempt = self.dice.choice(_TRIES)
+        ref = Ref(LabletSession, self.dice.choice((victim.metadata.name, victim.metadata.uid)))
+        await self._must_not(f"{what} {victim.metadata.name}", lambda plane: attempt(plane, ref), victim)
+        workers = list(self.witness.seen.workers.values())
+        if workers:
+            worker = Ref(LabWorker, self.dice.choice(workers).metadata.name)
+            await self._must_not(f"drain {worker.name}", lambda plane: plane.act(worker, Drain()))
+        found = await self._quietly(lambda plane: plane.get(ref))
+        if found is not None:
+            self.witness.shown(self.caller, [victim])
+
+    async def _must_not(
+        self, what: str, question: Callable[[LocalPlane], Coroutine[Any, Any, object]], *about: Resource
+    ) -> None:
+        try:
+            await self.ask(question)
+        except LcmError:
+            return
+        self._tell(f"mallory may {what}", *about)
+
+    async def _show_calendar(self) -> None:
+        now = self.world.clock.now()
+        shown = await self._quietly(
+            lambda plane: plane.calendar(since=now - timedelta(hours=2), until=now + timedelta(hours=6))
+        )
+        names = [one.metadata.name for one in self.witness.seen.live()]
+        text = repr(shown)
+        for name in names:
+            if f"'{name}'" in text:
+                self._tell(f"mallory finds {name} in the calendar")
+
+    async def _quietly(self, question: Callable[[LocalPlane], Coroutine[Any, Any, object]]) -> object | None:
+        try:
+            return await self.ask(question)
+        except LcmError:
+            return None
+
+    def _tell(self, text: str, *about: Resource) -> None:
+        self.witness.note([Violation(ANOTHERS, text, tuple(f"{one.kind}/{one.metadata.name}" for one in about))])

@@ -1,0 +1,37 @@
+"""All people of a world, and what they share: which version of each lab is the one to book."""
+
+from typing import Final
+
+from lcm.model.identity import Role
+from lcm.sim.world.ground import definition_name
+from lcm.sim.world.people.auditor import Auditor
+from lcm.sim.world.people.listener import Listener
+from lcm.sim.world.people.operator import Operator
+from lcm.sim.world.people.stranger import Stranger
+from lcm.sim.world.people.visitors import Visitors
+from lcm.sim.world.world import World
+
+_LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))
+
+
+class Town:
+    """Everybody."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._current = {lab.name: definition_name(lab) for lab in world.scenario.labs}
+
+    def arrive(self) -> None:
+        """Let people come until the scenario's end."""
+        world = self._world
+        if world.scenario.sessions_a_day:
+            world.begin(Visitors(world, self._current).come())
+        if not world.scenario.bystanders:
+            return
+        operator = Operator(world, self._current)
+        world.begin(operator.meddle())
+        world.begin(operator.answer())
+        world.begin(Stranger(world).pry())
+        world.begin(Auditor(world).audit())
+        for name, role in _LISTENERS:
+            world.begin(Listener(world, name, role).listen())

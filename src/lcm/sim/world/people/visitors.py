@@ -1,0 +1,145 @@
+"""Those who want a lab: most of them for later, some now, some as a group; some change their minds."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from lcm.control.plane import Extend, ObserveResources, Ref, Terminate
+from lcm.model.identity import Caller, Role
+from lcm.model.reservation import Recurrence, Reservation, ReservationSpec
+from lcm.model.resource import Metadata
+from lcm.model.session import LabletSession, LabletSessionSpec
+from lcm.sim.world.checks.violation import violation
+from lcm.sim.world.checks.writes import LOST
+from lcm.sim.world.people.person import Person
+from lcm.sim.world.world import World
+
+PERSONS: Final = 40
+_DAY_SECONDS: Final = 86_400
+_AHEAD: Final = (15, 30, 60, 120, 240, 480)
+_MINUTES: Final = (30, 45, 60, 90, 120, 180)
+_SPARE: Final = timedelta(hours=2)
+"""How long before the end of the quiet time every booking is over."""
+
+
+class Visitors(Person):
+    """Everybody who books."""
+
+    def __init__(self, world: World, current: Mapping[str, str]) -> None:
+        super().__init__(world, "visitors")
+        self._current = current
+        """Which definition is booked for each lab."""
+        self._number = 0
+
+    async def come(self) -> None:
+        """Want one lab after the other."""
+        mean = _DAY_SECONDS / self.world.scenario.sessions_a_day
+        while True:
+            await self.rest(mean)
+            if self.is_late:
+                return
+            self._number += 1
+            who = Caller(name=f"person-{self.dice.randrange(PERSONS)}", role=Role.USER)
+            chance = self.dice.random()
+            if chance < 0.03:  # noqa: PLR2004  a class
+                self.world.begin(self._book_class(f"r{self._number}", who))
+            elif chance < 0.06:  # noqa: PLR2004  nonsense
+                self.world.begin(self._book_nonsense(f"s{self._number}", who))
+            else:
+                self.world.begin(self._visit(f"s{self._number}", who))
+
+    async def _visit(self, name: str, who: Caller) -> None:
+        session = LabletSession(metadata=Metadata(name=name), spec=self._wanted())
+        made = await self.want(f"book {name}", lambda plane: plane.create(session, request=name), who)
+        if made is None:
+            return
+        if self.dice.random() < 0.1:  # noqa: PLR2004  some press twice
+            await self._press_again(session, made, who)
+        for change in self._minds():
+            await self._change(made, change, who)
+
+    async def _press_again(self, session: LabletSession, made: LabletSession, who: Caller) -> None:
+        """Send the very same request once more; another session would be one that nobody wanted."""
+        name = session.metadata.name
+        again = await self.want(f"book {name} again", lambda plane: plane.create(session, request=name), who)
+        if again is not None and again.metadata.uid != made.metadata.uid:
+            self.witness.note([violation(LOST, f"{name} was booked twice by one request", made)])
+
+    def _minds(self) -> list[str]:
+        """Say what somebody will do with a session that they have."""
+        kinds = {"extend": 0.12, "observe": 0.08, "cancel": 0.12, "delete": 0.04}
+        return [what for what, often in kinds.items() if self.dice.random() < often]
+
+    async def _change(self, session: LabletSession, what: str, who: Caller) -> None:
+        spec, now = session.spec, self.world.clock.now()
+        until = spec.timeslot_end or now + timedelta(minutes=2 * (spec.duration_minutes or 60))
+        await asyncio.sleep(max(0.0, (until - now).total_seconds()) * self.dice.random())
+        name, ref = session.metadata.name, Ref(LabletSession, session.metadata.name)
+        key, minutes = f"{name}-{what}", self.dice.choice((15, 30, 60))
+        if what == "delete":
+            await self._delete(ref, who)
+        elif what == "extend":
+            await self.want(f"extend {name}", lambda plane: plane.act(ref, Extend(minutes=minutes), request=key), who)
+        elif what == "observe":
+            await self.want(f"observe {name}", lambda plane: plane.act(ref, ObserveResources(), request=key), who)
+        else:
+            await self.want(f"cancel {name}", lambda plane: plane.act(ref, Terminate(), request=key), who)
+
+    async def _delete(self, ref: Ref[LabletSession] | Ref[Reservation], who: Caller) -> None:
+        await self.want(f"delete {ref.name}", lambda plane: plane.delete(ref), who, removed=True)
+
+    async def _book_class(self, name: str, who: Caller) -> None:
+        start, end = self._slot()
+        series = None
+        if self.dice.random() < 0.4:  # noqa: PLR2004  some every day
+            day = (start + timedelta(days=self.dice.choice((1, 2)))).date()
+            series = Recurrence(every="day", until=day, time_zone="Europe/Prague")
+        spec = ReservationSpec(
+            definition=self._lab(),
+            timeslot_start=start,
+            timeslot_end=end,
+            count=self.dice.choice((2, 3, 5)),
+            recurrence=series,
+        )
+        wanted = Reservation(metadata=Metadata(name=name), spec=spec)
+        made = await self.want(f"reserve {name}", lambda plane: plane.create(wanted, request=name), who)
+        if made is None or (series is None and self.dice.random() < 0.8):  # noqa: PLR2004  most classes take place
+            return
+        rest = self.world.scenario.end - self.world.clock.now()
+        await asyncio.sleep(rest.total_seconds() * (1.0 if series else self.dice.random()))
+        await self._delete(Ref(Reservation, name), who)
+
+    async def _book_nonsense(self, name: str, who: Caller) -> None:
+        now, lab = self.world.clock.now(), self._lab()
+        hour = timedelta(hours=1)
+        specs = (
+            LabletSessionSpec(definition="no-such-lab:1.0.0", duration_minutes=60),
+            LabletSessionSpec(definition=lab, timeslot_start=now - 2 * hour, timeslot_end=now - hour),
+            LabletSessionSpec(definition=lab, timeslot_start=now + hour, timeslot_end=now),
+            LabletSessionSpec(definition=lab, duration_minutes=60, resource_limits={"memory": "9000Gi"}),
+            LabletSessionSpec(definition=lab, timeslot_start=now + hour, timeslot_end=now + 20 * hour),
+            LabletSessionSpec(definition=lab, duration_minutes=60, region_required="eu-north-9"),
+        )
+        session = LabletSession(metadata=Metadata(name=name), spec=self.dice.choice(specs))
+        await self.want(f"book the impossible {name}", lambda plane: plane.create(session, request=name), who)
+
+    def _wanted(self) -> LabletSessionSpec:
+        if self.dice.random() < 0.3:  # noqa: PLR2004  most people plan
+            minutes = self.dice.choice(_MINUTES)
+            give_up = self.world.clock.now() + timedelta(hours=2)
+            return LabletSessionSpec(definition=self._lab(), duration_minutes=minutes, give_up_at=give_up)
+        start, end = self._slot()
+        return LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end)
+
+    def _slot(self) -> tuple[datetime, datetime]:
+        """Choose a slot that is over before the quiet time is."""
+        scenario, now = self.world.scenario, self.world.clock.now().replace(second=0, microsecond=0)
+        minutes = timedelta(minutes=self.dice.choice(_MINUTES))
+        latest = scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - minutes
+        start = now + timedelta(minutes=self.dice.choice(_AHEAD))
+        start = max(min(start, latest), now + timedelta(minutes=1))
+        return start, start + minutes
+
+    def _lab(self) -> str:
+        return self._current[self.dice.choice(self.world.scenario.labs).name]
