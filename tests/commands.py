@@ -29,7 +29,7 @@ def lcm(home: Path, *arguments: object, **more: str) -> subprocess.CompletedProc
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=environment(home, **more),
         stdin=subprocess.DEVNULL,
         check=False,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -57,6 +58,7 @@ LABS = {
 TRACK = "ccna"
 
 
+@cache
 def definition(name: str) -> LabletDefinition:
     cores, memory, nodes, ports = LABS[name]
     made = given.definition(

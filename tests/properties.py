@@ -8,7 +8,7 @@ from hypothesis.strategies import SearchStrategy
 
 import chaos
 
-_patient = settings(max_examples=40 * chaos.TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_patient = settings(max_examples=25 * chaos.TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Whether the machine is busy with something else says nothing about the code. `LCM_CHAOS` multiplies the examples."""
 
 

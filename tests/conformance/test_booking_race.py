@@ -33,7 +33,7 @@ KEY = "a-key-that-nobody-guesses"
 SCHEDULERS = 10
 BOOKINGS = 50 * TIMES
 NOW = 24
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 @pytest.mark.parametrize("engine", ["etcd", *(["sqlite"] if TIMES > 1 else [])])

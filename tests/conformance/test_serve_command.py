@@ -41,7 +41,8 @@ async def test_what_is_written_through_one_process_is_seen_through_another(
 
 
 def test_a_backup_is_restored_only_when_no_process_runs(tmp_path: Path, engine: dict[str, str]) -> None:
-    desk, file = Shell(tmp_path, **engine), tmp_path / "backup"
+    desk, file = Shell(tmp_path), tmp_path / "backup"
+    desk.environment.update(engine)
     with Running(tmp_path, "serve", "api", "--port=0", **engine) as it:
         it.ready()
         desk.out("backup", file)
@@ -69,7 +70,8 @@ def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 def test_a_restore_after_a_kill_says_when_it_will_work(tmp_path: Path, etcd: EtcdServer) -> None:
     said = {"CONTROL_PLANE_API_KEY": KEY, "ETCD_ENDPOINTS": etcd.endpoint, "ETCD_ROOT": f"/{new_id()}/"}
-    desk, file = Shell(tmp_path, **said), tmp_path / "backup"
+    desk, file = Shell(tmp_path), tmp_path / "backup"
+    desk.environment.update(said)
     with Running(tmp_path, "serve", "api", "--port=0", **said) as it:
         it.ready()
         desk.out("backup", file)

@@ -65,7 +65,7 @@ async def kill_again_and_again(path: Path, server: AnswerServer) -> None:
 async def test_a_killed_deliverer_loses_nothing(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
-    async with AnswerServer() as server, asyncio.timeout(60 * chaos.TIMES):
+    async with AnswerServer() as server, asyncio.timeout(300 * chaos.TIMES):
         await sinks.put(store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now())
         happening = asyncio.create_task(happen(store))
         await kill_again_and_again(path, server)

@@ -67,7 +67,7 @@ async def kill_in_line(path: Path, line: int) -> Told:
 async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
-    async with asyncio.timeout(90 * chaos.TIMES):
+    async with asyncio.timeout(300 * chaos.TIMES):
         watching = asyncio.create_task(keys_told(store.watch("w/", after=1)))
         reading = asyncio.create_task(events_told(store.events(after=1)))
         lines = await asyncio.gather(*(kill_in_line(path, line) for line in range(LINES)))

@@ -4,7 +4,7 @@ The routes are those of the table, so that one that is added later is tried by i
 policies is held against a table of its own, written here.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -251,19 +251,31 @@ def test_everything_that_stands_here_is_served() -> None:
 
 @pytest.mark.parametrize("who", EVERYBODY)
 async def test_a_route_lets_in_whom_its_policy_names_and_nobody_else(who: str) -> None:
-    for attempt in (one for one in ATTEMPTS if one.who == who):
-        async with opened() as desk:
-            await stock(desk, owner=who if attempt.mine and who else "somebody")
-            await measured(desk)
-            await sunk(desk)
-            await seated(desk)
-            name = await token_of(desk, who if attempt.mine else "bob") if attempt.route.path == TOKEN else None
-            answer = await send(desk, attempt.route, who, name)
+    for mine in (True, False):
+        left = [one for one in ATTEMPTS if one.who == who and one.mine is mine]
+        while left:
+            async with opened() as desk:
+                await stock(desk, owner=who if mine and who else "somebody")
+                await measured(desk)
+                await sunk(desk)
+                await seated(desk)
+                left = left[await tried(desk, left) :]
+
+
+async def tried(desk: Desk, attempts: Sequence[Attempt]) -> int:
+    """Make attempts up to the first that changes what there is; give how many these were."""
+    for number, attempt in enumerate(attempts, start=1):
+        route, who = attempt.route, attempt.who
+        name = await token_of(desk, who if attempt.mine else "bob") if route.path == TOKEN else None
+        answer = await send(desk, route, who, name)
         if attempt.status is None:
             reason = "" if answer.is_success else answer.json()["reason"]
             assert answer.is_success or reason in TAKEN, (str(attempt), answer.status_code, answer.text)
         else:
             assert answer.status_code == attempt.status, (str(attempt), answer.text)
+        if name or (answer.is_success and route.method != "GET"):
+            return number
+    return len(attempts)
 
 
 @pytest.mark.parametrize("who", ["anna", "ada"])

@@ -139,7 +139,7 @@ def completed(desk: Shell, *lines: str) -> list[list[str]]:
         ["bash", "--norc", "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={"PATH": "/usr/bin:/bin", **environment},
         check=True,
     )

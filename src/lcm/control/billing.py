@@ -71,6 +71,19 @@ async def read_costs(store: Store, *, since: datetime, until: datetime, now: dat
     )
 
 
+async def read_bill(store: Store, worker_id: str, *, since: datetime, now: datetime) -> Sequence[BillingInterval]:
+    """List what one worker cost from a moment until now, each interval cut to that, also if it is gone by now."""
+    page = await everything(store, open_key(worker_id))
+    entries = list(page.entries)
+    cursor: Cursor | None = Cursor(page.revision, CLOSED + _stamp(since))
+    while cursor is not None:
+        page = await store.scan(CLOSED, cursor=cursor)
+        entries += (entry for entry in page.entries if f"/{worker_id}/" in entry.key)
+        cursor = page.next
+    every = (cut(CODEC.decode(entry.value, BillingInterval), since, now, now) for entry in entries)
+    return [one for one in every if one]
+
+
 def _turned(worker: LabWorker, known: BillingInterval | None, now: datetime) -> datetime:
     """Say since when a worker is what it is now: what ran while nobody looked is paid for too.
 

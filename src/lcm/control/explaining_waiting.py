@@ -4,7 +4,7 @@ Used by `explaining`.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from lcm.model.session import Seat
 from lcm.placement.place import Placement, place
 from lcm.placement.request import Request
 from lcm.placement.rules import static_rejection
+from lcm.placement.terms import asap_length
 
 _ELSEWHERE: Final = frozenset({"lab_type", "track", "region"})
 """By these a place says only that it is for others."""
@@ -108,7 +109,7 @@ def _slot(asked: Asked, at: datetime | None) -> Slot | None:
     if at is None:
         return None
     start = at + asked.terms.instantiation
-    return Slot(start=start, end=start + timedelta(minutes=spec.duration_minutes or 0))
+    return Slot(start=start, end=start + asap_length(asked.session, start))
 
 
 def _seat(name: str) -> Seat:

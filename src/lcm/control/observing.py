@@ -19,11 +19,11 @@ from lcm.control.records import Record, find, observations_key, written
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Fault, Forbidden, IllegalStep, Invalid
 from lcm.model.event import Event
-from lcm.model.learning import Review, bounded, is_steady, learned, sample_of, with_sample
+from lcm.model.learning import Review, is_steady, learned, sample_of, with_sample
 from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.observation import ResourceObservation, drift
+from lcm.model.observation import ResourceObservation
+from lcm.model.observation_size import bounded, drifted
 from lcm.model.session import LabletSession, LabletSessionStatus, SessionPhase, given_up
-from lcm.model.topology_ports import observable
 from lcm.store.base import Op, Put
 
 _OBSERVABLE: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
@@ -49,7 +49,7 @@ async def record(
     ledger: Ledger, ref: SessionRef, seen: ResourceObservation, request_id: str | None, usual: Review
 ) -> LabletSession:
     """Keep an observation, and return the session as it is then; what is known already changes nothing."""
-    seen = bounded(seen)
+    steady, seen = is_steady(seen), bounded(seen)
 
     async def attempt() -> LabletSession:
         found, now = await ledger.need(ref), ledger.clock.now()
@@ -59,7 +59,7 @@ async def record(
         _refuse_elsewhere(found.resource)
         definition = await _definition(ledger, found.resource)
         after, told = _observed(found.resource, definition, seen, request_id, now)
-        taught = await _taught(ledger, after, definition, seen, usual)
+        taught = await _taught(ledger, after, definition if steady else None, seen, usual)
         edits: list[Edit[Any]] = [Edit(found, after), *taught.edits]
         revision = await ledger.commit(*edits, ops=taught.ops, told=told, reported=True)
         metadata = msgspec.structs.replace(after.metadata, resource_version=revision)
@@ -94,7 +94,7 @@ def _observed(
     """Put an observation onto its session, and say what that means to the outside."""
     before = session.status
     template = (definition.resource.spec.port_template if definition else None) or {}
-    differs = drift(observable(before.allocated_ports or {}, template), seen.observed_ports)
+    differs = drifted(before.allocated_ports or {}, template, seen)
     answered = before.observation_request is not None and before.observation_request.id == request_id
     status = msgspec.structs.replace(
         before if answered else given_up(before, now),
@@ -103,6 +103,7 @@ def _observed(
         port_drift_detected=bool(differs),
         observation_count=before.observation_count + 1,
         observed_at=seen.observed_at,
+        observed_last=before.phase is SessionPhase.COLLECTING,
     )
     if answered:
         status = msgspec.structs.replace(status, observation_request=None, observation_error="")
@@ -120,8 +121,8 @@ async def _taught(
     seen: ResourceObservation,
     usual: Review,
 ) -> Taught:
-    """Say what the definition learns: nothing from a lab that still boots."""
-    if definition is None or not is_steady(seen):
+    """Say what the definition learns, if there is one that learns from this."""
+    if definition is None:
         return Taught()
     lab = definition.resource
     samples, revision = await read_samples(ledger.store, lab)

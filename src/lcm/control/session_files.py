@@ -7,8 +7,8 @@ from typing import Final
 from lcm.control.ledger import Ledger
 from lcm.control.plane import SessionRef
 from lcm.model.errors import Gone
-from lcm.model.resource import story
-from lcm.model.session import Artifact, LabletSession
+from lcm.model.resource import one_line, story
+from lcm.model.session import Artifact, LabletSession, LabletSessionStatus
 from lcm.providers.artifacts import Artifacts, named
 
 COLLECTED: Final = "collected/"
@@ -48,8 +48,11 @@ async def told(ledger: Ledger, ref: SessionRef) -> str:
 
 def lines(session: LabletSession) -> Iterator[str]:
     """Write what is known of a session's life: first what happened, then how it is."""
-    status = session.status
-    yield from story(status.history).splitlines()
+    yield from story(session.status.history).splitlines()
+    yield from map(one_line, _state(session.status))
+
+
+def _state(status: LabletSessionStatus) -> Iterator[str]:
     if (decision := status.last_decision) is not None:
         yield f"decision: {decision.action}" + (f": {decision.reason}" if decision.reason else "")
     if (waiting := status.waiting) is not None:
@@ -59,7 +62,9 @@ def lines(session: LabletSession) -> Iterator[str]:
         yield f"{_at(progress.at)} progress: {progress.step}, {progress.percent} %: {progress.message}"
     if status.observed_at is not None:
         drifted = ", its ports have drifted" if status.port_drift_detected else ""
-        yield f"{_at(status.observed_at)} observed: {status.observation_count} times so far{drifted}"
+        left_out = status.observed_resources.left_out if status.observed_resources else ()
+        lacking = f"; left out, for there is too much: {', '.join(left_out)}" if left_out else ""
+        yield f"{_at(status.observed_at)} observed: {status.observation_count} times so far{drifted}{lacking}"
     yield from map(_collected, status.artifacts)
     yield from (f"error: {text}" for text in (status.observation_error, status.last_error) if text)
 

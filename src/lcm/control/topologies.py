@@ -72,6 +72,8 @@ async def completed(artifacts: Artifacts, definition: LabletDefinition) -> Lable
 def looked_through(data: bytes) -> Lab:
     """Read a lab file and rewrite it once, for trial; raises TooLarge, or Invalid with the faults and their lines."""
     lab = parse(data)
+    if not lab.node_count:
+        raise Invalid(Fault("nodes", "there are none, so that its labs would never run", "add a node"))
     names = sorted(lab.port_template)
     if len(names) > len(OPEN_PORTS):
         raise Invalid(Fault("nodes", f"{len(names)} ports", f"a worker has {len(OPEN_PORTS)}; use fewer port tags"))

@@ -35,6 +35,8 @@ LATEST: Final = timedelta(minutes=5)
 """Nothing that merely has to wait or be repaired is left alone for longer, unless the other side said so."""
 
 _DOUBLINGS: Final = 16
+_LONGEST: Final = timedelta(hours=1)
+"""No timer is longer: clocks are set, and machines sleep."""
 _log: Final = structlog.get_logger()
 
 
@@ -67,6 +69,11 @@ class _Trouble:
     bug: bool = False
 
 
+def never(_: object) -> bool:
+    """Say of nothing that it rests."""
+    return False
+
+
 class Runtime(Generic[R]):
     """One controller: its function, the kind it looks after, and the pace."""
 
@@ -81,10 +88,12 @@ class Runtime(Generic[R]):
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
         resync: timedelta | Callable[[], timedelta] = RESYNC,
+        resting: Callable[[R], bool] = never,
         troubled: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
         """Look at `concurrency` objects at once, and at each at least every `resync`, which may change meanwhile.
 
+        What is `resting` is looked at only when it changes, when asked to, or when it gave a moment.
         Who wants to hear of what nobody expects, each time that it happens, is `troubled`.
         """
         self._name = name
@@ -95,6 +104,7 @@ class Runtime(Generic[R]):
         self._chance = chance
         self._concurrency = concurrency
         self._resync = resync
+        self._resting = resting
         self._met_bug = troubled
         self._queue: Queue[Ref[R]] = Queue()
         self._troubles: dict[Ref[R], _Trouble] = {}
@@ -172,11 +182,11 @@ class Runtime(Generic[R]):
             _log.warning("cannot complain", controller=self._name, object=str(ref), error=str(refused))
 
     def _plan(self, ref: Ref[R], again: Again) -> None:
-        trouble = self._troubles.get(ref)
-        if self._cache.get(ref) is not None and not (trouble and trouble.bug):
+        trouble, resource = self._troubles.get(ref), self._cache.get(ref)
+        if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
             self._queue.add(ref, self._interval())
         if again.after is not None:
-            self._queue.add(ref, again.after)
+            self._queue.add(ref, min(again.after, _LONGEST))
 
     def _interval(self) -> timedelta:
         span = self._resync() if callable(self._resync) else self._resync

@@ -23,12 +23,10 @@ from lcm.model.observation import NodeObservation, NodeStats, ResourceObservatio
 from lcm.model.resource import Count, Moment, Name, Part, ShortText, Text
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.topology_ports import observable, ports_on, read_tag
+from lcm.model.topology_ports import LONGEST_NAME, observable, ports_on, read_tag
 
 KEPT: Final = 200
 """So many sessions of a definition are remembered."""
-LARGEST_BYTES: Final = 200_000
-"""So much of an observation is kept on a session; what is most numerous is left out first."""
 Measure = Literal["cpu_cores", "memory_mb", "storage_mb"]
 MEASURES: Final[tuple[Measure, ...]] = ("cpu_cores", "memory_mb", "storage_mb")
 _STEADY: Final = frozenset({"BOOTED", "STOPPED"})
@@ -142,19 +140,8 @@ def _is_own(text: str, allocated: Collection[int]) -> bool:
 
 
 def is_steady(observation: ResourceObservation) -> bool:
-    """Tell whether no node is still booting: what it will have is not known before."""
-    return all(node.state in _STEADY for node in observation.nodes)
-
-
-def bounded(observation: ResourceObservation) -> ResourceObservation:
-    """Leave out the interfaces, and then the nodes, of a lab so large that a session could not hold them."""
-    if _bytes(observation) <= LARGEST_BYTES:
-        return observation
-    bare = tuple(msgspec.structs.replace(node, interfaces=()) for node in observation.nodes)
-    slim = msgspec.structs.replace(observation, nodes=bare)
-    if _bytes(slim) <= LARGEST_BYTES:
-        return slim
-    return msgspec.structs.replace(observation, nodes=(), simulation_stats=None)
+    """Tell whether no node is still booting: what it will have is not known before. One without nodes has nothing."""
+    return bool(observation.nodes) and all(node.state in _STEADY for node in observation.nodes)
 
 
 def sample_of(
@@ -256,7 +243,8 @@ def _other_ports(observed: Mapping[str, int], template: PortTemplate | None) -> 
     if template is None:
         return ()
     expected = observable(dict.fromkeys(template, 0), template)
-    return tuple(sorted(expected.keys() ^ observed.keys())[:MOST_OTHER_PORTS])
+    names = {name[:LONGEST_NAME] for name in expected.keys() ^ observed.keys()}
+    return tuple(sorted(names)[:MOST_OTHER_PORTS])
 
 
 def _known(samples: Samples, name: str) -> list[float]:
@@ -294,7 +282,3 @@ def _doubts(definition: LabletDefinition, review: Review) -> Iterator[str]:
     if other := definition.status.other_ports:
         rest = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
         yield f"ports that only the template or only the lab has: {', '.join(other[:_SHOWN])}{rest}"
-
-
-def _bytes(observation: ResourceObservation) -> int:
-    return len(msgspec.json.encode(observation))

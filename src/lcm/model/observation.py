@@ -42,7 +42,10 @@ class NodeStats(Part):
 
 
 class ResourceObservation(Part):
-    """Everything observed of one lab at one moment. What CML did not say is None, never zero."""
+    """Everything observed of one lab at one moment. What CML did not say is None, never zero.
+
+    `left_out` names what there was too much of to be kept.
+    """
 
     observed_at: Moment
     observer: Literal["lablet-controller", "manual"]
@@ -54,6 +57,7 @@ class ResourceObservation(Part):
     node_definitions_used: tuple[str, ...]
     observed_ports: Mapping[str, int]
     simulation_stats: Mapping[str, NodeStats] | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def drift(allocated: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, tuple[int | None, int | None]]:

@@ -148,4 +148,9 @@ def story(history: Sequence[PhaseChange]) -> str:
         + (f": {change.reason}" if change.reason else "")
         for change in history
     )
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
+
+
+def one_line(text: str) -> str:
+    """Write text as one line: nobody's words may look like a line of somebody else."""
+    return " ".join(text.splitlines())

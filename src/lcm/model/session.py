@@ -125,7 +125,10 @@ class ObservationRequest(Part):
 
 
 class LabletSessionStatus(Status):
-    """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`."""
+    """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
+
+    `observed_last`: it was observed since it ended, and need not be again.
+    """
 
     phase: SessionPhase = SessionPhase.PENDING
     outcome: SessionPhase | None = None
@@ -154,6 +157,7 @@ class LabletSessionStatus(Status):
     port_drift_detected: bool = False
     observation_count: Count = 0
     observed_at: Moment | None = None
+    observed_last: bool = False
     observation_request: ObservationRequest | None = None
     observation_error: Text = ""
     artifacts: tuple[Artifact, ...] = ()
@@ -182,7 +186,7 @@ SESSION: Final = Machine(
         Step(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
         Step(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
         Step(_P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)),
-        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost; it is placed anew", bars=_PLACED),
+        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost or late; it is placed anew", bars=_PLACED),
         Step(
             _P.SCHEDULED,
             _P.INSTANTIATING,

@@ -41,4 +41,4 @@ def ticks(start: int, end: int, since: int = 0) -> range:
     first, last = -(-start // TICK), -(-end // TICK)
     if last - first > MOST_TICKS:
         last = first + MOST_TICKS
-    return range(first if first > since else since, last)
+    return range(max(since, first), last)

@@ -7,7 +7,7 @@ place as fuller than it is: who is above a limit here surely does not fit, the o
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from heapq import heappop, heappush
 from operator import or_
 from typing import Final
@@ -140,7 +140,7 @@ def _told_apart(used: int, now: int) -> tuple[tuple[int, ...], bool]:
     return changes, False
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
     steps = zip(range(_SCARCE + 1, BUSY, _STEPS), before, after, strict=True)
     return tuple(number for base, old, new in steps for number in range(base + min(old, new), base + max(old, new)))

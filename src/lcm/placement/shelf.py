@@ -110,7 +110,7 @@ class Shelf:
     def shift(self, line: Line, start: int, end: int, need: int) -> None:
         """Note that a place uses so much more, or less, during [start, end)."""
         if need < 0 and self._crowds:
-            self._forget_crowded(line.slot, max(self._since, start // TICK), end // TICK)
+            self._forget_crowded(line.slot, start // TICK, end // TICK)
         shift(self._rows, line.samples, ticks(start, end, self._since), 1 << line.slot, need)
 
     def advance(self, since: int) -> None:

@@ -15,7 +15,7 @@ from lcm.model.definition import LabletDefinition, amount
 from lcm.model.pool import LabWorkerPool
 from lcm.model.quantity import parse_limits
 from lcm.model.reservation import Reservation, ReservationSpec
-from lcm.model.session import CLEAN_UP, LabletSession
+from lcm.model.session import CLEAN_UP, LabletSession, is_asap
 from lcm.model.settings import SchedulerSettings, SystemSettings
 from lcm.placement.request import Request
 from lcm.placement.scores import BIN_PACK
@@ -25,6 +25,9 @@ FEWEST_BOOTS: Final = 20
 _SLOWEST: Final = 0.99
 _SHORTEST: Final = timedelta(seconds=5)
 """However fast a cloud is simulated, our own part of it takes as long as ever."""
+
+_SOONEST: Final = timedelta(minutes=1)
+"""Who gets a claim has at least so long to begin by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,30 @@ def slot_claim(start: datetime, end: datetime, need: Amount, terms: Terms) -> Cl
 
 def asap_claim(session: LabletSession, at: datetime, need: Amount, terms: Terms) -> Claim:
     """Give the claim of a session that would be put on a machine at a moment."""
-    length = timedelta(minutes=session.spec.duration_minutes or 0)
-    return Claim(start=at, end=at + terms.instantiation + length + CLEAN_UP, need=need)
+    return Claim(start=at, end=at + terms.instantiation + asap_length(session, at) + CLEAN_UP, need=need)
+
+
+def asap_length(session: LabletSession, at: datetime) -> timedelta:
+    """Say how long one that is wanted as soon as possible would run from a moment on.
+
+    That is what it asked for, or, if it has run before, what is left until the end that it was told then.
+    """
+    end = session.status.ends_at
+    return timedelta(minutes=session.spec.duration_minutes or 0) if end is None else max(end - at, timedelta(0))
+
+
+def begins_by(session: LabletSession) -> datetime | None:
+    """Say until when one that is wanted as soon as possible may begin and still gets its time; None: it has a slot."""
+    claim = session.status.claim
+    if claim is None or not is_asap(session):
+        return None
+    return max(claim.end - CLEAN_UP - asap_length(session, claim.start), claim.start + _SOONEST)
+
+
+def too_late(session: LabletSession, now: datetime) -> bool:
+    """Tell whether a session must not begin by its claim any more, but needs another one."""
+    by = begins_by(session)
+    return by is not None and now >= by
 
 
 def slot_of(claim: Claim, terms: Terms) -> tuple[datetime, datetime]:

@@ -58,8 +58,10 @@ class Timeline:
         """Find the first of the steps that [start, end) meets at which more is used than a room."""
         moments, levels = self.moments, self.levels
         place = bisect_right(moments, start) - 1
+        if room & GUARD != GUARD:
+            return place
         if start >= end:
-            return place if room & GUARD != GUARD else None
+            return None
         # Most of those that are too full are so at once.
         if (room - levels[place]) & GUARD != GUARD:
             return place

@@ -15,7 +15,8 @@ from lcm.control.cache import Cache
 from lcm.control.plane import Plane, R, Ref
 from lcm.controllers.current import Current, terms_of
 from lcm.controllers.election import Election
-from lcm.controllers.runtime import Again, Runtime
+from lcm.controllers.runtime import Again, Runtime, never
+from lcm.controllers.scheduler.deciding import rests
 from lcm.controllers.scheduler.placing import Placing
 from lcm.controllers.scheduler.reservations import Reservations
 from lcm.controllers.scheduler.sessions import Sessions
@@ -89,7 +90,7 @@ class SchedulerController:
         )
         sessions = Sessions(plane, cache, view, clock=self.clock)
         reservations = Reservations(plane, cache, clock=self.clock)
-        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync)
+        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync, self._rests)
         of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
         view.tell(of_sessions.poke)
         reservations.tell(of_reservations.poke)
@@ -100,7 +101,17 @@ class SchedulerController:
             view.stop()
 
     def _runtime(
-        self, reconcile: Callable[[Ref[R]], Awaitable[Again]], cache: Cache, kind: type[R], resync: Resync
+        self,
+        reconcile: Callable[[Ref[R]], Awaitable[Again]],
+        cache: Cache,
+        kind: type[R],
+        resync: Resync,
+        resting: Callable[[R], bool] = never,
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
-        return Runtime(name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync)
+        return Runtime(
+            name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
+        )
+
+    def _rests(self, session: LabletSession) -> bool:
+        return rests(session, self.clock.now())

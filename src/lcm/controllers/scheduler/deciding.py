@@ -22,6 +22,7 @@ from lcm.model.session import (
 )
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.roster import accepting
+from lcm.placement.terms import begins_by, too_late
 
 MOST_RETRIES: Final = 5
 _W: Final = WorkerPhase
@@ -115,12 +116,24 @@ def _pending(facts: Facts) -> Decision:
 def _scheduled(facts: Facts) -> Decision:
     status = facts.session.status
     if status.worker_id is not None:
-        return _sent_back(facts) if lost(facts.worker) else Wait()
+        return _on_worker(facts)
     assert status.claim is not None, "the table lets nothing be scheduled without a claim"
     if facts.now < status.claim.start:
         return Wait(status.claim.start)
     worker = facts.seat_worker
     return Bind(worker) if worker is not None and accepting(worker) else Wait()
+
+
+def _on_worker(facts: Facts) -> Decision:
+    """Place a session anew whose worker is lost, or on which it would begin so late that others are in its way."""
+    session, name = facts.session, facts.session.status.worker_name or facts.session.status.worker_id
+    if lost(facts.worker):
+        phase = facts.worker.status.phase if facts.worker else None
+        what = str(phase) if phase in _LOST else "leaving" if phase else "gone"
+        return _sent_back(facts, "WorkerLost", f"its worker {name} is {what}")
+    if too_late(session, facts.now):
+        return _sent_back(facts, "NotBegun", f"it could not begin on {name} in time")
+    return Wait(begins_by(session))
 
 
 DECIDERS: Final[Mapping[SessionPhase, Callable[[Facts], Decision]]] = {
@@ -129,16 +142,20 @@ DECIDERS: Final[Mapping[SessionPhase, Callable[[Facts], Decision]]] = {
 }
 
 
-def _sent_back(facts: Facts) -> Move:
+def rests(session: LabletSession, now: datetime) -> bool:
+    """Tell whether nothing is to be decided about a session until it changes, or until its time comes."""
+    status = session.status
+    if status.phase not in DECIDERS:
+        return True
+    promised = status.phase is SessionPhase.SCHEDULED and status.worker_id is None
+    return promised and status.claim is not None and now < status.claim.start
+
+
+def _sent_back(facts: Facts, reason: str, why: str) -> Move:
     """Place a session anew; what it was promised stays its own, what it only had meanwhile does not."""
-    name = facts.session.status.worker_name or facts.session.status.worker_id
-    phase = facts.worker.status.phase if facts.worker else None
-    why = (
-        f"its worker {name} is {phase}" if phase in _LOST else f"its worker {name} is {'leaving' if phase else 'gone'}"
-    )
     kept: dict[str, object] = {} if not is_asap(facts.session) else {"claim": None, "seat": None}
     told = Condition(
-        type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=facts.now, reason="WorkerLost"
+        type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=facts.now, reason=reason
     )
     conditions = with_condition(facts.session.status.conditions, told)
     return _to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)

@@ -12,7 +12,7 @@ import msgspec
 
 from lcm.model.alert import Complaint, Severity
 from lcm.model.capacity import NOTHING, Claim, Profile
-from lcm.model.resource import Condition, Truth, with_condition
+from lcm.model.resource import Condition, Truth, condition, with_condition
 from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition
 from lcm.placement.ask import clock
 from lcm.placement.fleet import Fleet
@@ -97,15 +97,21 @@ def _crowded(fleet: Fleet, place: Place, claim: Claim, now: datetime) -> Risk | 
 
 
 def flagged(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
-    """Give a session's status with the condition as it is now."""
+    """Give a session's status with the condition as it is now; of a danger that is over it says what it was."""
     new = Condition(
         type=SessionCondition.AT_RISK,
         status=Truth.TRUE if risk else Truth.FALSE,
         last_transition_at=now,
         reason=risk.reason if risk else "Kept",
-        message=risk.message[:2000] if risk else "",
+        message=risk.message[:2000] if risk else _was(session),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
+
+
+def _was(session: LabletSession) -> str:
+    """Say what the danger was: who starts late is to know why, and nobody else remembers."""
+    known = condition(session.status.conditions, SessionCondition.AT_RISK)
+    return f"before: {known.reason}, {known.message}"[:2000] if known and known.status is Truth.TRUE else ""
 
 
 def complaint(session: LabletSession, risk: Risk) -> Complaint:

@@ -15,7 +15,7 @@ from lcm.model.session import CLEAN_UP, LabletSession, is_asap
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import Place
 from lcm.placement.roster import session_holder
-from lcm.placement.terms import asap_claim, need_of, request_for, slot_claim
+from lcm.placement.terms import asap_claim, asap_length, need_of, request_for, slot_claim
 
 _AHEAD = timedelta(minutes=10)
 
@@ -130,7 +130,7 @@ def _slot(view: View, session: LabletSession, definition: LabletDefinition, now:
 def _seeker(view: View, session: LabletSession, definition: LabletDefinition, claim: Claim) -> Seeker:
     terms, place = view.terms(), view.place_of(session)
     start_up = view.pace.start_up(session.spec.definition, terms)
-    length = timedelta(minutes=session.spec.duration_minutes or 0)
+    length = asap_length(session, claim.start)
     return Seeker(
         session,
         request_for(session, definition, claim, terms),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from lcm.controllers.session.view import View
+from lcm.controllers.session.restarts import LAB_RUNS, left_stopped, restarts
+from lcm.controllers.session.view import View, denied
 from lcm.controllers.worker.view import Unknown
 from lcm.model.alert import Complaint, Severity
 from lcm.model.session import STOP_ALERT, SessionPhase
@@ -47,15 +48,19 @@ def _left_behind(view: View) -> Complaint | None:
 
 
 def _stopped(view: View) -> Complaint | None:
-    count = view.restarts
-    if view.status.phase is not SessionPhase.RUNNING or count == 0:
+    session, count = view.session, restarts(view)
+    down = denied(session, LAB_RUNS)
+    if view.status.phase is not SessionPhase.RUNNING or not (count or down):
         return None
-    left = view.stopped and count >= view.rules.restarts
-    last = "it is not started again" if left else "it was started again"
-    name = view.session.metadata.name
-    message = f"somebody stopped the lab of {name} on {view.on_worker}, {count} times so far; {last}"
-    severity = Severity.CRITICAL if left else Severity.WARNING
-    return Complaint(alert=STOPPED, severity=severity, reason="StoppedByHand", message=message)
+    severity, reason, last = Severity.WARNING, "StartedAgain", "it was started again"
+    if left_stopped(session):
+        severity, reason, last = Severity.CRITICAL, "NotStartedAgain", "it is not started again for a while"
+    elif view.stopped and view.status.last_error:
+        reason, last = "NotStarted", f"it could not be started again: {view.status.last_error}"
+    elif down:
+        reason, last = "NotUp", "it was started again, and has not come up yet"
+    found = f"the lab of {session.metadata.name} was found stopped on {view.on_worker}, {count} times lately"
+    return Complaint(alert=STOPPED, severity=severity, reason=reason, message=f"{found}; {last}"[:2000])
 
 
 _JUDGES: Final = (_left_behind, _stopped, _stuck)

@@ -15,9 +15,11 @@ from lcm.controllers.current import Current
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import RESYNC, Runtime
 from lcm.controllers.session.effects import Hands
-from lcm.controllers.session.lifecycle import Lifecycle
+from lcm.controllers.session.lifecycle import Lifecycle, rests
 from lcm.controllers.session.look import Eyes
+from lcm.controllers.session.memory import Memory
 from lcm.controllers.session.sweeping import Sweep
+from lcm.controllers.session.sweeping_labs import LabSweep
 from lcm.controllers.session.view import Rules
 from lcm.controllers.together import together
 from lcm.controllers.worker.occupants import Occupants
@@ -77,7 +79,7 @@ class LabletController:
         def rules() -> Rules:
             return self._rules(settings())
 
-        eyes = Eyes(plane, cache, self.hosts, self.clock, occupants)
+        eyes = Eyes(plane, cache, self.hosts, self.clock, occupants, Memory(self.clock))
         hands = Hands(plane, self.hosts, self.artifacts, self.clock)
         lifecycle = Lifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules)
         await lifecycle.recall()
@@ -90,6 +92,7 @@ class LabletController:
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=RESYNC,
+            resting=lambda session: rests(session, self.clock.now()),
             troubled=lifecycle.troubled,
         )
         waiting = _Waiting(cache, occupants, self.clock, runtime.poke)
@@ -97,7 +100,8 @@ class LabletController:
         occupants.tell(waiting.of)
         try:
             sweep = Sweep(plane, self.artifacts, cache, self.clock, self.chance, rules)
-            await together(runtime.run(), sweep.run())
+            labs = LabSweep(plane, self.hosts, cache, self.clock, self.chance)
+            await together(runtime.run(), sweep.run(), labs.run())
         finally:
             stop()
             occupants.stop()

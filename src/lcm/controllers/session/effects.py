@@ -5,6 +5,7 @@ the last moment, by the hosts' providers, and here before files are written.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ import structlog
 
 from lcm.control.plane import Plane, ref_of
 from lcm.control.session_files import kept_name
-from lcm.controllers.session.names import LAB_FILE, prepared_name, prepared_uri, title_of
+from lcm.controllers.session.names import LAB_FILE, collected_uri, prepared_name, prepared_uri, title_of
 from lcm.controllers.session.observing import Observer, observe
 from lcm.controllers.session.starting import NOT_PREPARED
 from lcm.controllers.session.view import (
@@ -33,15 +34,19 @@ from lcm.controllers.worker.look import answered
 from lcm.controllers.worker.view import Unknown
 from lcm.model.clock import Clock
 from lcm.model.errors import Gone, Invalid, Later, Refused, Stuck, TooLarge
+from lcm.model.observation_size import bounded
 from lcm.model.topology import rewrite
+from lcm.model.topology_ports import used_ports
 from lcm.providers.artifacts import Artifacts
 from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabHost
+from lcm.providers.labhost import LabHost, LabSummary
 from lcm.providers.permit import permit
 
 EFFECT_SECONDS: Final = 60.0
 """How long one effect may keep others waiting; what takes longer goes on at the next look."""
 OBSERVE_SECONDS: Final = 25.0
+DISCARD_SECONDS: Final = 10.0
+_NOT_REMOVED: Final = "NotRemoved"
 _HOPELESS: Final = (Gone, Invalid, TooLarge)
 _DIGEST: Final = "DigestMismatch"
 _log: Final = structlog.get_logger()
@@ -74,11 +79,21 @@ class Hands:
             return None
 
     async def _files(self, view: View, effect: Prepare | Discard) -> Outcome:
-        if isinstance(effect, Discard):
-            permit()
-            await self.artifacts.remove(prepared_uri(view.session))
-            return None
-        return await self._prepare(view)
+        return await (self._discard(view) if isinstance(effect, Discard) else self._prepare(view))
+
+    async def _discard(self, view: View) -> Outcome:
+        """Remove what nobody reads any more; where files are kept may be silent: who sweeps there comes later."""
+        uris = [prepared_uri(view.session), *([collected_uri(view.session)] if view.deleted else [])]
+        permit()
+        try:
+            async with asyncio.timeout(DISCARD_SECONDS):
+                for uri in uris:
+                    await self.artifacts.remove(uri)
+        except TimeoutError:
+            return Failure(_NOT_REMOVED, f"its files could not be removed within {DISCARD_SECONDS:g} s")
+        except Later as error:
+            return Failure(_NOT_REMOVED, str(error))
+        return None
 
     async def _prepare(self, view: View) -> Outcome:
         assert view.definition is not None
@@ -117,12 +132,20 @@ class Hands:
             data = await self.artifacts.get(prepared_uri(view.session))
         except Gone as error:
             return Failure(NOT_PREPARED, str(error))
-        return await host.ensure(title_of(view.session), data.decode())
+        lab = await host.ensure(title_of(view.session), data.decode())
+        if strays := await _strays(host, lab, view):
+            # An earlier try's, which came to be after everybody had looked for it.
+            await host.remove(lab.lab_id)
+            return Failure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
+        return lab
 
     async def _collect(self, host: LabHost, view: View, lab_id: str) -> Outcome:
         text = await host.topology(lab_id)
         permit()
-        return await self.artifacts.put_temporary(kept_name(view.session, LAB_FILE), text.encode())
+        try:
+            return await self.artifacts.put_temporary(kept_name(view.session, LAB_FILE), text.encode())
+        except TooLarge as error:
+            return Failure("TooLarge", str(error), hopeless=True)
 
     async def _observe(self, host: LabHost, view: View, effect: Observe) -> None:
         nodes = await host.nodes(effect.lab_id)
@@ -138,6 +161,12 @@ class Hands:
             observer=observer,
         )
         ref = ref_of(view.session)
-        status = (await self.plane.record_observation(ref, seen, request_id=effect.request_id)).status
+        status = (await self.plane.record_observation(ref, bounded(seen), request_id=effect.request_id)).status
         if status.port_drift_detected and status.observed_ports != view.status.observed_ports:
             _log.warning("ports drifted", session=str(ref), worker=view.on_worker, seen=status.observed_ports)
+
+
+async def _strays(host: LabHost, lab: LabSummary, view: View) -> Sequence[int]:
+    """Tell which ports a lab that was found or made holds that its session was not given."""
+    tags = (tag for node in await host.nodes(lab.lab_id) for tag in node.tags)
+    return sorted(used_ports(tags) - set((view.status.allocated_ports or {}).values()))

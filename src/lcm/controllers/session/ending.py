@@ -43,6 +43,8 @@ _OFF_WORKER: Final = {
     "resource_allocation": None,
     "cml_lab_id": None,
 }
+_UNSEEN: Final[dict[str, Any]] = {"observed_ports": None, "port_drift_detected": False, "observed_last": False}
+"""Of what was seen of a lab that is gone, what another one would be judged by."""
 _UNREACHED: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "progress": None}
 
 
@@ -55,6 +57,8 @@ def collecting(view: View) -> Decision:
         return _on(view, f"its lab is gone from {view.on_worker}: nothing could be saved")
     if isinstance(view.lab, Unknown):
         return soon(view)
+    if view.deleted:
+        return _on(view, "it was deleted: nobody could read what was saved")
     if _unobserved(view):
         request = view.status.observation_request
         return Do(Observe(view.lab.lab_id, request.id if request else None))
@@ -62,7 +66,9 @@ def collecting(view: View) -> Decision:
 
 
 def collected(view: View, outcome: Outcome) -> Decision:
-    """Take note of what was saved."""
+    """Take note of what was saved, or that it cannot be."""
+    if isinstance(outcome, Failure) and outcome.hopeless:
+        return _on(view, f"it could not be saved: {outcome.message}", last_error=outcome.message[:2000])
     if isinstance(outcome, Failure):
         return refused(view, outcome)
     if not isinstance(outcome, Stored):
@@ -111,9 +117,7 @@ def _on(view: View, why: str, **fields: Any) -> Decision:  # noqa: ANN401 - fiel
 
 
 def _unobserved(view: View) -> bool:
-    known = view.status.observed_at
-    done = known is not None and known >= view.entered_at
-    return not done and view.now < view.entered_at + view.rules.observe_within
+    return not view.status.observed_last and view.now < view.entered_at + view.rules.observe_within
 
 
 def _tried_again(view: View) -> bool:
@@ -126,14 +130,21 @@ def _tried_again(view: View) -> bool:
 def _time_left(view: View) -> bool:
     status = view.status
     end = status.ends_at or view.session.spec.timeslot_end
-    patience = status.expires_at
+    patience = None if _ran(view) else status.expires_at
     slot = end is None or view.now + view.rules.worth_it <= end
     return slot and (patience is None or view.now < patience)
 
 
+def _ran(view: View) -> bool:
+    """Tell whether a session without a slot has run before, and so has an end of its own."""
+    return is_asap(view.session) and view.status.ends_at is not None
+
+
 def _again(view: View) -> Decision:
     """Place it anew; what it was promised stays its own, what it only had meanwhile does not."""
-    asap: dict[str, Any] = {"claim": None, "seat": None, "ends_at": None} if is_asap(view.session) else {}
+    asap: dict[str, Any] = {"claim": None, "seat": None} if is_asap(view.session) else {}
+    if _ran(view):
+        asap["expires_at"] = view.status.ends_at  # its patience was for its beginning
     return move(
         view,
         _P.PENDING,
@@ -144,5 +155,6 @@ def _again(view: View) -> Decision:
         conditions=said(view, SessionCondition.WORKER_ASSIGNED, Truth.FALSE, "TriedAgain"),
         **_OFF_WORKER,
         **_UNREACHED,
+        **_UNSEEN,
         **asap,
     )

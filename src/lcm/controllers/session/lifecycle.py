@@ -5,6 +5,7 @@ What each phase decides stands in the file named in `DECIDERS`; what an effect's
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -16,6 +17,7 @@ from lcm.controllers.session import ending, running, starting
 from lcm.controllers.session.complaints import NAMES, STUCK, complaints, stuck
 from lcm.controllers.session.effects import Hands
 from lcm.controllers.session.look import Eyes
+from lcm.controllers.session.unseen import with_silence
 from lcm.controllers.session.view import (
     Collect,
     Decide,
@@ -67,7 +69,15 @@ _log: Final = structlog.get_logger()
 def decide(view: View) -> Decision:
     """Say what a session needs next."""
     decider = DECIDERS.get(view.status.phase)
-    return decider(view) if decider else Wait()
+    return with_silence(view, decider(view)) if decider else Wait()
+
+
+def rests(session: LabletSession, now: datetime) -> bool:
+    """Tell whether nothing is to be decided about a session until it changes, or until its time comes."""
+    status = session.status
+    if status.phase is not SessionPhase.SCHEDULED:
+        return status.phase not in DECIDERS
+    return status.worker_id is None or (status.claim is not None and now < status.claim.start)
 
 
 def react(view: View, effect: Effect, outcome: Outcome) -> Decision:

@@ -6,7 +6,7 @@ Told from the sessions as they are known, oldest first, so that whoever looks co
 from collections.abc import Iterable
 from datetime import datetime
 
-from lcm.controllers.session.view import LAB_RUNS, denied
+from lcm.controllers.session.restarts import coming_up
 from lcm.model.session import LabletSession, SessionPhase
 
 
@@ -14,12 +14,13 @@ def ahead_of(session: LabletSession, others: Iterable[LabletSession], now: datet
     """Count the labs on a session's worker that start now, or are to start before its own."""
     mine = _turn(session)
     rest = (one for one in others if one.metadata.uid != session.metadata.uid)
-    return sum(_starts(one) or (_waits(one, now) and _turn(one) < mine) for one in rest)
+    return sum(_starts(one, now) or (_waits(one, now) and _turn(one) < mine) for one in rest)
 
 
-def _starts(session: LabletSession) -> bool:
+def _starts(session: LabletSession, now: datetime) -> bool:
+    """Tell whether its lab boots; one that runs and never comes up again keeps no place for ever."""
     phase = session.status.phase
-    return phase is SessionPhase.INSTANTIATING or (phase is SessionPhase.RUNNING and denied(session, LAB_RUNS))
+    return phase is SessionPhase.INSTANTIATING or (phase is SessionPhase.RUNNING and coming_up(session, now))
 
 
 def _waits(session: LabletSession, now: datetime) -> bool:

@@ -3,6 +3,7 @@
 Every name carries the session's uid: names of sessions are used again, in other namespaces and at other times.
 """
 
+import re
 from typing import Final
 
 from lcm.control.session_files import kept_name
@@ -12,6 +13,7 @@ from lcm.providers.artifacts import named
 LAB_FILE: Final = "lab.yaml"
 _LONGEST_TITLE: Final = 64
 """What CML allows."""
+_OURS: Final = re.compile(r".* \[([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\]", re.DOTALL)
 
 
 def title_of(session: LabletSession) -> str:
@@ -19,6 +21,12 @@ def title_of(session: LabletSession) -> str:
     meta = session.metadata
     tail = f" [{meta.uid}]"
     return f"{meta.namespace}/{meta.name}"[: _LONGEST_TITLE - len(tail)] + tail
+
+
+def owner_of(title: str) -> str | None:
+    """Name the session, by its uid, that a lab of this title is of; None for a stranger's."""
+    found = _OURS.fullmatch(title)
+    return found[1] if found else None
 
 
 def prepared_name(session: LabletSession) -> str:

@@ -77,9 +77,10 @@ def booting(view: View) -> Progress | None:
     return Progress(step=StepName.CONVERGE, percent=percent, message=message, at=view.now)
 
 
-def usual_start(sessions: Iterable[LabletSession], definition: str) -> timedelta | None:
+def usual_start(sessions: Iterable[LabletSession], namespace: str, definition: str) -> timedelta | None:
     """Say how long the latest labs of a definition took from their intent to RUNNING; None if none has yet."""
-    spans = [span for one in sessions if one.spec.definition == definition and (span := _start_of(one)) is not None]
+    alike = (one for one in sessions if (one.metadata.namespace, one.spec.definition) == (namespace, definition))
+    spans = [span for one in alike if (span := _start_of(one)) is not None]
     latest = sorted(spans, key=lambda one: one[0])[-_KEPT:]
     return timedelta(seconds=median(seconds for _, seconds in latest)) if latest else None
 

@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.session.access import access_urls, address_of
 from lcm.controllers.session.progress import StepName, at_step
+from lcm.controllers.session.restarts import LAB_RUNS, coming_up, left, restarts, tried, up_again
 from lcm.controllers.session.starting import give_up
 from lcm.controllers.session.view import (
-    LAB_RUNS,
     Decision,
     Do,
     Failure,
@@ -20,12 +21,10 @@ from lcm.controllers.session.view import (
     move,
     note,
     refused,
-    restarting,
     soon,
     worker_lost,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.resource import Truth
 from lcm.model.session import SessionPhase, given_up
 from lcm.providers.labhost import LabSummary
 
@@ -36,23 +35,26 @@ _COARSE: Final = timedelta(seconds=1)
 
 
 def running(view: View) -> Decision:
-    """Let it run until its time is over, as long as it is there."""
+    """Let it run until its time is over, as long as it is there, and answer who asks in time or not at all."""
     status, lab = view.status, view.lab
     if view.overdue:
         progress = at_step(view, StepName.COLLECT)
         return move(view, _P.COLLECTING, _OVER, outcome=_P.COMPLETED, outcome_reason=_OVER, progress=progress)
     if worker_lost(view.worker):
         return give_up(view, f"its worker {view.on_worker} is lost, and its lab with it")
+    if (answered := given_up(status, view.now)) is not status:
+        return Report(answered)
     if isinstance(lab, Unknown):
         return _watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
         return give_up(view, f"its lab is gone from {view.on_worker}")
-    return _asked(view, lab) or _kept_up(view, lab) or _edited(view, lab) or _watch(view)
+    return _asked(view, lab) or _moved(view) or _kept_up(view, lab) or _edited(view, lab) or _watch(view)
 
 
 def restarted(view: View, outcome: Outcome) -> Decision:
-    """Take note of a refusal; that it runs is seen at the next look."""
-    return refused(view, outcome) if isinstance(outcome, Failure) else soon(view)
+    """Take note of a refusal, and give it time: one that does not run by the next look is started once more."""
+    told = note(view, last_error=outcome.message[:2000]) if isinstance(outcome, Failure) else None
+    return told or _watch(view)
 
 
 def observed(view: View, outcome: Outcome) -> Decision:
@@ -61,12 +63,17 @@ def observed(view: View, outcome: Outcome) -> Decision:
 
 
 def _asked(view: View, lab: LabSummary) -> Decision | None:
-    """Answer whoever wants to know what the lab uses, in time or not at all."""
     request = view.status.observation_request
-    if request is None:
+    return None if request is None else Do(Observe(lab.lab_id, request.id))
+
+
+def _moved(view: View) -> Decision | None:
+    """Say where the lab is reached now: a machine that was stopped and started has another address."""
+    if view.worker is None or view.definition is None or not address_of(view.worker):
         return None
-    status = given_up(view.status, view.now)
-    return Do(Observe(lab.lab_id, request.id)) if status is view.status else Report(status)
+    template = view.definition.spec.port_template or {}
+    urls = access_urls(view.worker, view.status.allocated_ports or {}, template)
+    return note(view, access_urls=urls, access_url=next(iter(urls.values()), None))
 
 
 def _edited(view: View, lab: LabSummary) -> Decision | None:
@@ -81,21 +88,23 @@ def _edited(view: View, lab: LabSummary) -> Decision | None:
 
 def _kept_up(view: View, lab: LabSummary) -> Decision | None:
     """Start a lab again that somebody stopped, not for ever, and not all at once after a machine's reboot."""
-    flagged = denied(view.session, LAB_RUNS)
     if not view.stopped:
-        if not flagged:
-            return None
-        runs = note(view, conditions=restarting(view, Truth.TRUE, view.restarts)) if view.converged is True else None
-        return runs or soon(view)
-    if flagged:
+        return _up(view)
+    if coming_up(view.session, view.now):
         return Do(Restart(lab.lab_id))
-    if view.restarts >= view.rules.restarts:
+    if restarts(view) >= view.rules.restarts:
+        return note(view, conditions=left(view))
+    return soon(view) if view.ahead >= view.rules.starts else note(view, conditions=tried(view))
+
+
+def _up(view: View) -> Decision | None:
+    """Say that a lab has come up again; one that takes too long over it is not waited for any more than others."""
+    if not denied(view.session, LAB_RUNS):
         return None
-    if view.ahead >= view.rules.starts:
-        return soon(view)
-    return note(view, conditions=restarting(view, Truth.FALSE, view.restarts + 1))
+    if view.converged is True:
+        return note(view, conditions=up_again(view), last_error="")
+    return soon(view) if coming_up(view.session, view.now) else None
 
 
 def _watch(view: View) -> Wait:
-    then = view.now + view.rules.watch
-    return Wait(min(then, view.status.ends_at or then))
+    return Wait(view.no_later(view.now + view.rules.watch))

@@ -9,9 +9,9 @@ from typing import Any
 
 from lcm.controllers.session.access import access_urls
 from lcm.controllers.session.progress import StepName, at_step, before_import, booting, is_at
+from lcm.controllers.session.restarts import LAB_RUNS
 from lcm.controllers.session.view import (
     CAN_RUN,
-    LAB_RUNS,
     Decision,
     Do,
     Failure,
@@ -33,6 +33,7 @@ from lcm.controllers.worker.view import Unknown
 from lcm.model.resource import Truth
 from lcm.model.session import CLEAN_UP, INSTANTIATION_LIMIT, SessionPhase, is_asap
 from lcm.placement.roster import accepting
+from lcm.placement.terms import asap_length, too_late
 from lcm.providers.labhost import LabSummary
 
 NOT_PREPARED = "NotPrepared"
@@ -45,10 +46,10 @@ def scheduled(view: View) -> Decision:
     status = view.status
     if status.worker_id is None or status.allocated_ports is None or status.claim is None:
         return Wait()
-    if view.worker is None or not accepting(view.worker) or view.overdue:
-        return Wait()
     if view.now < status.claim.start:
         return Wait(status.claim.start)
+    if view.worker is None or not accepting(view.worker) or view.overdue or too_late(view.session, view.now):
+        return Wait()
     if view.ahead >= view.rules.starts:
         return soon(view)
     progress = at_step(view, StepName.FETCH)
@@ -121,6 +122,8 @@ def _over(view: View) -> Decision | None:
     status, session = view.status, view.session
     if not is_asap(session) and status.ends_at is not None and view.now >= status.ends_at:
         return give_up(view, "its slot ended before it ran", outcome=_P.EXPIRED)
+    if is_asap(session) and status.claim is not None and view.now >= status.claim.end - CLEAN_UP:
+        return give_up(view, f"its time on {view.on_worker} was over before it ran")
     if worker_lost(view.worker):
         return give_up(view, f"its worker {view.on_worker} is lost")
     if view.definition is None:
@@ -169,5 +172,5 @@ def _ends_at(view: View) -> datetime | None:
     status, spec = view.status, view.session.spec
     if not is_asap(view.session):
         return status.ends_at or spec.timeslot_end
-    end = view.now + timedelta(minutes=spec.duration_minutes or 0)
+    end = view.now + asap_length(view.session, view.now)
     return min(end, status.claim.end - CLEAN_UP) if status.claim else end

@@ -13,7 +13,7 @@ import msgspec
 from lcm.controllers.worker.view import Unknown
 from lcm.model.definition import LabletDefinition
 from lcm.model.resource import Condition, Truth, condition, with_condition
-from lcm.model.session import SESSION, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.session import OBSERVATION_LIMIT, SESSION, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.providers.artifacts import Stored
 from lcm.providers.labhost import LabState, LabSummary
@@ -21,10 +21,9 @@ from lcm.providers.labhost import LabState, LabSummary
 UNASKED: Final = Unknown()
 CAN_RUN: Final = "CanRun"
 """False: no worker could run this session's lab, so that it is not tried again."""
-LAB_RUNS: Final = "LabRuns"
-"""False: its lab was found stopped while its time went on, and is started again."""
 _W: Final = WorkerPhase
 _LOST: Final = frozenset({_W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED})
+_OBSERVED: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
 _TEXT: Final = 2000
 
 
@@ -42,8 +41,8 @@ class Rules:
     """How long what is refused is attempted before another place is tried."""
     told_every: timedelta = timedelta(seconds=5)
     """How often a lab's boot is told of, unless it leaps."""
-    settle: timedelta = timedelta(seconds=10)
-    """How long an import whose answer was lost may still make a lab."""
+    settle: timedelta = timedelta(seconds=70)
+    """How long an import whose answer was lost may still make a lab: longer than one may take here."""
     observe_within: timedelta = timedelta(seconds=30)
     observe_again: timedelta = timedelta(minutes=5)
     """Between two looks at what a lab has that somebody keeps changing."""
@@ -55,6 +54,12 @@ class Rules:
     """How many labs start on a worker at once."""
     restarts: int = 3
     """How often a lab that somebody stopped is started again."""
+    forgiven: timedelta = timedelta(minutes=30)
+    """After which a lab that was found stopped may be as often again."""
+    unseen_for: timedelta = timedelta(minutes=1)
+    """How long a lab is out of sight before that is said."""
+    seldom: timedelta = timedelta(seconds=30)
+    """Between two looks at most for a lab that is out of sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class View:
     """How many labs start on its worker before this one."""
     usual: timedelta | None = None
     """How long labs of its definition took to start; None if nobody knows."""
+    unseen_since: datetime | None = None
+    """Since when its lab has been asked for in vain; None if it was not."""
 
     @property
     def status(self) -> LabletSessionStatus:
@@ -103,18 +110,17 @@ class View:
         return isinstance(self.lab, LabSummary) and self.lab.state is not LabState.STARTED
 
     @property
-    def restarts(self) -> int:
-        """How often its lab was started again."""
-        known = condition(self.status.conditions, LAB_RUNS)
-        return int(known.reason.removeprefix(_RESTARTED)) if known else 0
-
-    @property
     def on_worker(self) -> str:
         """Name its worker for people."""
         return self.status.worker_name or self.status.worker_id or "no worker"
 
-
-_RESTARTED: Final = "Restarted"
+    def no_later(self, then: datetime) -> datetime:
+        """Give a moment, or an earlier one at which something is to be decided whatever is seen."""
+        due, request = SESSION.deadline(self.status.phase, self.status), self.status.observation_request
+        moments = [due[0]] if due else []
+        if request is not None:
+            moments.append(request.requested_at + OBSERVATION_LIMIT)
+        return min((one for one in moments if self.now < one < then), default=then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,16 @@ React = Callable[[View, Outcome], Decision]
 
 def move(view: View, phase: SessionPhase, reason: str, **fields: Any) -> Report:  # noqa: ANN401 - fields of a status
     """Take a step, with what else of the status changes by it."""
-    return Report(msgspec.structs.replace(view.status, phase=phase, **fields), reason[:_TEXT])
+    return Report(msgspec.structs.replace(view.status, phase=phase, **_unasked(view, phase) | fields), reason[:_TEXT])
+
+
+def _unasked(view: View, phase: SessionPhase) -> dict[str, Any]:
+    """Clear a request to observe what is no longer there."""
+    request = view.status.observation_request
+    if request is None or phase in _OBSERVED:
+        return {}
+    error = f"not observed: the session was {phase} before {request.requested_by} could be answered"
+    return {"observation_request": None, "observation_error": error}
 
 
 def note(view: View, **fields: Any) -> Report | None:  # noqa: ANN401 - fields of a status
@@ -236,11 +251,6 @@ def said(view: View, name: str, truth: Truth, reason: str, message: str = "") ->
     """Give its conditions with another one."""
     new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=message[:_TEXT])
     return with_condition(view.status.conditions, new)
-
-
-def restarting(view: View, truth: Truth, count: int) -> tuple[Condition, ...]:
-    """Give its conditions with how often its lab was started again, and whether it runs."""
-    return said(view, LAB_RUNS, truth, f"{_RESTARTED}{count}", "its lab was found stopped")
 
 
 def denied(session: LabletSession, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What labs that no session made take of a worker: their ports, and what their nodes use. Pure; used by `measure`."""
+"""What nobody gave away is taken of a worker: ports that labs hold, what strangers' nodes use. Pure; for `measure`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,11 +42,8 @@ def ours(sessions: Iterable[LabletSession]) -> dict[str, Ours]:
 
 
 def foreign_ports(nodes: Mapping[str, Sequence[NodeFacts]], here: Ours) -> tuple[int, ...]:
-    """Tell which ports strangers' labs hold.
-
-    A lab of ours that was imported a moment ago is not known by its id yet, but its ports are known to be ours.
-    """
-    tags = (tag for lab_id, lab in nodes.items() if lab_id not in here.lab_ids for node in lab for tag in node.tags)
+    """Tell which ports are held that no session was given: by strangers' labs, or by ours that somebody edited."""
+    tags = (tag for lab in nodes.values() for node in lab for tag in node.tags)
     return tuple(sorted(used_ports(tags) - here.ports))
 
 

@@ -56,14 +56,14 @@ async def _calm(world: World, trouble: Trouble) -> None:
 
 @contextmanager
 def quiet(heard: Heard) -> Iterator[None]:
-    """Keep logs silent while a world runs; errors are heard."""
+    """Keep logs silent while a world runs; each line is heard."""
 
     def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         heard(told)
         raise structlog.DropEvent
 
     before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), processors=[hear])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO), processors=[hear])
     try:
         yield
     finally:

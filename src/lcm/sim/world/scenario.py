@@ -72,3 +72,12 @@ CAMPUS: Final = Scenario(
     settings=Settings(worker_controller_leader_lease_ttl=60),
 )
 """Twenty workers and three hundred sessions a day."""
+
+CLASSROOM: Final = Scenario(
+    start=MONDAY + timedelta(hours=7),
+    processes=2,
+    labs=(Lab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),),
+    pools=(Pool(track="ccna", most=4),),
+    sessions_a_day=60,
+)
+"""Four workers and sixty sessions a day, for tests and for scenarios that are written down."""

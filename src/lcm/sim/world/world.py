@@ -50,6 +50,8 @@ class World:
         self.clock = self.stage.clock
         self.witness = Witness(self.stage, calm=not scenario.mishaps_an_hour)
         self.processes: list[Process] = []
+        self.mishaps = 0
+        """How often something went wrong."""
         self.failure: BaseException | None = None
         """What went wrong in the world itself."""
         self._dice = self.stage.chance.stream("world")

@@ -20,7 +20,7 @@ _LABS: Final = frozenset({"import", "start lab", "wipe", "remove"})
 _REPORTS: Final[Mapping[type[Resource], frozenset[str]]] = {
     LabWorker: frozenset({WORKER_CONTROLLER}),
     LabWorkerPool: frozenset({POOL_CONTROLLER}),
-    LabletSession: frozenset({SCHEDULER, LABLET_CONTROLLER}),
+    LabletSession: frozenset({SCHEDULER, LABLET_CONTROLLER, POOL_CONTROLLER}),
     Reservation: frozenset({SCHEDULER}),
     LabletDefinition: frozenset({LABLET_CONTROLLER}),
     SystemSettings: frozenset({WORKER_CONTROLLER}),

@@ -22,7 +22,7 @@ _RUNS: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
 
 
 def sessions_are_over(seen: Seen, stage: Stage) -> Sequence[Violation]:
-    """See that each session has ended, or waits for a slot that is still to come."""
+    """See that each session has ended, or waits for a slot that is still to come, or with patience that still lasts."""
     now = stage.clock.now()
     return [
         violation(AT_REST, f"{one.status.phase} since {one.status.history[-1].at:%d %H:%M}", one)
@@ -88,6 +88,6 @@ def _is_later(session: LabletSession, now: datetime) -> bool:
     """Tell whether a session is rightly still to come, or under way."""
     end = session.status.ends_at or session.spec.timeslot_end
     if session.status.phase in _WAITS:
-        start = session.spec.timeslot_start
-        return start is not None and start > now
+        until = session.spec.timeslot_start or session.status.expires_at
+        return until is not None and until > now
     return end is not None and now < end + CLEAN_UP

@@ -73,7 +73,7 @@ async def _rage(trouble: Trouble) -> None:
         if trouble.is_over:
             return
         (mishap,) = trouble.dice.choices(mishaps, weights)
-        trouble.count += 1
+        trouble.world.mishaps += 1
         trouble.world.begin(_happen(trouble, mishap))
 
 

@@ -20,8 +20,6 @@ class Trouble:
         self.world = world
         self.stage = world.stage
         self.dice = world.stage.chance.stream("mishaps")
-        self.count = 0
-        """How many there have been."""
         self._over = asyncio.Event()
 
     @property

@@ -1,0 +1,141 @@
+"""A scenario as text: what happens when, one line each, and below `---` what comes of it, compared exactly.
+
+    # Comments and empty lines are free.
+    processes 2
+    at 08:00 book ccna-basics at 09:00 for 1h as ada
+    at 08:30 kill process leading scheduler
+    expect ada RUNNING by 09:00
+    until 11:00
+
+Times are those of one Monday, which begins at 07:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
+the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. Used by tests and by
+`python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lcm.sim.loop import run
+from lcm.sim.world.playing import play, quiet
+from lcm.sim.world.scenario import CAMPUS, CLASSROOM, MONDAY, Scenario
+from lcm.sim.world.script_deeds import DEEDS
+from lcm.sim.world.script_stage import Stagecraft, ToldWorld
+from lcm.sim.world.telling import tell
+
+CUT: Final = "---\n"
+NOTHING_WRONG: Final = "no violation"
+_CLOCK: Final = r"(\d\d):(\d\d)"
+_AT: Final = re.compile(rf"at {_CLOCK} (.+)")
+_EXPECT: Final = re.compile(rf"expect (\S+) ([A-Z]+) by {_CLOCK}")
+_UNTIL: Final = re.compile(rf"until {_CLOCK}")
+_SET: Final = re.compile(r"(processes|seed|seats) (\d+)")
+_DICE: Final = re.compile(r"seed (\d+) hours ([\d.]+) mishaps ([\d.]+)(?: processes (\d+))?(?: quiet ([\d.]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happens at a moment."""
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """A scenario that was read, what happens in it, and what comes of it."""
+
+    scenario: Scenario
+    entries: Sequence[Entry] = ()
+    by_dice: bool = False
+    expected: str = ""
+
+
+def read(text: str) -> Script:
+    """Read a script; a line that says nothing known is refused with its number."""
+    head, _, expected = text.partition(CUT)
+    lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(head.splitlines(), 1)]
+    said = [(number, line) for number, line in lines if line]
+    if len(said) == 1 and (found := _DICE.fullmatch(said[0][1])):
+        return Script(_by_dice(*found.groups()), by_dice=True, expected=expected)
+    scenario = msgspec.structs.replace(CLASSROOM, sessions_a_day=0, bystanders=False)
+    entries: list[Entry] = []
+    for number, line in said:
+        if found := _SET.fullmatch(line):
+            scenario = _set(scenario, found[1], int(found[2]))
+        elif found := _UNTIL.fullmatch(line):
+            length = _moment(found[1], found[2]) - scenario.start
+            scenario = msgspec.structs.replace(scenario, hours=length / timedelta(hours=1), quiet_hours=0)
+        elif found := _AT.fullmatch(line):
+            entries.append(Entry(_moment(found[1], found[2]), found[3]))
+        elif found := _EXPECT.fullmatch(line):
+            entries.append(Entry(_moment(found[3], found[4]), f"expect {found[1]} {found[2]}"))
+        else:
+            raise ValueError(f"line {number} says nothing known: {line}")
+    return Script(scenario, sorted(entries, key=lambda one: one.at), expected=expected)
+
+
+def perform(script: Script) -> str:
+    """Play a script, and tell what came of it."""
+    if script.by_dice:
+        return (tell(play(script.scenario)) or NOTHING_WRONG) + "\n"
+
+    async def life() -> str:
+        world = ToldWorld(script.scenario)
+        await world.found()
+        stage = Stagecraft(world)
+        for entry in script.entries:
+            await world.pass_time(entry.at - world.clock.now())
+            await _happen(stage, entry.text)
+        await world.pass_time(script.scenario.end - world.clock.now())
+        world.tell_the_rest()
+        return "\n".join([*world.lines, *(f"! {one.rule}: {one.text}" for one in world.witness.violations), ""])
+
+    with quiet(lambda _: None):
+        return run(life, start=script.scenario.start)
+
+
+def perform_file(path: Path, *, rewrite: bool = False) -> tuple[str, str]:
+    """Play a file; give what is expected and what came of it, which with `rewrite` is expected from now on."""
+    text = path.read_text()
+    script = read(text)
+    told = perform(script)
+    if rewrite and told != script.expected and "\n!" not in f"\n{told}":
+        path.write_text(text.partition(CUT)[0] + CUT + told)
+        return told, told
+    return script.expected, told
+
+
+async def _happen(stage: Stagecraft, text: str) -> None:
+    for pattern, deed in DEEDS:
+        if found := pattern.fullmatch(text):
+            await deed(stage, *found.groups())
+            return
+    raise ValueError(f"nobody knows how to do this: {text}")
+
+
+def _set(scenario: Scenario, what: str, number: int) -> Scenario:
+    if what == "seats":
+        pools = tuple(msgspec.structs.replace(pool, most=number) for pool in scenario.pools)
+        return msgspec.structs.replace(scenario, pools=pools)
+    return msgspec.structs.replace(scenario, **{what: number})
+
+
+def _by_dice(seed: str, hours: str, mishaps: str, processes: str | None, quiet_hours: str | None) -> Scenario:
+    return msgspec.structs.replace(
+        CAMPUS,
+        seed=int(seed),
+        hours=float(hours),
+        mishaps_an_hour=float(mishaps),
+        processes=int(processes or CAMPUS.processes),
+        quiet_hours=float(quiet_hours or CAMPUS.quiet_hours),
+    )
+
+
+def _moment(hour: str, minute: str) -> datetime:
+    return MONDAY + timedelta(hours=int(hour), minutes=int(minute))
