@@ -13,7 +13,7 @@ SPEED ?= 120
 EXAMPLES = $(if $(filter aws --cloud=aws,$(ARGS) $(LCM_CLOUD)),,$(addprefix --first ,$(FIRST)))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check types rules fmt bench chaos soak topologies docs lock clean
+.PHONY: help up test check types rules fmt bench chaos soak sim topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -55,6 +55,10 @@ chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than m
 soak: .venv/dev.stamp ## A million random bookings, placements, extensions and releases; LCM_SOAK=… for another number
 	LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 tests/simulation/test_bookings_at_random.py \
 		--timeout 7200
+
+sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them
+	@$(BIN)/python -m lcm.sim.world --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
+		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"

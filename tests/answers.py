@@ -100,12 +100,15 @@ class AnswerServer:
         self._server.close()
         self.hang_up()
         await asyncio.gather(*self._talks, return_exceptions=True)
+        await asyncio.sleep(0)  # an aborted connection is closed a turn later
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         talk = asyncio.create_task(self._talk(reader, writer))
         self._talks.add(talk)
         talk.add_done_callback(self._talks.discard)
+        # Who is hung up on before the first word never comes to the end of its talk.
+        talk.add_done_callback(lambda _: writer.transport.abort())
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -118,8 +121,6 @@ class AnswerServer:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
-            writer.transport.abort()
 
 
 async def _request(reader: asyncio.StreamReader) -> Asked:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from typer.testing import CliRunner, Result
 
 from lcm.api.app import Api
@@ -161,9 +162,13 @@ class Shell:
 
     def lcm(self, *arguments: object, stdin: str | None = None) -> Result:
         """Run a command; a bug of ours fails the test."""
-        result = CliRunner(env=self.environment).invoke(
-            app, [*map(str, arguments)], input=stdin, catch_exceptions=False
-        )
+        logging = structlog.get_config()
+        try:
+            result = CliRunner(env=self.environment).invoke(
+                app, [*map(str, arguments)], input=stdin, catch_exceptions=False
+            )
+        finally:
+            structlog.configure(**logging)  # some commands send logs to their own standard error, which is closed now
         assert "Traceback" not in result.output
         return result
 

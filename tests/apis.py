@@ -6,10 +6,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 
 from lcm.api.app import Api
-from lcm.api.examples import DOCUMENTS
+from lcm.api.examples import ANSWERS, DOCUMENTS
 from lcm.api.limits import Limits
+from lcm.api.plans import PlanJob, Plans, PlanWish
 from lcm.api.routes import Route
 from lcm.api.table import ROUTES
 from lcm.control.local import ControlPlane
@@ -17,6 +19,7 @@ from lcm.control.oidc import Verifier
 from lcm.control.sinks import House
 from lcm.control.tokens import Tokens
 from lcm.model.clock import Clock
+from lcm.model.errors import Gone
 from lcm.model.identity import Caller, Role
 from lcm.model.kinds import KINDS
 from lcm.model.secret import Secret
@@ -34,6 +37,27 @@ ROOT = Caller(name="root", role=Role.ADMIN)
 OWNED = ("LabletSession", "Reservation")
 
 
+class OnePlan:
+    """Has made one plan, the one of the examples, and begins no other."""
+
+    def __init__(self) -> None:
+        self._job: PlanJob = msgspec.convert(ANSWERS["PlanJob"], PlanJob)
+
+    async def begin(self, wish: PlanWish, by: str) -> PlanJob:
+        return msgspec.structs.replace(self._job, by=by, progress=1 / len(wish.timetable.sessions))
+
+    def find(self, name: str) -> PlanJob:
+        if name != self._job.id:
+            raise Gone(f"there is no plan {name}")
+        return self._job
+
+    def report(self, name: str) -> str:
+        return f"<!doctype html>{self.find(name).id}"
+
+    async def cancel(self, name: str) -> None:
+        self.find(name)
+
+
 class Desk:
     """Asks the API as whoever is named; nobody is named "" and a service "service"."""
 
@@ -47,12 +71,20 @@ class Desk:
         ids: Any = new_id,
         house: House | None = None,
         verifier: Verifier | None = None,
+        plans: Plans | None = None,
     ) -> None:
         self.store = store
         self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys())
         self.tokens = Tokens(store, clock=clock, service_key=Secret(KEY))
         self.api = Api(
-            self.core, self.tokens, clock=clock, limits=limits, routes=routes, house=house, verifier=verifier
+            self.core,
+            self.tokens,
+            clock=clock,
+            limits=limits,
+            routes=routes,
+            house=house,
+            verifier=verifier,
+            plans=plans or OnePlan(),
         )
         self.secrets = {"service": KEY}
         self._client = httpx.AsyncClient(transport=AsgiTransport(self.api), base_url="http://desk")
@@ -103,6 +135,7 @@ async def opened(
     ids: Any = new_id,
     house: House | None = None,
     verifier: Verifier | None = None,
+    plans: Plans | None = None,
 ) -> AsyncIterator[Desk]:
     """Open a desk with no objects behind it."""
     given = store or MemoryStore()
@@ -114,6 +147,7 @@ async def opened(
         ids=ids,
         house=house,
         verifier=verifier,
+        plans=plans,
     )
     await desk.start()
     try:

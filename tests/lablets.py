@@ -47,7 +47,7 @@ from lcm.sim.host import HOST
 from lcm.sim.loop import VirtualStopwatch
 from lcm.sim.power import Power
 from seals import given_keys
-from witnessed import UNLICENSED, Witnessed
+from witnessed_fleet import UNLICENSED, Witnessed
 
 _P = SessionPhase
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -17,7 +17,7 @@ from lcm.sim.chance import Chance
 from lcm.sim.cml.refusals import Down
 from lcm.sim.host import Host
 from unreliable import Unreliable
-from witnessed import Witnessed
+from witnessed_fleet import Witnessed
 
 P = WorkerPhase
 AT_REST = {P.READY, P.READY_UNLICENSED, P.STOPPED, P.TERMINATED, P.FAILED}

@@ -62,6 +62,7 @@ MISSION = {
 }
 OURS = {
     "EC2_IMAGE_OWNERS": Set("self,123456789012", "self,123456789012"),
+    "LABLET_WATCH_INTERVAL": Set("20", "20"),
     "LCM_CLOUD": Set("simulated", "simulated"),
     "LCM_SIM_SPEED": Set("60", "60"),
     "CML_LICENSE_SEATS": Set("12", "12"),

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 import given
 from lcm.control.audit import PREFIX, AuditRecord
-from lcm.control.events import derive, phase_of
+from lcm.control.events import derive
 from lcm.control.records import CODEC, key_of
 from lcm.model.event import encode
 from lcm.model.identity import Role
@@ -95,8 +96,8 @@ class Watched:
         """Give an object in another phase, with the line in its story."""
         line = PhaseChange(phase=phase, at=self.now, by=by, reason="because")
         history = with_change(before.status.history, line)
-        kind = type(phase_of(before))
-        return given.with_fields(before, {"phase": kind(phase), "history": history} | fields)
+        status: Any = before.status
+        return given.with_fields(before, {"phase": type(status.phase)(phase), "history": history} | fields)
 
     def _lease(self, actor: str, holder: str) -> Change:
         return self.entry(LEASES_PREFIX + actor, msgspec.json.encode(Lease(actor, holder, 1, 15)))

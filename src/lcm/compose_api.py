@@ -42,6 +42,7 @@ from lcm.model.errors import Refused
 from lcm.model.identity import Role
 from lcm.model.learning import Review
 from lcm.model.licence import token_id
+from lcm.plan_jobs import PlanJobs
 from lcm.providers.installed_keys import InstalledKeys
 from lcm.providers.outbound import Outbound
 from lcm.providers.secrets import SecretSources
@@ -129,7 +130,8 @@ async def api_running(
         parts.start("calendar", control.desk.calendar.run())
         parts.start("housekeeping", _housekeeping(settings, store, clock).run())
         verifier = verifier_of(settings)
-        app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier)
+        plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
+        app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier, plans=plans)
         parts.start("event feed", app.run())
         called = await installation(store, new_id)
         outbox = Outbox(

@@ -171,6 +171,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ] = None
     worker_controller_leader_lease_ttl: Annotated[LeaseSeconds, "seconds after which a silent leader is replaced"] = 15
     worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two looks at every worker"] = 30
+    lablet_watch_interval: Annotated[Seconds, "seconds between two looks at a lab that runs"] = 15
 
     scheduler_enabled: Annotated[bool, "whether sessions are placed"] = True
     scheduler_reconcile_interval: Annotated[Seconds, "seconds between two looks at every waiting session"] = 30

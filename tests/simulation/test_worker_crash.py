@@ -13,7 +13,7 @@ from lcm.control.plane import Drain
 from lcm.controllers.worker.view import Rules
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.sim.crash import crash_everywhere, pause_everywhere
-from witnessed import QUICKLY, UNLICENSED, Witnessed
+from witnessed_fleet import QUICKLY, UNLICENSED, Witnessed
 
 LEASE = timedelta(seconds=15)
 A_NAP, A_NIGHT = timedelta(seconds=40), timedelta(minutes=5)

@@ -19,6 +19,7 @@ from apis import OWNED, ROLES, Desk, name_of, opened, path, stock
 from apis import document as document_of
 from lcm.api.answers import NDJSON, SSE, Answer
 from lcm.api.auth import _bearer
+from lcm.api.examples import ANSWERS
 from lcm.api.http import Request
 from lcm.api.openapi import describe
 from lcm.api.routes import DENY, GET, Route
@@ -59,6 +60,9 @@ internal          any    service
 /api/placement/preview any admin operator author user service
 /api/calendar     any    admin operator author user service
 /api/topologies   any    admin operator author service
+/api/plan         any    admin operator
+/api/plan/{id}    any    admin operator
+/api/plan/{id}/report any admin operator
 /api/secrets/seal   any  admin operator
 /api/secrets/rotate any  admin
 /api/whoami       any    admin operator author user service
@@ -84,6 +88,7 @@ SEE_ALL = {"root", "otto", "service"}
 TOKEN = "/api/tokens/{id}"
 EVERYBODY = ["", *ROLES]
 SEAT = given.seat(state=SeatState.ORPHANED)
+PLAN = str(ANSWERS["PlanJob"]["id"])
 TAKEN = {"IllegalStep", "AlreadyExists", "Conflict", "Refused", "Deposed"}
 """Reasons for which a request is turned down after it was let in."""
 
@@ -185,7 +190,7 @@ def reporter(kind: Kind) -> str:
 
 def unkind(route: Route) -> str:
     """Name the example of a route whose path does not say the kind of its object."""
-    named = {"/sinks/": "ops-chat", "/alerts/": name_of("LabWorker"), "/licenses/": SEAT.worker_id}
+    named = {"/sinks/": "ops-chat", "/alerts/": name_of("LabWorker"), "/licenses/": SEAT.worker_id, "/plan/": PLAN}
     return next((name for part, name in named.items() if part in route.path), "")
 
 

@@ -131,9 +131,19 @@ ask() {{ COMP_LINE="$1" COMP_POINT=${{#1}}; _lcm_completion lcm; printf '%s\\n' 
 """
 
 
+PATIENT = """\
+from lcm.cli import main, names
+names._PATIENCE_SECONDS = 60
+main.app(prog_name="lcm")
+"""
+"""It waits for names on slow machines too."""
+
+
 def completed(desk: Shell, *lines: str) -> list[list[str]]:
     """Say what bash offers for each line, in one bash."""
-    script = COMPLETE.format(lcm=" ".join(LCM)) + "\n".join(f"ask '{line}'" for line in lines)
+    program = desk.home / "patient.py"
+    program.write_text(PATIENT)
+    script = COMPLETE.format(lcm=f"{sys.executable} {program}") + "\n".join(f"ask '{line}'" for line in lines)
     environment = {name: value for name, value in desk.environment.items() if value}
     done = subprocess.run(
         ["bash", "--norc", "-c", script],

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from backstage import ROOT, Stage, service
 from lcm.control.cache import Cache
 from lcm.control.plane import Ref
-from lcm.controllers.runtime import DONE, Again, Runtime, after, at
+from lcm.controllers.runtime import DONE, Again, Runtime, after, at, never
 from lcm.controllers.together import ended, together
 from lcm.model.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
 from lcm.model.pool import WorkerTemplate
@@ -88,6 +88,7 @@ def play(
     *names: str,
     concurrency: int = 16,
     resync: timedelta | Callable[[], timedelta] = HOURLY,
+    resting: Callable[[WorkerTemplate], bool] = never,
 ) -> None:
     async def main() -> None:
         stage = Stage(clock=VirtualClock())
@@ -103,6 +104,7 @@ def play(
             chance=lambda: world.chance,
             concurrency=concurrency,
             resync=resync,
+            resting=resting,
             troubled=world.troubled,
         )
         following = asyncio.create_task(cache.run())
@@ -223,6 +225,24 @@ def test_the_interval_may_change_meanwhile() -> None:
         assert world.times("a") == [0, 100, 200, 210, 220]
 
     play(body, "a", resync=lambda: spans[0])
+
+
+def test_what_rests_is_looked_at_when_it_changes_or_said_so_and_no_more() -> None:
+    @running
+    async def body(world: World) -> None:
+        world.said = {"b": [after(timedelta(hours=2)), DONE]}
+        await asyncio.sleep(3 * 3600)
+        await world.label("a", "new")
+        await world.label("c", "new")
+        await asyncio.sleep(95)
+        assert world.times("a") == [0, 10800]
+        assert world.times("b") == [0, 3600], "no timer is longer than an hour: clocks are set"
+        assert world.times("c")[-4:] == [10800, 10830, 10860, 10890], "one that wakes is looked at again"
+
+    def rests(one: WorkerTemplate) -> bool:
+        return one.metadata.name != "c" or not one.metadata.labels
+
+    play(body, "a", "b", "c", resync=timedelta(seconds=30), resting=rests)
 
 
 def test_what_is_gone_is_not_looked_at_once_in_a_while() -> None:

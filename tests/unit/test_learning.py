@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -27,8 +26,7 @@ from lcm.model.learning import (
     spread,
     with_sample,
 )
-from lcm.model.observation import InterfaceObservation, NodeObservation, NodeStats, drift
-from lcm.model.observation_size import LARGEST_BYTES, bounded
+from lcm.model.observation import NodeObservation, NodeStats, drift
 from lcm.model.session import SESSION, ObservationRequest, SessionPhase, given_up, unanswered
 from lcm.model.settings import LearningSettings
 from lcm.model.topology_ports import observable
@@ -246,18 +244,10 @@ def test_a_report_holds_what_was_seen_against_what_is_declared() -> None:
     assert [one.cpu_cores for one in hidden.samples] == [6.0, 6.0, 6.0]
 
 
-def test_an_observation_that_a_session_could_not_hold_loses_its_details_first() -> None:
-    interface = InterfaceObservation(interface_id="i" * 36, label="eth0", slot=0, state="STARTED")
-    small = observation_of([node(interfaces=(interface,))], {}, at=NOW, observer="manual")
-    assert bounded(small) is small
-    large = observation_of(
-        [node(f"n{n}", interfaces=(interface,) * 32) for n in range(200)], {}, at=NOW, observer="manual"
-    )
-    slim = bounded(large)
-    assert len(msgspec.json.encode(slim)) <= LARGEST_BYTES
-    assert (len(slim.nodes), slim.nodes[0].interfaces) == (200, ())
-    vast = observation_of([node(f"n{n}", *["x" * 60] * 100) for n in range(200)], {}, at=NOW, observer="manual")
-    assert (bounded(vast).nodes, bounded(vast).actual_node_count) == ((), 200)
+def test_a_port_s_name_that_is_too_long_is_cut() -> None:
+    found = observation_of([node("L" * 120, "pat:tcp:7001:65000")], TEMPLATE, at=NOW, observer="manual")
+    (*_, longest) = sorted(sample_of(given.session(), found, TEMPLATE).other_ports, key=len)
+    assert longest == ("L" * 120 + "_pat_tcp")[:128]
 
 
 def test_a_request_lasts_half_a_minute() -> None:

@@ -165,6 +165,21 @@ async def test_labs_that_run_activity_and_strangers_ports_are_seen(world: Watche
 
 
 @in_virtual_time
+async def test_a_port_that_somebody_put_onto_a_lab_of_ours_is_not_free_though_not_observed(
+    world: Watched,
+) -> None:
+    await world.add("w1")
+    cml = await world.cml()
+    tags = ["serial:5001", "vnc:7777"]
+    lab, _ = cml.import_lab(machines.text(machines.node("R1", tags=tags)), cml.users.administrator)
+    ours = {"worker_id": "uid-w1", "cml_lab_id": lab.id, "allocated_ports": {"R1_serial": 5001}}
+    await world.store.commit(*creation(given.session(phase=SessionPhase.RUNNING, **ours)))
+    async with world.monitoring():
+        await minutes(2)
+        assert (await world.worker()).status.foreign_ports == (7777,)
+
+
+@in_virtual_time
 async def test_what_strangers_labs_take_of_the_machine_is_known(world: Watched) -> None:
     await world.add("w1")
     cml = await world.cml()

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 import given
-from lcm.controllers.scheduler.deciding import Bind, Facts, Move, Wait, decide, lost
+from lcm.controllers.scheduler.deciding import Bind, Facts, Move, Wait, decide, lost, rests
 from lcm.model.machine import SCHEDULER
 from lcm.model.session import SESSION, LabletSession, Seat, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
@@ -77,6 +77,30 @@ def test_a_slot_off_its_worker_keeps_claim_and_seat_and_others_do_not() -> None:
     assert (back.worker_id, back.allocated_ports) == (None, None)
     back = moved(Facts(given.asap(**SLOT, **ON, phase=_P.SCHEDULED), START)).status
     assert (back.claim, back.seat) == (None, None)
+
+
+def test_what_is_wanted_soon_and_cannot_begin_in_time_gets_another_claim() -> None:
+    fields = {**ON, "phase": _P.SCHEDULED, "claim": given.claim("09:00", "11:25"), "expires_at": None}
+    soon = given.asap(**SLOT | fields)
+    assert decide(Facts(soon, at("09:05"), worker=serving())) == Wait(at("09:15")), (
+        "two hours and the clean-up are left"
+    )
+    back = moved(Facts(soon, at("09:15"), worker=serving()))
+    assert (back.status.phase, back.status.claim, back.status.worker_id) == (_P.PENDING, None, None)
+    assert "in time" in back.reason
+    assert decide(Facts(slot(**fields), at("09:15"), worker=serving())) == Wait(), "a slot keeps its promise"
+    short = given.asap(**SLOT | fields | {"claim": given.claim("09:00", "09:30")})
+    assert decide(Facts(short, at("09:00"), worker=serving())) == Wait(at("09:01")), "it has time to begin at all"
+
+
+def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
+    for phase in set(_P) - {_P.PENDING, _P.SCHEDULED}:
+        assert rests(slot(phase=phase), START)
+    promised = slot(phase=_P.SCHEDULED)
+    assert rests(promised, at("08:00"))
+    assert not rests(promised, START)
+    assert not rests(slot(phase=_P.SCHEDULED, **ON), at("08:00")), "its worker may be lost"
+    assert not rests(slot(phase=_P.PENDING), at("08:00"))
 
 
 def test_a_worker_is_lost_once_nothing_can_be_begun_on_it() -> None:

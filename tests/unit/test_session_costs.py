@@ -8,7 +8,7 @@ import pytest
 
 import given
 from backstage import NOW, Stage, service
-from lcm.control.billing import open_key
+from lcm.control.billing import CLOSED, open_key
 from lcm.control.records import written
 from lcm.control.session_costs import cost_of
 from lcm.model.billing import Billing, BillingInterval
@@ -37,6 +37,23 @@ def worker() -> LabWorker:
     return given.worker(capacity=MACHINE)
 
 
+def billed(hours: float = 3, until: float | None = None, usd: int | None = 4) -> BillingInterval:
+    """Give what a worker cost since so many hours ago."""
+    return BillingInterval(
+        worker_id="uid-w1",
+        worker_name="w1",
+        namespace="default",
+        lab_track="",
+        region="us-east-1",
+        instance_type="m5zn.metal",
+        instance_id="i-1",
+        state=Billing.RUNNING,
+        usd_hourly=None if usd is None else Decimal(usd),
+        since=NOW - timedelta(hours=hours),
+        until=None if until is None else NOW - timedelta(hours=until),
+    )
+
+
 @pytest.mark.parametrize(
     ("need", "cost"),
     [
@@ -50,12 +67,22 @@ def test_it_is_the_greatest_share_of_the_hours_on_the_worker(need: Amount, cost:
     session = on_it(
         (P.PENDING, 90), (P.SCHEDULED, 80), (P.INSTANTIATING, 30), (P.RUNNING, 25), (P.STOPPING, 1), need=need
     )
-    assert cost_of(session, worker(), Decimal(4), NOW) == Decimal(cost)
+    assert cost_of(session, worker(), [billed()], NOW) == Decimal(cost)
 
 
 def test_only_the_last_worker_counts_from_when_it_came_onto_it() -> None:
     again = on_it((P.INSTANTIATING, 90), (P.STOPPING, 70), (P.PENDING, 65), (P.SCHEDULED, 60), (P.INSTANTIATING, 30))
-    assert cost_of(again, worker(), Decimal(4), NOW) == Decimal("0.5000")
+    assert cost_of(again, worker(), [billed()], NOW) == Decimal("0.5000")
+
+
+def test_a_machine_that_is_gone_is_paid_for_until_it_went() -> None:
+    session = on_it((P.INSTANTIATING, 180), (P.STOPPING, 50))
+    assert cost_of(session, worker(), [billed(5, until=1)], NOW) == Decimal("2.0000")
+    assert cost_of(session, None, [billed(5, until=1)], NOW) == Decimal("2.0000"), "by what its type has"
+    disk = billed(1, usd=1)
+    assert cost_of(session, worker(), [billed(5, until=1), disk], NOW) == Decimal("2.2500")
+    assert cost_of(session, worker(), [], NOW) is None
+    assert cost_of(session, worker(), [billed(usd=None)], NOW) is None
 
 
 async def test_it_is_written_with_the_step_in_which_a_session_leaves_its_worker_and_adds_up_over_retries() -> None:
@@ -65,19 +92,20 @@ async def test_it_is_written_with_the_step_in_which_a_session_leaves_its_worker_
     session = msgspec.structs.replace(session, status=paid)
     found = await stage.put(session)
     await stage.put(worker())
-    interval = BillingInterval(
-        worker_id="uid-w1",
-        worker_name="w1",
-        namespace="default",
-        lab_track="",
-        region="us-east-1",
-        instance_type="m5zn.metal",
-        instance_id="i-1",
-        state=Billing.RUNNING,
-        usd_hourly=Decimal(4),
-        since=NOW - timedelta(hours=3),
-    )
-    await stage.store.commit(Put(open_key("uid-w1"), written(interval)))
+    await stage.store.commit(Put(open_key("uid-w1"), written(billed())))
     plane = stage[service(LABLET_CONTROLLER)]
     done = await plane.step(found, msgspec.structs.replace(found.status, phase=P.COMPLETED))
     assert done.status.cost_usd == Decimal("0.7500")
+
+
+async def test_the_bill_of_a_machine_that_is_gone_is_found() -> None:
+    stage = Stage()
+    found = await stage.put(on_it((P.INSTANTIATING, 180), (P.STOPPING, 50)))
+    for number, ended in enumerate((9, 1)):
+        key = f"{CLOSED}{NOW - timedelta(hours=ended):%Y%m%dT%H%M%S.%fZ}/uid-w1/{number:020d}"
+        await stage.store.commit(Put(key, written(billed(10 - 4 * number, until=ended))))
+    other = f"{CLOSED}{NOW:%Y%m%dT%H%M%S.%fZ}/uid-w2/{0:020d}"
+    await stage.store.commit(Put(other, written(msgspec.structs.replace(billed(), worker_id="uid-w2"))))
+    plane = stage[service(LABLET_CONTROLLER)]
+    done = await plane.step(found, msgspec.structs.replace(found.status, phase=P.COMPLETED))
+    assert done.status.cost_usd == Decimal("2.0000")

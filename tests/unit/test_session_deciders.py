@@ -1,6 +1,7 @@
 """What the lablet controller decides, for every phase and all that may be seen in it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ import given
 from lcm.controllers.session.lifecycle import decide, react
 from lcm.controllers.session.names import title_of
 from lcm.controllers.session.progress import StepName, booting, usual_start
+from lcm.controllers.session.restarts import restarts
 from lcm.controllers.session.view import (
     Collect,
     Decision,
@@ -29,7 +31,7 @@ from lcm.controllers.session.view import (
     Wait,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.definition import LabletDefinition
+from lcm.model.definition import LabletDefinition, PortUse
 from lcm.model.machine import LABLET_CONTROLLER
 from lcm.model.resource import Condition, Truth
 from lcm.model.session import SESSION, LabletSession, ObservationRequest, Progress, SessionPhase
@@ -228,9 +230,30 @@ def test_a_slot_keeps_what_it_was_promised_and_others_do_not() -> None:
     assert timed.status.claim is not None
     assert timed.status.retry_count == 1
     asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "outcome": _P.FAILED}
-    free = react(view(_P.STOPPING, lab=None, fields=asap), Discard(), None)
+    free = react(view(_P.STOPPING, lab=None, fields=asap | {"ends_at": None}), Discard(), None)
     assert isinstance(free, Report)
     assert (free.status.claim, free.status.seat, free.status.ends_at) == (None, None, None)
+
+
+def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_told() -> None:
+    eleven, patience = given.moment("11:00"), given.moment("09:30")
+    asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "expires_at": patience}
+    again = react(view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED}), Discard(), None)
+    assert isinstance(again, Report)
+    assert (again.status.phase, again.status.ends_at, again.status.expires_at) == (_P.PENDING, eleven, eleven)
+    runs = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=asap | {"duration_minutes": 30}))
+    assert isinstance(runs, Report)
+    assert runs.status.ends_at == eleven, "its extension stays, and its time does not begin anew"
+    never = react(view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED, "ends_at": None}), Discard(), None)
+    assert moves_to(never) is _P.FAILED
+
+
+def test_another_lab_is_not_judged_by_what_was_seen_of_the_lost_one() -> None:
+    seen = {"observed_ports": {"PC_serial": 7777}, "port_drift_detected": True, "observed_last": True}
+    again = react(view(_P.STOPPING, lab=None, fields=seen | {"outcome": _P.FAILED}), Discard(), None)
+    assert isinstance(again, Report)
+    status = again.status
+    assert (status.observed_ports, status.port_drift_detected, status.observed_last) == (None, False, False)
 
 
 def test_a_lab_that_somebody_stopped_is_started_again_but_not_for_ever() -> None:
@@ -239,13 +262,52 @@ def test_a_lab_that_somebody_stopped_is_started_again_but_not_for_ever() -> None
         flagged = decide(seen)
         assert isinstance(flagged, Report)
         seen = View(msgspec.structs.replace(seen.session, status=flagged.status), NOW, worker=worker(), lab=HALTED)
-        assert seen.restarts == count
+        assert restarts(seen) == count
         assert decide(seen) == Do(Restart("lab-1"))
         up = View(seen.session, NOW, worker=worker(), lab=RUNS, converged=True)
         mended = decide(up)
         assert isinstance(mended, Report)
         seen = View(msgspec.structs.replace(seen.session, status=mended.status), NOW, worker=worker(), lab=HALTED)
-    assert isinstance(decide(seen), Wait)
+    given_up = decide(seen)
+    assert isinstance(given_up, Report)
+    (last,) = given_up.status.conditions
+    assert (last.status, last.reason) == (Truth.FALSE, "NotRestarted3")
+    left = View(msgspec.structs.replace(seen.session, status=given_up.status), NOW, worker=worker(), lab=HALTED)
+    assert isinstance(decide(left), Wait)
+    assert isinstance(decide(replace(left, now=NOW + 30 * MINUTE)), Report), "what is long past is forgiven"
+
+
+def test_a_lab_that_does_not_start_again_gets_time_and_then_another_attempt() -> None:
+    flagged = decide(view(_P.RUNNING, lab=HALTED))
+    assert isinstance(flagged, Report)
+    seen = view(_P.RUNNING, lab=HALTED, fields={"conditions": flagged.status.conditions})
+    assert react(seen, Restart("lab-1"), None) == Wait(NOW + timedelta(seconds=15))
+    late = replace(seen, now=NOW + 15 * MINUTE)
+    again = decide(late)
+    assert isinstance(again, Report)
+    assert restarts(replace(late, session=msgspec.structs.replace(late.session, status=again.status))) == 2
+
+
+def test_whose_machine_has_another_address_is_told_the_new_one() -> None:
+    lab = given.definition(port_template={"PC_serial": PortUse(kind="serial", node="PC")})
+    old = {"access_urls": {"PC_serial": "telnet://192.0.2.6:6001"}, "access_url": "telnet://192.0.2.6:6001"}
+    decision = decide(view(_P.RUNNING, lab=RUNS, definition=lab, fields=old))
+    assert isinstance(decision, Report)
+    assert decision.status.access_urls == {"PC_serial": "telnet://192.0.2.7:6001"}
+    assert decision.status.access_url == "telnet://192.0.2.7:6001"
+    nowhere = worker(ec2={"instance_id": "i-1"})
+    assert isinstance(decide(view(_P.RUNNING, lab=RUNS, definition=lab, worker=nowhere, fields=old)), Wait)
+
+
+def test_what_is_wanted_soon_neither_begins_nor_starts_on_when_its_claim_is_over() -> None:
+    asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "ends_at": None}
+    late = asap | {"claim": given.claim("09:30", "11:09")}
+    assert decide(view(_P.SCHEDULED, fields=late)) == Wait(), "it would not get its hour"
+    assert (
+        moves_to(decide(view(_P.SCHEDULED, fields=asap | {"claim": given.claim("09:30", "11:11")}))) is _P.INSTANTIATING
+    )
+    over = asap | {"claim": given.claim("09:30", "10:10")}
+    assert moves_to(decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=over))) is _P.STOPPING
 
 
 def test_labs_that_a_reboot_stopped_are_started_a_few_at_a_time() -> None:
@@ -281,8 +343,11 @@ def test_saving_comes_after_observing_and_never_keeps_anybody_from_removing() ->
     assert decide(view(_P.COLLECTING, lab=RUNS, fields={"since": NOW})) == Do(Observe("lab-1"))
     late = {"since": NOW - MINUTE}
     assert decide(view(_P.COLLECTING, lab=RUNS, fields=late)) == Do(Collect("lab-1"))
-    seen = {"since": NOW - timedelta(seconds=5), "observed_at": NOW}
-    assert decide(view(_P.COLLECTING, lab=RUNS, fields=seen)) == Do(Collect("lab-1"))
+    seen = {"since": NOW + timedelta(seconds=5), "observed_at": NOW, "observed_last": True}
+    assert decide(view(_P.COLLECTING, lab=RUNS, fields=seen)) == Do(Collect("lab-1")), "whatever clocks say"
+    large = react(view(_P.COLLECTING, lab=RUNS), Collect("lab-1"), Failure("TooLarge", "9 MB", hopeless=True))
+    assert isinstance(large, Report)
+    assert (large.status.phase, large.reason) == (_P.STOPPING, "it could not be saved: 9 MB")
     over = {"since": NOW - 5 * MINUTE}
     assert moves_to(decide(view(_P.COLLECTING, lab=RUNS, fields=over))) is _P.STOPPING
     assert moves_to(decide(view(_P.COLLECTING, lab=Unknown("silent"), fields=over))) is _P.STOPPING
@@ -316,8 +381,9 @@ def test_those_before_say_how_long_it_takes() -> None:
         for place, line in enumerate(given.history("PENDING", "INSTANTIATING", "RUNNING"))
     )
     known = [given.session(history=story), given.session(definition="other:1.0.0")]
-    assert usual_start(known, "basics:1.0.0") == timedelta(seconds=100)
-    assert usual_start(known, "other:1.0.0") is None
+    assert usual_start(known, "default", "basics:1.0.0") == timedelta(seconds=100)
+    assert usual_start(known, "default", "other:1.0.0") is None
+    assert usual_start(known, "others", "basics:1.0.0") is None
     seen = view(_P.INSTANTIATING, lab=RUNS, nodes={"n0": "STARTED"}, usual=timedelta(seconds=100))
     progress = booting(seen)
     assert progress is not None

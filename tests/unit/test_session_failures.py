@@ -11,7 +11,7 @@ from lcm.control.plane import Ref
 from lcm.controllers.session.complaints import LEFT_BEHIND, STOPPED
 from lcm.controllers.session.names import prepared_uri
 from lcm.model.definition import Topology
-from lcm.model.errors import Stuck, Unreachable
+from lcm.model.errors import Stuck, TooLarge, Unreachable
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import WorkerPhase
 from lcm.providers.labhost import CmlLabCreationError
@@ -201,6 +201,22 @@ def test_what_cannot_be_saved_is_removed_all_the_same() -> None:
         assert session.status.artifacts == ()
         assert session.status.history[-2].reason == "not all could be saved in time: not yours"
         assert await world.labs(worker) == []
+
+    run(life)
+
+
+def test_where_files_are_kept_may_be_silent_and_keeps_nobodys_room() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        await world.given_running(worker, ends_at=world.clock.now() + MINUTE)
+        world.artifacts.fail_next("put_temporary", TooLarge("9 MB"))
+        world.artifacts.fail_next("remove", Unreachable("cut"), times=3)
+        async with world.attended():
+            session = await world.comes_to(_P.COMPLETED, within=3 * MINUTE)
+            assert (session.status.artifacts, session.status.history[-2].reason) == ((), "it could not be saved: 9 MB")
+            assert await world.temporary() == [prepared_uri(session)]
+            await asyncio.sleep(6 * HOUR.total_seconds())
+            assert await world.temporary() == []
 
     run(life)
 

@@ -126,3 +126,14 @@ def test_lines_say_how_far_it_is_why_and_what_went_wrong() -> None:
         "error: CML did not answer",
     ]
     assert list(lines(given.session())) == []
+
+
+def test_nobodys_words_look_like_a_line_of_the_story() -> None:
+    (line,) = given.history("RUNNING")
+    forged = "bye\n2026-01-01T00:00:00Z RUNNING by root\u2028: all is well"
+    session = given.session(history=[given.changed(line, {"reason": forged})], last_error=forged)
+    told = "".join(f"{one}\n" for one in lines(session)).splitlines()
+    assert told == [
+        "2026-11-02T09:00:00Z RUNNING by test: bye 2026-01-01T00:00:00Z RUNNING by root : all is well",
+        "error: bye 2026-01-01T00:00:00Z RUNNING by root : all is well",
+    ]

@@ -1,23 +1,24 @@
 """The lablet controller at work on one simulated machine."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import pytest
 import structlog
 
+from estates import beside
+from lablet_hosts import Through
 from lablets import HOUR, MINUTE, PORTS, SMALL, Lablets, phases, prepared
 from labworlds import client
 from lcm.control.plane import ObserveResources, Ref
 from lcm.controllers.session.names import collected_uri, prepared_uri, title_of
+from lcm.model.clock import Clock
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.topology import parse
-from lcm.model.worker import LabWorker
-from lcm.providers.labhost import LabHost, LabSummary
+from lcm.providers.labhost import LabSummary
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.cml.engine import Cml
 from lcm.sim.loop import run
 
 _P = SessionPhase
@@ -110,28 +111,6 @@ def test_a_lab_with_another_title_is_removed_all_the_same() -> None:
     run(life)
 
 
-@dataclass
-class Through:
-    """Hosts that are made of machines in a way of one's own."""
-
-    world: Lablets
-    make: Callable[[Cml], LabHost]
-    made: dict[str, LabHost] = field(default_factory=dict)
-
-    async def of(self, worker: LabWorker) -> LabHost:
-        return self.made.setdefault(worker.metadata.uid, self.make(self.world.machine(worker)))
-
-    async def certificate(self, _: LabWorker) -> str:
-        return ""
-
-    async def forget(self, _: LabWorker) -> None:
-        return None
-
-    async def close(self) -> None:
-        for host in self.made.values():
-            await host.close()
-
-
 class SlowHost(DirectHost):
     """Never answers who imports one lab."""
 
@@ -213,7 +192,28 @@ def test_a_session_that_is_deleted_while_it_runs_goes_with_all_that_is_its() -> 
                 while await world.otto.get(S1) is not None:
                     await asyncio.sleep(1)
         assert await world.labs(worker) == []
-        assert await world.temporary() == []
+        assert await world.artifacts.list_temporary() == [], "nobody could read what was saved"
+
+    run(life)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A clock that is slow."""
+
+    clock: Clock
+
+    def now(self) -> datetime:
+        return self.clock.now() - MINUTE
+
+
+def test_a_slow_clock_makes_nobody_observe_an_ended_lab_twice() -> None:
+    async def life() -> None:
+        world, worker = await prepared()
+        await world.given_running(worker, slot=HOUR)
+        async with beside(replace(world.lablets(), clock=Behind(world.clock)).run()):
+            session = await world.comes_to(_P.COMPLETED)
+        assert session.status.observation_count == 1
 
     run(life)
 

@@ -57,6 +57,7 @@ FILES = {
     "file:///labs/two.yaml": LAB,
 }
 kept = on("memory", "memory-http", "sqlite-http", files=FILES)
+EMPTY = b"lab: {version: 0.3.0, title: none}\nnodes: []\nlinks: []\n"
 NEEDS = ResourceRequirements(cpu_cores=3.0, memory_gb=1.5)
 PORTS = {"R1_serial", "R1_pat_tcp_22", "DESK"}
 TWO = Ref(LabletDefinition, "two:1.0")
@@ -87,7 +88,7 @@ async def test_an_author_uploads_a_lab_and_is_told_what_is_in_it(world: World) -
 
 @kept
 async def test_a_lab_of_no_use_is_refused_with_the_line_and_not_stored(world: World) -> None:
-    for data, line in ((BAD, "line 13"), (b"lab: [", "line 2"), (b"", "line 1")):
+    for data, line in ((BAD, "line 13"), (b"lab: [", "line 2"), (b"", "line 1"), (EMPTY, "nodes")):
         with pytest.raises(Invalid) as caught:
             await world.root.upload_topology(data)
         assert caught.value.faults[0].path.startswith(line)

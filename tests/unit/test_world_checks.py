@@ -174,7 +174,7 @@ def test_a_final_phase_is_never_left_and_a_story_never_rewritten() -> None:
     over = given.with_fields(RUNNING, {"phase": P.COMPLETED, "history": given.history("RUNNING", "COMPLETED")})
 
     def back(watched: Watched) -> None:
-        watched.known(over)
+        watched.known(given.pool(), given.template(), over)
         watched.commit(watched.step(over, "STOPPING", LABLET_CONTROLLER, outcome=P.FAILED))
 
     def rewritten(watched: Watched) -> None:
@@ -217,9 +217,7 @@ def test_a_worker_is_not_paused_under_a_running_session() -> None:
 
 
 def test_a_drain_ends_sessions_after_its_deadline_and_its_warning() -> None:
-    draining = given.with_fields(
-        READY, {"phase": WorkerPhase.DRAINING, "drain_deadline_at": given.moment("10:00"), "cml": {"licensed": True}}
-    )
+    draining = given.with_fields(READY, {"phase": WorkerPhase.DRAINING, "drain_deadline_at": given.moment("10:00")})
 
     def story(watched: Watched, *, warned: bool) -> None:
         watched.known(draining, RUNNING)

@@ -18,6 +18,7 @@ from lcm.api.issued import Issued
 from lcm.api.limits import Limits, Streams
 from lcm.api.metrics import ELSEWHERE, Meter
 from lcm.api.openapi import describe
+from lcm.api.plans import Plans
 from lcm.api.pouring import Pouring
 from lcm.api.problems import NO_METHOD, RATE_LIMITED, Declined, answer_of, bug
 from lcm.api.routes import GET, Handler, NoQuery, Route, Router
@@ -55,8 +56,12 @@ class Api:
         routes: Sequence[Route] = ROUTES,
         verifier: "Verifier | None" = None,
         house: House | None = None,
+        plans: Plans | None = None,
     ) -> None:
-        """Serve a plane; `verifier` accepts the tokens of an issuer as well, `house` says what sinks may do."""
+        """Serve a plane; `verifier` accepts the tokens of an issuer as well, `house` says what sinks may do.
+
+        `plans` makes what-if plans; without it there are none.
+        """
         self._limits = limits or Limits()
         self._router = Router(routes)
         failures = Failures(self._limits)
@@ -77,6 +82,7 @@ class Api:
             failures,
             SignIns(core.store, tokens, clock=clock),
             house or House(Reach()),
+            plans,
         )
 
     async def run(self) -> None:

@@ -27,6 +27,7 @@ _NAMES: Final = {
     "leases": "scheduler",
     "sinks": "ops-chat",
     "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
+    "plan": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",
 }
 """The object of each path that the examples speak of."""
 

@@ -198,6 +198,11 @@ _BOOKED: Final = {
     "phase": "SCHEDULED",
 }
 _SHOWN: Final = {"namespace": "default", "pool": "ccna", "seat": 2, "worker": "", "phase": "", "booked": [_BOOKED]}
+_TIMETABLE: Final = {
+    "definitions": [{"name": "basics", "track": "ccna", "cpu": 4, "memory": 16}],
+    "fleet": [{"track": "ccna", "instance_type": "m5zn.metal", "max": 2, "price": "3.9641"}],
+    "sessions": [{"definition": "basics", "at": "2031-11-03T09:00", "for": "2h", "count": 3}],
+}
 _UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
 
 _SPREAD: Final = {"avg": 5.3, "p50": 5, "p95": 6, "max": 6, "latest": 6, "count": 3}
@@ -293,6 +298,19 @@ BODIES: Final[Mapping[str, Json]] = {
             }
         ],
     },
+    "PlanWish": {"timetable": _TIMETABLE, "options": {"compare": {"max": ["1", "2"]}}},
+    "PlanJob": {
+        "id": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",
+        "state": "running",
+        "by": "ada@example.org",
+        "began_at": _MOMENT,
+        "progress": 0.42,
+        "left_seconds": 12.0,
+        "kept_until": None,
+        "result": None,
+        "problem": None,
+    },
+    "PlanReport": "<!doctype html>…",
     "LabFile": _LAB,
     "TopologyReport": {
         "uri": f"artifact://{_DIGEST}",

@@ -17,6 +17,7 @@ from lcm.api.answers import CLOSE, Receive, Scope
 from lcm.api.failures import Failures
 from lcm.api.limits import Limits, Streams
 from lcm.api.metrics import Meter
+from lcm.api.plans import Plans
 from lcm.api.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
 from lcm.control.audit import Deed, Origin
 from lcm.control.feed import Feed
@@ -75,6 +76,8 @@ class Shared:
     sign_ins: SignIns
     house: House
     """What the settings say of sinks."""
+    plans: Plans | None = None
+    """Who makes plans; None: nobody here."""
     acting: Callable[[Caller], Plane] = field(init=False)
     """Gives the plane of a caller; those of recent callers are kept."""
 

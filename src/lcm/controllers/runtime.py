@@ -183,10 +183,11 @@ class Runtime(Generic[R]):
 
     def _plan(self, ref: Ref[R], again: Again) -> None:
         trouble, resource = self._troubles.get(ref), self._cache.get(ref)
+        spans = [min(again.after, _LONGEST)] if again.after is not None else []
         if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
-            self._queue.add(ref, self._interval())
-        if again.after is not None:
-            self._queue.add(ref, min(again.after, _LONGEST))
+            spans.append(self._interval())
+        if spans:
+            self._queue.add(ref, min(spans))
 
     def _interval(self) -> timedelta:
         span = self._resync() if callable(self._resync) else self._resync

@@ -5,6 +5,7 @@ Put together by `compose`. Everything it knows is in the store, so that whoever 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from lcm.config import Settings
@@ -65,6 +66,7 @@ class PoolController:
             LabWorkerPool,
             clock=self.clock,
             chance=self.chance,
+            resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
             troubled=follower.troubled,
         )
         book.tell(runtime.poke)

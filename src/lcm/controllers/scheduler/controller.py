@@ -31,7 +31,6 @@ from lcm.model.settings import SystemSettings
 from lcm.model.worker import LabWorker
 
 LEASE: Final = "scheduler"
-LEASE_SECONDS: Final = 15
 Resync = Callable[[], timedelta]
 KINDS: Final = (
     LabletSession,
@@ -63,7 +62,7 @@ class SchedulerController:
             self.plane,
             LEASE,
             self.holder,
-            ttl_seconds=LEASE_SECONDS,
+            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
             stopwatch=self.stopwatch,
             chance=self.chance,
         )

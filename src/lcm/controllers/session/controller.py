@@ -6,6 +6,7 @@ Put together by `compose`. Everything it knows is in the store, so that whoever 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache as cache_of
 from typing import Final
 
 from lcm.config import Settings
@@ -76,8 +77,10 @@ class LabletController:
         await cache.ready()
         occupants, settings = Occupants(cache), Current(self.settings, cache)
 
+        rules_by = cache_of(self._rules)
+
         def rules() -> Rules:
-            return self._rules(settings())
+            return rules_by(settings().artifacts_retention_days)
 
         eyes = Eyes(plane, cache, self.hosts, self.clock, occupants, Memory(self.clock))
         hands = Hands(plane, self.hosts, self.artifacts, self.clock)
@@ -91,7 +94,7 @@ class LabletController:
             clock=self.clock,
             chance=self.chance,
             concurrency=CONCURRENCY,
-            resync=RESYNC,
+            resync=lambda: max(RESYNC, rules().watch),
             resting=lambda session: rests(session, self.clock.now()),
             troubled=lifecycle.troubled,
         )
@@ -106,14 +109,15 @@ class LabletController:
             stop()
             occupants.stop()
 
-    def _rules(self, settings: Settings) -> Rules:
+    def _rules(self, retention_days: int) -> Rules:
         usual = Rules()
         return Rules(
             poll=max(usual.poll / self.speed, _SHORTEST),
+            watch=timedelta(seconds=settings.lablet_watch_interval),
             again=max(usual.again / self.speed, _SHORTEST),
             told_every=max(usual.told_every / self.speed, _SHORTEST),
             settle=max(usual.settle / self.speed, _SHORTEST),
-            kept_for=timedelta(days=settings.artifacts_retention_days),
+            kept_for=timedelta(days=retention_days),
         )
 
 

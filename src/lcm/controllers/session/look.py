@@ -47,8 +47,8 @@ class Eyes:
 
     async def look(self, session: LabletSession, rules: Rules) -> View:
         """See what a session's phase needs."""
-        view = View(session, self.clock.now(), rules)
-        view = replace(view, definition=await self._definition(session), worker=await self._worker(session))
+        definition, worker = await self._definition(session), await self._worker(session)
+        view = View(session, self.clock.now(), rules, definition, worker)
         if _looks_at_lab(view):
             seen = await self._lab(view)
             since = self.memory.unseen(session.metadata.uid, seen["lab"])

@@ -23,7 +23,7 @@ class _Silence:
 
     told: Unknown
     until: datetime
-    failures: int = 1
+    failures: int = 0
     asked: bool = False
 
 

@@ -74,7 +74,7 @@ CAMPUS: Final = Scenario(
 """Twenty workers and three hundred sessions a day."""
 
 CLASSROOM: Final = Scenario(
-    start=MONDAY + timedelta(hours=7),
+    start=MONDAY + timedelta(hours=8),
     processes=2,
     labs=(Lab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),),
     pools=(Pool(track="ccna", most=4),),

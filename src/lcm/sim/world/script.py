@@ -2,12 +2,12 @@
 
     # Comments and empty lines are free.
     processes 2
-    at 08:00 book ccna-basics at 09:00 for 1h as ada
-    at 08:30 kill process leading scheduler
+    at 08:05 book ccna-basics at 09:00 for 1h as ada
+    at 08:40 kill process leading scheduler
     expect ada RUNNING by 09:00
     until 11:00
 
-Times are those of one Monday, which begins at 07:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
+Times are those of one Monday, which begins at 08:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
 the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. Used by tests and by
 `python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
 """

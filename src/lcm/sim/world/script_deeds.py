@@ -94,7 +94,7 @@ async def die_over(stage: Stagecraft, lease: str, when: str, verb: str) -> None:
     async def wait() -> None:
         with spells.under(Spell(ill, host=process.name, verbs=frozenset({_EFFECTS[verb]}))):
             await process.host.until_dead()
-        stage.world.witness.tell(f"{process.name} died {when} a {verb}")
+        stage.world.witness.tell(f"{process.name} died {when} its {verb}")
 
     stage.world.begin(wait())
 

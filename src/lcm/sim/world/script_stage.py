@@ -47,3 +47,5 @@ class ToldWorld(World):
                 name, phase = new.metadata.name, str(phase_of(new))
                 self.lines.append(f"{self.clock.now():%H:%M} {name} {phase}")
                 self.phases.setdefault(name, []).append(phase)
+            elif new is None and isinstance(old, LabletSession | LabWorker):
+                self.lines.append(f"{self.clock.now():%H:%M} {old.metadata.name} is gone")

@@ -121,11 +121,15 @@ class Witness:
             self.note(is_kept(self.seen, told))
 
     async def watch(self) -> None:
-        """Look every minute at what may not be so for long."""
+        """Look every minute, as long as the world lasts."""
         while True:
             await asyncio.sleep(MINUTE_SECONDS)
-            for check in EVERY_MINUTE:
-                self.note(check(self.seen, self._stage, self._clock.now()))
+            self.minute()
+
+    def minute(self) -> None:
+        """Look at what may not be so for long."""
+        for check in EVERY_MINUTE:
+            self.note(check(self.seen, self._stage, self._clock.now()))
 
     def note(self, wrong: Sequence[Violation]) -> None:
         """Keep what is wrong, and wake whoever runs the world."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lcm.model.licence import SeatState
+from lcm.model.worker_steps import WORKER
 from lcm.providers.compute import ENDING
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Deed, Seen
@@ -34,6 +35,18 @@ def taken_seats_are_known(seen: Seen, stage: Stage) -> Sequence[Violation]:
         Violation(UNRETURNED, f"{one} is gone and its licence is not known to be taken", _workers(seen, one))
         for one in gone
         if _taken(stage, one) and not _orphaned(seen, one)
+    ]
+
+
+def ledger_is_right(seen: Seen, _stage: Stage) -> Sequence[Violation]:
+    """See that no seat is kept in the ledger for a worker that is over, unless it is called orphaned."""
+    living = {uid for uid, one in seen.workers.items() if one.status.phase not in WORKER.final}
+    return [
+        Violation(
+            UNRETURNED, f"{seat.worker_name} is over, and its seat is {seat.state}", (f"LabWorker/{seat.worker_name}",)
+        )
+        for uid, seat in seen.seats.items()
+        if uid not in living and seat.state is not SeatState.ORPHANED
     ]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from lcm.model.machine import WORKER_CONTROLLER
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
 from lcm.model.worker_steps import WORKER
@@ -23,6 +24,7 @@ RECORD_GRACE: Final = timedelta(minutes=30)
 NOTICE_GRACE: Final = timedelta(minutes=30)
 """Several looks of a controller, with a change of leaders and a cloud that does not answer for a while between them."""
 DRAIN_WARNING: Final = "DrainDeadlineNear"
+STRAY: Final = "StrayInstance"
 _P: Final = WorkerPhase
 _UP: Final = HOSTING | {_P.LICENSING, _P.DRAINING}
 _DOWN: Final = ENDING | {InstanceState.STOPPED}
@@ -114,11 +116,14 @@ def session_is_not_ended_unwarned(seen: Seen, turn: Turn[LabletSession]) -> Sequ
     before, after = turn.before, turn.after
     if before is None or after is None or before.status.phase not in _BUSY or after.status.phase in _BUSY - {_COLLECTS}:
         return ()
-    line, worker = after.status.history[-1], seen.workers.get(before.status.worker_id or "")
-    if before.status.phase is after.status.phase or line.by != "worker-controller" or worker is None:
+    lines, worker = after.status.history[-1:], seen.workers.get(before.status.worker_id or "")
+    if before.status.phase is after.status.phase or worker is None or _drained(seen, worker, turn.at):
         return ()
-    ok = _drained(seen, worker, turn.at)
-    return () if ok else [violation(TAKEN, f"ended by {line.by} ({line.reason}) without warning", after, worker)]
+    return [
+        violation(TAKEN, f"ended by {line.by} ({line.reason}) without warning", after, worker)
+        for line in lines
+        if line.by == WORKER_CONTROLLER
+    ]
 
 
 _COLLECTS: Final = SessionPhase.COLLECTING
@@ -129,14 +134,17 @@ def _recorded(seen: Seen, instance: Instance, now: datetime) -> bool:
     records = [seen.workers[uid] for uid in uids if uid in seen.workers]
     if any(one.status.phase not in WORKER.final for one in records):
         return True
-    return any(alert.alert == "StrayInstance" for board in seen.alerts.values() for alert in board) or any(
-        now - seen.removed[uid] < RECORD_GRACE for uid in uids if uid in seen.removed
-    )
+    stray = {alert.uid for board in seen.alerts.values() for alert in board if alert.alert == STRAY}
+    lately = [uid for uid in uids if uid in seen.removed and now - seen.removed[uid] < RECORD_GRACE]
+    return bool(lately) or any(one.metadata.uid in stray for one in records)
 
 
 def _drained(seen: Seen, worker: LabWorker, now: datetime) -> bool:
+    """Tell whether a drain's deadline has passed, and its sessions were warned of it since it began."""
     deadline, warned = worker.status.drain_deadline_at, seen.warned.get((worker.metadata.uid, DRAIN_WARNING))
-    return deadline is not None and deadline <= now and warned is not None
+    begun = [line.at for line in worker.status.history if line.phase == _P.DRAINING]
+    since = begun[-1] if begun else None
+    return deadline is not None and deadline <= now and warned is not None and (since is None or since <= warned)
 
 
 def _busy(seen: Seen, worker: LabWorker) -> Sequence[LabletSession]:

@@ -1,14 +1,21 @@
 """A promise is kept, or its breach is told: timed sessions keep their claims and start in time."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
+from lcm.model.reservation import ReservationPhase
 from lcm.model.resource import condition
 from lcm.model.session import SESSION, LabletSession, SessionCondition, SessionPhase
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn, is_live
+from lcm.sim.world.stage import Stage
 
+END_GRACE: Final = timedelta(minutes=30)
+"""A change of leaders, or all of ours being away for a while."""
+MAKING_GRACE: Final = timedelta(minutes=30)
+_LASTING: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACTIVE})
 _NEVER: Final = frozenset({SessionPhase.EXPIRED, SessionPhase.FAILED})
 
 
@@ -39,6 +46,32 @@ def late_start_has_its_reason(seen: Seen, turn: Turn[LabletSession]) -> Sequence
         return ()
     told = f"because {why}, and nothing has gone wrong in this world" if why else "and its story does not say why"
     return [violation(NO_CAPACITY, f"{after.status.phase} at {turn.at:%H:%M:%S}, {_slot(after)}, {told}", after)]
+
+
+def session_ends_in_time(seen: Seen, _stage: Stage, now: datetime) -> Sequence[Violation]:
+    """See that no session runs on long after its end, in the time that was promised to the next one."""
+    running = [one for one in seen.live() if one.status.phase is SessionPhase.RUNNING and one.status.ends_at]
+    return [
+        violation(NO_CAPACITY, f"it still runs, and its end was {one.status.ends_at:%d %H:%M}", one)
+        for one in running
+        if one.status.ends_at is not None and now - one.status.ends_at > END_GRACE
+    ]
+
+
+def reservation_is_fulfilled(seen: Seen, _stage: Stage, now: datetime) -> Sequence[Violation]:
+    """See that whatever a reservation holds is a session soon after its claim has begun.
+
+    Excused is one that says in `last_error` why its sessions cannot be made.
+    """
+    lasting = [one for one in seen.reservations.values() if one.status.phase in _LASTING and not one.status.last_error]
+    return [
+        violation(
+            NO_CAPACITY, f"nothing was made of number {held.number}, claimed from {held.claim.start:%d %H:%M}", one
+        )
+        for one in lasting
+        for held in one.status.held
+        if held.session is None and now - held.claim.start > MAKING_GRACE
+    ]
 
 
 def _promised(session: LabletSession) -> bool:

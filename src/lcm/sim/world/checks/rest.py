@@ -7,6 +7,7 @@ from typing import Final
 
 from lcm.control.session_files import COLLECTED
 from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase
+from lcm.model.worker import WorkerPhase
 from lcm.model.worker_steps import WORKER
 from lcm.providers.artifacts import parse
 from lcm.providers.compute import OWNER_TAG, InstanceState
@@ -17,6 +18,8 @@ from lcm.sim.world.seen import Seen
 from lcm.sim.world.stage import Stage
 
 AT_REST: Final = "something is left when all is over"
+_P: Final = WorkerPhase
+_SETTLED: Final = frozenset({_P.READY, _P.READY_UNLICENSED, _P.ACTIVE, _P.STOPPED, _P.TERMINATED})
 _WAITS: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
 _RUNS: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
 
@@ -70,6 +73,16 @@ def pools_are_small_again(seen: Seen, stage: Stage) -> Sequence[Violation]:
         violation(AT_REST, f"{owners[name]} machines run, {pool.spec.min_workers} are wanted", pool)
         for name, pool in seen.pools.items()
         if owners[name] > pool.spec.min_workers and not any(seen.in_pool[name])
+    ]
+
+
+def workers_are_settled(seen: Seen, _stage: Stage) -> Sequence[Violation]:
+    """See that each worker serves, rests or is over, or that somebody was told what is wrong with it."""
+    alerted = {alert.uid for board in seen.alerts.values() for alert in board}
+    return [
+        violation(AT_REST, f"{uid} is {one.status.phase}, and nobody was told", one)
+        for uid, one in seen.workers.items()
+        if one.status.phase not in _SETTLED and uid not in alerted
     ]
 
 

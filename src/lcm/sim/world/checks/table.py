@@ -16,7 +16,7 @@ from lcm.sim.world.checks.capacity import (
 from lcm.sim.world.checks.events import alerts_are_told, change_is_told
 from lcm.sim.world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed
 from lcm.sim.world.checks.leaders import effect_is_the_leaders, write_is_the_leaders
-from lcm.sim.world.checks.licences import licence_is_given_back_first, taken_seats_are_known
+from lcm.sim.world.checks.licences import ledger_is_right, licence_is_given_back_first, taken_seats_are_known
 from lcm.sim.world.checks.machines import (
     machine_has_a_record,
     machine_is_not_taken_by_effect,
@@ -27,13 +27,19 @@ from lcm.sim.world.checks.machines import (
 )
 from lcm.sim.world.checks.phases import phase_changes_by_the_table, story_is_only_added_to
 from lcm.sim.world.checks.privacy import touched_is_their_own
-from lcm.sim.world.checks.promises import late_start_has_its_reason, promise_is_not_taken_back
+from lcm.sim.world.checks.promises import (
+    late_start_has_its_reason,
+    promise_is_not_taken_back,
+    reservation_is_fulfilled,
+    session_ends_in_time,
+)
 from lcm.sim.world.checks.rest import (
     files_are_gone,
     labs_are_gone,
     machines_are_wanted,
     pools_are_small_again,
     sessions_are_over,
+    workers_are_settled,
 )
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.checks.writes import nothing_goes_without_reason, wish_is_not_put_back
@@ -86,6 +92,8 @@ EVERY_MINUTE: Final[Sequence[Callable[[Seen, Stage, datetime], Sequence[Violatio
     machine_has_a_record,
     record_has_its_machine,
     old_lab_is_removed,
+    session_ends_in_time,
+    reservation_is_fulfilled,
 )
 """What may be so for a while, and not for long."""
 
@@ -94,7 +102,9 @@ AT_REST: Final[Sequence[Callable[[Seen, Stage], Sequence[Violation]]]] = (
     labs_are_gone,
     machines_are_wanted,
     pools_are_small_again,
+    workers_are_settled,
     taken_seats_are_known,
+    ledger_is_right,
     files_are_gone,
 )
 """When nothing is going on any more."""

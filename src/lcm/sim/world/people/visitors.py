@@ -19,8 +19,10 @@ PERSONS: Final = 40
 _DAY_SECONDS: Final = 86_400
 _AHEAD: Final = (15, 30, 60, 120, 240, 480)
 _MINUTES: Final = (30, 45, 60, 90, 120, 180)
-_SPARE: Final = timedelta(hours=2)
+_SPARE: Final = timedelta(minutes=90)
 """How long before the end of the quiet time every booking is over."""
+_LONGER: Final = timedelta(minutes=60)
+"""By how much somebody may extend one."""
 
 
 class Visitors(Person):
@@ -75,6 +77,8 @@ class Visitors(Person):
         spec, now = session.spec, self.world.clock.now()
         until = spec.timeslot_end or now + timedelta(minutes=2 * (spec.duration_minutes or 60))
         await asyncio.sleep(max(0.0, (until - now).total_seconds()) * self.dice.random())
+        if self.is_late:
+            return
         name, ref = session.metadata.name, Ref(LabletSession, session.metadata.name)
         key, minutes = f"{name}-{what}", self.dice.choice((15, 30, 60))
         if what == "delete":
@@ -126,20 +130,28 @@ class Visitors(Person):
 
     def _wanted(self) -> LabletSessionSpec:
         if self.dice.random() < 0.3:  # noqa: PLR2004  most people plan
-            minutes = self.dice.choice(_MINUTES)
-            give_up = self.world.clock.now() + timedelta(hours=2)
+            now, minutes = self.world.clock.now(), self._minutes()
+            latest = self._deadline() - timedelta(minutes=minutes)
+            give_up = max(now + timedelta(minutes=5), min(now + timedelta(hours=2), latest))
             return LabletSessionSpec(definition=self._lab(), duration_minutes=minutes, give_up_at=give_up)
         start, end = self._slot()
         return LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end)
 
     def _slot(self) -> tuple[datetime, datetime]:
         """Choose a slot that is over before the quiet time is."""
-        scenario, now = self.world.scenario, self.world.clock.now().replace(second=0, microsecond=0)
-        minutes = timedelta(minutes=self.dice.choice(_MINUTES))
-        latest = scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - minutes
+        now, long = self.world.clock.now().replace(second=0, microsecond=0), timedelta(minutes=self._minutes())
         start = now + timedelta(minutes=self.dice.choice(_AHEAD))
-        start = max(min(start, latest), now + timedelta(minutes=1))
-        return start, start + minutes
+        start = max(min(start, self._deadline() - long), now + timedelta(minutes=1))
+        return start, start + long
+
+    def _minutes(self) -> int:
+        room = self._deadline() - self.world.clock.now()
+        return self.dice.choice([one for one in _MINUTES if timedelta(minutes=one) < room] or _MINUTES[:1])
+
+    def _deadline(self) -> datetime:
+        """Say when the last session that somebody books should be over."""
+        scenario = self.world.scenario
+        return scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - _LONGER
 
     def _lab(self) -> str:
         return self._current[self.dice.choice(self.world.scenario.labs).name]

@@ -1,0 +1,106 @@
+"""What-if plans over HTTP: begin one, ask how far it is, read what came of it, or end it."""
+
+from typing import Final
+
+from lcm.api.answers import NOTHING, Answer, value
+from lcm.api.http import Request
+from lcm.api.plans import PlanJob, Plans, PlanWish
+from lcm.api.problems import RATE_LIMITED, Declined
+from lcm.api.routes import DELETE, GET, POST, Policy, Route
+from lcm.model.errors import Gone, Refused, Throttled
+from lcm.model.identity import STAFF
+
+HTML: Final = b"text/html; charset=utf-8"
+_ALONE: Final = (
+    b"content-security-policy",
+    b"sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
+)
+"""The names in a report are whatever somebody wrote: the page reaches neither the network nor our cookies."""
+_STAFF: Final = Policy(STAFF)
+_BEGUN: Final = 202
+
+
+class PlanReport(str):
+    """A page that needs nothing but itself."""
+
+    __slots__ = ()
+
+
+async def _begin(request: Request) -> Answer:
+    wish = await request.read(PlanWish)
+    try:
+        job = await _plans(request).begin(wish, request.signed_in.name)
+    except Throttled as error:
+        raise Declined(RATE_LIMITED, str(error), wait=error.after.total_seconds()) from error
+    return value(job, _BEGUN)
+
+
+async def _look(request: Request) -> Answer:
+    return value(_known(request).find(request.params[0]))
+
+
+async def _report(request: Request) -> Answer:
+    page = _known(request).report(request.params[0])
+    return Answer(body=page.encode(), media=HTML, headers=(_ALONE,))
+
+
+async def _cancel(request: Request) -> Answer:
+    await _known(request).cancel(request.params[0])
+    return NOTHING
+
+
+def _plans(request: Request) -> Plans:
+    if request.shared.plans is None:
+        raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
+    return request.shared.plans
+
+
+def _known(request: Request) -> Plans:
+    if request.shared.plans is None:
+        raise Gone("there is no such plan: this process makes none")
+    return request.shared.plans
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        POST,
+        "/api/plan",
+        _begin,
+        "beginPlan",
+        "Begin to play a timetable in a simulated world, and answer once the timetable is read",
+        policy=_STAFF,
+        body=PlanWish,
+        large=True,
+        answer=PlanJob,
+        status=_BEGUN,
+    ),
+    Route(
+        GET,
+        "/api/plan/{id}",
+        _look,
+        "getPlan",
+        "Tell how far a plan is, or what came of it; kept for an hour by the process that made it",
+        policy=_STAFF,
+        answer=PlanJob,
+    ),
+    Route(
+        GET,
+        "/api/plan/{id}/report",
+        _report,
+        "getPlanReport",
+        "Read the page about a plan that is done",
+        policy=_STAFF,
+        answer=PlanReport,
+        answer_media=HTML,
+        also=(409,),
+    ),
+    Route(
+        DELETE,
+        "/api/plan/{id}",
+        _cancel,
+        "cancelPlan",
+        "End a plan that runs, or forget its result",
+        policy=_STAFF,
+        status=204,
+    ),
+)

@@ -1,0 +1,150 @@
+"""The documents that a timetable's short words stand for, and the lab files that the simulated CMLs run.
+
+What a live system has is brought to the same form: its images, networks and secrets are not there in the simulation.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+
+from lcm.model.definition import (
+    AmiRequirements,
+    DefinitionState,
+    LabletDefinition,
+    LabletDefinitionSpec,
+    PortTemplate,
+    PortUse,
+    ResourceRequirements,
+    Topology,
+)
+from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.resource import Metadata
+from lcm.model.worker import AwsSpec, CmlSpec, LabWorkerSpec
+from lcm.providers.artifacts import Stored
+
+VERSION: Final = "1.0.0"
+IMAGES: Final = "CML-2.9*"
+_MONTH_MINUTES: Final = 31 * 24 * 60
+_UNKNOWN: Final = "artifact://sha256:" + "0" * 64
+"""In place of a lab file, until there is one."""
+_CML: Final = CmlSpec(
+    admin_password="env:CML_ADMIN_PASSWORD",  # noqa: S106  where it is, not what it is
+    license_token="env:CML_LICENSE_TOKEN",  # noqa: S106  likewise
+)
+
+
+class Lab(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab in a few words; memory and storage are in GB."""
+
+    name: str
+    track: str
+    cpu: float
+    memory: float
+    storage: float = 0
+    nodes: int = 1
+    ports: int = 0
+
+
+class Machines(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in a few words."""
+
+    track: str
+    instance_type: str
+    region: str = "us-east-1"
+    least: int = 0
+    most: int = 10
+    price: Decimal | None = None
+
+
+def definition_of(lab: Lab) -> LabletDefinition:
+    """Publish a lab."""
+    spec = LabletDefinitionSpec(
+        version=VERSION,
+        state=DefinitionState.ACTIVE,
+        lab_track=lab.track,
+        topology=Topology(uri=_UNKNOWN),
+        resource_requirements=ResourceRequirements(cpu_cores=lab.cpu, memory_gb=lab.memory, storage_gb=lab.storage),
+        node_count=lab.nodes,
+        port_template=_ports(lab.ports),
+        max_duration_minutes=_MONTH_MINUTES,
+    )
+    return LabletDefinition(metadata=Metadata(name=f"{lab.name}:{VERSION}"), spec=spec)
+
+
+def pool_of(machines: Machines) -> tuple[WorkerTemplate, LabWorkerPool]:
+    """Make a pool, and what its workers look like."""
+    worker = LabWorkerSpec(
+        lab_track=machines.track,
+        aws=AwsSpec(region=machines.region, instance_type=machines.instance_type, ami_name_pattern=IMAGES),
+        cml=_CML,
+    )
+    name = Metadata(name=machines.track)
+    template = WorkerTemplateSpec(worker=worker, name_prefix=machines.track, price_per_hour_usd=machines.price)
+    spec = LabWorkerPoolSpec(
+        lab_track=machines.track, template=machines.track, min_workers=machines.least, max_workers=machines.most
+    )
+    return WorkerTemplate(metadata=name, spec=template), LabWorkerPool(metadata=name, spec=spec)
+
+
+def launchable(template: WorkerTemplate) -> WorkerTemplate:
+    """Give a template whose machines the simulated cloud can launch."""
+    aws = template.spec.worker.aws
+    plain = AwsSpec(
+        region=aws.region,
+        instance_type=aws.instance_type,
+        instance_type_alternatives=aws.instance_type_alternatives,
+        ami_name_pattern=IMAGES,
+        root_volume=aws.root_volume,
+        nested_virtualization=aws.nested_virtualization,
+    )
+    cml = msgspec.structs.replace(
+        template.spec.worker.cml, admin_password=_CML.admin_password, license_token=_CML.license_token
+    )
+    worker = msgspec.structs.replace(template.spec.worker, aws=plain, cml=cml)
+    return WorkerTemplate(
+        metadata=_fresh(template.metadata), spec=msgspec.structs.replace(template.spec, worker=worker)
+    )
+
+
+def unmade(pool: LabWorkerPool) -> LabWorkerPool:
+    """Give a pool as it was applied, without what has become of it."""
+    return LabWorkerPool(metadata=_fresh(pool.metadata), spec=pool.spec)
+
+
+def bookable(definition: LabletDefinition, stored: Stored) -> LabletDefinition:
+    """Give a definition whose labs are of a stored file; which CML it needs is not part of a plan."""
+    spec = msgspec.structs.replace(
+        definition.spec,
+        topology=Topology(uri=stored.uri, digest=stored.digest),
+        node_count=definition.spec.node_count or 1,
+        port_template=None,
+        ami_requirements=AmiRequirements(),
+        state=DefinitionState.ACTIVE,
+    )
+    return LabletDefinition(metadata=_fresh(definition.metadata), spec=spec)
+
+
+def lab_file(definition: LabletDefinition) -> bytes:
+    """Write a lab's file: nodes side by side, and as many consoles as it has ports."""
+    spec = definition.spec
+    nodes, ports = max(1, spec.node_count or 1), len(spec.port_template or {})
+    text = "".join(_node(number, range(number, ports, nodes)) for number in range(nodes))
+    return f"lab: {{version: 0.3.0, title: {definition.metadata.name.partition(':')[0]}}}\nnodes:\n{text}".encode()
+
+
+def _node(number: int, ports: Sequence[int]) -> str:
+    tags = ", ".join(f"'serial:{2000 + port}:{line}'" for line, port in enumerate(ports))
+    return (
+        f"- {{id: n{number}, label: R{number}, node_definition: alpine, x: {40 * number}, y: 0, tags: [{tags}], "
+        "configuration: '', interfaces: []}\n"
+    )
+
+
+def _ports(count: int) -> PortTemplate:
+    return {f"port-{number}": PortUse(kind="placeholder") for number in range(count)}
+
+
+def _fresh(metadata: Metadata) -> Metadata:
+    return Metadata(name=metadata.name, labels=metadata.labels)

@@ -1,0 +1,160 @@
+"""What is compared: other machines, pools, strategies, lead times and faults, each combination a variant."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from itertools import product
+from typing import Final
+
+import msgspec
+
+from lcm.config import Settings
+from lcm.model.errors import Fault, Invalid
+from lcm.model.instance_types import HARDWARE
+from lcm.model.settings import Strategy
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.sim.plan.timetable import Timetable
+
+MOST_VARIANTS: Final = 64
+_MOST_WORKERS: Final = 1000
+_LONGEST_LEAD: Final = 24 * 60
+_MOST_FAULTS: Final = 60
+_KEYS: Final = {
+    "instance": "an instance type such as m5zn.metal",
+    "max": "a number of workers from 1 to 1000",
+    "min": "a number of workers from 0 to 1000",
+    "strategy": f"one of {', '.join(Strategy)}",
+    "lead": "minutes that a boot is planned with, from 1 to 1440",
+    "faults": "mishaps an hour from 0 to 60",
+}
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One thing that is chosen; of one track alone, or of all."""
+
+    key: str
+    value: str
+    track: str = ""
+
+    def __str__(self) -> str:
+        """Write it as it was asked for."""
+        return f"{self.key}@{self.track}={self.value}" if self.track else f"{self.key}={self.value}"
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One combination of choices, and the seed of all chance."""
+
+    choices: tuple[Choice, ...] = ()
+    faults: float = 0.0
+    seed: int = 1
+
+    @property
+    def name(self) -> str:
+        """What it differs in from the timetable as it stands."""
+        return " ".join(map(str, self.choices)) or "as given"
+
+
+def variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -> list[Variant]:
+    """Combine what is to be compared: `max=4,6` and `lead=20,30` are four variants; Invalid when it cannot be read."""
+    axes = [_axis(one) for one in asked]
+    keys = [(axis[0].key, axis[0].track) for axis in axes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise Invalid(Fault("compare", f"{twice[0]} is there twice", "name all its values in one"))
+    total = 1
+    for axis in axes:
+        total *= len(axis)
+    if total > MOST_VARIANTS:
+        raise Invalid(Fault("compare", f"{total} combinations", f"compare {MOST_VARIANTS} at most"))
+    return [_variant(choices, faults, seed) for choices in product(*axes)]
+
+
+def applied(timetable: Timetable, variant: Variant) -> Timetable:
+    """Give the timetable with a variant's machines and pools."""
+    for choice in variant.choices:
+        timetable = _with(timetable, choice)
+    return timetable
+
+
+def settings_of(variant: Variant, settings: Settings) -> Settings:
+    """Give the settings with a variant's strategy and lead time."""
+    for choice in variant.choices:
+        if choice.key == "strategy":
+            settings = msgspec.structs.replace(settings, scheduler_strategy=Strategy(choice.value))
+        elif choice.key == "lead":
+            settings = msgspec.structs.replace(settings, worker_bootup_delay_minutes=int(choice.value))
+    return settings
+
+
+def _variant(choices: tuple[Choice, ...], faults: float, seed: int) -> Variant:
+    said = [float(one.value) for one in choices if one.key == "faults"]
+    return Variant(choices=choices, faults=said[0] if said else faults, seed=seed)
+
+
+def _axis(text: str) -> list[Choice]:
+    head, sign, values = text.partition("=")
+    key, _, track = head.strip().partition("@")
+    if not sign or key not in _KEYS:
+        raise Invalid(Fault("compare", f"{text!r}", f"write KEY=VALUE,VALUE with a key of {', '.join(_KEYS)}"))
+    if track and key not in {"instance", "max", "min"}:
+        raise Invalid(Fault("compare", f"{key} is the same for all tracks", f"write {key}={values}"))
+    found = [Choice(key, value.strip(), track) for value in values.split(",")]
+    if bad := next((one for one in found if not _sound(one)), None):
+        raise Invalid(Fault("compare", f"{bad.value!r} is no value for {key}", f"use {_KEYS[key]}"))
+    return list(dict.fromkeys(found))
+
+
+def _sound(choice: Choice) -> bool:
+    value = choice.value
+    match choice.key:
+        case "instance":
+            return value in HARDWARE
+        case "strategy":
+            return value in set(Strategy)
+        case "faults":
+            return value.replace(".", "", 1).isdecimal() and float(value) <= _MOST_FAULTS
+        case "lead":
+            return value.isdecimal() and 1 <= int(value) <= _LONGEST_LEAD
+        case _:
+            return value.isdecimal() and (choice.key == "min") <= int(value) + (choice.key == "min") <= _MOST_WORKERS
+    return False
+
+
+def _with(timetable: Timetable, choice: Choice) -> Timetable:
+    if choice.key == "instance":
+        return msgspec.structs.replace(timetable, templates=tuple(_retyped(timetable, choice)))
+    if choice.key in {"max", "min"}:
+        return msgspec.structs.replace(timetable, pools=tuple(_resized(timetable, choice)))
+    return timetable
+
+
+def _retyped(timetable: Timetable, choice: Choice) -> Iterator[WorkerTemplate]:
+    """Give every template the chosen type, at the price of that type; its own price was for another."""
+    for template in timetable.templates:
+        worker = template.spec.worker
+        aws = worker.aws
+        if choice.track not in {"", worker.lab_track} or aws.instance_type == choice.value:
+            yield template
+            continue
+        nested = aws.nested_virtualization and ".metal" not in choice.value
+        new = msgspec.structs.replace(
+            aws, instance_type=choice.value, instance_type_alternatives=(), nested_virtualization=nested
+        )
+        spec = msgspec.structs.replace(
+            template.spec,
+            worker=msgspec.structs.replace(worker, aws=new),
+            price_per_hour_usd=_price(timetable, aws.region, choice.value),
+        )
+        yield msgspec.structs.replace(template, spec=spec)
+
+
+def _price(timetable: Timetable, region: str, kind: str) -> Decimal | None:
+    return timetable.hourly(region, kind)
+
+
+def _resized(timetable: Timetable, choice: Choice) -> Iterator[LabWorkerPool]:
+    for pool in timetable.pools:
+        spec, count = pool.spec, int(choice.value)
+        if choice.track in {"", spec.lab_track} and choice.key == "max":
+            spec = msgspec.structs.replace(spec, max_workers=count, min_workers=min(spec.min_workers, count))
+        elif choice.track in {"", spec.lab_track}:
+            spec = msgspec.structs.replace(spec, min_workers=count, max_workers=max(spec.max_workers, count))
+        yield msgspec.structs.replace(pool, spec=spec)

@@ -1,0 +1,86 @@
+"""`python -m lcm.sim.world`: plays many seeds on all cores, or scenarios from files. `make sim` calls it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign
+from lcm.sim.world.scenario import CAMPUS
+from lcm.sim.world.script import perform_file
+from lcm.system import SystemClock
+
+MISHAPS_AN_HOUR: Final = 6.0
+
+
+def main() -> int:
+    """Read the command line, play, and tell."""
+    wanted = _arguments().parse_args()
+    if wanted.files:
+        return _play_files(wanted.files)
+    first = SystemClock().now().timestamp() if wanted.first is None else wanted.first
+    scenarios = [
+        msgspec.structs.replace(
+            CAMPUS,
+            seed=int(first) + number,
+            hours=wanted.hours,
+            quiet_hours=wanted.quiet_hours,
+            mishaps_an_hour=wanted.mishaps,
+            mishaps=tuple(wanted.only),
+            processes=wanted.processes,
+        )
+        for number in range(wanted.seeds)
+    ]
+    return _tell_all(campaign(scenarios, wanted.processes_at_once))
+
+
+def _tell_all(reports: Iterator[Report]) -> int:
+    wrong, cpu, lived = [], 0.0, 0.0
+    for report in reports:
+        _print(str(report))
+        cpu, lived = cpu + report.cpu_seconds, lived + report.cpu_seconds * report.speed
+        if report.violations:
+            wrong.append(report.seed)
+            _print(report.told)
+    _print(
+        f"{lived / HOUR_SECONDS:.0f} hours in {cpu:.0f} CPU seconds, {lived / max(cpu, 1e-9):.0f} x real time a core"
+    )
+    _print(f"violations in seeds {', '.join(map(str, wrong))}" if wrong else "no violation")
+    return 1 if wrong else 0
+
+
+def _play_files(files: Sequence[Path]) -> int:
+    different = 0
+    for path in files:
+        expected, told = perform_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
+        different += expected != told
+        _print(f"{path}: {'as expected' if expected == told else 'not as expected'}")
+        _print(told)
+    return 1 if different else 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lcm.sim.world", description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="scenarios to play; without them seeds are played")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--first", type=int, help="the first of them; from the clock if not said")
+    parser.add_argument("--hours", type=float, default=24.0, help="how long people come and things go wrong")
+    parser.add_argument("--quiet-hours", type=float, default=CAMPUS.quiet_hours, help="how long nothing happens then")
+    parser.add_argument("--mishaps", type=float, default=MISHAPS_AN_HOUR, help="how many an hour")
+    parser.add_argument("--only", action="append", default=[], help="which mishap; may be repeated; all if not said")
+    parser.add_argument("--processes", type=int, default=CAMPUS.processes, help="how many of ours there are")
+    parser.add_argument("--processes-at-once", type=int, default=os.cpu_count() or 1, help="seeds played at once")
+    return parser
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

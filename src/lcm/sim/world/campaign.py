@@ -1,0 +1,71 @@
+"""Many seeds, each in a process of its own, on all cores. Called by `make sim` through `lcm.sim.world`."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Final
+
+import msgspec
+
+from lcm.sim.world.playing import play
+from lcm.sim.world.scenario import Scenario
+from lcm.sim.world.telling import tell
+from lcm.sim.world.world import World
+
+HOUR_SECONDS: Final = 3_600
+
+
+class Report(msgspec.Struct, frozen=True):
+    """How one seed went."""
+
+    seed: int
+    trace: str
+    sessions: int
+    mishaps: int
+    commits: int
+    violations: int
+    told: str
+    cpu_seconds: float
+    speed: float
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed} trace {self.trace} sessions {self.sessions} mishaps {self.mishaps} "
+            f"commits {self.commits} speed {self.speed:.0f} x violations {self.violations}"
+        )
+
+
+def run_seed(scenario: Scenario) -> Report:
+    """Play one seed, in a process of its own."""
+    worlds: list[World] = []
+
+    def make(wanted: Scenario) -> World:
+        worlds.append(World(wanted))
+        return worlds[-1]
+
+    began = _cpu_seconds()
+    outcome = play(scenario, make)
+    cpu = _cpu_seconds() - began
+    return Report(
+        seed=scenario.seed,
+        trace=outcome.trace,
+        sessions=len(worlds[0].witness.seen.sessions),
+        mishaps=worlds[0].mishaps,
+        commits=outcome.commits,
+        violations=len(outcome.violations),
+        told=tell(outcome),
+        cpu_seconds=cpu,
+        speed=(scenario.hours + scenario.quiet_hours) * HOUR_SECONDS / max(cpu, 1e-9),
+    )
+
+
+def campaign(scenarios: Sequence[Scenario], at_once: int) -> Iterator[Report]:
+    """Play seeds, some at once, each in a process of its own; give their reports in order."""
+    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        yield from pool.map(run_seed, scenarios)
+
+
+def _cpu_seconds() -> float:
+    spent = os.times()
+    return spent.user + spent.system

@@ -1,0 +1,75 @@
+"""Whole worlds: processes, cloud, CMLs and people, with everything that can go wrong. `make sim` plays far more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lcm.sim.world.playing import play
+from lcm.sim.world.scenario import CLASSROOM, Scenario
+from lcm.sim.world.script import perform_file, read
+from lcm.sim.world.telling import tell
+from lcm.system import SystemClock
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+FRESH = int(SystemClock().now().timestamp())
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def short(seed: int, mishaps_an_hour: float = 20) -> Scenario:
+    return msgspec.structs.replace(CLASSROOM, seed=seed, hours=0.8, quiet_hours=2.6, mishaps_an_hour=mishaps_an_hour)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_comes_to_what_is_expected(path: Path) -> None:
+    expected, told = perform_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
+    assert told == expected
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_goes_wrong_with_seeds_that_are_known(seed: int) -> None:
+    outcome = play(short(seed))
+    assert not outcome.violations, tell(outcome)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nothing_goes_wrong_with_fresh_seeds(number: int) -> None:
+    print("fresh seed", FRESH + number)
+    outcome = play(short(FRESH + number))
+    assert not outcome.violations, tell(outcome)
+
+
+def test_a_seed_is_the_same_run_whatever_the_order_of_sets() -> None:
+    assert traced("1") == traced("2")
+
+
+def test_another_seed_is_another_run() -> None:
+    calm = msgspec.structs.replace(short(3, 0), hours=0.2, quiet_hours=0)
+    assert play(calm).trace != play(msgspec.structs.replace(calm, seed=4)).trace
+
+
+@pytest.mark.parametrize("line", ["at 8:00 book ccna-basics for 1h as ada", "expect ada RUNNING", "pool ccna"])
+def test_a_line_that_says_nothing_known_is_refused_with_its_number(line: str) -> None:
+    with pytest.raises(ValueError, match="line 2 says nothing known"):
+        read(f"# a comment\n{line}\n---\n")
+
+
+def test_a_seed_that_failed_once_is_kept_as_one_line() -> None:
+    script = read("seed 7 hours 2 mishaps 12 processes 2\n---\nno violation\n")
+    assert script.by_dice
+    assert (script.scenario.seed, script.scenario.processes, script.scenario.mishaps_an_hour) == (7, 2, 12)
+
+
+def traced(hash_seed: str) -> str:
+    """Play a short run in a process whose sets are ordered differently, and read its line."""
+    command = [sys.executable, "-m", "lcm.sim.world", "--first", "5", "--hours", "0.5", "--quiet-hours", "0.2"]
+    command += ["--mishaps", "30", "--processes-at-once", "1"]
+    told = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=False
+    )
+    line = next((line for line in told.stdout.splitlines() if line.startswith("seed 5 trace ")), "")
+    assert line, told.stderr
+    return line.partition(" speed ")[0]
