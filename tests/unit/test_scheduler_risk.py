@@ -5,6 +5,7 @@ import asyncio
 import given
 from desks import METAL, from_monday
 from lcm.control.plane import Drain, ref_of
+from lcm.controllers.scheduler.risk import NO_WORKER, Risk, flagged
 from lcm.model.capacity import Amount
 from lcm.model.pool import ScalingPolicy
 from lcm.model.resource import Condition, Truth, condition
@@ -288,3 +289,13 @@ async def test_sessions_that_stay_longer_than_they_claimed_endanger_what_is_prom
         assert "smaller" not in known.message
         await room.change(long, ends_at=given.moment("01:30"))
         await room.until("s1", lambda one: not at_risk(one))
+
+
+def test_a_danger_that_is_over_is_remembered_with_its_reason() -> None:
+    booked, now = given.session(), given.moment("09:10")
+    endangered = given.with_fields(
+        booked, {"conditions": flagged(booked, Risk(NO_WORKER, "no machine"), now).conditions}
+    )
+    kept = condition(flagged(endangered, None, now).conditions, SessionCondition.AT_RISK)
+    assert kept is not None
+    assert (kept.status, kept.message) == (Truth.FALSE, f"before: {NO_WORKER}, no machine")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import given
-from lcm.controllers.session.lifecycle import decide, react
+from lcm.controllers.session.lifecycle import decide, react, rests
 from lcm.controllers.session.names import title_of
 from lcm.controllers.session.progress import StepName, booting, usual_start
 from lcm.controllers.session.restarts import restarts
@@ -31,11 +31,13 @@ from lcm.controllers.session.view import (
     Wait,
 )
 from lcm.controllers.worker.view import Unknown
+from lcm.model.capacity import Amount
 from lcm.model.definition import LabletDefinition, PortUse
 from lcm.model.machine import LABLET_CONTROLLER
 from lcm.model.resource import Condition, Truth
-from lcm.model.session import SESSION, LabletSession, ObservationRequest, Progress, SessionPhase
+from lcm.model.session import CLEAN_UP, SESSION, LabletSession, ObservationRequest, Progress, SessionPhase
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.terms import Terms, asap_claim
 from lcm.providers.artifacts import Stored
 from lcm.providers.labhost import LabState, LabSummary
 
@@ -130,6 +132,14 @@ def test_it_begins_at_its_time_on_a_worker_that_serves() -> None:
     assert decide(view(_P.SCHEDULED, worker=worker(conditions=()))) == Wait()
     assert decide(view(_P.SCHEDULED, fields={"worker_id": None})) == Wait()
     assert isinstance(decide(view(_P.SCHEDULED, ahead=4)), Wait)
+
+
+def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
+    assert {phase for phase in _P if rests(session(phase), NOW)} == {_P.PENDING, *SESSION.final}
+    assert rests(session(_P.SCHEDULED, worker_id=None), NOW)
+    early = {"claim": given.claim("10:30", "12:00")}
+    assert rests(session(_P.SCHEDULED, **early), NOW)
+    assert decide(view(_P.SCHEDULED, worker=worker(conditions=()), fields=early)) == Wait(given.moment("10:30"))
 
 
 def test_what_is_there_says_which_step_is_next() -> None:
@@ -238,12 +248,15 @@ def test_a_slot_keeps_what_it_was_promised_and_others_do_not() -> None:
 def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_told() -> None:
     eleven, patience = given.moment("11:00"), given.moment("09:30")
     asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "expires_at": patience}
-    again = react(view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED}), Discard(), None)
+    seen = view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED})
+    again = react(seen, Discard(), None)
     assert isinstance(again, Report)
     assert (again.status.phase, again.status.ends_at, again.status.expires_at) == (_P.PENDING, eleven, eleven)
     runs = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=asap | {"duration_minutes": 30}))
     assert isinstance(runs, Report)
     assert runs.status.ends_at == eleven, "its extension stays, and its time does not begin anew"
+    placed = asap_claim(msgspec.structs.replace(seen.session, status=again.status), NOW, Amount(labs=1), Terms())
+    assert placed.end == eleven + Terms().instantiation + CLEAN_UP
     never = react(view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED, "ends_at": None}), Discard(), None)
     assert moves_to(never) is _P.FAILED
 

@@ -119,7 +119,8 @@ async def _quiet(memory: Memory) -> int:
 
 def test_how_long_labs_take_is_found_once_a_minute() -> None:
     async def life() -> None:
-        memory, found = Memory(VirtualClock()), []
+        memory = Memory(VirtualClock())
+        found: list[int] = []
 
         def find() -> timedelta:
             found.append(len(found))

@@ -6,7 +6,6 @@ Put together by `compose`. Everything it knows is in the store, so that whoever 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache as cache_of
 from typing import Final
 
 from lcm.config import Settings
@@ -77,10 +76,8 @@ class LabletController:
         await cache.ready()
         occupants, settings = Occupants(cache), Current(self.settings, cache)
 
-        rules_by = cache_of(self._rules)
-
         def rules() -> Rules:
-            return rules_by(settings().artifacts_retention_days)
+            return self._rules(settings())
 
         eyes = Eyes(plane, cache, self.hosts, self.clock, occupants, Memory(self.clock))
         hands = Hands(plane, self.hosts, self.artifacts, self.clock)
@@ -109,7 +106,7 @@ class LabletController:
             stop()
             occupants.stop()
 
-    def _rules(self, retention_days: int) -> Rules:
+    def _rules(self, settings: Settings) -> Rules:
         usual = Rules()
         return Rules(
             poll=max(usual.poll / self.speed, _SHORTEST),
@@ -117,7 +114,7 @@ class LabletController:
             again=max(usual.again / self.speed, _SHORTEST),
             told_every=max(usual.told_every / self.speed, _SHORTEST),
             settle=max(usual.settle / self.speed, _SHORTEST),
-            kept_for=timedelta(days=retention_days),
+            kept_for=timedelta(days=settings.artifacts_retention_days),
         )
 
 

@@ -76,9 +76,7 @@ def _track(claims: Iterable[Claim], machines: Sequence[Machine]) -> TrackBound:
 
 def needed(load: Amount, capacity: Amount) -> int:
     """Say how many machines a load needs at least, taken as if it could be cut anywhere."""
-    counts = [
-        -(-getattr(load, name) // getattr(capacity, name)) for name in DIMENSIONS if getattr(capacity, name) > 0
-    ]
+    counts = [-(-getattr(load, name) // getattr(capacity, name)) for name in DIMENSIONS if getattr(capacity, name) > 0]
     return max(counts, default=0)
 
 

@@ -77,7 +77,12 @@ def pool_of(machines: Machines) -> tuple[WorkerTemplate, LabWorkerPool]:
     """Make a pool, and what its workers look like."""
     worker = LabWorkerSpec(
         lab_track=machines.track,
-        aws=AwsSpec(region=machines.region, instance_type=machines.instance_type, ami_name_pattern=IMAGES),
+        aws=AwsSpec(
+            region=machines.region,
+            instance_type=machines.instance_type,
+            ami_name_pattern=IMAGES,
+            nested_virtualization=".metal" not in machines.instance_type,
+        ),
         cml=_CML,
     )
     name = Metadata(name=machines.track)
@@ -131,7 +136,7 @@ def lab_file(definition: LabletDefinition) -> bytes:
     spec = definition.spec
     nodes, ports = max(1, spec.node_count or 1), len(spec.port_template or {})
     text = "".join(_node(number, range(number, ports, nodes)) for number in range(nodes))
-    return f"lab: {{version: 0.3.0, title: {definition.metadata.name.partition(':')[0]}}}\nnodes:\n{text}".encode()
+    return f"lab: {{version: 0.3.0, title: {definition.metadata.name.partition(':')[0]}}}\nnodes:\n{text}links: []\n".encode()
 
 
 def _node(number: int, ports: Sequence[int]) -> str:

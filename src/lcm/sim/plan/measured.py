@@ -91,7 +91,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """How long those without a slot waited until they ran."""
     unserved: int = 0
     """How many of those never ran."""
-    mishaps: int = 0
     runs: tuple[Run, ...] = ()
     uses: tuple[Use, ...] = ()
     capacity: Mapping[str, Amount] = {}
@@ -133,7 +132,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Trials side by side; `smallest` names the cheapest that refuses nothing and is never late, where that was asked."""
+    """Trials side by side; `smallest` names the cheapest that keeps everything, where that was asked for."""
 
     title: str
     trials: tuple[Trial, ...]

@@ -1,7 +1,6 @@
 """What is compared: other machines, pools, strategies, lead times and faults, each combination a variant."""
 
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from itertools import product
 from typing import Final
 
@@ -10,8 +9,8 @@ import msgspec
 from lcm.config import Settings
 from lcm.model.errors import Fault, Invalid
 from lcm.model.instance_types import HARDWARE
-from lcm.model.settings import Strategy
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.settings import Strategy
 from lcm.sim.plan.timetable import Timetable
 
 MOST_VARIANTS: Final = 64
@@ -114,8 +113,7 @@ def _sound(choice: Choice) -> bool:
         case "lead":
             return value.isdecimal() and 1 <= int(value) <= _LONGEST_LEAD
         case _:
-            return value.isdecimal() and (choice.key == "min") <= int(value) + (choice.key == "min") <= _MOST_WORKERS
-    return False
+            return value.isdecimal() and (choice.key == "max") <= int(value) <= _MOST_WORKERS
 
 
 def _with(timetable: Timetable, choice: Choice) -> Timetable:
@@ -134,20 +132,16 @@ def _retyped(timetable: Timetable, choice: Choice) -> Iterator[WorkerTemplate]:
         if choice.track not in {"", worker.lab_track} or aws.instance_type == choice.value:
             yield template
             continue
-        nested = aws.nested_virtualization and ".metal" not in choice.value
+        nested = ".metal" not in choice.value
         new = msgspec.structs.replace(
             aws, instance_type=choice.value, instance_type_alternatives=(), nested_virtualization=nested
         )
         spec = msgspec.structs.replace(
             template.spec,
             worker=msgspec.structs.replace(worker, aws=new),
-            price_per_hour_usd=_price(timetable, aws.region, choice.value),
+            price_per_hour_usd=timetable.hourly(aws.region, choice.value),
         )
         yield msgspec.structs.replace(template, spec=spec)
-
-
-def _price(timetable: Timetable, region: str, kind: str) -> Decimal | None:
-    return timetable.hourly(region, kind)
 
 
 def _resized(timetable: Timetable, choice: Choice) -> Iterator[LabWorkerPool]:

@@ -72,7 +72,8 @@ async def process_stands_still(trouble: Trouble) -> None:
     await trouble.lasts(2, 300)
     host.stop_at = 0
     host.resume()
-    trouble.tell(f"{process.name} goes on")
+    if host.alive:
+        trouble.tell(f"{process.name} goes on")
 
 
 async def process_is_cut_off_from_the_store(trouble: Trouble) -> None:

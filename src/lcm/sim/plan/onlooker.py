@@ -1,0 +1,69 @@
+"""A world whose witness asks no checks: it only keeps what a plan is measured by, so that months go by in seconds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lcm.control.records import CODEC, located
+from lcm.model.session import LabletSession
+from lcm.model.worker import LabWorker
+from lcm.sim.effects import Effect
+from lcm.sim.world.scenario import Scenario
+from lcm.sim.world.stage import Stage
+from lcm.sim.world.witness import Witness
+from lcm.sim.world.world import World
+from lcm.store.base import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Whose a machine was."""
+
+    track: str
+    instance_type: str
+
+
+class Onlooker(Witness):
+    """Keeps each session as it last was, and whose each machine is."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.sessions: dict[str, LabletSession] = {}
+        """By name: nobody uses one twice here."""
+        self.hosts: dict[str, Host] = {}
+        """By the machine's id."""
+
+    def commit(self, revision: int, changes: Sequence[Change]) -> None:  # noqa: ARG002  as the world tells it
+        """See a commit."""
+        self.commits += 1
+        for change in changes:
+            ref = located(change.key) if change.entry else None
+            if change.entry is not None and ref is not None and ref.kind in {LabletSession, LabWorker}:
+                self._note(CODEC.decode(change.entry.value, ref.kind))
+
+    def effect(self, effect: Effect) -> None:
+        """Let pass what is done to the outside: the cloud's own books tell it."""
+
+    async def watch(self) -> None:
+        """Look at nothing."""
+
+    def tell(self, text: str) -> None:
+        """Let pass what goes wrong: what it leads to is measured."""
+
+    def overhear(self, line: str) -> None:
+        """Let pass a line of a log."""
+
+    def _note(self, resource: object) -> None:
+        if isinstance(resource, LabletSession):
+            self.sessions[resource.metadata.name] = resource
+        elif isinstance(resource, LabWorker) and (machine := resource.status.ec2.instance_id):
+            kind = resource.status.ec2.instance_type or resource.spec.aws.instance_type
+            self.hosts[machine] = Host(resource.spec.lab_track, kind)
+
+
+class PlannedWorld(World):
+    """A world that is looked at by an onlooker."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.onlooker = Onlooker(self.stage)
+        self.witness = self.onlooker

@@ -1,0 +1,214 @@
+"""A timetable as a calendar's file: each VEVENT is a session of the lab that its summary names. Called by `reading`.
+
+`X-LCM-DEFINITION`, `X-LCM-COUNT` and `X-LCM-TRACK` say it more exactly. Of RRULE it knows days and weeks with INTERVAL,
+COUNT, UNTIL and BYDAY.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+from lcm.model.errors import Fault, Invalid
+from lcm.model.reservation import Weekday
+from lcm.sim.plan.slots import Row, Series, on_the_clock, sound_count, sound_length, zone_of
+
+_MOST_EVENTS: Final = 20_000
+_FAR: Final = timedelta(days=400)
+_STAMP: Final = re.compile(r"([0-9]{8})T([0-9]{6})(Z?)")
+_DAY: Final = re.compile(r"[0-9]{8}")
+_LENGTH: Final = re.compile(
+    r"P(?:([0-9]{1,3})W)?(?:([0-9]{1,3})D)?(?:T(?:([0-9]{1,4})H)?(?:([0-9]{1,6})M)?(?:[0-9]+S)?)?"
+)
+_DAYS: Final = dict(zip(("MO", "TU", "WE", "TH", "FR", "SA", "SU"), Weekday, strict=True))
+_KNOWN: Final = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST"})
+_SMALL: Final = re.compile(r"[1-9][0-9]{0,3}")
+_MINUTE: Final = timedelta(minutes=1)
+
+
+class _Line(NamedTuple):
+    number: int
+    name: str
+    params: Mapping[str, str]
+    value: str
+
+    @property
+    def where(self) -> str:
+        return f"line {self.number}: {self.name}"
+
+
+_Event = dict[str, list[_Line]]
+
+
+def read_ics(text: str, zone: str = "UTC") -> Sequence[Row]:
+    """Read every event; Invalid with every fault. Moments without a zone are those of the given one."""
+    rows: list[Row] = []
+    faults: list[Fault] = []
+    for number, event in _events(text):
+        if len(rows) >= _MOST_EVENTS:
+            raise Invalid(Fault(f"line {number}", f"more than {_MOST_EVENTS} events", "plan a shorter time"))
+        if _text(event, "STATUS").upper() != "CANCELLED":
+            try:
+                rows.append(_row(event, number, zone))
+            except Invalid as error:
+                faults += error.faults
+    if faults:
+        raise Invalid(*faults)
+    return rows
+
+
+def _events(text: str) -> Iterator[tuple[int, _Event]]:
+    lines = list(_unfolded(text))
+    if not lines or (lines[0].name, lines[0].value) != ("BEGIN", "VCALENDAR"):
+        raise Invalid(Fault("line 1", "no calendar", "export it anew: it begins with BEGIN:VCALENDAR"))
+    event, begun, inside = None, 0, 0
+    for line in lines:
+        match line.name, line.value.upper():
+            case "BEGIN", "VEVENT":
+                event, begun = _Event(), line.number
+            case "END", "VEVENT" if event is not None:
+                yield begun, event
+                event = None
+            case "BEGIN", _ if event is not None:
+                inside += 1  # an alarm of the event
+            case "END", _ if event is not None:
+                inside -= 1
+            case _ if event is not None and not inside:
+                event.setdefault(line.name, []).append(line)
+    if event is not None:
+        raise Invalid(Fault(f"line {begun}", "an event without an end", "export it anew: END:VEVENT is missing"))
+
+
+def _unfolded(text: str) -> Iterator[_Line]:
+    """Put together what stands on several lines: those that go on begin with a space."""
+    whole, first = "", 1
+    for number, line in enumerate([*text.splitlines(), "END:"], start=1):
+        if line[:1] in {" ", "\t"}:
+            whole += line[1:]
+            continue
+        if whole.strip():
+            yield _line(whole, first)
+        whole, first = line, number
+
+
+def _line(text: str, number: int) -> _Line:
+    head, sign, value = text.partition(":")
+    if not sign:
+        raise Invalid(Fault(f"line {number}", f"{text[:40]!r} has no colon", "export the calendar anew"))
+    name, *params = head.split(";")
+    pairs = dict(one.upper().partition("=")[::2] if "=" not in one else _pair(one) for one in params)
+    return _Line(number, name.upper(), pairs, value.strip())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    return key.upper(), value.strip('"')
+
+
+def _row(event: _Event, number: int, zone: str) -> Row:
+    where = f"line {number}"
+    if "DTSTART" not in event:
+        raise Invalid(Fault(where, "an event without DTSTART", "give it a beginning"))
+    begins = event["DTSTART"][0]
+    own = begins.params.get("TZID", "UTC" if begins.value.endswith("Z") else zone)
+    start = _moment(begins, zone)
+    definition = _text(event, "X-LCM-DEFINITION") or _text(event, "SUMMARY")
+    if not definition:
+        raise Invalid(Fault(where, "an event without a summary", "let it be the name of a lab"))
+    return Row(
+        where=where,
+        definition=definition,
+        minutes=_minutes(event, start, zone, where),
+        start=start,
+        count=sound_count(_text(event, "X-LCM-COUNT") or "1", f"{where}: X-LCM-COUNT"),
+        track=_text(event, "X-LCM-TRACK"),
+        series=_series(event, start, own, zone),
+    )
+
+
+def _minutes(event: _Event, start: datetime, zone: str, where: str) -> int:
+    if "DTEND" in event:
+        end = event["DTEND"][0]
+        return sound_length((_moment(end, zone) - start) // _MINUTE, end.where)
+    if "DURATION" in event:
+        line = event["DURATION"][0]
+        found = _LENGTH.fullmatch(line.value.upper())
+        if not found or not any(found.groups()):
+            raise Invalid(Fault(line.where, f"{line.value!r} is no length of time", "write PT2H or PT1H30M"))
+        weeks, days, hours, minutes = (int(part or 0) for part in found.groups())
+        return sound_length((((weeks * 7 + days) * 24) + hours) * 60 + minutes, line.where)
+    raise Invalid(Fault(where, "an event without an end", "add DTEND or DURATION"))
+
+
+def _series(event: _Event, start: datetime, own: str, zone: str) -> Series | None:
+    if "RRULE" not in event:
+        return None
+    line = event["RRULE"][0]
+    parts = dict(_pair(one) for one in line.value.upper().split(";"))
+    if parts.get("FREQ") not in {"DAILY", "WEEKLY"} or set(parts) - _KNOWN:
+        remedy = "use FREQ=DAILY or WEEKLY with INTERVAL, COUNT, UNTIL and BYDAY; write other ones out"
+        raise Invalid(Fault(line.where, f"{line.value!r} is a rule that the planner does not know", remedy))
+    if not {"COUNT", "UNTIL"} & set(parts):
+        raise Invalid(Fault(line.where, "it goes on for ever", "add COUNT or UNTIL"))
+    weekdays = _weekdays(parts.get("BYDAY", ""), line)
+    return Series(
+        every="week" if parts["FREQ"] == "WEEKLY" or weekdays else "day",
+        until=_until(parts["UNTIL"], own, line) if "UNTIL" in parts else (start + _FAR).date(),
+        zone=own,
+        interval=_small(parts.get("INTERVAL", "1"), line),
+        weekdays=weekdays,
+        most=_small(parts["COUNT"], line) if "COUNT" in parts else None,
+        without=frozenset(
+            _moment(out._replace(value=value), zone)
+            for out in event.get("EXDATE", ())
+            for value in out.value.split(",")
+        ),
+    )
+
+
+def _weekdays(text: str, line: _Line) -> tuple[Weekday, ...]:
+    names = [one for one in text.split(",") if one]
+    if any(one not in _DAYS for one in names):
+        raise Invalid(Fault(line.where, f"{text!r} are no days of a week", "write BYDAY=MO,WE"))
+    return tuple(_DAYS[one] for one in dict.fromkeys(names))
+
+
+def _until(text: str, zone: str, line: _Line) -> date:
+    if found := _STAMP.fullmatch(text):
+        wall = _read("%Y%m%d%H%M%S", found[1] + found[2], line)
+        return wall.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).date() if found[3] else wall.date()
+    if _DAY.fullmatch(text):
+        return _read("%Y%m%d", text, line).date()
+    raise Invalid(Fault(line.where, f"{text!r} is no end", "write UNTIL=20270305 or UNTIL=20270305T170000Z"))
+
+
+def _moment(line: _Line, zone: str) -> datetime:
+    found = _STAMP.fullmatch(line.value)
+    if not found:
+        problem = "a whole day" if _DAY.fullmatch(line.value) else f"{line.value!r} is no moment"
+        raise Invalid(Fault(line.where, problem, "write 20270301T090000 with a TZID, or 20270301T090000Z"))
+    wall = _read("%Y%m%d%H%M%S", found[1] + found[2], line)
+    if found[3]:
+        return wall.replace(tzinfo=UTC)
+    own = line.params.get("TZID", zone)
+    zone_of(own, line.where)
+    return on_the_clock(wall, own, line.where)
+
+
+def _read(form: str, text: str, line: _Line) -> datetime:
+    try:
+        return datetime.strptime(text, form)  # noqa: DTZ007  the zone is put to it by who asked
+    except ValueError as error:
+        raise Invalid(Fault(line.where, f"{text!r} is no moment", "write 20270301T090000")) from error
+
+
+def _small(text: str, line: _Line) -> int:
+    if not _SMALL.fullmatch(text):
+        raise Invalid(Fault(line.where, f"{text!r}", "use a whole number from 1 to 9999"))
+    return int(text)
+
+
+def _text(event: _Event, name: str) -> str:
+    lines = event.get(name)
+    return lines[0].value.replace("\\,", ",").replace("\\;", ";").strip() if lines else ""

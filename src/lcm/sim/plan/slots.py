@@ -1,0 +1,158 @@
+"""Lines of a timetable become sessions: repeated over days, counted out, with lengths and moments understood."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from lcm.model.definition import LabletDefinition
+from lcm.model.errors import Fault, Invalid
+from lcm.model.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
+from lcm.sim.plan.timetable import MOST_SESSIONS, Extension, Wanted
+
+MOST_AT_ONCE: Final = 5_000
+LONGEST_MINUTES: Final = 31 * 24 * 60
+WORKING: Final = (Weekday.MON, Weekday.TUE, Weekday.WED, Weekday.THU, Weekday.FRI)
+_LENGTH: Final = re.compile(r"(?:([0-9]{1,3})d)?(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m)?")
+_MOMENT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """How a slot recurs, at the same time of day in a zone."""
+
+    every: Literal["day", "week"]
+    until: date
+    zone: str
+    interval: int = 1
+    weekdays: tuple[Weekday, ...] = ()
+    most: int | None = None
+    """After so many it ends."""
+    without: frozenset[datetime] = frozenset()
+    """Slots that do not take place, by their beginnings."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a timetable."""
+
+    where: str
+    definition: str
+    minutes: int
+    start: datetime | None = None
+    count: int = 1
+    track: str = ""
+    owner: str = ""
+    series: Series | None = None
+    booked_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    extended: tuple[Extension, ...] = ()
+
+
+def wanted(row: Row, definition: LabletDefinition, before: int) -> Iterator[Wanted]:
+    """Give the sessions of a line, `before` of which there are already so many."""
+    starts = [None] if row.start is None else _starts(row, row.start)
+    if before + len(starts) * row.count > MOST_SESSIONS:
+        raise Invalid(Fault(row.where, f"more than {MOST_SESSIONS} sessions by here", "plan a shorter time"))
+    family = definition.metadata.name.partition(":")[0]
+    for place, start in enumerate(start for start in starts for _ in range(row.count)):
+        yield Wanted(
+            name=f"{family[:50]}-{before + place + 1}",
+            definition=definition.metadata.name,
+            track=row.track or definition.spec.lab_track,
+            minutes=row.minutes,
+            start=start,
+            owner=row.owner,
+            booked_at=row.booked_at,
+            cancelled_at=row.cancelled_at,
+            extended=row.extended,
+        )
+
+
+def minutes_of(text: str, where: str) -> int:
+    """Read a length such as 90m, 2h, 1h30m or 5d."""
+    found = _LENGTH.fullmatch(text.strip().lower())
+    if not found or not any(found.groups()):
+        raise Invalid(Fault(where, f"{text!r} is no length of time", "write 90m, 2h, 1h30m or 5d"))
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    return sound_length(((days * 24) + hours) * 60 + minutes, where)
+
+
+def sound_length(minutes: int, where: str) -> int:
+    """Give a length that a session may have."""
+    if not 1 <= minutes <= LONGEST_MINUTES:
+        raise Invalid(Fault(where, f"{minutes} minutes", "use from one minute to 31 days"))
+    return minutes
+
+
+def sound_count(text: str, where: str) -> int:
+    """Read how many sessions there are at once."""
+    if not text.strip().isdecimal() or not 1 <= int(text) <= MOST_AT_ONCE:
+        raise Invalid(Fault(where, f"{text!r} is no count", f"use a whole number from 1 to {MOST_AT_ONCE}"))
+    return int(text)
+
+
+def moment_of(text: str, zone: str, where: str) -> datetime:
+    """Read a moment; without an offset it is what clocks of the zone show."""
+    remedy = "write 2027-03-01T09:00, or 2027-03-01T09:00Z for UTC"
+    if not _MOMENT.fullmatch(text.strip()):
+        raise Invalid(Fault(where, f"{text!r} is no moment", remedy))
+    try:
+        said = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise Invalid(Fault(where, f"{text!r} is no moment", remedy)) from error
+    return said.astimezone(UTC) if said.tzinfo else on_the_clock(said, zone, where)
+
+
+def on_the_clock(wall: datetime, zone: str, where: str) -> datetime:
+    """Give the moment at which clocks of a zone show this; one that they skip is nobody's."""
+    moment = wall.replace(tzinfo=zone_of(zone, where)).astimezone(UTC)
+    if moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None) != wall:
+        problem = f"there is no {wall:%Y-%m-%d %H:%M} in {zone}: clocks are put forward over it"
+        raise Invalid(Fault(where, problem, "write another time"))
+    return moment
+
+
+def zone_of(name: str, where: str) -> ZoneInfo:
+    """Find a time zone."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise Invalid(Fault(where, f"{name!r} is no time zone", "use a name such as Europe/Berlin")) from error
+
+
+def day_of(text: str, where: str) -> date:
+    """Read a day."""
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError as error:
+        raise Invalid(Fault(where, f"{text!r} is no day", "write 2027-03-05")) from error
+
+
+def _starts(row: Row, start: datetime) -> list[datetime]:
+    series = row.series
+    if series is None:
+        return [start]
+    recurrence = Recurrence(
+        every=series.every,
+        until=series.until,
+        time_zone=series.zone,
+        interval=series.interval,
+        weekdays=series.weekdays,
+    )
+    spec = ReservationSpec(
+        definition=row.definition,
+        timeslot_start=start,
+        timeslot_end=start + timedelta(minutes=row.minutes),
+        recurrence=recurrence,
+    )
+    found = [begin for begin, _ in occurrences(spec)][: series.most]
+    if len(found) > OCCURRENCES_LIMIT:
+        raise Invalid(Fault(row.where, f"more than {OCCURRENCES_LIMIT} times", "let it end earlier"))
+    kept = [one for one in found if one not in series.without]
+    if not kept:
+        raise Invalid(Fault(row.where, "it never takes place", "let it end later, or on other days"))
+    return kept

@@ -1,0 +1,193 @@
+"""One variant is played: everything is booked as people would book it, by the production code, in virtual time."""
+
+import asyncio
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from lcm.config import Settings
+from lcm.control.plane import Extend, Ref, Terminate
+from lcm.model.errors import Gone, NoRoom, Refused, Taken
+from lcm.model.identity import Caller, Role
+from lcm.model.kinds import Resource
+from lcm.model.resource import Metadata
+from lcm.model.session import CLEAN_UP, LabletSession, LabletSessionSpec
+from lcm.placement.terms import Terms
+from lcm.sim.loop import run
+from lcm.sim.plan import documents
+from lcm.sim.plan.measured import Trial
+from lcm.sim.plan.measuring import Turned, measured
+from lcm.sim.plan.onlooker import PlannedWorld
+from lcm.sim.plan.timetable import Timetable, Wanted, span_of
+from lcm.sim.plan.variant import Variant, applied, settings_of
+from lcm.sim.world.mishaps import table
+from lcm.sim.world.mishaps.trouble import Trouble
+from lcm.sim.world.playing import quiet
+from lcm.sim.world.scenario import Scenario
+from lcm.sim.world.world import OPERATOR
+
+Heard = Callable[[float], None]
+"""Hears how much of a trial is over, from 0 to 1."""
+BEFORE: Final = timedelta(hours=2)
+"""How long before the first slot a plan begins at the latest: until then everything is booked."""
+AFTER: Final = timedelta(hours=1)
+"""How long after the last claim it ends: machines that nobody needs are gone by then."""
+TOLD: Final = 100
+_HOUR: Final = timedelta(hours=1)
+_ALONE: Final = Settings(
+    worker_controller_leader_lease_ttl=86_400,
+    worker_controller_reconcile_interval=3_600,
+    lablet_watch_interval=3_600,
+    scheduler_reconcile_interval=600,
+    worker_discovery_enabled=False,
+    worker_monitoring_enabled=False,
+    idle_check_interval=3_600,
+)
+"""Where nothing goes wrong nobody dies and nothing vanishes: who leads need not say so, and nothing is looked for."""
+_TROUBLED: Final = Settings(worker_controller_leader_lease_ttl=60, lablet_watch_interval=60, metrics_poll_interval=600)
+
+
+def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) -> Trial:
+    """Play a timetable under a variant's choices to its end."""
+    timetable = applied(timetable, variant)
+    settings = settings_of(variant, _TROUBLED if variant.faults else _ALONE)
+    begins, ends = _span(timetable, settings)
+    scenario = Scenario(
+        seed=variant.seed,
+        start=begins,
+        hours=(ends - begins - AFTER) / _HOUR,
+        quiet_hours=AFTER / _HOUR,
+        processes=3 if variant.faults else 1,
+        sessions_a_day=0,
+        bystanders=False,
+        mishaps_an_hour=variant.faults,
+        settings=settings,
+    )
+    began = time.process_time()
+
+    async def life() -> Trial:
+        return await _Play(timetable, variant, scenario).to(ends, heard)
+
+    with quiet(_unheard):
+        trial = run(life, start=begins, horizon=ends - begins + timedelta(days=2))
+    return msgspec.structs.replace(trial, played_seconds=round(time.process_time() - began, 2))
+
+
+def _unheard(_: MutableMapping[str, Any]) -> None:
+    """Let pass a line of a log."""
+
+
+def _span(timetable: Timetable, settings: Settings) -> tuple[datetime, datetime]:
+    begins, ends = span_of(timetable)
+    lead = timedelta(minutes=settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes)
+    if timetable.now is None:
+        begins -= max(BEFORE, lead + Terms().buffer + timedelta(minutes=30))
+    return begins, ends + CLEAN_UP + AFTER
+
+
+class _Play:
+    """A world, and what is booked in it."""
+
+    def __init__(self, timetable: Timetable, variant: Variant, scenario: Scenario) -> None:
+        self._timetable = timetable
+        self._variant = variant
+        self._world = PlannedWorld(scenario)
+        self._trouble = Trouble(self._world)
+        self._turned: dict[str, Turned] = {}
+        """Why which session was not promised, by its name."""
+
+    async def to(self, ends: datetime, heard: Heard) -> Trial:
+        world = self._world
+        world.begin(self._tell(world.clock.now(), ends, heard))
+        await self._found()
+        table.begin(self._trouble)
+        await self._book()
+        await self._pass_until(ends - AFTER)
+        self._trouble.end()
+        await self._pass_until(ends)
+        return measured(self._timetable, self._variant, world, self._turned)
+
+    async def _found(self) -> None:
+        world, timetable = self._world, self._timetable
+        world.stage.fleet.open(dict.fromkeys(one.spec.worker.aws.region for one in timetable.templates))
+        await world.found()
+        for definition in timetable.definitions:
+            stored = await world.stage.artifacts.put(documents.lab_file(definition))
+            await self._apply(documents.bookable(definition, stored))
+        for template in timetable.templates:
+            await self._apply(documents.launchable(template))
+        for pool in timetable.pools:
+            await self._apply(documents.unmade(pool))
+
+    async def _apply(self, resource: Resource) -> None:
+        with suppress(Taken):  # who heard no answer asks again
+            await self._world.insist(OPERATOR, lambda plane: plane.create(resource))
+
+    async def _book(self) -> None:
+        """Book what is there from the beginning in its order, and have the rest booked when its time comes."""
+        for wanted in self._timetable.sessions:
+            if wanted.booked_at is None:
+                await self._request(wanted)
+        late = [one for one in self._timetable.sessions if one.booked_at is not None]
+        self._world.begin(self._book_later(sorted(late, key=lambda one: str(one.booked_at))))
+        changing = [one for one in self._timetable.sessions if one.cancelled_at or one.extended]
+        for wanted in changing:
+            self._world.begin(self._change(wanted))
+
+    async def _book_later(self, sessions: list[Wanted]) -> None:
+        for wanted in sessions:
+            assert wanted.booked_at is not None, "only those that are booked later"
+            await self._sleep_until(wanted.booked_at)
+            await self._request(wanted)
+
+    async def _request(self, wanted: Wanted) -> None:
+        spec = LabletSessionSpec(
+            definition=wanted.definition,
+            lab_track=wanted.track,
+            owner=wanted.owner,
+            timeslot_start=wanted.start,
+            timeslot_end=wanted.end,
+            duration_minutes=None if wanted.start else wanted.minutes,
+        )
+        session = LabletSession(metadata=Metadata(name=wanted.name), spec=spec)
+        caller = Caller(name=wanted.owner or "planner", role=Role.ADMIN)
+        try:
+            await self._world.insist(caller, lambda plane: plane.create(session, request=wanted.name))
+        except NoRoom as error:
+            self._turned[wanted.name] = Turned(error.why, str(error))
+        except Refused as error:
+            self._turned[wanted.name] = Turned(type(error).__name__, str(error))
+
+    async def _change(self, wanted: Wanted) -> None:
+        """Extend and cancel a session when somebody did; what is refused, is."""
+        deeds: list[tuple[datetime, Extend | Terminate]] = [
+            (one.at, Extend(minutes=one.minutes)) for one in wanted.extended
+        ]
+        if wanted.cancelled_at is not None:
+            deeds.append((wanted.cancelled_at, Terminate()))
+        ref = Ref(LabletSession, wanted.name)
+        for number, (at, action) in enumerate(sorted(deeds, key=lambda deed: deed[0])):
+            await self._sleep_until(at)
+            with suppress(Refused, Gone):
+                await self._act(ref, action, f"{ref.name}-{number}")
+
+    async def _act(self, ref: Ref[LabletSession], action: Extend | Terminate, request: str) -> None:
+        await self._world.insist(OPERATOR, lambda plane: plane.act(ref, action, request=request))
+
+    async def _pass_until(self, moment: datetime) -> None:
+        world = self._world
+        await world.pass_time(max(moment - world.clock.now(), timedelta(0)))
+        if wrong := world.witness.violations:
+            raise AssertionError(f"the simulation met a bug: {wrong[0].text}")
+
+    async def _sleep_until(self, moment: datetime) -> None:
+        await asyncio.sleep(max(0.0, (moment - self._world.clock.now()).total_seconds()))
+
+    async def _tell(self, begins: datetime, ends: datetime, heard: Heard) -> None:
+        for step in range(TOLD):
+            heard(step / TOLD)
+            await self._sleep_until(begins + (ends - begins) * (step + 1) / TOLD)

@@ -1,0 +1,151 @@
+"""YAML as a tree of texts, each with its line: what a word means is for its reader to say. Called by `reading_yaml`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, TypeVar
+
+import yaml
+
+from lcm.model.errors import Fault, Invalid
+
+T = TypeVar("T")
+_MOST_NODES: Final = 500_000
+_DEEPEST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A text, a list or a mapping, and where it stands."""
+
+    value: "str | Sequence[Spot] | Mapping[str, Spot]"
+    where: str
+
+
+def parsed(text: str, *, lines: bool) -> Spot:
+    """Read one document; Invalid when it is no YAML."""
+    _without_aliases(text)
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise Invalid(_syntax(error)) from error
+    if root is None:
+        raise Invalid(Fault("line 1", "the file is empty", "begin with `definitions:`, `fleet:` and `sessions:`"))
+    return _Tree(lines=lines).spot(root, "", 0)
+
+
+def entries(spot: Spot | None, what: str) -> Mapping[str, Spot]:
+    """Give the entries of a mapping; none where there is nothing."""
+    if spot is None:
+        return {}
+    if not isinstance(spot.value, Mapping):
+        raise Invalid(Fault(spot.where, f"{what} is a list of keys and values", "write `key: value`, one on a line"))
+    return spot.value
+
+
+def items(spot: Spot | None, most: int) -> Sequence[Spot]:
+    """Give the items of a list; none where there is nothing."""
+    if spot is None:
+        return ()
+    if isinstance(spot.value, str | Mapping):
+        raise Invalid(Fault(spot.where, "this is no list", "begin each item with `- `"))
+    if len(spot.value) > most:
+        raise Invalid(Fault(spot.where, f"{len(spot.value)} items", f"use {most} at most"))
+    return spot.value
+
+
+def known(said: Mapping[str, Spot], names: Sequence[str]) -> None:
+    """Refuse keys that mean nothing."""
+    faults = []
+    for key, spot in said.items():
+        if key not in names:
+            close = get_close_matches(key, names, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"use {', '.join(names)}"
+            faults.append(Fault(spot.where, f"{key!r} means nothing here", remedy))
+    if faults:
+        raise Invalid(*faults)
+
+
+def word(spot: Spot) -> str:
+    """Give a text."""
+    if not isinstance(spot.value, str) or not spot.value.strip():
+        raise Invalid(Fault(spot.where, "a word is missing here", "write one value behind the colon"))
+    return spot.value.strip()
+
+
+def number(spot: Spot, least: float, most: float, *, whole: bool = False) -> float:
+    """Give a number within bounds."""
+    text = word(spot)
+    try:
+        found = int(text) if whole else float(text)
+    except ValueError:
+        found = None
+    if found is None or not least <= found <= most:
+        kind = "a whole number" if whole else "a number"
+        raise Invalid(Fault(spot.where, f"{text!r}", f"use {kind} from {least:g} to {most:g}"))
+    return found
+
+
+def told(faults: list[Fault], read: Callable[[Spot], T], spots: Iterable[Spot]) -> list[T]:
+    """Read each of several, and go on behind one that is wrong, so that a person hears of all at once."""
+    found: list[T] = []
+    for spot in spots:
+        try:
+            found.append(read(spot))
+        except Invalid as error:
+            faults += error.faults
+    return found
+
+
+class _Tree:
+    """Nodes as they are walked."""
+
+    def __init__(self, *, lines: bool) -> None:
+        self._lines = lines
+        self._count = 0
+
+    def spot(self, node: yaml.Node, path: str, depth: int) -> Spot:
+        where = self._where(node, path)
+        self._count += 1
+        if self._count > _MOST_NODES or depth > _DEEPEST:
+            raise Invalid(Fault(where, "too much, or nested too deep", "write it as the examples are"))
+        if isinstance(node, yaml.MappingNode):
+            return Spot(self._mapping(node, path, depth), where)
+        if isinstance(node, yaml.SequenceNode):
+            inner = [self.spot(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(node.value)]
+            return Spot(inner, where)
+        return Spot(str(node.value), where)
+
+    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> Mapping[str, Spot]:
+        found: dict[str, Spot] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            inner = f"{path}.{name}" if path else name
+            if name in found:
+                raise Invalid(Fault(self._where(key, inner), f"{name} is there twice", "remove one of them"))
+            found[name] = self.spot(value, inner, depth + 1)
+        return found
+
+    def _where(self, node: yaml.Node, path: str) -> str:
+        if not self._lines:
+            return path or "timetable"
+        line = f"line {node.start_mark.line + 1}"
+        return f"{line}: {path}" if path else line
+
+
+def _without_aliases(text: str) -> None:
+    """Refuse aliases before anything is walked: a few lines of them can stand for billions."""
+    try:
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise Invalid(Fault(f"line {line}", "an alias", "write the value out"))
+    except yaml.MarkedYAMLError as error:
+        raise Invalid(_syntax(error)) from error
+    except yaml.reader.ReaderError as error:
+        raise Invalid(Fault("file", f"a character that YAML does not know: {error.reason}", "remove it")) from error
+
+
+def _syntax(error: yaml.MarkedYAMLError) -> Fault:
+    line = error.problem_mark.line + 1 if error.problem_mark else 1
+    return Fault(f"line {line}", f"no YAML: {error.problem}", "check colons, quotes and spaces at the line's beginning")
