@@ -319,6 +319,8 @@ def test_what_is_wanted_soon_neither_begins_nor_starts_on_when_its_claim_is_over
     assert (
         moves_to(decide(view(_P.SCHEDULED, fields=asap | {"claim": given.claim("09:30", "11:11")}))) is _P.INSTANTIATING
     )
+    ran_before = asap | {"ends_at": NOW}
+    assert moves_to(decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=ran_before))) is _P.STOPPING
     over = asap | {"claim": given.claim("09:30", "10:10")}
     assert moves_to(decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=over))) is _P.STOPPING
 

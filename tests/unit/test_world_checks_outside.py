@@ -209,9 +209,11 @@ def test_at_rest_nothing_is_left() -> None:
         imported(watched, cml, over, host=None)
         cml.licence.register(Registration(token="t" * 16))
         await watched.stage.artifacts.put_temporary("uid-over/lab.yaml", b"lab")
+        await asyncio.sleep(4 * 3_600)
         watched.witness.rest()
         found = [one.text for one in watched.witness.violations]
         assert sum(instance_id in one for one in found) == 1
+        assert "its file uid-over/lab.yaml is left" in found
         watched.witness.violations.clear()
         terminate(watched, instance_id, host=None)
         watched.witness.rest()

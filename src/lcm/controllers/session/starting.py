@@ -120,8 +120,9 @@ def _converging(view: View, lab: LabSummary) -> Decision:
 def _over(view: View) -> Decision | None:
     """Give up what cannot come to anything any more."""
     status, session = view.status, view.session
-    if not is_asap(session) and status.ends_at is not None and view.now >= status.ends_at:
-        return give_up(view, "its slot ended before it ran", outcome=_P.EXPIRED)
+    if status.ends_at is not None and view.now >= status.ends_at:
+        told = "its time ended before it ran again" if is_asap(session) else "its slot ended before it ran"
+        return give_up(view, told, outcome=_P.EXPIRED)
     if is_asap(session) and status.claim is not None and view.now >= status.claim.end - CLEAN_UP:
         return give_up(view, f"its time on {view.on_worker} was over before it ran")
     if worker_lost(view.worker):

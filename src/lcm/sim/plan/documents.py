@@ -136,7 +136,8 @@ def lab_file(definition: LabletDefinition) -> bytes:
     spec = definition.spec
     nodes, ports = max(1, spec.node_count or 1), len(spec.port_template or {})
     text = "".join(_node(number, range(number, ports, nodes)) for number in range(nodes))
-    return f"lab: {{version: 0.3.0, title: {definition.metadata.name.partition(':')[0]}}}\nnodes:\n{text}links: []\n".encode()
+    title = definition.metadata.name.partition(":")[0]
+    return f"lab: {{version: 0.3.0, title: {title}}}\nnodes:\n{text}links: []\n".encode()
 
 
 def _node(number: int, ports: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.session_files import COLLECTED
@@ -18,6 +18,7 @@ from lcm.sim.world.seen import Seen
 from lcm.sim.world.stage import Stage
 
 AT_REST: Final = "something is left when all is over"
+SWEPT: Final = timedelta(hours=3)
 _P: Final = WorkerPhase
 _SETTLED: Final = frozenset({_P.READY, _P.READY_UNLICENSED, _P.ACTIVE, _P.STOPPED, _P.TERMINATED})
 _WAITS: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
@@ -87,9 +88,13 @@ def workers_are_settled(seen: Seen, _stage: Stage) -> Sequence[Violation]:
 
 
 def files_are_gone(seen: Seen, stage: Stage) -> Sequence[Violation]:
-    """See that no temporary file of a session is left after its end; what was collected is kept for its owner."""
-    names = [parse(one.uri).name for one in stage.temporary_files()]
-    whose = [(name, seen.sessions.get(name.partition("/")[0])) for name in names if not name.startswith(COLLECTED)]
+    """See that no temporary file of a session is left after its end; what was collected is kept for its owner.
+
+    Excused is a file that was written lately: one that came after its session's end is swept up within `SWEPT`.
+    """
+    old = [one for one in stage.temporary_files() if stage.clock.now() - one.stored_at > SWEPT]
+    names = [name for one in old if not (name := parse(one.uri).name).startswith(COLLECTED)]
+    whose = [(name, seen.sessions.get(name.partition("/")[0])) for name in names]
     return [
         violation(AT_REST, f"its file {name} is left", session) if session else Violation(AT_REST, f"{name} is left")
         for name, session in whose
