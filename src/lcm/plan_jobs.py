@@ -227,9 +227,9 @@ class PlanJobs:
             _end(job.process)
             job.ended_at = self._clock.now()
             job.heard.set()
-            await job.process.wait()
-            await _tail(job.process.stdout)  # what it had still to say, lest its pipe stays open
+            await _tail(job.process.stdout)  # a process is waited for until its pipes are read
             left = await errors
+            await job.process.wait()
             _log.info("plan ended", plan=job.id, state=str(job.state), errors=left if job.error else "")
 
 

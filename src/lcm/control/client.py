@@ -6,6 +6,7 @@
 Nothing is decided here: each verb is one request to `api`, and its errors are raised as the plane there raised them.
 """
 
+import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -57,6 +58,8 @@ from lcm.store.base import Fence, Lease
 R = TypeVar("R", bound=Resource)
 
 _LEASES: Final = "/api/internal/leases"
+_GLANCE: Final = 1 / 5
+"""The part of a term after which somebody who waits for a lease looks at it again."""
 
 
 class HttpPlane(Reports, Ledgers, Placing, Learning):
@@ -177,6 +180,12 @@ class HttpPlane(Reports, Ledgers, Placing, Learning):
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         wish = LeaseWish(holder=holder, ttl_seconds=ttl_seconds)
         return read(await self._write("POST", f"{_lease(name)}/acquire", {}, wish), LeaseAnswer).lease
+
+    async def vacated(self, name: str) -> None:
+        held = await self.lease(name)
+        while held is not None:
+            await asyncio.sleep(held.ttl_seconds * _GLANCE)
+            held = await self.lease(name)
 
     async def renew(self, lease: Lease) -> None:
         await self._write("POST", f"{_lease(lease.name)}/renew", {}, LeaseTerm(term=lease.term))

@@ -50,6 +50,7 @@ from lcm.control.references import hold, sought, stored
 from lcm.control.requests import Request
 from lcm.control.sealing import Sealer, Sealing
 from lcm.control.stepping import over, permit, stepped
+from lcm.control.vacancy import until_vacated
 from lcm.control.watching import LocalWatch
 from lcm.model.alert import Alert, Complaint
 from lcm.model.billing import BillingInterval
@@ -339,6 +340,10 @@ class LocalPlane(Placing, Learning):
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         self._ledger.served("take leases")
         return await self._core.store.acquire(name, holder, ttl_seconds=ttl_seconds)
+
+    async def vacated(self, name: str) -> None:
+        self._ledger.served("read leases")
+        await until_vacated(self._core.store, name)
 
     async def renew(self, lease: Lease) -> None:
         self._ledger.served("renew leases")

@@ -454,6 +454,10 @@ class Plane(Protocol):
         """Take a lease, as the store's contract says; services only."""
         ...
 
+    async def vacated(self, name: str) -> None:
+        """Wait until nobody holds a lease. Whoever must have it asks for it now and then all the same."""
+        ...
+
     async def renew(self, lease: Lease) -> None:
         """Start a lease's time anew."""
         ...

@@ -16,12 +16,19 @@ class Current:
         self._cache = cache
         self._seen: SystemSettings | None = None
         self._effective = settings
+        self._terms = terms_of(settings)
 
     def __call__(self) -> Settings:
         system = next(iter(self._cache.all(SystemSettings)), None)
         if system is not self._seen:
             self._seen, self._effective = system, effective(self._settings, system)
+            self._terms = terms_of(self._effective)
         return self._effective
+
+    def terms(self) -> Terms:
+        """Say what they mean for booking and placing."""
+        self()
+        return self._terms
 
 
 def terms_of(settings: Settings) -> Terms:

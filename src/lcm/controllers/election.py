@@ -27,6 +27,9 @@ _MARGIN: Final = 1 / 5
 _RENEWAL: Final = 1 / 3
 _RETRY: Final = 1 / 15
 _POLL: Final = 1 / 5
+"""How long, in terms, after an outage the lease is asked for again."""
+_DOUBT: Final = 4
+"""How many terms who waits for the lease to be free goes without asking for it."""
 _PAUSE_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 5.0
 _INTERRUPTIONS: Final = (Deposed, Later, Relist, Stuck)
@@ -77,13 +80,19 @@ class Election:
             asked_at = self._stopwatch.seconds()
             try:
                 lease = await self._plane.acquire(self._name, self._holder, ttl_seconds=self._ttl_seconds)
-            except (Later, Stuck) as error:
-                self._complain(error)
-            else:
                 self._trouble = ""
                 if lease is not None:
                     return _Term(lease, asked_at, self._stopwatch)
-            await asyncio.sleep(self._ttl_seconds * _POLL * (0.5 + self._chance()))
+                await self._until_free()
+            except (Later, Relist, Stuck) as error:
+                self._complain(error)
+                await asyncio.sleep(self._ttl_seconds * _POLL * (0.5 + self._chance()))
+
+    async def _until_free(self) -> None:
+        """Wait until the lease is free, or for long: had nobody been told so, there would be no leader ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._ttl_seconds * _DOUBT * (0.5 + self._chance())):
+                await self._plane.vacated(self._name)
 
     def _complain(self, error: LcmError) -> None:
         if str(error) != self._trouble:

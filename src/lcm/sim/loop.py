@@ -28,6 +28,8 @@ ROUNDS: Final = 1_000_000
 _CLEANUP_SECONDS: Final = 86_400.0
 _Task: Final = asyncio.Task
 _METHODS: Final = frozenset(dir(_Task))
+_MANY_TIMERS: Final = 100
+_MOSTLY_CANCELLED: Final = 0.5
 _call = Handle._run  # noqa: SLF001  runs for every callback of a host, where super() would cost more
 
 
@@ -49,7 +51,7 @@ class VirtualClock:
     def now(self) -> datetime:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "virtual time passes on a virtual loop only: see lcm.sim.loop.run"
-        return loop.start + timedelta(seconds=loop.time())
+        return loop.moment()
 
 
 class VirtualStopwatch:
@@ -88,11 +90,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time is made up, and whose callbacks stop with their host."""
 
     _ready: deque[Handle]
-    _scheduled: list[TimerHandle]
+    _scheduled: list["_Timer"]
     _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
+    _timer_cancelled_count: int
+    _stopping: bool
 
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
+        self._moment = 0.0, start
         self._hosts: dict[Host, None] = {}
         self._numbers = itertools.count()
         self._time = _Time(horizon.total_seconds(), rounds, self._pending)
@@ -103,6 +108,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._time.now
+
+    def moment(self) -> datetime:
+        """Give the time as a moment, which many ask for before it moves on."""
+        seconds, moment = self._moment
+        if seconds != self._time.now:
+            seconds = self._time.now
+            moment = self.start + timedelta(seconds=seconds)
+            self._moment = seconds, moment
+        return moment
 
     def create_task(
         self,
@@ -124,12 +138,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> TimerHandle:
         host = _host_in(context)
         if host is None:
-            return super().call_at(when, callback, *args, context=context)
-        timer = _HostTimer(when, callback, args, self, context)
-        timer.host = host
+            timer = _Timer(when, callback, args, self, context)
+        else:
+            timer = _HostTimer(when, callback, args, self, context)
+            timer.host = host
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True  # noqa: SLF001  as the base class does, which counts cancelled timers by it
         return timer
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Handle:
+        # Runs for all that happens, so it leaves out what the base class checks for debugging.
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        host = HOST.get() if context is None else context.get(HOST)
+        if host is None:
+            handle = Handle(callback, args, self, context)
+        else:
+            handle = (_Step if _is_step(callback) else _HostHandle)(callback, args, self, context)
+            handle.host = host
+        self._ready.append(handle)
+        return handle
 
     def run_in_executor(self, _executor: object, func: Callable[..., object], *_args: object) -> NoReturn:
         raise AssertionError(
@@ -158,14 +186,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._time.raise_unnoticed()
 
     def _call_soon(self, callback: Callable[..., object], args: Sequence[Any], context: Context | None) -> Handle:
-        host = _host_in(context)
-        if host is None:
-            handle = Handle(callback, args, self, context)
+        return self.call_soon(callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        """Do what the base class does, in its order, without what only real files and threads need."""
+        self._forget_cancelled()
+        ready, scheduled = self._ready, self._scheduled
+        if ready or self._stopping:
+            self._time.stand()
         else:
-            handle = (_Step if _is_step(callback) else _HostHandle)(callback, args, self, context)
-            handle.host = host
-        self._ready.append(handle)
-        return handle
+            self._time.move(scheduled[0]._when if scheduled else None)  # noqa: SLF001
+        due = self._time.now + self._clock_resolution
+        while scheduled and scheduled[0]._when < due:  # noqa: SLF001
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # noqa: SLF001
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                handle._run()  # noqa: SLF001
+
+    def _forget_cancelled(self) -> None:
+        scheduled = self._scheduled
+        if len(scheduled) > _MANY_TIMERS and self._timer_cancelled_count / len(scheduled) > _MOSTLY_CANCELLED:
+            for timer in scheduled:
+                timer._scheduled = not timer._cancelled  # noqa: SLF001
+            self._scheduled = [timer for timer in scheduled if timer._scheduled]  # noqa: SLF001
+            heapq.heapify(self._scheduled)
+            self._timer_cancelled_count = 0
+            return
+        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001
+            heapq.heappop(scheduled)._scheduled = False  # noqa: SLF001
+            self._timer_cancelled_count -= 1
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         host = HOST.get()
@@ -209,21 +261,32 @@ class _Time(selectors.SelectSelector):
             raise AssertionError("real sockets and pipes do not keep virtual time: use in-memory transports")
         return super().register(fileobj, events, data)  # the loop's own pipe, which is never read
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def move(self, when: float | None) -> None:
+        """Go on to the next thing that is due."""
+        self._raise_at_once()
+        if when is None:
+            raise Deadlock(f"nothing is left that could wake anybody {self._pending()}")
+        if when <= self.now:
+            self._count()
+            return
+        self.now += when - self.now
+        self._round = 0
+        if self.now > self._limit_seconds:
+            raise Endless(f"virtual time passed its limit {self._pending()}")
+
+    def stand(self) -> None:
+        """Stay at this moment for one turn of the loop."""
+        self._raise_at_once()
+        self._count()
+
+    def _count(self) -> None:
+        self._round += 1
+        if self._round > self._limit_rounds:
+            raise Endless(f"{self._limit_rounds} rounds went by and time did not move {self._pending()}")
+
+    def _raise_at_once(self) -> None:
         if self.errors and not self._cleaning:
             self.raise_unnoticed()
-        if timeout:
-            self.now += timeout
-            self._round = 0
-            if self.now > self._limit_seconds:
-                raise Endless(f"virtual time passed its limit {self._pending()}")
-        elif timeout is None:
-            raise Deadlock(f"nothing is left that could wake anybody {self._pending()}")
-        else:
-            self._round += 1
-            if self._round > self._limit_rounds:
-                raise Endless(f"{self._limit_rounds} rounds went by and time did not move {self._pending()}")
-        return []
 
     def begin_cleanup(self, seconds: float) -> None:
         self._cleaning = True
@@ -287,12 +350,22 @@ class _Step(_HostHandle):
             host.reached(self._callback.__self__)
 
 
-class _HostTimer(TimerHandle):
+class _Timer(TimerHandle):
+    """A timer that is quickly compared, which is done for each that is set."""
+
+    __slots__ = ()
+    _when: float
+    _scheduled: bool
+
+    def __lt__(self, other: TimerHandle) -> bool:
+        return self._when < other.when()
+
+
+class _HostTimer(_Timer):
     """A timer that goes off only while its host runs."""
 
     __slots__ = ("host",)
     host: Host
-    _scheduled: bool
 
     _run = _HostHandle._run  # noqa: SLF001
     again = _HostHandle.again

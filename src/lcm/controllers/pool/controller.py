@@ -11,7 +11,7 @@ from typing import Final
 from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane
-from lcm.controllers.current import Current, terms_of
+from lcm.controllers.current import Current
 from lcm.controllers.election import Election
 from lcm.controllers.pool.book import Book
 from lcm.controllers.pool.follower import Follower
@@ -58,7 +58,7 @@ class PoolController:
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
         book, settings = Book(cache), Current(self.settings, cache)
-        follower = Follower(plane, cache, book, clock=self.clock, terms=lambda: terms_of(settings()))
+        follower = Follower(plane, cache, book, clock=self.clock, terms=settings.terms)
         runtime = Runtime(
             LEASE,
             follower.reconcile,

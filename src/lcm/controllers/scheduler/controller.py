@@ -13,7 +13,7 @@ from typing import Final
 from lcm.config import Settings
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, R, Ref
-from lcm.controllers.current import Current, terms_of
+from lcm.controllers.current import Current
 from lcm.controllers.election import Election
 from lcm.controllers.runtime import Again, Runtime, never
 from lcm.controllers.scheduler.deciding import rests
@@ -83,7 +83,7 @@ class SchedulerController:
         placing = Placing(plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync)
         view = View(
             cache,
-            terms=lambda: terms_of(settings()),
+            terms=settings.terms,
             now=self.clock.now,
             changed=placing.wake,
         )

@@ -146,7 +146,8 @@ class View:
             self._relay(place_id)
         if self._retimed_at is None or now - self._retimed_at >= _RETIME:
             self._retimed_at = now
-            self._dirty |= self._moving
+            moving = sorted(self._moving - self._dirty, key=str)
+            self._dirty.update(one for one in moving if not self._shift(one, now))
             for ref in self._holdings.overdue(now):
                 self._book(ref, self._cache.get(ref))
         for fleet in self._fleets.values():
@@ -231,9 +232,10 @@ class View:
 
     def _lay_pool(self, ref: PoolRef, now: datetime) -> None:
         """Make a pool's seats places, and take back those that are none any more."""
-        row = self._row(ref)
+        row, terms = self._row(ref), self.terms()
         claimed = self._holdings.seats(ref)
-        made = {n: self._open(one) for n, one in places_of(row, now, self.terms(), claimed)} if row else {}
+        made = {n: self._open(one) for n, one in places_of(row, now, terms, claimed)} if row else {}
+        boot = boot_of(row, terms)
         ids = {place.id for place in made.values()}
         for place_id in self._pools.get(ref, frozenset()) - ids:
             self._drop(place_id)
@@ -241,7 +243,7 @@ class View:
         for number, place in sorted(made.items(), key=lambda one: one[1].id, reverse=True):
             seat: Spot = ref, number
             self._put(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
-            self._boots[place.id] = boot_of(row, self.terms())
+            self._boots[place.id] = boot
         self._fill()
         self._pools[ref] = frozenset(ids)
         self._mark_moving(ref, made.values())
@@ -249,6 +251,18 @@ class View:
             self._lay_worker(uid, now)
         if self._cache.get(ref) is None:
             del self._pools[ref]
+
+    def _shift(self, what: PoolRef | str, now: datetime) -> bool:
+        """Have a pool's seats without a worker be opened from now on; False: more than that changes with time."""
+        if isinstance(what, str):
+            return False
+        fleet = self.fleet(what.namespace)
+        moving = [place for one in sorted(self._pools[what]) if (place := fleet[one]).usable_at is not None]
+        if any(place.id in self._workers for place in moving):
+            return False
+        for place in moving:
+            fleet.put(replace(place, usable_at=now + self._boots[place.id].lead))
+        return True
 
     def _reseat(self, ref: PoolRef) -> set[str]:
         """Note which workers fill a pool's seats, known or not; gives those that do and those that did."""
@@ -296,9 +310,7 @@ class View:
             known = False
         if known and fleet[place.id] == place:
             return
-        self._news = (
-            self._news or not known or replace(fleet[place.id], usable_at=None) != replace(place, usable_at=None)
-        )
+        self._news = self._news or not known or replace(fleet[place.id], usable_at=place.usable_at) != place
         fleet.put(place)
         if known:
             return

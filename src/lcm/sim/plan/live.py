@@ -1,6 +1,6 @@
-"""What a live system has, as the beginning of a plan: its labs, pools, and what it has promised. Called with `--from-now`.
+"""What a live system has, as the beginning of a plan: its labs, its pools, and what it has promised.
 
-Machines that run now are not taken over: the simulated pools start what the promised sessions need.
+Machines that run now are not taken over: the simulated pools start, in the hours before, what promised sessions need.
 """
 
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ def measured(timetable: Timetable, variant: Variant, world: PlannedWorld, turned
     minutes = sum(one.minutes for one in promised)
     return Trial(
         variant=variant,
-        begins=world.scenario.start,
+        begins=timetable.now or world.scenario.start,
         ends=now,
         zone=timetable.zone,
         wanted=len(timetable.sessions),
@@ -144,12 +144,13 @@ def _runs(timetable: Timetable, world: PlannedWorld, until: datetime) -> Iterato
         track = host.track if host else ""
         price = prices.get((track, machine.instance_type), timetable.hourly(machine.region, machine.instance_type))
         for span in machine.spans(until):
-            if span.state is InstanceState.RUNNING:
+            since = max(span.since, timetable.now or span.since)
+            if span.state is InstanceState.RUNNING and since < span.until:
                 yield Run(
                     track=track,
                     instance_type=machine.instance_type,
                     machine=machine.instance_id,
-                    since=span.since,
+                    since=since,
                     until=span.until,
                     hourly_usd=price,
                 )

@@ -7,6 +7,7 @@ from lcm.control.records import CODEC, located
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.sim.effects import Effect
+from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.stage import Stage
 from lcm.sim.world.witness import Witness
@@ -60,8 +61,16 @@ class Onlooker(Witness):
             self.hosts[machine] = Host(resource.spec.lab_track, kind)
 
 
+class Unhurried(Process):
+    """A process that looks at labs every five seconds while they come up: a plan is counted in minutes."""
+
+    pace = 0.2
+
+
 class PlannedWorld(World):
     """A world that is looked at by an onlooker."""
+
+    made_of = Unhurried
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)

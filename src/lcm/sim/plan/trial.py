@@ -84,9 +84,7 @@ def _unheard(_: MutableMapping[str, Any]) -> None:
 def _span(timetable: Timetable, settings: Settings) -> tuple[datetime, datetime]:
     begins, ends = span_of(timetable)
     lead = timedelta(minutes=settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes)
-    if timetable.now is None:
-        begins -= max(BEFORE, lead + Terms().buffer + timedelta(minutes=30))
-    return begins, ends + CLEAN_UP + AFTER
+    return begins - max(BEFORE, lead + Terms().buffer + timedelta(minutes=30)), ends + CLEAN_UP + AFTER
 
 
 class _Play:
@@ -129,19 +127,24 @@ class _Play:
 
     async def _book(self) -> None:
         """Book what is there from the beginning in its order, and have the rest booked when its time comes."""
+        later: list[tuple[datetime, Wanted]] = []
         for wanted in self._timetable.sessions:
-            if wanted.booked_at is None:
+            if (at := self._booked_at(wanted)) is None:
                 await self._request(wanted)
-        late = [one for one in self._timetable.sessions if one.booked_at is not None]
-        self._world.begin(self._book_later(sorted(late, key=lambda one: str(one.booked_at))))
+            else:
+                later.append((at, wanted))
+        self._world.begin(self._book_later(sorted(later, key=lambda one: one[0])))
         changing = [one for one in self._timetable.sessions if one.cancelled_at or one.extended]
         for wanted in changing:
             self._world.begin(self._change(wanted))
 
-    async def _book_later(self, sessions: list[Wanted]) -> None:
-        for wanted in sessions:
-            assert wanted.booked_at is not None, "only those that are booked later"
-            await self._sleep_until(wanted.booked_at)
+    def _booked_at(self, wanted: Wanted) -> datetime | None:
+        """Say when somebody books it: on a live system what is new comes now, behind what stands already."""
+        return wanted.booked_at or (None if wanted.standing else self._timetable.now)
+
+    async def _book_later(self, sessions: list[tuple[datetime, Wanted]]) -> None:
+        for at, wanted in sessions:
+            await self._sleep_until(at)
             await self._request(wanted)
 
     async def _request(self, wanted: Wanted) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
 
 from lcm.config import Settings
 from lcm.control.feed import Feed, Position
@@ -36,6 +37,9 @@ Noticed = Callable[[str, BaseException], None]
 
 class Process:
     """A life of a process; a restart is another one, of another name."""
+
+    pace: ClassVar[float] = 1.0
+    """How often it looks at labs that come up or go; less often is cheaper, and later by as much."""
 
     def __init__(self, name: str, stage: Stage, settings: Settings, noticed: Noticed) -> None:
         self.host = Host(name)
@@ -73,18 +77,21 @@ class Process:
         """Ask its API, from outside; Unreachable when it dies over it or takes too long, whatever came of it."""
         if not self.host.alive:
             raise Unreachable(f"{self.name} is not there")
-        asked = self.host.spawn(question(self.control.acting(caller)))
+        asked = self.host.spawn(_answer(question(self.control.acting(caller))))
         dying = asyncio.ensure_future(self.host.until_dead())
         try:
             await asyncio.wait({asked, dying}, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             dying.cancel()
         if asked.done():
-            error = asked.exception()
-            if error is not None and not isinstance(error, LcmError):
-                self._noticed(f"{self.name}, asked by {caller.name}", error)
+            bug = asked.exception()
+            if bug is not None:
+                self._noticed(f"{self.name}, asked by {caller.name}", bug)
                 raise Unreachable(f"{self.name} is out of order")
-            return asked.result()
+            answer = asked.result()
+            if isinstance(answer, _No):
+                raise answer.error
+            return answer
         asked.cancel()
         raise Unreachable(f"{self.name} did not answer")
 
@@ -100,7 +107,9 @@ class Process:
             "holder": holder,
         }
         workers = WorkerController(self._acting(WORKER_CONTROLLER), stage.cloud, stage.hosts, stage.secrets, **common)
-        labs = LabletController(self._acting(LABLET_CONTROLLER), stage.hosts, stage.artifacts, **common)
+        labs = LabletController(
+            self._acting(LABLET_CONTROLLER), stage.hosts, stage.artifacts, speed=self.pace, **common
+        )
         await together(
             desk.calendar.run(),
             self.feed.run(),
@@ -117,6 +126,20 @@ class Process:
 
     def _acting(self, actor: str) -> LocalPlane:
         return self.control.acting(Caller(name="service", role=Role.SERVICE, actor=actor))
+
+
+@dataclass(frozen=True, slots=True)
+class _No:
+    """An answer that is an error of ours: as a value, for a world may end before anybody has heard it."""
+
+    error: LcmError
+
+
+async def _answer(question: Coroutine[Any, Any, T]) -> T | _No:
+    try:
+        return await question
+    except LcmError as error:
+        return _No(error)
 
 
 def _frame(event: Event, at: Position, epoch: str) -> bytes:  # noqa: ARG001  as feeds call it

@@ -6,7 +6,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from lcm.control.local import LocalPlane
 from lcm.model.errors import Later, Taken, Unreachable
@@ -44,6 +44,8 @@ class Outcome:
 class World:
     """Everything there is in one run."""
 
+    made_of: ClassVar[type[Process]] = Process
+
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.stage = Stage(scenario, self._noted, self._done)
@@ -59,7 +61,7 @@ class World:
 
     def boot(self) -> Process:
         """Start another process."""
-        process = Process(f"process-{len(self.processes)}", self.stage, self.scenario.settings, self._notice)
+        process = self.made_of(f"process-{len(self.processes)}", self.stage, self.scenario.settings, self._notice)
         self.processes.append(process)
         process.start()
         return process

@@ -35,8 +35,7 @@ def worker_is_not_overcommitted(seen: Seen, turn: Turn[LabletSession]) -> Sequen
 def ports_are_not_shared(seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
     """See that the ports a session is given are no other live session's on its worker, nor a stranger's lab's.
 
-    Also not those that another's lab was seen to hold although it was given others. What was known when the ports were
-    given counts: a stranger who takes a port afterwards is nobody's fault.
+    What was known when the ports were given counts: a stranger who takes one afterwards is nobody's fault.
     """
     after, before = turn.after, turn.before
     if after is None or not after.status.allocated_ports or not is_live(after):

@@ -2,6 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,7 +60,7 @@ class Listener(Person):
 
     async def _stay(self, process: Process) -> None:
         """Follow a process until that ends, or for a while."""
-        following = process.host.spawn(self._follow(process.feed))
+        following = process.host.spawn(self._try(process.feed))
         dying = asyncio.ensure_future(process.host.until_dead())
         stay = self.dice.expovariate(1 / _STAYS_SECONDS)
         await asyncio.wait({following, dying}, timeout=stay, return_when=asyncio.FIRST_COMPLETED)
@@ -67,9 +68,13 @@ class Listener(Person):
         if not following.done():
             following.cancel()
             return
-        error = None if following.cancelled() else following.exception()
-        if error is not None and not isinstance(error, LcmError):
-            self.witness.note([Violation(BUG, f"{process.name}, heard by {self.caller.name}: {error!r}")])
+        bug = None if following.cancelled() else following.exception()
+        if bug is not None:
+            self.witness.note([Violation(BUG, f"{process.name}, heard by {self.caller.name}: {bug!r}")])
+
+    async def _try(self, feed: Feed) -> None:
+        with suppress(LcmError):  # whatever it is, one comes back
+            await self._follow(feed)
 
     async def _follow(self, feed: Feed) -> None:
         """Receive on a host what its API would send, as the event stream does."""

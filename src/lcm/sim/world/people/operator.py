@@ -88,7 +88,9 @@ class Operator(Person):
         stage, now = self.world.stage, self.world.clock.now()
         for machine in stage.cloud.account.machines.values():
             cml = stage.fleet.known(machine.instance_id)
-            if cml and machine.tags.get(WORKER_TAG) == seat.worker_id and machine.state(now) in ENDING:
+            if cml is None or machine.tags.get(WORKER_TAG) != seat.worker_id:
+                continue
+            if machine.state(now) in ENDING or cml.licence.attempt is None:  # nobody there knows of a licence
                 stage.licences.taken.pop(cml.licence.udi, None)
         try:
             await self.ask(lambda plane: plane.free_licence(seat.worker_id))

@@ -1,0 +1,203 @@
+"""A comparison as one HTML file that needs nothing else: tables and plots, in light and dark, without scripts. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from lcm.model.capacity import Amount, Claim, Profile, utilization
+from lcm.sim.plan.measured import Comparison, Trial, Use
+from lcm.sim.plan.plots import COLOURS, Axis, Change, Step, Stretch, bars_plot, merged, seats_plot, steps_plot
+from lcm.sim.plan.report import heading, number, verdict, why_late
+from lcm.sim.plan.style import STYLE
+
+_SHOWN: Final = 200
+_MOST_STRETCHES: Final = 20_000
+_NOTE: Final = (
+    "Machine-hours are what the cloud bills, from running to shutting down; boots ahead of slots and clean-ups after "
+    "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less. "
+    "Cost is machine-hours times the price of the fleet."
+)
+
+
+def page_of(comparison: Comparison) -> str:
+    """Write a comparison as a page."""
+    title = escape(comparison.title)
+    body = "".join(_body(comparison))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Plan: {title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><style>{STYLE}</style></head>'
+        f"<body><main><h1>{title}</h1>{body}</main></body></html>\n"
+    )
+
+
+def _body(comparison: Comparison) -> Iterator[str]:
+    trials = comparison.trials
+    yield f"<p>{escape(heading(trials[0]))}.</p>"
+    if comparison.searched:
+        yield f'<p class="verdict">{escape(verdict(comparison))}</p>'
+    yield _overview(comparison)
+    yield f"<p class=note>{_NOTE}</p>"
+    shown = comparison.smallest or trials[0].variant.name
+    for trial in trials:
+        if len(trials) == 1:
+            yield from _details(trial)
+        else:
+            mark = " open" if trial.variant.name == shown else ""
+            inner = "".join(_details(trial))
+            yield f"<details{mark}><summary>{escape(trial.variant.name)}</summary>{inner}</details>"
+
+
+def _overview(comparison: Comparison) -> str:
+    rows = [_heads("", "promised", "refused", "late", "machine-hours", "USD", "most at once")]
+    for trial in comparison.trials:
+        mark = ' class="best"' if trial.variant.name == comparison.smallest else ""
+        counts = (str(trial.promised), _alarm(trial.refusals), _alarm(len(trial.late)))
+        cells = _cells(*counts, number(trial.hours), number(trial.usd), str(trial.peak))
+        rows.append(f"<tr{mark}><th>{escape(trial.variant.name)}</th>{cells}</tr>")
+        low = trial.bound
+        cells = _cells("", "", "", number(low.hours), number(low.usd), str(low.peak))
+        rows.append(f'<tr class="bound"><th>lower bound</th>{cells}</tr>')
+    return _table(rows)
+
+
+def _details(trial: Trial) -> Iterator[str]:
+    tracks = list(dict.fromkeys(one.track for one in trial.runs))
+    axis = Axis(trial.begins, trial.ends, ZoneInfo(trial.zone))
+    pools = {one.pool: tracks.index(one.track) for one in trial.uses if one.track in tracks}
+    yield _legend(tracks)
+    yield _figure("Workers over time", steps_plot(_workers(trial, tracks), axis, unit=""))
+    yield _figure(
+        "Utilisation: what is claimed of the fullest dimension",
+        steps_plot(_full(trial, tracks), axis, unit="%", most=100),
+    )
+    yield _figure("Cost by day and track, USD", _cost(trial, tracks))
+    yield _figure("Calendar of seats: the fuller, the darker", seats_plot(_seats(trial), axis, pools))
+    yield _spent(trial)
+    yield _refused(trial)
+    yield _late(trial)
+
+
+def _workers(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[Step]]:
+    steps: dict[str, list[Change]] = {track: [] for track in tracks}
+    for one in trial.runs:
+        steps[one.track] += [(one.since, 1), (one.until, -1)]
+    return {track: merged(found) for track, found in steps.items()}
+
+
+def _full(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[Step]]:
+    """Say in per cent how much of the machines that run is claimed, at each moment at which that changes."""
+    rooms = {one.track: trial.capacity[one.pool] for one in trial.uses if one.pool in trial.capacity}
+    workers = _workers(trial, tracks)
+    return {track: _fullness(trial, track, workers[track], rooms[track]) for track in tracks if track in rooms}
+
+
+def _fullness(trial: Trial, track: str, workers: Sequence[Step], room: Amount) -> Sequence[Step]:
+    claimed = Profile.of(_claim(one) for one in trial.uses if one.track == track)
+    moments = sorted({*claimed.moments, *(at for at, _ in workers)})
+    found, place, running = list[Step](), 0, 0.0
+    for at in moments:
+        while place < len(workers) and workers[place][0] <= at:
+            running = workers[place][1]
+            place += 1
+        share = _share(claimed.at(at), room) / running if running else 0.0
+        found.append((at, round(100 * min(share, 1.0), 1)))
+    return found
+
+
+def _cost(trial: Trial, tracks: Sequence[str]) -> str:
+    days = sorted({one.day for one in trial.spent})
+    by = {track: {one.day: float(one.usd or 0) for one in trial.spent if one.track == track} for track in tracks}
+    return bars_plot(days, by, unit="USD")
+
+
+def _seats(trial: Trial) -> Mapping[tuple[str, int], Sequence[Stretch]]:
+    uses: dict[tuple[str, int], list[Use]] = defaultdict(list)
+    for one in trial.uses:
+        uses[one.pool, one.seat].append(one)
+    rows, left = dict[tuple[str, int], Sequence[Stretch]](), _MOST_STRETCHES
+    for key in sorted(uses):
+        found = list(_stretches(uses[key], trial.capacity.get(key[0]), ZoneInfo(trial.zone)))[:left]
+        left -= len(found)
+        rows[key] = found
+    return rows
+
+
+def _stretches(uses: Sequence[Use], room: Amount | None, zone: ZoneInfo) -> Iterator[Stretch]:
+    profile = Profile.of(map(_claim, uses))
+    for place, level in enumerate(profile.levels[:-1]):
+        since, until = profile.moments[place], profile.moments[place + 1]
+        if level.labs and room is not None:
+            share = _share(level, room)
+            span = f"{since.astimezone(zone):%a %d %b %H:%M} to {until.astimezone(zone):%H:%M}"
+            yield Stretch(since, until, share, f"{span}: {level.labs} labs, {share:.0%} full")
+
+
+def _claim(use: Use) -> Claim:
+    return Claim(start=use.since, end=use.until, need=use.need)
+
+
+def _share(level: Amount, room: Amount) -> float:
+    return max(utilization(level, room).values())
+
+
+def _spent(trial: Trial) -> str:
+    rows = [_heads("day", "track", "machine-hours", "USD")]
+    rows += [
+        f"<tr><th>{one.day}</th><td>{escape(one.track)}</td>{_cells(number(one.hours), number(one.usd))}</tr>"
+        for one in trial.spent
+    ]
+    return f"<h3>Cost by day and track</h3>{_table(rows)}"
+
+
+def _refused(trial: Trial) -> str:
+    if not trial.refused:
+        return ""
+    rows = [_heads("count", "lab", "slot", "why")]
+    zone = ZoneInfo(trial.zone)
+    for one in trial.refused[:_SHOWN]:
+        slot = f"{one.start.astimezone(zone):%Y-%m-%d %H:%M}" if one.start else "as soon as possible"
+        rows.append(f"<tr>{_cells(str(one.count))}{_texts(one.definition, slot, f'{one.why}: {one.message}')}</tr>")
+    return f"<h3>{trial.refusals} refused</h3>{_table(rows)}"
+
+
+def _late(trial: Trial) -> str:
+    if not trial.late:
+        return ""
+    rows = [_heads("session", "lab", "slot", "")]
+    zone = ZoneInfo(trial.zone)
+    for one in trial.late[:_SHOWN]:
+        slot = f"{one.start.astimezone(zone):%Y-%m-%d %H:%M}"
+        rows.append(f"<tr>{_texts(one.name, one.definition, slot, why_late(one))}</tr>")
+    return f"<h3>{len(trial.late)} started late</h3>{_table(rows)}"
+
+
+def _figure(title: str, svg: str) -> str:
+    return f"<figure><figcaption>{title}</figcaption><div class=plot>{svg}</div></figure>"
+
+
+def _legend(tracks: Sequence[str]) -> str:
+    keys = (f'<span><i class="key c{n % COLOURS}"></i>{escape(track)}</span>' for n, track in enumerate(tracks))
+    return f"<p class=legend>{''.join(keys)}</p>"
+
+
+def _table(rows: Sequence[str]) -> str:
+    return f"<div class=scroll><table>{''.join(rows)}</table></div>"
+
+
+def _heads(*names: str) -> str:
+    return "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+
+
+def _cells(*values: str) -> str:
+    return "".join(f"<td class=number>{value}</td>" for value in values)
+
+
+def _texts(*values: str) -> str:
+    return "".join(f"<td>{escape(value)}</td>" for value in values)
+
+
+def _alarm(count: int) -> str:
+    return f"<b class=alarm>{count}</b>" if count else "0"

@@ -1,0 +1,245 @@
+"""What a live system went through, as a timetable that can be played again under other settings. Pure.
+
+Called by `lcm record`. Sessions keep their slots and lengths, and the moments at which they were booked, extended and
+cancelled; labs and pools are told in the few words of a timetable.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from lcm.model.capacity import Amount
+from lcm.model.definition import LabletDefinition
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
+from lcm.model.resource import PhaseChange
+from lcm.model.session import SESSION, LabletSession, SessionPhase
+from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
+
+_MINUTE: Final = timedelta(minutes=1)
+_LONG_BEFORE: Final = timedelta(hours=2)
+"""What was booked earlier than so long before the span counts as booked before all else."""
+_SHORTLY: Final = timedelta(minutes=10)
+"""How long before the end of a session it was extended, where nobody knows when."""
+_NO_TRACK: Final = "none"
+_LIVE: Final = frozenset(SessionPhase) - SESSION.final - {SessionPhase.COLLECTING, SessionPhase.STOPPING}
+_HOSTING: Final = frozenset(map(str, HOSTING))
+
+
+class Failure(msgspec.Struct, frozen=True, order=True):
+    """A machine that did not do what it should."""
+
+    at: datetime
+    worker: str
+    why: str
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a live system's past."""
+
+    since: datetime
+    until: datetime
+    definitions: Sequence[LabletDefinition] = ()
+    templates: Sequence[WorkerTemplate] = ()
+    pools: Sequence[LabWorkerPool] = ()
+    sessions: Sequence[LabletSession] = ()
+    reservations: Sequence[Reservation] = ()
+    workers: Sequence[LabWorker] = ()
+    extensions: Mapping[str, Sequence[datetime]] = {}
+    """When sessions were extended, by their names, as far as that is known."""
+    failures: Sequence[Failure] = ()
+    """Of workers that are gone as well."""
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A timetable as it is written down, and what it cannot say."""
+
+    timetable: Mapping[str, Any]
+    sessions: int
+    failures: Sequence[Failure]
+    without_pool: Sequence[str]
+    """Tracks that were wanted, and that no pool serves."""
+
+
+def recorded(history: History) -> Recording:
+    """Write down what was wanted in a span."""
+    sessions = [one for one in _in_order(history.sessions) if _within(history, one)]
+    labs = _labs(history, sessions)
+    rows = [_row(history, one, labs) for one in sessions]
+    fleet = _fleet(history)
+    served = {pool["track"] for pool in fleet}
+    table = {"definitions": list(labs.values()), "fleet": fleet, "sessions": rows}
+    return Recording(
+        timetable={"title": f"{history.since:%Y-%m-%d} as it was", "zone": "UTC", **table},
+        sessions=len(rows),
+        failures=_failures(history),
+        without_pool=sorted({row["track"] for row in rows} - served),
+    )
+
+
+def _in_order(sessions: Sequence[LabletSession]) -> list[LabletSession]:
+    """Put them in the order in which they were booked; one that was just archived may have been listed twice."""
+    known = {one.metadata.uid: one for one in sessions}
+    return sorted(known.values(), key=lambda one: (_created(one), one.metadata.name))
+
+
+def _within(history: History, session: LabletSession) -> bool:
+    spec, status = session.spec, session.status
+    begins = spec.timeslot_start or _created(session)
+    lasted = timedelta(minutes=_minutes(session))
+    over = status.history[-1].at if status.phase in SESSION.final and status.history else None
+    ends = max(over or begins + lasted, begins)
+    return begins < history.until and ends >= history.since
+
+
+def _row(history: History, session: LabletSession, labs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    spec = session.spec
+    booked = _booked_at(history, session)
+    cancelled = _cancelled_at(session)
+    extended = [{"at": _text(at), "minutes": more} for at, more in _extended(history, session)]
+    return {
+        "definition": labs[spec.definition]["name"],
+        "track": spec.lab_track or labs[spec.definition]["track"],
+        **({"at": _text(spec.timeslot_start)} if spec.timeslot_start else {}),
+        "for": f"{_minutes(session)}m",
+        **({"owner": spec.owner} if spec.owner else {}),
+        **({"booked_at": _text(booked)} if booked else {}),
+        **({"extended": extended} if extended else {}),
+        **({"cancelled_at": _text(cancelled)} if cancelled else {}),
+    }
+
+
+def _minutes(session: LabletSession) -> int:
+    """Say for how long it was booked."""
+    spec = session.spec
+    if spec.timeslot_start and spec.timeslot_end:
+        return max(1, (spec.timeslot_end - spec.timeslot_start) // _MINUTE)
+    return spec.duration_minutes or 1
+
+
+def _booked_at(history: History, session: LabletSession) -> datetime | None:
+    """Say when somebody booked it; None where that was long before the span. What was reserved was booked by that."""
+    made = _created(session)
+    if session.spec.reservation_id:
+        named = {one.metadata.name: one.metadata.created_at for one in history.reservations}
+        named |= {one.metadata.uid: one.metadata.created_at for one in history.reservations}
+        made = named.get(session.spec.reservation_id) or history.since - _LONG_BEFORE
+    slotted = session.spec.timeslot_start is not None
+    return None if slotted and made <= history.since - _LONG_BEFORE else made
+
+
+def _cancelled_at(session: LabletSession) -> datetime | None:
+    """Say when somebody ended it before its time."""
+    status = session.status
+    if SessionPhase.TERMINATED not in {status.phase, status.outcome}:
+        return None
+    turns = [after for before, after in pairwise(status.history) if before.phase in _LIVE and after.phase not in _LIVE]
+    return turns[-1].at if turns else None
+
+
+def _extended(history: History, session: LabletSession) -> Iterator[tuple[datetime, int]]:
+    """Give what its end was put off by, at the moments that are known, in equal parts."""
+    planned, ends = _planned_end(session), session.status.ends_at
+    more = (ends - planned) // _MINUTE if planned and ends else 0
+    if planned is None or more <= 0:
+        return
+    first = planned - min(_SHORTLY, timedelta(minutes=_minutes(session)) / 2)
+    moments = sorted(history.extensions.get(session.metadata.name, ()))[:more] or [first]
+    for place, at in enumerate(moments, start=1):
+        yield at, more // len(moments) + (more % len(moments) if place == len(moments) else 0)
+
+
+def _planned_end(session: LabletSession) -> datetime | None:
+    """Say when it would have ended had nobody extended it."""
+    if session.spec.timeslot_end is not None:
+        return session.spec.timeslot_end
+    ran = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
+    return ran[-1] + timedelta(minutes=_minutes(session)) if ran else None
+
+
+def _labs(history: History, sessions: Sequence[LabletSession]) -> dict[str, dict[str, Any]]:
+    """Give the labs that were booked, by the names of their definitions; a short name where a family has one."""
+    known = {one.metadata.name: one for one in history.definitions}
+    booked: dict[str, LabletSession] = {}
+    for one in sessions:
+        booked.setdefault(one.spec.definition, one)
+    families = [name.partition(":")[0] for name in booked]
+    found = {}
+    for name, session in sorted(booked.items()):
+        family = name.partition(":")[0]
+        short = family if families.count(family) == 1 else name.replace(":", "-")
+        definition = known.get(name)
+        needs = _declared(definition) if definition else None
+        track = session.spec.lab_track or (definition.spec.lab_track if definition else "") or _NO_TRACK
+        found[name] = {"name": short, "track": track, **(needs or _claimed(session))}
+    return found
+
+
+def _declared(definition: LabletDefinition) -> dict[str, Any] | None:
+    spec = definition.spec
+    if spec.resource_requirements is None:
+        return None
+    needs = spec.resource_requirements
+    return _needs(
+        needs.cpu_cores, needs.memory_gb, needs.storage_gb, spec.node_count or 1, len(spec.port_template or ())
+    )
+
+
+def _claimed(session: LabletSession) -> dict[str, Any]:
+    """Give what a session claimed, where its definition is gone."""
+    need = session.status.claim.need if session.status.claim else Amount()
+    return _needs(need.cpu_millis / 1000, need.memory_mb / 1024, need.storage_mb / 1024, need.nodes, need.ports)
+
+
+def _needs(cpu: float, memory: float, storage: float, nodes: int, ports: int) -> dict[str, Any]:
+    sizes = {"cpu": max(cpu, 0.001), "memory": max(memory, 0.001), "storage": storage}
+    return {**{name: round(size, 3) for name, size in sizes.items()}, "nodes": max(1, nodes), "ports": ports}
+
+
+def _fleet(history: History) -> list[dict[str, Any]]:
+    """Give a pool for each track; several of one track are one, of the machines of the first."""
+    templates = {(one.metadata.namespace, one.metadata.name): one.spec for one in history.templates}
+    fleet: dict[str, dict[str, Any]] = {}
+    for pool in sorted(history.pools, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+        spec, template = pool.spec, templates.get((pool.metadata.namespace, pool.spec.template))
+        if template is None:
+            continue
+        aws, price = template.worker.aws, template.price_per_hour_usd
+        made = {"track": spec.lab_track, "instance_type": aws.instance_type, "region": aws.region, "min": 0, "max": 0}
+        one = fleet.setdefault(spec.lab_track, made | ({"price": str(price)} if price is not None else {}))
+        one["min"] += spec.min_workers
+        one["max"] += spec.max_workers
+    return list(fleet.values())
+
+
+def _failures(history: History) -> list[Failure]:
+    known = {(one.at, one.worker): one for one in history.failures}
+    for worker in history.workers:
+        for before, after in pairwise(worker.status.history):
+            if failed(before.phase, after.phase):
+                known.setdefault((after.at, worker.metadata.name), _failure(worker.metadata.name, after))
+    return sorted(one for one in known.values() if history.since <= one.at < history.until)
+
+
+def failed(before: str, after: str) -> bool:
+    """Tell whether a worker's step means that its machine did not do what it should."""
+    rebooted = before in _HOSTING and after == WorkerPhase.STARTING
+    replaced = before == WorkerPhase.TERMINATING_EC2 and after == WorkerPhase.PENDING
+    return after == WorkerPhase.FAILED or rebooted or replaced
+
+
+def _failure(worker: str, line: PhaseChange) -> Failure:
+    return Failure(line.at, worker, f"{line.phase}: {line.reason}")
+
+
+def _created(session: LabletSession) -> datetime:
+    made = session.metadata.created_at or session.spec.timeslot_start
+    assert made is not None, "the plane says when an object was made"
+    return made
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,153 @@
+"""A comparison as text for a terminal of 80 columns. Pure."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from textwrap import wrap
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from lcm.sim.plan.measured import Comparison, Late, Refusal, Trial
+
+WIDTH: Final = 80
+_SHOWN: Final = 10
+_NAME: Final = 30
+_COUNTED: Final = (
+    "Machine-hours are what the cloud bills, from running to shutting down: boots ahead of slots and clean-ups after "
+    "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less."
+)
+
+
+def text_of(comparison: Comparison) -> str:
+    """Write a comparison."""
+    return "\n".join(_lines(comparison)) + "\n"
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    trials = comparison.trials
+    yield from wrap(f"{comparison.title}: {heading(trials[0])}", WIDTH)
+    yield ""
+    yield from _overview(trials)
+    yield ""
+    yield from wrap(_COUNTED, WIDTH)
+    if comparison.searched:
+        yield ""
+        yield from wrap(verdict(comparison), WIDTH)
+    for trial in trials if len(trials) == 1 else [one for one in trials if one.variant.name == comparison.smallest]:
+        yield from _days(trial)
+    for trial in trials:
+        yield from _trouble(trial, named=len(trials) > 1)
+
+
+def heading(trial: Trial) -> str:
+    """Say in a line what was planned."""
+    zone = ZoneInfo(trial.zone)
+    since, until = trial.begins.astimezone(zone), trial.ends.astimezone(zone)
+    return (
+        f"{trial.wanted} sessions, played from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {trial.zone}, "
+        f"{number(trial.session_hours)} session-hours promised"
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """Say what the search for the smallest fleet has found."""
+    if comparison.smallest is None:
+        return "Smallest fleet: none within the bounds keeps everything; allow more machines, or wish for less at once."
+    return f"Smallest fleet that refuses nothing and is never late: {comparison.smallest}."
+
+
+def number(value: Decimal | None) -> str:
+    """Write hours or dollars; what is not known is a dash."""
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _overview(trials: Sequence[Trial]) -> Iterator[str]:
+    yield _row("", "promised", "refused", "late", "machine-h", "USD", "peak")
+    for trial in trials:
+        name = trial.variant.name
+        *before, last = wrap(name, _NAME)
+        yield from before
+        cells = (str(trial.promised), str(trial.refusals), str(len(trial.late)), number(trial.hours))
+        yield _row(last, *cells, number(trial.usd), str(trial.peak))
+        bound = trial.bound
+        yield _row("  lower bound", "", "", "", number(bound.hours), number(bound.usd), str(bound.peak))
+
+
+def _row(name: str, *cells: str) -> str:
+    widths = (8, 7, 5, 11, 11, 4)
+    return (
+        name[:_NAME].ljust(_NAME) + "".join(cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
+    ).rstrip()
+
+
+def _days(trial: Trial) -> Iterator[str]:
+    yield ""
+    yield f"{'Day':<12}{'Track':<22}{'machine-h':>12}{'USD':>14}"
+    for one in trial.spent:
+        yield f"{one.day:<12}{one.track[:20]:<22}{number(one.hours):>12}{number(one.usd):>14}"
+    for track in dict.fromkeys(one.track for one in trial.spent):
+        own = [one for one in trial.spent if one.track == track]
+        hours = sum((one.hours for one in own), Decimal(0))
+        costs = [one.usd for one in own if one.usd is not None]
+        usd = sum(costs, Decimal(0)) if len(costs) == len(own) else None
+        yield f"{'all days':<12}{track[:20]:<22}{number(hours):>12}{number(usd):>14}"
+
+
+def _trouble(trial: Trial, *, named: bool) -> Iterator[str]:
+    of = f" under {trial.variant.name}" if named else ""
+    if trial.refused:
+        yield ""
+        yield from wrap(f"{trial.refusals} refused{of}:", WIDTH)
+        for refusal in trial.refused[:_SHOWN]:
+            yield from _refusal(refusal, trial.zone)
+        yield from _more(len(trial.refused) - _SHOWN)
+    if trial.late:
+        yield ""
+        yield from wrap(f"{len(trial.late)} started late{of}:", WIDTH)
+        for late in trial.late[:_SHOWN]:
+            yield from _late(late, trial.zone)
+        yield from _more(len(trial.late) - _SHOWN)
+    if trial.interrupted:
+        yield ""
+        yield from wrap(f"{trial.interrupted} were interrupted and started anew{of}.", WIDTH)
+    if trial.waits_seconds or trial.unserved:
+        yield ""
+        yield from wrap(_waits(trial) + of + ".", WIDTH)
+
+
+def _waits(trial: Trial) -> str:
+    waits = sorted(trial.waits_seconds)
+    told = (
+        f"{len(waits)} without a slot waited {minutes(waits[len(waits) // 2])} mostly, {minutes(waits[-1])} at most"
+        if waits
+        else ""
+    )
+    lost = f"{trial.unserved} without a slot never ran" if trial.unserved else ""
+    return "; ".join(one for one in (told, lost) if one)
+
+
+def minutes(seconds: float) -> str:
+    """Write a short span."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min"  # noqa: PLR2004  two minutes
+
+
+def why_late(late: Late) -> str:
+    """Say how late a session was, and why."""
+    by = "never ran" if late.late_seconds is None else f"{minutes(late.late_seconds)} late"
+    return f"{by}: {late.why}"
+
+
+def _refusal(refusal: Refusal, zone: str) -> Iterator[str]:
+    at = f"{refusal.start.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M}" if refusal.start else "as soon as possible"
+    text = f"{refusal.count} x {refusal.definition}, {at}, {refusal.why}: {refusal.message}"
+    yield from wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _late(late: Late, zone: str) -> Iterator[str]:
+    at = f"{late.start.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M}"
+    yield from wrap(f"{late.name}, {at}, {why_late(late)}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _more(count: int) -> Iterator[str]:
+    if count > 0:
+        yield f"  and {count} more"
