@@ -1,5 +1,6 @@
 """Planted faults of room: workers, seats, ports and promises."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,13 +12,18 @@ from lcm.control import bookings
 from lcm.control.guards import Guards
 from lcm.model import capacity
 from lcm.model.capacity import Amount, Claim
-from lcm.model.session import LabletSession, SessionPhase, holds
+from lcm.model.identity import Caller, Role
+from lcm.model.resource import Metadata
+from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase, holds
 from lcm.model.topology_ports import OPEN_PORTS
 from lcm.placement import ports, terms
 from lcm.placement.lanes import Lanes
 from lcm.placement.seats import Seats
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT, SHARED_PORT
+from lcm.model.worker import WorkerPhase
+from lcm.sim.world.ground import definition_name
 from lcm.sim.world.scenario import Lab, Pool
+from lcm.sim.world.world import World
 from planted import Planted, everywhere, small
 
 ONE: Final = (Pool(track="ccna", most=1, least=1),)
@@ -25,6 +31,22 @@ LARGE: Final = (Lab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
 BROAD: Final = (Lab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)
 PORTS: Final = (Lab(name="ports", track="ccna", cpu_cores=1, memory_gb=2, nodes=10),)
 FULL: Final = small(pools=ONE, labs=BROAD, sessions_a_day=600)
+RUSH: Final = small(pools=ONE, labs=BROAD, sessions_a_day=0, quiet_hours=1.0)
+HEAVY_RUSH: Final = msgspec.structs.replace(RUSH, labs=LARGE)
+CROWD: Final = 6
+
+
+async def all_want_a_lab_now(world: World) -> None:
+    """Let more people come to a worker that serves than it has room for, one after the other."""
+    workers = world.witness.seen.workers
+    while not any(one.status.phase is WorkerPhase.READY for one in workers.values()):
+        await asyncio.sleep(60)
+    spec = LabletSessionSpec(definition=definition_name(world.scenario.labs[0]), duration_minutes=30)
+    for number in range(CROWD):
+        session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
+        who = Caller(name=f"person-{number}", role=Role.USER)
+        await world.insist(who, lambda plane, wanted=session: plane.create(wanted))
+        await asyncio.sleep(120)
 
 
 def dimension_is_ignored(patch: MonkeyPatch, name: str) -> None:
@@ -71,8 +93,8 @@ def all_names_get_one_port(patch: MonkeyPatch) -> None:
     everywhere(patch, real, one_port)
 
 
-def ports_begin_too_low(patch: MonkeyPatch) -> None:
-    everywhere(patch, OPEN_PORTS, range(min(OPEN_PORTS) - 3_000, max(OPEN_PORTS) + 1))
+def ports_end_too_high(patch: MonkeyPatch) -> None:
+    everywhere(patch, OPEN_PORTS, range(min(OPEN_PORTS), 4 * max(OPEN_PORTS)))
 
 
 def seat_takes_everything(patch: MonkeyPatch) -> None:
@@ -116,9 +138,11 @@ def guard_is_not_taken(patch: MonkeyPatch) -> None:
 
 
 CAPACITY: Final = (
-    Planted("memory is ignored", OVERCOMMIT, memory_is_ignored, small(pools=ONE, labs=LARGE, sessions_a_day=600)),
-    Planted("CPU is ignored", OVERCOMMIT, cpu_is_ignored, FULL),
-    Planted("a running session holds nothing", OVERCOMMIT, running_session_holds_nothing, FULL),
+    Planted("memory is ignored", OVERCOMMIT, memory_is_ignored, HEAVY_RUSH, all_want_a_lab_now),
+    Planted("CPU is ignored", OVERCOMMIT, cpu_is_ignored, RUSH, all_want_a_lab_now),
+    Planted(
+        "a running session holds nothing", OVERCOMMIT, running_session_holds_nothing, RUSH, all_want_a_lab_now
+    ),
     Planted(
         "taken ports are not asked for",
         SHARED_PORT,
@@ -126,7 +150,7 @@ CAPACITY: Final = (
         small(pools=ONE, labs=PORTS, sessions_a_day=900),
     ),
     Planted("all names get one port", SHARED_PORT, all_names_get_one_port, small()),
-    Planted("ports begin too low", SHARED_PORT, ports_begin_too_low, small()),
+    Planted("ports end too high", SHARED_PORT, ports_end_too_high, small()),
     Planted("a seat takes everything", NO_CAPACITY, seat_takes_everything, FULL),
     Planted("a pool has one seat more", NO_CAPACITY, pool_has_one_seat_more, FULL),
     Planted("a claim ends with its slot", NO_CAPACITY, claim_ends_with_its_slot, small(pools=ONE)),

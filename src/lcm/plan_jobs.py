@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 from lcm.api.plans import PlanJob, PlanResult, PlanState, PlanWish
 from lcm.control.problems import problem_of
 from lcm.model.clock import Clock
-from lcm.model.errors import Fault, Gone, IllegalStep, Invalid, LcmError, Refused, Stuck, Throttled, TooLarge
+from lcm.model.errors import Fault, Gone, IllegalStep, Invalid, LcmError, Stuck, Throttled, TooLarge
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "lcm.sim.plan")
 _INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "TZDIR", "LANG", "LC_ALL")
@@ -41,30 +41,25 @@ class PlanLimits:
     """How long a result can be read."""
     most_kept: int = 16
     """Ended ones; the oldest is forgotten first."""
-    reading: timedelta = timedelta(seconds=20)
-    """How long whoever asks waits to hear whether the timetable can be read."""
+    reading: timedelta = timedelta(seconds=3)
+    """How long whoever asks waits to hear whether the timetable can be read; clients do not wait for long."""
     line_bytes: int = 32_000_000
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What a process has against its request."""
+class _Progress(msgspec.Struct, frozen=True):
+    """How far a process is."""
 
-    detail: str
-    faults: tuple[Fault, ...] = ()
-
-    @property
-    def error(self) -> LcmError:
-        return Invalid(*self.faults) if self.faults else Refused(self.detail)
+    share: float = 0.0
+    seconds_left: float | None = None
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line of a process: how far it is, or how it ended."""
+    """A line of a process: how far it is, or what came of its request, or what is wrong with that."""
 
-    progress: float = 0.0
-    left_seconds: float | None = None
+    progress: _Progress = _Progress()
     result: PlanResult | UnsetType = UNSET
     html: str = ""
-    problem: _Told | UnsetType = UNSET
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(slots=True)
@@ -95,8 +90,8 @@ class _Job:
             state=self.state,
             by=self.by,
             began_at=self.began_at,
-            progress=1.0 if done else min(max(self.last.progress, 0.0), 1.0),
-            left_seconds=None if self.ended_at else self.last.left_seconds,
+            progress=1.0 if done else min(max(self.last.progress.share, 0.0), 1.0),
+            left_seconds=None if self.ended_at else self.last.progress.seconds_left,
             kept_until=self.ended_at + kept if self.ended_at else None,
             result=self.last.result if done and self.last.result else None,
             problem=problem_of(self.error) if self.error else None,
@@ -137,7 +132,7 @@ class PlanJobs:
         """Start a plan, and wait until its timetable was read."""
         self._forget()
         self._check_room()
-        job = await self._started(msgspec.json.encode(wish), by)
+        job = await self._started(_request(wish), by)
         with suppress(TimeoutError):
             await asyncio.wait_for(job.heard.wait(), self._limits.reading.total_seconds())
         if isinstance(job.error, Invalid):
@@ -233,6 +228,12 @@ class PlanJobs:
             _log.info("plan ended", plan=job.id, state=str(job.state), errors=left if job.error else "")
 
 
+def _request(wish: PlanWish) -> bytes:
+    """Write a request; half of the machine is left to whoever else is on it."""
+    cores = max(1, (os.cpu_count() or 1) // 2)
+    return msgspec.json.encode({**msgspec.structs.asdict(wish), "html": True, "cores": cores})
+
+
 async def _listen(job: _Job) -> None:
     """Take lines until the last; raises what the process says is wrong, or what is wrong with it."""
     assert job.process.stdout is not None
@@ -248,8 +249,8 @@ async def _listen(job: _Job) -> None:
         except msgspec.DecodeError as error:
             raise Stuck("PlanProcess", "the process that made the plan was not understood") from error
         job.heard.set()
-        if job.last.problem:
-            raise job.last.problem.error
+        if job.last.faults:
+            raise Invalid(*job.last.faults)
         if job.last.result:
             return
 

@@ -1,11 +1,9 @@
 """Plans as processes: what they say is heard, what they cost is limited, and none outlives whoever started it."""
 
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,23 +11,37 @@ import pytest
 
 from apis import Desk, opened
 from lcm.api.examples import BODIES
-from lcm.api.plans import PlanJob, PlanState, PlanWish
+from lcm.api.plans import (
+    PlanJob,
+    PlannedLab,
+    PlannedPool,
+    PlannedSessions,
+    PlannedTimetable,
+    PlanResult,
+    PlanState,
+    PlanWish,
+)
 from lcm.model.errors import Gone, IllegalStep, Invalid, Throttled
+from lcm.model.resource import Part
 from lcm.plan_jobs import PlanJobs, PlanLimits
+from lcm.sim.plan import reading_yaml, request
+from lcm.sim.plan.summary import summary
 from lcm.system import new_id
 from planes import hand_clock
 from stores import HandClock
 
 SOON = 60
+READ: dict[str, Any] = {"reading": timedelta(seconds=SOON)}
+PLAN = "/api/plan"
 WISH = msgspec.convert(BODIES["PlanWish"], PlanWish)
-HEARD = 'import json, sys, time\nasked = json.load(sys.stdin)\nsay = lambda **it: print(json.dumps(it), flush=True)\n'
-ENDLESS = HEARD + "say(progress=0.25, left_seconds=30)\ntime.sleep(600)"
-"""A child of its own, too, which must not stay behind."""
+HEARD = "import json, sys, time\nasked = json.load(sys.stdin)\nsay = lambda **it: print(json.dumps(it), flush=True)\n"
+ENDLESS = HEARD + "say(progress={'share': 0.25, 'seconds_left': 30})\ntime.sleep(600)"
 PARENT = (
     HEARD
     + "import subprocess\nchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-    + "say(progress=0.1, left_seconds=child.pid)\ntime.sleep(600)"
+    + "say(progress={'share': 0.1, 'seconds_left': child.pid})\ntime.sleep(600)"
 )
+"""Has a child of its own, which must not stay behind."""
 
 
 def jobs(script: str, clock: HandClock | None = None, **limits: Any) -> PlanJobs:
@@ -54,20 +66,13 @@ async def gone(pid: int) -> None:
 
 def alive(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-@asynccontextmanager
-async def asked(plans: PlanJobs) -> AsyncIterator[Desk]:
-    async with plans, opened(plans=plans) as desk:
-        yield desk
-
-
 async def test_a_plan_that_runs_tells_how_far_it_is_and_is_ended_with_all_that_it_started() -> None:
-    async with jobs(PARENT) as plans:
+    async with jobs(PARENT, **READ) as plans:
         job = await plans.begin(WISH, "root")
         assert (job.state, job.progress, job.by, job.result) == (PlanState.RUNNING, 0.1, "root", None)
         child = int(job.left_seconds or 0)
@@ -81,7 +86,7 @@ async def test_a_plan_that_runs_tells_how_far_it_is_and_is_ended_with_all_that_i
 
 
 async def test_leaving_ends_what_still_runs() -> None:
-    async with jobs(PARENT) as plans:
+    async with jobs(PARENT, **READ) as plans:
         child = int((await plans.begin(WISH, "root")).left_seconds or 0)
     await gone(child)
 
@@ -98,11 +103,10 @@ async def test_no_more_run_at_once_than_may_and_another_may_when_one_has_ended()
 @pytest.mark.parametrize(
     ("script", "limits", "told"),
     [
-        (ENDLESS, {"time": timedelta(seconds=0.5), "reading": timedelta(seconds=SOON)}, "it took more than"),
-        (HEARD + "say(progress=0.1, much='x' * 100_000)\ntime.sleep(600)", {"line_bytes": 1_000}, "too large"),
+        (ENDLESS, {"time": timedelta(seconds=0.5)}, "it took more than"),
+        (HEARD + "say(progress={}, much='x' * 100_000)\ntime.sleep(600)", {"line_bytes": 1_000}, "too large"),
         (HEARD + "sys.exit('a bug')", {}, "ended early"),
         (HEARD + "print('nonsense', flush=True)\ntime.sleep(600)", {}, "not understood"),
-        (HEARD + "say(problem={'detail': 'no fleet can'})", {}, "no fleet can"),
     ],
 )
 async def test_a_plan_that_cannot_be_made_says_why(script: str, limits: dict[str, Any], told: str) -> None:
@@ -115,8 +119,84 @@ async def test_a_plan_that_cannot_be_made_says_why(script: str, limits: dict[str
 
 async def test_a_timetable_that_cannot_be_read_is_refused_with_its_faults_and_leaves_no_job() -> None:
     fault = "{'path': 'sessions[0].definition', 'problem': 'no such lab', 'remedy': 'use basics'}"
-    async with jobs(HEARD + f"say(problem={{'detail': 'x', 'faults': [{fault}]}})", at_once=1) as plans:
+    async with jobs(HEARD + f"say(faults=[{fault}])", at_once=1, **READ) as plans:
         for _ in range(2):
             with pytest.raises(Invalid) as caught:
                 await plans.begin(WISH, "root")
             assert str(caught.value) == "sessions[0].definition: no such lab; use basics"
+
+
+async def test_what_ended_is_kept_for_a_while_and_the_oldest_is_forgotten_first() -> None:
+    clock = hand_clock()
+    async with jobs(HEARD + "sys.exit()", clock, most_kept=2) as plans:
+        names = []
+        for _ in range(3):
+            names.append((await plans.begin(WISH, "root")).id)
+            await ended(plans, names[-1])
+            clock.step(minutes=1)
+        with pytest.raises(Gone, match="kept for 60 minutes"):
+            plans.find(names[0])
+        assert plans.find(names[1]).kept_until == clock.now() + timedelta(minutes=58)
+        clock.step(minutes=58)
+        with pytest.raises(Gone):
+            plans.find(names[1])
+        assert plans.find(names[2]).state is PlanState.FAILED
+
+
+async def test_a_timetable_is_played_over_http_in_a_process_of_its_own() -> None:
+    plans = PlanJobs(clock=hand_clock(), ids=new_id)
+    async with plans, opened(plans=plans) as desk:
+        begun = await desk.ask("otto", "POST", PLAN, json=BODIES["PlanWish"])
+        assert (begun.status_code, begun.json()["by"]) == (202, "otto"), begun.text
+        where = f"{PLAN}/{begun.json()['id']}"
+        done = await waited(desk, where)
+        assert (done["state"], done["progress"], done["problem"]) == ("done", 1.0, None)
+        assert [(one["name"], one["promised"]) for one in done["result"]["variants"]] == [("max=1", 3), ("max=2", 3)]
+        page = await desk.ask("otto", "GET", f"{where}/report")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert page.text.startswith("<!doctype html>")
+        assert (await desk.ask("ada", "GET", where)).status_code == 403
+        await desk.done("otto", "DELETE", where)
+        assert (await desk.ask("otto", "GET", where)).status_code == 404
+
+
+async def test_over_http_a_wrong_timetable_is_told_with_its_faults_and_too_many_plans_are_put_off() -> None:
+    plans = PlanJobs(clock=hand_clock(), ids=new_id, limits=PlanLimits(**READ))
+    wrong = {**BODIES["PlanWish"]["timetable"], "sessions": [{"definition": "advanced", "at": "soon", "for": "2h"}]}
+    async with plans, opened(plans=plans) as desk:
+        answer = await desk.ask("root", "POST", PLAN, json={"timetable": wrong}, timeout=SOON)
+        assert (answer.status_code, answer.json()["reason"]) == (422, "Invalid")
+        assert [fault["path"] for fault in answer.json()["faults"]] == ["sessions[0].at"]
+    async with jobs(ENDLESS, at_once=1) as plans, opened(plans=plans) as desk:
+        await desk.done("root", "POST", PLAN, json=BODIES["PlanWish"])
+        put_off = await desk.ask("root", "POST", PLAN, json=BODIES["PlanWish"])
+        assert (put_off.status_code, put_off.json()["reason"]) == (429, "RateLimited")
+        assert put_off.headers["retry-after"] == "10"
+
+
+async def waited(desk: Desk, where: str) -> Any:
+    async with asyncio.timeout(SOON):
+        while (job := await desk.done("otto", "GET", where))["state"] == "running":
+            await asyncio.sleep(0.05)
+    return job
+
+
+def test_the_api_says_of_a_result_all_that_the_planner_says() -> None:
+    asked = {**BODIES["PlanWish"], "compare": [], "cores": 1}
+    told = msgspec.json.encode(summary(request.answer(msgspec.convert(asked, request.Request))))
+    read = msgspec.json.encode(msgspec.json.decode(told, type=PlanResult))
+    assert msgspec.json.decode(read) == msgspec.json.decode(told)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (PlannedTimetable, reading_yaml._TOP),
+        (PlannedLab, reading_yaml._LAB),
+        (PlannedPool, reading_yaml._POOL),
+        (PlannedSessions, reading_yaml._SESSION),
+    ],
+)
+def test_the_api_knows_every_word_of_a_timetable_and_no_other(shape: type[Part], words: tuple[str, ...]) -> None:
+    assert set(shape.__struct_encode_fields__) == set(words)

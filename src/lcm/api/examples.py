@@ -298,7 +298,7 @@ BODIES: Final[Mapping[str, Json]] = {
             }
         ],
     },
-    "PlanWish": {"timetable": _TIMETABLE, "options": {"compare": {"max": ["1", "2"]}}},
+    "PlanWish": {"timetable": _TIMETABLE, "compare": ["max=1,2"]},
     "PlanJob": {
         "id": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",
         "state": "running",

@@ -67,7 +67,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/api/plan",
         _begin,
         "beginPlan",
-        "Begin to play a timetable in a simulated world, and answer once the timetable is read",
+        "Begin to play a timetable in a simulated world, in a process of its own",
         policy=_STAFF,
         body=PlanWish,
         large=True,

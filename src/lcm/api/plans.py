@@ -5,55 +5,69 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from lcm.control.problems import Problem
 from lcm.model.resource import Count, Fraction, Moment, Part, ShortText
 
-MOST_SESSIONS = 20_000
+_MOST_SESSIONS: Final = 20_000
 _Size = Annotated[float, Meta(ge=0, le=1_000_000)]
-_When = Annotated[str, Meta(max_length=40, description="a moment, of the timetable's zone unless it says another")]
-_Span = Annotated[str, Meta(max_length=20, description="how long: 90m, 2h, 1h30m")]
+_When = Annotated[str, Meta(max_length=40, description="a moment: of the timetable's zone, unless it says another")]
+_Span = Annotated[str, Meta(max_length=20, description="how long, such as 90m, 2h or 1h30m")]
 _Day = Annotated[str, Meta(max_length=10, description="a day, such as 2031-11-07")]
+_Price = Annotated[str, Meta(max_length=20, description="USD an hour, such as 4.80")]
+_Compared = Annotated[str, Meta(max_length=500, description="such as max=4,6,8 or instance@ccna=m5zn.metal,m6i.metal")]
+_Hours = Annotated[float, Meta(ge=0)]
+_Money = Annotated[float, Meta(ge=0, description="null where a price is not known")] | None
 
 
 class PlannedLab(Part):
     """A lab of a timetable, and what one session of it needs; sizes in GB."""
 
     name: ShortText
-    track: ShortText = ""
-    cpu: _Size = 4
-    memory: _Size = 8
-    storage: _Size = 10
-    nodes: Count = 4
-    ports: Count = 4
+    track: ShortText
+    cpu: _Size
+    memory: _Size
+    storage: _Size | UnsetType = UNSET
+    nodes: Count | UnsetType = UNSET
+    ports: Count | UnsetType = UNSET
 
 
 class PlannedPool(Part):
-    """The machines of one track; the price is in USD an hour."""
+    """The machines of one track."""
 
     track: ShortText
-    instance_type: ShortText = "m5zn.metal"
-    region: ShortText = "us-east-1"
-    min: Count = 0
-    max: Count = 10
-    price: ShortText = "4.0"
+    instance_type: ShortText
+    max: Count
+    min: Count | UnsetType = UNSET
+    region: ShortText | UnsetType = UNSET
+    price: _Price | UnsetType = UNSET
+
+
+class PlannedExtension(Part):
+    """Somebody asked for more time."""
+
+    at: _When
+    minutes: Count
 
 
 class PlannedSessions(Part):
-    """Sessions of one lab: when, for how long, how many, and how often again."""
+    """Sessions of one lab: when, for how long, how many, and how often again. Without `at`, as soon as possible."""
 
     definition: ShortText
     for_: _Span = msgspec.field(name="for")
-    at: _When | None = None
-    count: Annotated[int, Meta(ge=1, le=MOST_SESSIONS)] = 1
-    every: Annotated[str, Meta(max_length=64, description="day, weekday, week or names of days")] | None = None
-    until: _Day | None = None
-    track: ShortText = ""
-    owner: ShortText = ""
+    at: _When | UnsetType = UNSET
+    count: Count | UnsetType = UNSET
+    every: Annotated[str, Meta(max_length=16, description="day, weekday or week")] | UnsetType = UNSET
+    until: _Day | UnsetType = UNSET
+    track: ShortText | UnsetType = UNSET
+    owner: ShortText | UnsetType = UNSET
+    booked_at: _When | UnsetType = UNSET
+    cancelled_at: _When | UnsetType = UNSET
+    extended: Annotated[tuple[PlannedExtension, ...], Meta(max_length=100)] | UnsetType = UNSET
 
 
 class PlannedTimetable(Part):
@@ -61,30 +75,107 @@ class PlannedTimetable(Part):
 
     definitions: Annotated[tuple[PlannedLab, ...], Meta(max_length=1000)]
     fleet: Annotated[tuple[PlannedPool, ...], Meta(max_length=100)]
-    sessions: Annotated[tuple[PlannedSessions, ...], Meta(max_length=MOST_SESSIONS)]
-    zone: Annotated[str, Meta(max_length=64)] = "UTC"
-
-
-class PlanOptions(Part):
-    """What to compare, and how."""
-
-    compare: Annotated[Mapping[ShortText, tuple[ShortText, ...]], Meta(max_length=8)] = {}
-    smallest: bool = False
-    faults: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    seed: Annotated[int, Meta(ge=0, le=2**31)] = 1
+    sessions: Annotated[tuple[PlannedSessions, ...], Meta(max_length=_MOST_SESSIONS)]
+    zone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
+    title: ShortText | UnsetType = UNSET
+    prices: Annotated[Mapping[ShortText, _Price], Meta(max_length=1000)] | UnsetType = UNSET
 
 
 class PlanWish(Part):
-    """A timetable to play, and what to find out by it."""
+    """A timetable to play, and what to find out by it: every combination of what is compared, or the smallest fleet."""
 
     timetable: PlannedTimetable
-    options: PlanOptions = PlanOptions()
+    title: ShortText = "plan"
+    compare: Annotated[tuple[_Compared, ...], Meta(max_length=16)] = ()
+    smallest: bool = False
+    faults: Annotated[float, Meta(ge=0, le=60, description="mishaps an hour")] = 0.0
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 1
+
+
+class PlanBound(msgspec.Struct, frozen=True, kw_only=True):
+    """What no schedule can do with less of."""
+
+    machine_hours: _Hours
+    usd: _Money
+    peak: Count
+
+
+class PlanSpent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one track cost on one day."""
+
+    day: str
+    track: str
+    machine_hours: _Hours
+    usd: _Money
+
+
+class PlanRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions of one slot that were not promised, for one reason."""
+
+    definition: str
+    track: str
+    start: Moment | None
+    count: Count
+    why: str
+    message: str
+
+
+class PlanLateStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A promised session that did not run when its slot began; without seconds, it never did."""
+
+    name: str
+    definition: str
+    track: str
+    start: Moment
+    late_seconds: float | None
+    why: str
+
+
+class PlanMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, from when to when it was paid for."""
+
+    track: str
+    instance_type: str
+    since: Moment
+    until: Moment
+
+
+class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of the timetable under one set of choices; how much of it was wanted, promised, refused and late."""
+
+    name: str
+    choices: Mapping[str, str]
+    faults: float
+    seed: int
+    begins: Moment
+    ends: Moment
+    zone: str
+    wanted: Count
+    promised: Count
+    refused: Count
+    late: Count
+    interrupted: Count
+    unserved: Count
+    waits_seconds: tuple[float, ...]
+    session_hours: _Hours
+    machine_hours: _Hours
+    usd: _Money
+    peak: Count
+    bound: PlanBound
+    spent: tuple[PlanSpent, ...]
+    refusals: tuple[PlanRefusal, ...]
+    late_starts: tuple[PlanLateStart, ...]
+    machines: tuple[PlanMachine, ...]
+    played_seconds: float
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a plan."""
+    """What came of a plan. `smallest` names the cheapest variant that keeps everything, if that was searched."""
 
-    variants: tuple[str, ...] = ()
+    title: str
+    smallest: str | None
+    searched: bool
+    variants: tuple[PlanVariant, ...]
 
 
 class PlanState(StrEnum):

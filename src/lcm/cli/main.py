@@ -42,6 +42,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "audit": Entry("lcm.cli.audit:audit", "List who wrote what, when and from where.", _SEE),
     "alerts": Entry("lcm.cli.alerts:alerts", "List what needs somebody's attention.", _SEE),
     "plan": Entry("lcm.cli.plan:plan_", "Play a timetable before anybody books it: what is late, refused, paid.", _SEE),
+    "record": Entry("lcm.cli.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE),
     "licenses": Entry("lcm.cli.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
     "book": Entry("lcm.cli.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE),
     "extend": Entry("lcm.cli.extend:extend", "Make a session end later.", _CHANGE),

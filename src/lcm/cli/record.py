@@ -16,6 +16,7 @@ from lcm.cli.options import ContextName
 from lcm.control.plane import Plane
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Fault, Forbidden, Invalid, Refused
+from lcm.model.identity import SEES_ALL
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
@@ -60,6 +61,7 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
     if not force and str(file) != "-" and file.exists():
         raise Invalid(Fault(str(file), "is there already", "name another file, or say --force"))
     since, until = _span(day, days, SystemClock().now(), terminal_zone())
+    run.with_plane(_check_role, context, who=True)
     aside = run.with_line(lambda line: _aside(line, since, until), context)
     made = recorded(run.with_plane(lambda plane: _history(plane, since, until, aside), context))
     if not made.sessions:
@@ -77,6 +79,11 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
 def _span(day: str | None, days: int, now: datetime, zone: Zone) -> tuple[datetime, datetime]:
     first = day_of(day, "--day") if day else zone.local(now).date()
     return zone.midnight(first), zone.midnight(first + timedelta(days=days))
+
+
+async def _check_role(plane: Plane) -> None:
+    if plane.caller.role not in SEES_ALL:
+        raise Forbidden("only those who run the system see what everybody wanted")
 
 
 async def _history(plane: Plane, since: datetime, until: datetime, aside: _Aside) -> History:
@@ -146,7 +153,7 @@ def _remarks(made: Recording, since: datetime, until: datetime, aside: _Aside) -
         rate = len(made.failures) / ((until - since) / timedelta(hours=1))
         yield f"Machines failed {len(made.failures)} times; `--faults {rate:.2g}` plays about as many mishaps an hour:"
         for one in made.failures[:_SHOWN]:
-            yield f"  {_text(one.at)} {render.escaped(one.worker)} {render.escaped(one.why)}"
+            yield render.escaped(" ".join(f"  {_text(one.at)} {one.worker} {one.why}".split()))
 
 
 def _text(moment: datetime) -> str:

@@ -10,7 +10,7 @@ from lcm.sim.plan.measured import Comparison, Late, Refusal, Trial
 
 WIDTH: Final = 80
 _SHOWN: Final = 10
-_NAME: Final = 30
+_NAME: Final = 27
 _COUNTED: Final = (
     "Machine-hours are what the cloud bills, from running to shutting down: boots ahead of slots and clean-ups after "
     "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less."
@@ -73,7 +73,7 @@ def _overview(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def _row(name: str, *cells: str) -> str:
-    widths = (8, 7, 5, 11, 11, 4)
+    widths = (9, 9, 6, 12, 12, 5)
     return (
         name[:_NAME].ljust(_NAME) + "".join(cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
     ).rstrip()

@@ -1,0 +1,150 @@
+"""Planted faults of sessions and of those who see them: labs, writes, phases, and what is another's."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from pytest import MonkeyPatch
+
+from lcm.control import actions, ledger, listing, stepping
+from lcm.control.archive import recalled
+from lcm.control.plane import Ref, Terminate
+from lcm.control.records import Record, at_revision, find
+from lcm.controllers.session import ending
+from lcm.controllers.session.view import Decision, Discard, Do, View
+from lcm.controllers.worker.view import Unknown
+from lcm.model import resource
+from lcm.model.identity import sees
+from lcm.model.resource import PhaseChange
+from lcm.model.session import SESSION, LabletSession, SessionPhase, is_asap
+from lcm.sim.world.checks.labs import LEFT
+from lcm.sim.world.checks.phases import ILLEGAL
+from lcm.sim.world.checks.privacy import ANOTHERS
+from lcm.sim.world.checks.writes import LOST
+from lcm.sim.world.scenario import Pool
+from lcm.sim.world.world import OPERATOR, World
+from planted import Planted, everywhere, small
+
+STANDING: Final = small(pools=(Pool(track="ccna", most=2, least=1),))
+TOWN: Final = msgspec.structs.replace(STANDING, bystanders=True, hours=3.0)
+
+
+async def session_is_deleted(world: World) -> None:
+    """Let an operator delete a session that runs."""
+    ref = Ref(LabletSession, (await _running(world)).metadata.name)
+    await world.insist(OPERATOR, lambda plane: plane.delete(ref))
+
+
+async def session_is_cancelled(world: World) -> None:
+    """Let an operator end a session that runs."""
+    ref = Ref(LabletSession, (await _running(world)).metadata.name)
+    await world.insist(OPERATOR, lambda plane: plane.act(ref, Terminate()))
+
+
+async def _running(world: World) -> LabletSession:
+    while True:
+        await asyncio.sleep(60)
+        for session in world.witness.seen.live():
+            if session.status.phase is SessionPhase.RUNNING:
+                return session
+
+
+def lab_is_not_removed(patch: MonkeyPatch) -> None:
+    everywhere(patch, ending.stopping, lambda _view: Do(Discard()))
+
+
+def deletion_comes_before_teardown(patch: MonkeyPatch) -> None:
+    everywhere(patch, stepping.over, lambda one: one.metadata.deletion_timestamp is not None)
+
+
+def silence_is_taken_for_no_lab(patch: MonkeyPatch) -> None:
+    real = ending.stopping
+
+    def believed(view: View) -> Decision:
+        return Do(Discard()) if isinstance(view.lab, Unknown) else real(view)
+
+    everywhere(patch, real, believed)
+
+
+def booking_is_not_committed(patch: MonkeyPatch) -> None:
+    real = ledger.Ledger.write
+
+    async def forgotten(self: ledger.Ledger, edit: Any, *ops: Any, **rest: Any) -> Any:
+        if edit.before is None and isinstance(edit.after, LabletSession) and is_asap(edit.after):
+            return at_revision(edit.after, 1)
+        return await real(self, edit, *ops, **rest)
+
+    patch.setattr(ledger.Ledger, "write", forgotten)
+
+
+def step_forgets_a_deletion(patch: MonkeyPatch) -> None:
+    real = stepping.stepped
+
+    def forgotten(one: Any, status: Any, **rest: Any) -> Any:
+        made = real(one, status, **rest)
+        if made is one or not isinstance(made, LabletSession):
+            return made
+        return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp=None))
+
+    everywhere(patch, real, forgotten)
+
+
+def cancelled_session_ends_at_once(patch: MonkeyPatch) -> None:
+    def ended(session: LabletSession, *, now: datetime, author: str, reason: str) -> LabletSession:
+        phase = SessionPhase.TERMINATED
+        if session.status.phase in SESSION.final:
+            return session
+        line = PhaseChange(phase=phase, at=now, by=author, reason=reason)
+        history = resource.with_change(session.status.history, line)
+        status = msgspec.structs.replace(session.status, phase=phase, history=history, outcome=phase)
+        return msgspec.structs.replace(session, status=status)
+
+    everywhere(patch, actions.terminated, ended)
+
+
+def story_is_rewritten(patch: MonkeyPatch) -> None:
+    def last_alone(_history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:
+        return (change,)
+
+    everywhere(patch, resource.with_change, last_alone)
+
+
+def step_has_no_line(patch: MonkeyPatch) -> None:
+    everywhere(patch, resource.with_change, lambda history, _change: tuple(history))
+
+
+def everybody_sees_everything(patch: MonkeyPatch) -> None:
+    everywhere(patch, sees, lambda _caller, _resource: True)
+
+
+def lists_are_everybodys(patch: MonkeyPatch) -> None:
+    patch.setattr(listing, "_limited", lambda _ledger, _kind: False)
+
+
+def others_are_touched_by_name(patch: MonkeyPatch) -> None:
+    async def found(self: ledger.Ledger, ref: Any) -> Record[Any] | None:
+        return await find(self.store, ref) or await recalled(self.store, ref)
+
+    patch.setattr(ledger.Ledger, "recall", found)
+
+
+SESSIONS: Final = (
+    Planted("a lab is not removed", LEFT, lab_is_not_removed, STANDING),
+    Planted("deletion comes before teardown", LEFT, deletion_comes_before_teardown, STANDING, session_is_deleted),
+    Planted(
+        "silence is taken for no lab",
+        LEFT,
+        silence_is_taken_for_no_lab,
+        msgspec.structs.replace(STANDING, mishaps_an_hour=20, mishaps=("cml_is_silent",)),
+    ),
+    Planted("a booking is not committed", LOST, booking_is_not_committed, STANDING),
+    Planted("a step forgets a deletion", LOST, step_forgets_a_deletion, STANDING, session_is_deleted),
+    Planted("a cancelled session ends at once", ILLEGAL, cancelled_session_ends_at_once, STANDING, session_is_cancelled),
+    Planted("a story is rewritten", ILLEGAL, story_is_rewritten, STANDING),
+    Planted("a step has no line", ILLEGAL, step_has_no_line, STANDING),
+    Planted("everybody sees everything", ANOTHERS, everybody_sees_everything, TOWN),
+    Planted("lists are everybody's", ANOTHERS, lists_are_everybodys, TOWN),
+    Planted("others are touched by name", ANOTHERS, others_are_touched_by_name, TOWN),
+)
