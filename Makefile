@@ -7,6 +7,8 @@ export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 ONLY ?=
 ARGS ?=
+CLIENT ?= 5
+KEPT ?= tests/simulation/seeds
 # What a new data folder begins with, and how fast its cloud is; nothing begins by itself where machines cost money.
 FIRST ?= examples/first examples/timetable
 SPEED ?= 120
@@ -56,8 +58,10 @@ soak: .venv/dev.stamp ## A million random bookings, placements, extensions and r
 	LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 tests/simulation/test_bookings_at_random.py \
 		--timeout 7200
 
+# Seeds that have failed once, bulk seeds, and CLIENT more that speak to CMLs by our client.
 sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them
 	@$(BIN)/python -m lcm.sim.world --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
+		--client-seeds $(CLIENT) $(addprefix --kept ,$(KEPT)) \
 		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…

@@ -10,17 +10,33 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from pytest import MonkeyPatch
+import pytest
 
 from lcm.sim.world.playing import play
-from lcm.sim.world.scenario import CLASSROOM, Scenario
+from lcm.sim.world.scenario import CLASSROOM, Pool, Scenario
 from lcm.sim.world.world import Outcome, World
 
 Deed = Callable[[World], Coroutine[Any, Any, None]]
-Plant = Callable[[MonkeyPatch], None]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+QUIET: Final = msgspec.structs.replace(
+    CLASSROOM,
+    processes=1,
+    hours=0.8,
+    quiet_hours=0.5,
+    pools=(Pool(track="ccna", most=1, least=1),),
+    sessions_a_day=0,
+    bystanders=False,
+)
+"""One process and one machine, and nobody but those whose deeds a fault brings along."""
+BUSY: Final = msgspec.structs.replace(
+    QUIET, hours=1.5, quiet_hours=3.0, pools=(Pool(track="ccna", most=2, least=1),), sessions_a_day=250
+)
+"""One process, two machines, and people who book."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,7 @@ def search(planted: Planted) -> Finding:
     """Play one seed after the other until one shows the fault."""
     began, seen = cpu_seconds(), "no violation"
     for seed in planted.seeds:
-        with MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             planted.plant(patch)
             played = _play(planted, seed)
         broken = played.outcome.violations
@@ -96,7 +112,7 @@ def _play(planted: Planted, seed: int) -> _Played:
     return _Played(outcome, (moments[0] if moments else end) - scenario.start)
 
 
-def everywhere(patch: MonkeyPatch, old: object, new: object) -> None:
+def everywhere(patch: pytest.MonkeyPatch, old: object, new: object) -> None:
     """Put something in place of something else wherever production code has it; the witness keeps its own."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("lcm.") or name.startswith("lcm.sim.world"):
@@ -109,10 +125,8 @@ def everywhere(patch: MonkeyPatch, old: object, new: object) -> None:
                     patch.setitem(value, place, new)
 
 
-def small(**changes: Any) -> Scenario:
-    """Give a world of one process and one or two machines, where people book and nothing else happens."""
-    few = {"processes": 1, "hours": 1.5, "quiet_hours": 3.0, "sessions_a_day": 250, "bystanders": False}
-    return msgspec.structs.replace(CLASSROOM, **{**few, **changes})
+def changed(scenario: Scenario, **changes: Any) -> Scenario:
+    return msgspec.structs.replace(scenario, **changes)
 
 
 def cpu_seconds() -> float:

@@ -1,4 +1,4 @@
-"""`python tests/planted_run.py [WORD]`: searches for every planted fault whose name has the word. See `make planted`."""
+"""`python tests/planted_run.py [WORD]`: searches for planted faults whose names have a word. See `make planted`."""
 
 import os
 import sys

@@ -1,16 +1,14 @@
 """Planted faults of sessions and of those who see them: labs, writes, phases, and what is another's."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from pytest import MonkeyPatch
+import pytest
 
 from lcm.control import actions, ledger, listing, stepping
 from lcm.control.archive import recalled
-from lcm.control.plane import Ref, Terminate
 from lcm.control.records import Record, at_revision, find
 from lcm.controllers.session import ending
 from lcm.controllers.session.view import Decision, Discard, Do, View
@@ -23,43 +21,22 @@ from lcm.sim.world.checks.labs import LEFT
 from lcm.sim.world.checks.phases import ILLEGAL
 from lcm.sim.world.checks.privacy import ANOTHERS
 from lcm.sim.world.checks.writes import LOST
-from lcm.sim.world.scenario import Pool
-from lcm.sim.world.world import OPERATOR, World
-from planted import Planted, everywhere, small
+from planted import BUSY, QUIET, Planted, changed, everywhere
+from planted_deeds import both, people_want_a_lab_now, session_is_cancelled, session_is_deleted
 
-STANDING: Final = small(pools=(Pool(track="ccna", most=2, least=1),))
-TOWN: Final = msgspec.structs.replace(STANDING, bystanders=True, hours=3.0)
-
-
-async def session_is_deleted(world: World) -> None:
-    """Let an operator delete a session that runs."""
-    ref = Ref(LabletSession, (await _running(world)).metadata.name)
-    await world.insist(OPERATOR, lambda plane: plane.delete(ref))
+SOMEBODY: Final = people_want_a_lab_now(1, minutes=15)
+TOWN: Final = changed(BUSY, bystanders=True, hours=3.0)
 
 
-async def session_is_cancelled(world: World) -> None:
-    """Let an operator end a session that runs."""
-    ref = Ref(LabletSession, (await _running(world)).metadata.name)
-    await world.insist(OPERATOR, lambda plane: plane.act(ref, Terminate()))
-
-
-async def _running(world: World) -> LabletSession:
-    while True:
-        await asyncio.sleep(60)
-        for session in world.witness.seen.live():
-            if session.status.phase is SessionPhase.RUNNING:
-                return session
-
-
-def lab_is_not_removed(patch: MonkeyPatch) -> None:
+def lab_is_not_removed(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, ending.stopping, lambda _view: Do(Discard()))
 
 
-def deletion_comes_before_teardown(patch: MonkeyPatch) -> None:
+def deletion_comes_before_teardown(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, stepping.over, lambda one: one.metadata.deletion_timestamp is not None)
 
 
-def silence_is_taken_for_no_lab(patch: MonkeyPatch) -> None:
+def silence_is_taken_for_no_lab(patch: pytest.MonkeyPatch) -> None:
     real = ending.stopping
 
     def believed(view: View) -> Decision:
@@ -68,7 +45,7 @@ def silence_is_taken_for_no_lab(patch: MonkeyPatch) -> None:
     everywhere(patch, real, believed)
 
 
-def booking_is_not_committed(patch: MonkeyPatch) -> None:
+def booking_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     real = ledger.Ledger.write
 
     async def forgotten(self: ledger.Ledger, edit: Any, *ops: Any, **rest: Any) -> Any:
@@ -79,7 +56,7 @@ def booking_is_not_committed(patch: MonkeyPatch) -> None:
     patch.setattr(ledger.Ledger, "write", forgotten)
 
 
-def step_forgets_a_deletion(patch: MonkeyPatch) -> None:
+def step_forgets_a_deletion(patch: pytest.MonkeyPatch) -> None:
     real = stepping.stepped
 
     def forgotten(one: Any, status: Any, **rest: Any) -> Any:
@@ -91,7 +68,7 @@ def step_forgets_a_deletion(patch: MonkeyPatch) -> None:
     everywhere(patch, real, forgotten)
 
 
-def cancelled_session_ends_at_once(patch: MonkeyPatch) -> None:
+def cancelled_session_ends_at_once(patch: pytest.MonkeyPatch) -> None:
     def ended(session: LabletSession, *, now: datetime, author: str, reason: str) -> LabletSession:
         phase = SessionPhase.TERMINATED
         if session.status.phase in SESSION.final:
@@ -104,26 +81,26 @@ def cancelled_session_ends_at_once(patch: MonkeyPatch) -> None:
     everywhere(patch, actions.terminated, ended)
 
 
-def story_is_rewritten(patch: MonkeyPatch) -> None:
+def story_is_rewritten(patch: pytest.MonkeyPatch) -> None:
     def last_alone(_history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:
         return (change,)
 
     everywhere(patch, resource.with_change, last_alone)
 
 
-def step_has_no_line(patch: MonkeyPatch) -> None:
+def step_has_no_line(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, resource.with_change, lambda history, _change: tuple(history))
 
 
-def everybody_sees_everything(patch: MonkeyPatch) -> None:
+def everybody_sees_everything(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, sees, lambda _caller, _resource: True)
 
 
-def lists_are_everybodys(patch: MonkeyPatch) -> None:
+def lists_are_everybodys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(listing, "_limited", lambda _ledger, _kind: False)
 
 
-def others_are_touched_by_name(patch: MonkeyPatch) -> None:
+def others_are_touched_by_name(patch: pytest.MonkeyPatch) -> None:
     async def found(self: ledger.Ledger, ref: Any) -> Record[Any] | None:
         return await find(self.store, ref) or await recalled(self.store, ref)
 
@@ -131,19 +108,31 @@ def others_are_touched_by_name(patch: MonkeyPatch) -> None:
 
 
 SESSIONS: Final = (
-    Planted("a lab is not removed", LEFT, lab_is_not_removed, STANDING),
-    Planted("deletion comes before teardown", LEFT, deletion_comes_before_teardown, STANDING, session_is_deleted),
+    Planted("a lab is not removed", LEFT, lab_is_not_removed, QUIET, SOMEBODY),
+    Planted(
+        "deletion comes before teardown",
+        LEFT,
+        deletion_comes_before_teardown,
+        QUIET,
+        both(SOMEBODY, session_is_deleted),
+    ),
     Planted(
         "silence is taken for no lab",
         LEFT,
         silence_is_taken_for_no_lab,
-        msgspec.structs.replace(STANDING, mishaps_an_hour=20, mishaps=("cml_is_silent",)),
+        changed(BUSY, mishaps_an_hour=20, mishaps=("cml_is_silent",)),
     ),
-    Planted("a booking is not committed", LOST, booking_is_not_committed, STANDING),
-    Planted("a step forgets a deletion", LOST, step_forgets_a_deletion, STANDING, session_is_deleted),
-    Planted("a cancelled session ends at once", ILLEGAL, cancelled_session_ends_at_once, STANDING, session_is_cancelled),
-    Planted("a story is rewritten", ILLEGAL, story_is_rewritten, STANDING),
-    Planted("a step has no line", ILLEGAL, step_has_no_line, STANDING),
+    Planted("a booking is not committed", LOST, booking_is_not_committed, QUIET, SOMEBODY),
+    Planted("a step forgets a deletion", LOST, step_forgets_a_deletion, QUIET, both(SOMEBODY, session_is_deleted)),
+    Planted(
+        "a cancelled session ends at once",
+        ILLEGAL,
+        cancelled_session_ends_at_once,
+        QUIET,
+        both(SOMEBODY, session_is_cancelled),
+    ),
+    Planted("a story is rewritten", ILLEGAL, story_is_rewritten, QUIET),
+    Planted("a step has no line", ILLEGAL, step_has_no_line, QUIET),
     Planted("everybody sees everything", ANOTHERS, everybody_sees_everything, TOWN),
     Planted("lists are everybody's", ANOTHERS, lists_are_everybodys, TOWN),
     Planted("others are touched by name", ANOTHERS, others_are_touched_by_name, TOWN),

@@ -1,13 +1,11 @@
 """Planted faults of who leads and of what is told: fences, permits, events, secrets."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import msgspec
+import pytest
 import structlog
-from pytest import MonkeyPatch
 
 from lcm.control import events
 from lcm.control.feed import Feed, Position, Question
@@ -15,42 +13,23 @@ from lcm.control.local import LocalPlane
 from lcm.controllers import election
 from lcm.controllers.worker import effects
 from lcm.controllers.worker.view import Outcome, Register, View
-from lcm.model.errors import Refused
+from lcm.model.errors import Stuck
 from lcm.model.event import Event, decode
-from lcm.model.machine import LABLET_CONTROLLER
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.sim.world.checks.events import GAP
 from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.privacy import LEAK
-from lcm.sim.world.scenario import Pool
-from lcm.sim.world.world import World
 from lcm.store.base import Happened
-from planted import Planted, everywhere, small
+from planted import BUSY, QUIET, Planted, changed
+from planted_deeds import both, leader_stands_still_over_a_lab, people_want_a_lab_now
 
-STANDING: Final = small(pools=(Pool(track="ccna", most=2, least=1),))
-TOWN: Final = msgspec.structs.replace(STANDING, bystanders=True, hours=3.0)
-
-
-async def leader_stands_still_over_a_lab(world: World) -> None:
-    """Let who leads sleep through the end of its term while it brings up a lab."""
-    dice = world.stage.chance.stream("still")
-    while True:
-        await asyncio.sleep(1)
-        begun = [one for one in world.witness.seen.live() if one.status.phase is SessionPhase.INSTANTIATING]
-        holder = world.stage.store.holder(LABLET_CONTROLLER)
-        leader = next((one for one in world.alive if one.name == holder and one.host.running), None)
-        if begun and leader is not None:
-            leader.host.at(leader.host.awaits + dice.randrange(1, 60), leader.host.pause)
-            await asyncio.sleep(60)
-            leader.host.stop_at = 0
-            leader.host.resume()
+SOMEBODY: Final = people_want_a_lab_now(1, minutes=15)
+SEVERAL: Final = people_want_a_lab_now(3, minutes=15)
+TOWN: Final = changed(BUSY, bystanders=True, hours=3.0)
+TWO: Final = changed(QUIET, processes=2)
 
 
-def shaken(*mishaps: str) -> Any:
-    return msgspec.structs.replace(STANDING, processes=2, mishaps_an_hour=40, mishaps=mishaps)
-
-
-def permit_is_not_asked_for(patch: MonkeyPatch) -> None:
+def permit_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def unheeded(_check: object) -> Iterator[None]:
         yield
@@ -58,11 +37,11 @@ def permit_is_not_asked_for(patch: MonkeyPatch) -> None:
     patch.setattr(election, "under", unheeded)
 
 
-def fence_is_removed(patch: MonkeyPatch) -> None:
+def fence_is_removed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocalPlane, "under", lambda self, _fence: self)
 
 
-def start_of_a_session_is_not_told(patch: MonkeyPatch) -> None:
+def start_of_a_session_is_not_told(patch: pytest.MonkeyPatch) -> None:
     real = events.derive
 
     def less(before: Any, after: Any, **rest: Any) -> Sequence[Event]:
@@ -72,7 +51,7 @@ def start_of_a_session_is_not_told(patch: MonkeyPatch) -> None:
     patch.setattr(events, "derive", less)
 
 
-def resuming_client_misses_a_commit(patch: MonkeyPatch) -> None:
+def resuming_client_misses_a_commit(patch: pytest.MonkeyPatch) -> None:
     real = Feed.history
 
     async def shorter(self: Feed, question: Question, position: Position) -> AsyncIterator[tuple[bytes, int]]:
@@ -83,7 +62,7 @@ def resuming_client_misses_a_commit(patch: MonkeyPatch) -> None:
     patch.setattr(Feed, "history", shorter)
 
 
-def resuming_client_hears_the_last_again(patch: MonkeyPatch) -> None:
+def resuming_client_hears_the_last_again(patch: pytest.MonkeyPatch) -> None:
     def framed(self: Feed, happened: Happened, question: Question, position: Position) -> bytes:
         places = [(Position(happened.revision, place), decode(raw)) for place, raw in enumerate(happened.events)]
         wanted = [(at, event) for at, event in places if at >= position and question.wants(event)]
@@ -92,7 +71,7 @@ def resuming_client_hears_the_last_again(patch: MonkeyPatch) -> None:
     patch.setattr(Feed, "_framed", framed)
 
 
-def token_is_written_into_a_log(patch: MonkeyPatch) -> None:
+def token_is_written_into_a_log(patch: pytest.MonkeyPatch) -> None:
     real = effects.Hands._on_host
 
     async def told(self: effects.Hands, view: View, effect: Any) -> Outcome:
@@ -104,16 +83,16 @@ def token_is_written_into_a_log(patch: MonkeyPatch) -> None:
     patch.setattr(effects.Hands, "_on_host", told)
 
 
-def token_is_written_into_an_error(patch: MonkeyPatch) -> None:
+def token_is_written_into_an_error(patch: pytest.MonkeyPatch) -> None:
     real = effects.Hands._on_host
 
     async def told(self: effects.Hands, view: View, effect: Any) -> Outcome:
         try:
             return await real(self, view, effect)
-        except Refused as error:
+        except Stuck as error:
             if isinstance(effect, Register):
                 secret = await self.secrets.reveal(effect.token)
-                raise Refused(f"{secret.reveal()}: {error}") from error
+                raise Stuck(error.reason, f"{secret.reveal()}: {error}") from error
             raise
 
     patch.setattr(effects.Hands, "_on_host", told)
@@ -124,13 +103,24 @@ WORDS: Final = (
         "the permit is not asked for",
         DEPOSED,
         permit_is_not_asked_for,
-        msgspec.structs.replace(STANDING, processes=2),
-        leader_stands_still_over_a_lab,
+        QUIET,
+        both(SEVERAL, leader_stands_still_over_a_lab),
     ),
-    Planted("the fence is removed", DEPOSED, fence_is_removed, shaken("lease_is_lost")),
-    Planted("the start of a session is not told", GAP, start_of_a_session_is_not_told, STANDING),
+    Planted(
+        "the fence is removed",
+        DEPOSED,
+        fence_is_removed,
+        changed(TWO, mishaps_an_hour=60, mishaps=("lease_is_lost",)),
+        SEVERAL,
+    ),
+    Planted("the start of a session is not told", GAP, start_of_a_session_is_not_told, QUIET, SOMEBODY),
     Planted("a resuming client misses a commit", GAP, resuming_client_misses_a_commit, TOWN),
     Planted("a resuming client hears the last again", GAP, resuming_client_hears_the_last_again, TOWN),
-    Planted("a token is written into a log", LEAK, token_is_written_into_a_log, STANDING),
-    Planted("a token is written into an error", LEAK, token_is_written_into_an_error, shaken("licence_is_refused")),
+    Planted("a token is written into a log", LEAK, token_is_written_into_a_log, QUIET),
+    Planted(
+        "a token is written into an error",
+        LEAK,
+        token_is_written_into_an_error,
+        changed(TWO, mishaps_an_hour=40, mishaps=("licence_is_refused",)),
+    ),
 )

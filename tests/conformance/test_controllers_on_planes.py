@@ -68,3 +68,24 @@ async def test_a_leader_writes_until_its_lease_is_taken_away(world: World) -> No
     metal = await plane.get(METAL)
     assert metal is not None
     assert metal.metadata.labels["value"] == "led"
+
+
+@either
+async def test_who_waits_for_a_lease_hears_of_its_release_and_of_its_end(world: World) -> None:
+    plane = world.service("worker-controller")
+    await plane.vacated("leading")
+    for gone in ("released", "run out"):
+        lease = await plane.acquire("leading", "one", ttl_seconds=TTL)
+        assert lease is not None
+        other = await plane.acquire("leading-too", "one", ttl_seconds=TTL)
+        waiting = asyncio.create_task(plane.vacated("leading"))
+        await asyncio.sleep(1)
+        if other is not None:
+            await plane.release(other)
+        await asyncio.sleep(TTL / 2)
+        assert not waiting.done()
+        if gone == "released":
+            await plane.release(lease)
+        async with asyncio.timeout(TTL):
+            await waiting
+        assert await plane.lease("leading") is None

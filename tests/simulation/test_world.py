@@ -35,6 +35,11 @@ def test_nothing_goes_wrong_with_seeds_that_are_known(seed: int) -> None:
     assert not outcome.violations, tell(outcome)
 
 
+def test_nothing_goes_wrong_where_cmls_are_spoken_to_by_our_client() -> None:
+    outcome = play(msgspec.structs.replace(short(6), face="client"))
+    assert not outcome.violations, tell(outcome)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_nothing_goes_wrong_with_fresh_seeds(number: int) -> None:
     print("fresh seed", FRESH + number)

@@ -1,6 +1,7 @@
 """Plans as processes: what they say is heard, what they cost is limited, and none outlives whoever started it."""
 
 import asyncio
+import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +43,16 @@ PARENT = (
     + "say(progress={'share': 0.1, 'seconds_left': child.pid})\ntime.sleep(600)"
 )
 """Has a child of its own, which must not stay behind."""
+
+KILLED = """
+import os, signal, subprocess, sys
+command = [sys.executable, "-P", "-m", "lcm.sim.plan"]
+plan = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+plan.stdout.readline()
+print(plan.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""Starts the planner on its own input, and does not see its end."""
 
 
 def jobs(script: str, clock: HandClock | None = None, **limits: Any) -> PlanJobs:
@@ -89,6 +100,17 @@ async def test_leaving_ends_what_still_runs() -> None:
     async with jobs(PARENT, **READ) as plans:
         child = int((await plans.begin(WISH, "root")).left_seconds or 0)
     await gone(child)
+
+
+async def test_a_plan_ends_with_a_process_that_is_killed() -> None:
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", KILLED), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    often = {"definition": "basics", "at": "2031-11-03T09:00", "for": "2h", "count": 8, "every": "day"}
+    timetable = BODIES["PlanWish"]["timetable"] | {"sessions": [{**often, "until": "2032-03-01"}]}
+    told, _ = await asyncio.wait_for(killed.communicate(msgspec.json.encode({"timetable": timetable})), SOON)
+    assert killed.returncode == -signal.SIGKILL
+    await gone(int(told))
 
 
 async def test_no_more_run_at_once_than_may_and_another_may_when_one_has_ended() -> None:
@@ -146,7 +168,7 @@ async def test_what_ended_is_kept_for_a_while_and_the_oldest_is_forgotten_first(
 async def test_a_timetable_is_played_over_http_in_a_process_of_its_own() -> None:
     plans = PlanJobs(clock=hand_clock(), ids=new_id)
     async with plans, opened(plans=plans) as desk:
-        begun = await desk.ask("otto", "POST", PLAN, json=BODIES["PlanWish"])
+        begun = await desk.ask("otto", "POST", PLAN, json=BODIES["PlanWish"], timeout=SOON)
         assert (begun.status_code, begun.json()["by"]) == (202, "otto"), begun.text
         where = f"{PLAN}/{begun.json()['id']}"
         done = await waited(desk, where)

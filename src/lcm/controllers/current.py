@@ -4,31 +4,38 @@ from datetime import timedelta
 
 from lcm.config import Settings, effective
 from lcm.control.cache import Cache
+from lcm.control.plane import Seen
 from lcm.model.settings import SystemSettings
 from lcm.placement.terms import Terms, sped_up
 
 
 class Current:
-    """The settings as they are now; asked before each use."""
+    """The settings as they are now; asked before each use, and so made anew only when they change."""
 
     def __init__(self, settings: Settings, cache: Cache) -> None:
+        """Follow a cache for as long as that is used."""
         self._settings = settings
         self._cache = cache
-        self._seen: SystemSettings | None = None
+        self._stale = True
         self._effective = settings
         self._terms = terms_of(settings)
+        cache.subscribe(self._note)
 
     def __call__(self) -> Settings:
-        system = next(iter(self._cache.all(SystemSettings)), None)
-        if system is not self._seen:
-            self._seen, self._effective = system, effective(self._settings, system)
+        if self._stale:
+            system = next(iter(self._cache.all(SystemSettings)), None)
+            self._effective = effective(self._settings, system)
             self._terms = terms_of(self._effective)
+            self._stale = False
         return self._effective
 
     def terms(self) -> Terms:
         """Say what they mean for booking and placing."""
         self()
         return self._terms
+
+    def _note(self, seen: Seen) -> None:
+        self._stale = self._stale or seen.ref.kind is SystemSettings
 
 
 def terms_of(settings: Settings) -> Terms:

@@ -85,6 +85,8 @@ class Machine:
     """Whether an operating system ever comes up on it; the cloud says that it runs either way."""
     impaired: dict[CheckName, datetime] = field(default_factory=dict)
     load: MachineMetrics = field(default_factory=MachineMetrics)
+    _runs_of: object = field(default=None, init=False, repr=False, compare=False)
+    _runs: list[Run] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def story(self) -> list[Change]:
         """Tell all changes, oldest first; a death comes before whatever was planned after it."""
@@ -168,7 +170,16 @@ class Machine:
         return [Span(change.state, change.at, end) for change, end in zip(changes, ends, strict=True)]
 
     def runs(self) -> list[Run]:
-        """Tell when it was and, as planned, will be on; a reboot ends one run and begins another."""
+        """Tell when it was and, as planned, will be on; a reboot ends one run and begins another.
+
+        The list stays the same one until something changes: whoever talks to the machine asks for it each time.
+        """
+        made_of = self.comes_up, self.dies_at, *self.changes, *self.reboots
+        if made_of != self._runs_of:
+            self._runs_of, self._runs = made_of, self._planned_runs()
+        return self._runs
+
+    def _planned_runs(self) -> list[Run]:
         story = self.story() if self.comes_up else []
         ends = [change.at for change in story[1:]]
         return [

@@ -4,7 +4,8 @@ Made by the account, by the labs of a CML and by its licence; `sim.world` listen
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextvars import ContextVar
+from typing import Final, NamedTuple
 
 
 class Effect(NamedTuple):
@@ -19,6 +20,10 @@ OnEffect = Callable[[Effect], None]
 """Hears of an effect at the very moment: machines are as they were before it, but for one that is new."""
 OnLab = Callable[[str, str], None]
 """Hears a verb and a lab's title, or nothing where it is about the CML itself."""
+
+
+SENDER: Final[ContextVar[str | None]] = ContextVar("SENDER", default=None)
+"""The host whose request is carried out now, where that is not done on the host itself."""
 
 
 def unheard(*_told: object) -> None:

@@ -27,6 +27,8 @@ class Ill(Enum):
     """Nobody answers, and who calls learns it late."""
     DEAF = auto()
     """What is asked for happens, and who asked hears nothing of it."""
+    STILL = auto()
+    """Who calls stands still before anything has happened, and goes on when somebody lets it."""
     DEADLY_BEFORE = auto()
     """Who calls dies before anything has happened."""
     DEADLY_AFTER = auto()
@@ -74,8 +76,11 @@ class Spells:
             self._now.remove(spell)
 
     async def linger(self, verb: str) -> None:
-        """Hold up a call that hangs, until its caller gives up."""
-        for spell in [one for one in self._now if one.ill is Ill.HANGING and one.meets(verb)]:
+        """Hold up a call that hangs, until its caller gives up, and a caller who stands still."""
+        for spell in [one for one in self._now if one.ill in {Ill.HANGING, Ill.STILL} and one.meets(verb)]:
+            if spell.ill is Ill.STILL:
+                await _stand_still()
+                continue
             await asyncio.sleep(spell.seconds)
             raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
 
@@ -133,6 +138,13 @@ class Failures:
         if failure:
             failure.times -= 1
             raise failure.error
+
+
+async def _stand_still() -> None:
+    host = HOST.get()
+    if host is not None:
+        host.pause()
+    await asyncio.sleep(0)
 
 
 def _die(verb: str) -> None:

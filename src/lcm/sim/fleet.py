@@ -73,8 +73,10 @@ class Fleet:
         file: Path | None = None,
         network: IPv4Network | None = None,
         on_effect: OnEffect = unheard,
+        password: str = "admin",  # noqa: S107  a simulator's
     ) -> None:
         self._on_effect = on_effect
+        self._password = password
         self.licences = LicenceServer()
         self.cloud = SimCloud(
             clock, chance, owner=owner, nature=Nature(speed=speed, network=network), attach=self._attach
@@ -159,6 +161,7 @@ class Fleet:
             self._chance.stream(instance.instance_id),
             speed=self._speed,
             machine=self._machine(instance),
+            password=self._password,
             licence_server=self.licences,
             power=power,
             on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),

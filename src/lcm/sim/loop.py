@@ -51,7 +51,7 @@ class VirtualClock:
     def now(self) -> datetime:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "virtual time passes on a virtual loop only: see lcm.sim.loop.run"
-        return loop.moment()
+        return loop.moment
 
 
 class VirtualStopwatch:
@@ -97,7 +97,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
-        self._moment = 0.0, start
+        self.moment = start
+        """The time as a moment, which is asked for far more often than it moves on."""
         self._hosts: dict[Host, None] = {}
         self._numbers = itertools.count()
         self._time = _Time(horizon.total_seconds(), rounds, self._pending)
@@ -108,15 +109,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._time.now
-
-    def moment(self) -> datetime:
-        """Give the time as a moment, which many ask for before it moves on."""
-        seconds, moment = self._moment
-        if seconds != self._time.now:
-            seconds = self._time.now
-            moment = self.start + timedelta(seconds=seconds)
-            self._moment = seconds, moment
-        return moment
 
     def create_task(
         self,
@@ -196,6 +188,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._time.stand()
         else:
             self._time.move(scheduled[0]._when if scheduled else None)  # noqa: SLF001
+            self.moment = self.start + timedelta(seconds=self._time.now)
         due = self._time.now + self._clock_resolution
         while scheduled and scheduled[0]._when < due:  # noqa: SLF001
             timer = heapq.heappop(scheduled)

@@ -218,8 +218,8 @@ class DirectHost:
 
     async def activity(self, *, since: datetime) -> Sequence[Activity]:
         async with self._verb("activity"):
-            past = self._cml.telemetry.past()
-            return [Activity(category=event.category, at=at) for at, event in past if at > since]
+            news = self._cml.telemetry.after(since)
+            return [Activity(category=event.category, at=at) for at, event in news]
 
     async def set_telemetry(self, *, enabled: bool) -> None:
         async with self._verb("set_telemetry"):

@@ -6,7 +6,8 @@ cloud tells by `power` when it was on; one that stands alone has a switch of its
 """
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from lcm.model.clock import Clock
 from lcm.sim.chance import Chance, Ids
@@ -26,7 +27,9 @@ from lcm.sim.cml.telemetry import Telemetry
 from lcm.sim.cml.users import User, Users
 from lcm.sim.effects import OnLab, unheard
 from lcm.sim.faults import Spells
-from lcm.sim.power import Power
+from lcm.sim.power import Power, Run
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Cml:
@@ -64,6 +67,8 @@ class Cml:
         self._power = power
         self.ended_runs = 0
         """How often its power has gone, as far as it knows."""
+        self._known_runs: Sequence[Run] = ()
+        self._steady_since = self._steady_until = _NEVER
         self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
 
     def new_id(self) -> str:
@@ -137,13 +142,17 @@ class Cml:
         """Let happen what the machine's power has done since somebody last looked."""
         if self._power is None:
             return
-        now = self.pace.now()
-        begun = [run for run in self._power() if run.on <= now]
+        now, runs = self.pace.now(), self._power()
+        if runs is self._known_runs and self._steady_since <= now < self._steady_until:
+            return
+        begun = [run for run in runs if run.on <= now]
         ended = [run.off for run in begun if run.off is not None and run.off <= now]
         for off in ended[self.ended_runs :]:
             self._switch_off(self.pace.age_at(off))
         self.ended_runs = len(ended)
         self._on_since = self.pace.age_at(begun[-1].on) if len(begun) > len(ended) else None
+        moments = [moment for run in runs for moment in run if moment is not None and moment > now]
+        self._known_runs, self._steady_since, self._steady_until = runs, now, min(moments, default=_NEVER)
 
     def _check_room(self, nodes: Sequence[Node]) -> None:
         active = [node for node in self.active_nodes() if node not in nodes]

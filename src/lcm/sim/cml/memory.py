@@ -1,6 +1,7 @@
 """A way to a simulated CML without a network, for clients that run in virtual time."""
 
 import errno
+from contextvars import Context
 from typing import Final
 
 import httpx
@@ -15,8 +16,8 @@ _EXTENSIONS: Final[dict[str, object]] = {REFUSABLE: {}}
 class MemoryTransport(AsgiTransport):
     """Hands requests to the simulator's REST face in the same process; a machine that is down refuses them."""
 
-    def __init__(self, app: CmlApp | CmlFleet) -> None:
-        super().__init__(app, extensions=_EXTENSIONS, refusal=Down)
+    def __init__(self, app: CmlApp | CmlFleet, *, context: Context | None = None) -> None:
+        super().__init__(app, context=context, extensions=_EXTENSIONS, refusal=Down)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:

@@ -8,6 +8,8 @@ from typing import Any, Final
 from lcm.sim.cml.pace import Pace
 
 _KEPT: Final = 1_000
+_ROUNDING: Final = 1.0
+"""An age and its moment, which is a whole number of microseconds, are the same up to less simulated seconds."""
 
 Json = dict[str, Any]
 
@@ -63,6 +65,13 @@ class Telemetry:
         age = self._pace.age()
         seen = [one for one in self._events if one.age <= age and lab_id in {None, one.lab_id}]
         return [(self._pace.moment(event.age), event) for event in sorted(seen, key=_age)]
+
+    def after(self, moment: datetime) -> Sequence[tuple[datetime, Event]]:
+        """List what has happened after a moment, oldest first."""
+        known, age = self._pace.age_at(moment) - _ROUNDING, self._pace.age()
+        seen = [one for one in self._events if known <= one.age <= age]
+        told = [(self._pace.moment(event.age), event) for event in sorted(seen, key=_age)]
+        return [(at, event) for at, event in told if at > moment]
 
 
 def _age(event: Event) -> float:

@@ -27,18 +27,20 @@ class Turned(NamedTuple):
     message: str
 
 
-def measured(timetable: Timetable, variant: Variant, world: PlannedWorld, turned: Mapping[str, Turned]) -> Trial:
-    """Say what came of a timetable."""
+def measured(
+    timetable: Timetable, variant: Variant, world: PlannedWorld, turned: Mapping[str, Turned], *, since: datetime
+) -> Trial:
+    """Say what came of a timetable since a moment."""
     promised = [one for one in timetable.sessions if one.name not in turned and one.start is not None]
     soon = [one for one in timetable.sessions if one.name not in turned and one.start is None]
     sessions, now = world.onlooker.sessions, world.clock.now()
     waits = [(one, _ran(sessions.get(one.name))) for one in soon if one.cancelled_at is None]
-    runs = tuple(_runs(timetable, world, now))
+    runs = tuple(_runs(timetable, world, since, now))
     stayed = [one for one in promised if one.cancelled_at is None]
     minutes = sum(one.minutes for one in promised)
     return Trial(
         variant=variant,
-        begins=timetable.now or world.scenario.start,
+        begins=since,
         ends=now,
         zone=timetable.zone,
         wanted=len(timetable.sessions),
@@ -133,7 +135,7 @@ def _starts(session: LabletSession | None) -> int:
     return sum(line.phase == SessionPhase.RUNNING for line in session.status.history) if session else 0
 
 
-def _runs(timetable: Timetable, world: PlannedWorld, until: datetime) -> Iterator[Run]:
+def _runs(timetable: Timetable, world: PlannedWorld, begins: datetime, until: datetime) -> Iterator[Run]:
     """Give what the cloud bills: every stretch in which a machine ran."""
     prices: dict[tuple[str, str], Decimal | None] = {
         (one.spec.worker.lab_track, one.spec.worker.aws.instance_type): price_of(timetable, one)
@@ -144,7 +146,7 @@ def _runs(timetable: Timetable, world: PlannedWorld, until: datetime) -> Iterato
         track = host.track if host else ""
         price = prices.get((track, machine.instance_type), timetable.hourly(machine.region, machine.instance_type))
         for span in machine.spans(until):
-            since = max(span.since, timetable.now or span.since)
+            since = max(span.since, begins)
             if span.state is InstanceState.RUNNING and since < span.until:
                 yield Run(
                     track=track,

@@ -14,6 +14,8 @@ from lcm.sim.plan.style import STYLE
 
 _SHOWN: Final = 200
 _MOST_STRETCHES: Final = 20_000
+_NUMBER: Final = " class=number"
+_NUMBERS: Final = frozenset({"promised", "refused", "late", "machine-hours", "USD", "most at once", "count"})
 _NOTE: Final = (
     "Machine-hours are what the cloud bills, from running to shutting down; boots ahead of slots and clean-ups after "
     "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less. "
@@ -188,7 +190,7 @@ def _table(rows: Sequence[str]) -> str:
 
 
 def _heads(*names: str) -> str:
-    return "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+    return "<tr>" + "".join(f"<th{_NUMBER if name in _NUMBERS else ''}>{name}</th>" for name in names) + "</tr>"
 
 
 def _cells(*values: str) -> str:

@@ -18,7 +18,8 @@ COLOURS: Final = 8
 _TICKS: Final = 9
 _HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 14, 24 * 28, 24 * 56)
 _DAY_HOURS: Final = 24
-_NICE: Final = (1, 2, 5)
+_WIDEST_BAR: Final = 80
+_NICE: Final = (2, 4, 6, 8, 10, 12, 16)
 
 Step = tuple[datetime, float]
 """A level, and from when on."""
@@ -83,7 +84,8 @@ def bars_plot(days: Sequence[str], values: Mapping[str, Mapping[str, float]], *,
         left, level = _LEFT + place * wide, 0.0
         for colour, (track, by) in enumerate(values.items()):
             if value := by.get(day, 0):
-                box = f'x="{left + wide * 0.15:.1f}" y="{y(level + value)}" width="{max(wide * 0.7, 1):.1f}"'
+                bar = min(max(wide * 0.7, 1), _WIDEST_BAR)
+                box = f'x="{left + (wide - bar) / 2:.1f}" y="{y(level + value)}" width="{bar:.1f}"'
                 tall = max(y(level) - y(level + value), 0.5)
                 told = f"<title>{day} {escape(track)}: {value:,.2f} {unit}</title>"
                 parts.append(f'<rect class="bar c{colour % COLOURS}" {box} height="{tall:.1f}">{told}</rect>')
@@ -171,7 +173,7 @@ def _ceiling(value: float) -> float:
     size = 1.0
     while size * 10 < value:
         size *= 10
-    return next((nice * size for nice in (*_NICE, 10) if nice * size >= value), value) if value > 2 else 2  # noqa: PLR2004
+    return next((nice * size for nice in _NICE if nice * size >= value), 10 * size)
 
 
 def _label(at: datetime, step: int) -> str:

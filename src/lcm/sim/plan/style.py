@@ -26,7 +26,7 @@ STYLE: Final = (
     "table{border-collapse:collapse;font-size:.9rem;min-width:60%}"
     "th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}"
     "tr:first-child th{color:var(--soft);font-weight:600;white-space:nowrap}"
-    "tr:first-child th:not(:first-child){text-align:left}"
+    "tr:first-child th.number{text-align:right}"
     "th{font-weight:500}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".bound th,.bound td{color:var(--soft);font-size:.85rem}.bound th{padding-left:14px}"
     ".best th,.best td{background:var(--mark)}.alarm{color:var(--alarm)}"

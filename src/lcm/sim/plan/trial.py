@@ -33,7 +33,9 @@ from lcm.sim.world.world import OPERATOR
 Heard = Callable[[float], None]
 """Hears how much of a trial is over, from 0 to 1."""
 BEFORE: Final = timedelta(hours=2)
-"""How long before the first slot a plan begins at the latest: until then everything is booked."""
+"""How long before the first slot a plan begins to be counted, or longer if boots are planned to take long."""
+EARLIER: Final = timedelta(days=1)
+"""How long before that everything is booked, and pools start what they always have."""
 AFTER: Final = timedelta(hours=1)
 """How long after the last claim it ends: machines that nobody needs are gone by then."""
 TOLD: Final = 100
@@ -56,10 +58,11 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) 
     timetable = applied(timetable, variant)
     settings = settings_of(variant, _TROUBLED if variant.faults else _ALONE)
     begins, ends = _span(timetable, settings)
+    start = begins - EARLIER
     scenario = Scenario(
         seed=variant.seed,
-        start=begins,
-        hours=(ends - begins - AFTER) / _HOUR,
+        start=start,
+        hours=(ends - start - AFTER) / _HOUR,
         quiet_hours=AFTER / _HOUR,
         processes=3 if variant.faults else 1,
         sessions_a_day=0,
@@ -70,10 +73,10 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) 
     began = time.process_time()
 
     async def life() -> Trial:
-        return await _Play(timetable, variant, scenario).to(ends, heard)
+        return await _Play(timetable, variant, scenario).between(begins, ends, heard)
 
     with quiet(_unheard):
-        trial = run(life, start=begins, horizon=ends - begins + timedelta(days=2))
+        trial = run(life, start=start, horizon=ends - start + timedelta(days=2))
     return msgspec.structs.replace(trial, played_seconds=round(time.process_time() - began, 2))
 
 
@@ -84,7 +87,8 @@ def _unheard(_: MutableMapping[str, Any]) -> None:
 def _span(timetable: Timetable, settings: Settings) -> tuple[datetime, datetime]:
     begins, ends = span_of(timetable)
     lead = timedelta(minutes=settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes)
-    return begins - max(BEFORE, lead + Terms().buffer + timedelta(minutes=30)), ends + CLEAN_UP + AFTER
+    early = timetable.now or begins - max(BEFORE, lead + Terms().buffer + timedelta(minutes=30))
+    return early, ends + CLEAN_UP + AFTER
 
 
 class _Play:
@@ -98,16 +102,18 @@ class _Play:
         self._turned: dict[str, Turned] = {}
         """Why which session was not promised, by its name."""
 
-    async def to(self, ends: datetime, heard: Heard) -> Trial:
+    async def between(self, begins: datetime, ends: datetime, heard: Heard) -> Trial:
+        """Play to the end, and measure what came of it from the beginning on."""
         world = self._world
         world.begin(self._tell(world.clock.now(), ends, heard))
         await self._found()
-        table.begin(self._trouble)
         await self._book()
+        await self._pass_until(begins)
+        table.begin(self._trouble)
         await self._pass_until(ends - AFTER)
         self._trouble.end()
         await self._pass_until(ends)
-        return measured(self._timetable, self._variant, world, self._turned)
+        return measured(self._timetable, self._variant, world, self._turned, since=begins)
 
     async def _found(self) -> None:
         world, timetable = self._world, self._timetable

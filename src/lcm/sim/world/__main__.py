@@ -1,4 +1,7 @@
-"""`python -m lcm.sim.world`: plays many seeds on all cores, or scenarios from files. `make sim` calls it."""
+"""`python -m lcm.sim.world`: plays many seeds on all cores, or scenarios from files. `make sim` calls it.
+
+Most seeds speak to CMLs by their simulator's own verbs, which is fast; some more do so by our client.
+"""
 
 import argparse
 import os
@@ -10,8 +13,8 @@ from typing import Final
 import msgspec
 
 from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign
-from lcm.sim.world.scenario import CAMPUS
-from lcm.sim.world.script import perform_file
+from lcm.sim.world.scenario import CAMPUS, CLIENT_SHARE, Scenario
+from lcm.sim.world.script import perform_file, read
 from lcm.system import SystemClock
 
 MISHAPS_AN_HOUR: Final = 6.0
@@ -22,20 +25,27 @@ def main() -> int:
     wanted = _arguments().parse_args()
     if wanted.files:
         return _play_files(wanted.files)
-    first = SystemClock().now().timestamp() if wanted.first is None else wanted.first
-    scenarios = [
-        msgspec.structs.replace(
-            CAMPUS,
-            seed=int(first) + number,
-            hours=wanted.hours,
-            quiet_hours=wanted.quiet_hours,
-            mishaps_an_hour=wanted.mishaps,
-            mishaps=tuple(wanted.only),
-            processes=wanted.processes,
-        )
-        for number in range(wanted.seeds)
-    ]
-    return _tell_all(campaign(scenarios, wanted.processes_at_once))
+    return _tell_all(campaign([*_kept(wanted.kept), *_by_dice(wanted)], wanted.processes_at_once))
+
+
+def _kept(folder: Path | None) -> Sequence[Scenario]:
+    """Read the seeds that have failed once."""
+    return [read(path.read_text()).scenario for path in sorted(folder.glob("*.txt"))] if folder else []
+
+
+def _by_dice(wanted: argparse.Namespace) -> Sequence[Scenario]:
+    first = int(SystemClock().now().timestamp()) if wanted.first is None else wanted.first
+    bulk = msgspec.structs.replace(
+        CAMPUS,
+        hours=wanted.hours,
+        quiet_hours=wanted.quiet_hours,
+        mishaps_an_hour=wanted.mishaps,
+        mishaps=tuple(wanted.only),
+        processes=wanted.processes,
+    )
+    by_client = msgspec.structs.replace(bulk, face="client", hours=wanted.hours * CLIENT_SHARE)
+    every = [bulk] * wanted.seeds + [by_client] * wanted.client_seeds
+    return [msgspec.structs.replace(one, seed=first + number) for number, one in enumerate(every)]
 
 
 def _tell_all(reports: Iterator[Report]) -> int:
@@ -67,6 +77,10 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lcm.sim.world", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="scenarios to play; without them seeds are played")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument(
+        "--client-seeds", type=int, default=0, help="how many more by our CML client, a quarter as long"
+    )
+    parser.add_argument("--kept", type=Path, help="a folder of seeds to play besides, one in a file")
     parser.add_argument("--first", type=int, help="the first of them; from the clock if not said")
     parser.add_argument("--hours", type=float, default=24.0, help="how long people come and things go wrong")
     parser.add_argument("--quiet-hours", type=float, default=CAMPUS.quiet_hours, help="how long nothing happens then")

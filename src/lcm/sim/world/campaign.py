@@ -20,6 +20,8 @@ class Report(msgspec.Struct, frozen=True):
     """How one seed went."""
 
     seed: int
+    hours: float
+    face: str
     trace: str
     sessions: int
     mishaps: int
@@ -30,9 +32,10 @@ class Report(msgspec.Struct, frozen=True):
     speed: float
 
     def __str__(self) -> str:
+        face = "" if self.face == "direct" else f" {self.face} face"
         return (
-            f"seed {self.seed} trace {self.trace} sessions {self.sessions} mishaps {self.mishaps} "
-            f"commits {self.commits} speed {self.speed:.0f} x violations {self.violations}"
+            f"seed {self.seed} trace {self.trace}{face} hours {self.hours:g} sessions {self.sessions} "
+            f"mishaps {self.mishaps} commits {self.commits} speed {self.speed:.0f} x violations {self.violations}"
         )
 
 
@@ -49,6 +52,8 @@ def run_seed(scenario: Scenario) -> Report:
     cpu = _cpu_seconds() - began
     return Report(
         seed=scenario.seed,
+        hours=scenario.hours,
+        face=scenario.face,
         trace=outcome.trace,
         sessions=len(worlds[0].witness.seen.sessions),
         mishaps=worlds[0].mishaps,

@@ -72,6 +72,12 @@ class Process:
         """Begin to live."""
         life = self.host.spawn(self._live())
         life.add_done_callback(self._ended, context=Context())
+        self._hanging_up = asyncio.get_running_loop().create_task(self._hang_up(), context=Context())
+
+    async def _hang_up(self) -> None:
+        """Break the connections of the dead, as its kernel would; else all of them were told of everything for ever."""
+        await self.host.until_dead()
+        self.link.cut()
 
     async def ask(self, caller: Caller, question: Callable[[LocalPlane], Coroutine[Any, Any, T]]) -> T:
         """Ask its API, from outside; Unreachable when it dies over it or takes too long, whatever came of it."""
@@ -98,7 +104,7 @@ class Process:
     async def _live(self) -> None:
         desk = self.control.desk
         assert desk is not None, "it was made with terms"
-        stage, holder = self._stage, self.name
+        stage, holder, hosts = self._stage, self.name, self._stage.hosts_of(self.name)
         common: dict[str, Any] = {
             "clock": stage.clock,
             "stopwatch": VirtualStopwatch(),
@@ -106,10 +112,8 @@ class Process:
             "settings": self._settings,
             "holder": holder,
         }
-        workers = WorkerController(self._acting(WORKER_CONTROLLER), stage.cloud, stage.hosts, stage.secrets, **common)
-        labs = LabletController(
-            self._acting(LABLET_CONTROLLER), stage.hosts, stage.artifacts, speed=self.pace, **common
-        )
+        workers = WorkerController(self._acting(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)
+        labs = LabletController(self._acting(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.pace, **common)
         await together(
             desk.calendar.run(),
             self.feed.run(),

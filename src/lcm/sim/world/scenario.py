@@ -9,6 +9,8 @@ from lcm.config import Settings
 
 MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)
 SECRET: Final = "canary-5f3a9c"  # noqa: S105  opens nothing; who finds it anywhere has found a leak
+CLIENT_SHARE: Final = 0.25
+"""How long a seed by the client lasts of one by the simulator's own verbs, which is cheaper."""
 
 
 class Lab(msgspec.Struct, frozen=True, kw_only=True):

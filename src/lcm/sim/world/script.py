@@ -8,8 +8,9 @@
     until 11:00
 
 Times are those of one Monday, which begins at 08:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
-the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. Used by tests and by
-`python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
+the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. With `client` at its
+end CMLs are spoken to by our client. Used by tests and by `python -m lcm.sim.world FILE`; `script_deeds` knows what a
+line may say.
 """
 
 import re
@@ -35,7 +36,10 @@ _AT: Final = re.compile(rf"at {_CLOCK} (.+)")
 _EXPECT: Final = re.compile(rf"expect (\S+) ([A-Z]+) by {_CLOCK}")
 _UNTIL: Final = re.compile(rf"until {_CLOCK}")
 _SET: Final = re.compile(r"(processes|seed|seats) (\d+)")
-_DICE: Final = re.compile(r"seed (\d+) hours ([\d.]+) mishaps ([\d.]+)(?: processes (\d+))?(?: quiet ([\d.]+))?")
+_DICE: Final = re.compile(
+    r"seed (?P<seed>\d+) hours (?P<hours>[\d.]+) mishaps (?P<mishaps>[\d.]+)"
+    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?P<client> client)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def read(text: str) -> Script:
     lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(head.splitlines(), 1)]
     said = [(number, line) for number, line in lines if line]
     if len(said) == 1 and (found := _DICE.fullmatch(said[0][1])):
-        return Script(_by_dice(*found.groups()), by_dice=True, expected=expected)
+        return Script(_by_dice(found), by_dice=True, expected=expected)
     scenario = msgspec.structs.replace(CLASSROOM, sessions_a_day=0, bystanders=False)
     entries: list[Entry] = []
     for number, line in said:
@@ -126,14 +130,15 @@ def _set(scenario: Scenario, what: str, number: int) -> Scenario:
     return msgspec.structs.replace(scenario, **{what: number})
 
 
-def _by_dice(seed: str, hours: str, mishaps: str, processes: str | None, quiet_hours: str | None) -> Scenario:
+def _by_dice(found: re.Match[str]) -> Scenario:
     return msgspec.structs.replace(
         CAMPUS,
-        seed=int(seed),
-        hours=float(hours),
-        mishaps_an_hour=float(mishaps),
-        processes=int(processes or CAMPUS.processes),
-        quiet_hours=float(quiet_hours or CAMPUS.quiet_hours),
+        seed=int(found["seed"]),
+        hours=float(found["hours"]),
+        mishaps_an_hour=float(found["mishaps"]),
+        processes=int(found["processes"] or CAMPUS.processes),
+        quiet_hours=float(found["quiet"] or CAMPUS.quiet_hours),
+        face="client" if found["client"] else "direct",
     )
 
 

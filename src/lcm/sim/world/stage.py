@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 from lcm.model.secret import Secret
 from lcm.providers.artifacts import Listed
+from lcm.providers.cml_hosts import CmlHosts
 from lcm.providers.compute import ENDING, Instance
+from lcm.providers.hosts import Hosts
 from lcm.sim.artifacts import SimulatedArtifacts
 from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
@@ -14,6 +16,7 @@ from lcm.sim.fleet import Fleet
 from lcm.sim.hosts import SimHosts
 from lcm.sim.loop import VirtualClock
 from lcm.sim.world.scenario import SECRET, Scenario
+from lcm.sim.world.wire import Wire
 from lcm.store.base import Change, Op
 from lcm.store.memory import MemoryStore
 
@@ -28,12 +31,21 @@ class Stage:
         self.clock = VirtualClock()
         self.chance = Chance(scenario.seed)
         self.store = WatchedStore(noted)
-        self.fleet = Fleet(self.clock, self.chance.stream("cloud"), on_effect=done)
+        self._face = scenario.face
+        # The direct face is opened by nothing; what opens the other may be found nowhere, like all secrets.
+        opens = {"password": SECRET} if scenario.face == "client" else {}
+        self.fleet = Fleet(self.clock, self.chance.stream("cloud"), on_effect=done, **opens)
         self.cloud = self.fleet.cloud
         self.licences = self.fleet.licences
         self.artifacts = SimulatedArtifacts(self.clock)
         self.hosts = SimHosts(self.cloud)
         self.secrets = OneSecret()
+
+    def hosts_of(self, process: str) -> Hosts:
+        """Give the way of a process to CMLs; each has a client of its own."""
+        if self._face == "direct":
+            return self.hosts
+        return CmlHosts(self.secrets, transport=Wire(self.cloud, self.clock, self.hosts.spells, process))
 
     def living(self) -> Sequence[Instance]:
         """List the machines that cost money."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from lcm.model.identity import Caller
 from lcm.model.kinds import Resource
-from lcm.sim.effects import Effect
+from lcm.sim.effects import SENDER, Effect
 from lcm.sim.host import HOST
 from lcm.sim.world.checks.events import Place, heard_each_once
 from lcm.sim.world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret
@@ -87,7 +87,7 @@ class Witness:
 
     def effect(self, effect: Effect) -> None:
         """See what is done to the outside, on the host that does it."""
-        deed = Deed(self._clock.now(), _host(), effect)
+        deed = Deed(self._clock.now(), _host() or SENDER.get(), effect)
         text = f"{deed.host or 'somebody'}: {effect.verb} {effect.instance_id} {effect.lab}".rstrip()
         self._trace.update(text.encode())
         worker = self.seen.worker_with(effect.instance_id)

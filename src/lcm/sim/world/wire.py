@@ -1,0 +1,117 @@
+"""The way of our CML client to simulated machines, without a network: whatever is wrong with their CMLs is met on it.
+
+Made by `stage`, one for each process, where CMLs are spoken to by the client.
+"""
+
+import errno
+import re
+from collections.abc import Sequence
+from contextvars import Context
+from typing import Final
+
+import httpx
+
+from lcm.model.clock import Clock
+from lcm.model.errors import LcmError
+from lcm.providers.labhost import NotReady
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.http import CmlApp
+from lcm.sim.cml.memory import MemoryTransport
+from lcm.sim.compute import SimCloud
+from lcm.sim.effects import SENDER
+from lcm.sim.faults import Spells
+
+_LAB: Final = r"/labs/[^/]+"
+_VERBS: Final = tuple(
+    (re.compile(f"{method} /api/v0{path}"), verb)
+    for method, path, verb in (
+        ("GET", "/labs", "find"),
+        ("POST", "/import", "ensure"),
+        ("PUT", f"{_LAB}/start", "start"),
+        ("PUT", f"{_LAB}/stop", "stop"),
+        ("PUT", f"{_LAB}/wipe", "remove"),
+        ("DELETE", _LAB, "remove"),
+        ("GET", f"{_LAB}/download", "topology"),
+        ("POST", "/licensing/registration", "register"),
+        ("DELETE", "/licensing/deregistration", "deregister"),
+    )
+)
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """Leads a process to the CML on whichever machine has an address now.
+
+    What is sent is carried out, also when the sender dies or stands still meanwhile; the sender answers for it.
+    """
+
+    def __init__(self, cloud: SimCloud, clock: Clock, spells: Spells, sender: str) -> None:
+        """Lead to a cloud's machines; `spells` are those that lie on the way to all of them."""
+        self._cloud = cloud
+        self._clock = clock
+        self._spells = spells
+        self._elsewhere = Context()
+        self._elsewhere.run(SENDER.set, sender)
+        self._known: dict[str, str] = {}
+        self._ways: dict[str, MemoryTransport] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        instance_id = self._at(request.url.host)
+        cml = self._cloud.attached(instance_id)
+        if not isinstance(cml, Cml):
+            raise _nobody("no machine has this address", request)
+        verb, spells = verb_of(request), (cml.spells, self._spells)
+        if (error := await _before(spells, verb)) is not None:
+            if isinstance(error, NotReady):
+                return httpx.Response(502, html="<html><body><h1>502 Bad Gateway</h1></body></html>")
+            raise _nobody(str(error), request)
+        response = await self._way(instance_id, cml).handle_async_request(request)
+        try:
+            for one in spells:
+                one.after(verb)
+        except LcmError as lost:
+            await response.aclose()
+            raise httpx.ReadError(str(lost), request=request) from lost
+        return response
+
+    def _way(self, instance_id: str, cml: Cml) -> MemoryTransport:
+        if instance_id not in self._ways:
+            self._ways[instance_id] = MemoryTransport(CmlApp(cml), context=self._elsewhere)
+        return self._ways[instance_id]
+
+    def _at(self, address: str) -> str:
+        known = self._known.get(address, "")
+        if not self._has(known, address):
+            known = next((one for one in self._cloud.account.machines if self._has(one, address)), "")
+            self._known[address] = known
+        return known
+
+    def _has(self, instance_id: str, address: str) -> bool:
+        machine = self._cloud.account.machines.get(instance_id)
+        if machine is None:
+            return False
+        instance = machine.instance(self._clock.now())
+        return address in {instance.public_ip, instance.private_ip}
+
+
+def verb_of(request: httpx.Request) -> str:
+    """Say which verb of a `LabHost` sends a request; nothing for those of which no mishap speaks."""
+    line = f"{request.method} {request.url.path}"
+    return next((verb for pattern, verb in _VERBS if pattern.fullmatch(line)), "")
+
+
+async def _before(spells: Sequence[Spells], verb: str) -> LcmError | None:
+    """Meet what stands between a request and its effect."""
+    try:
+        for one in spells:
+            await one.linger(verb)
+        for one in spells:
+            one.before(verb)
+    except LcmError as error:
+        return error
+    return None
+
+
+def _nobody(text: str, request: httpx.Request) -> httpx.ConnectError:
+    error = httpx.ConnectError(text, request=request)
+    error.__cause__ = OSError(errno.EHOSTUNREACH, text)
+    return error

@@ -1,0 +1,136 @@
+"""What people do in the worlds of planted faults, so that a fault has its occasion early."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from lcm.control.plane import Drain, Ref, Terminate
+from lcm.model.identity import Caller, Role
+from lcm.model.resource import Metadata
+from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.providers.compute import OWNER_TAG, WORKER_TAG, InstanceState
+from lcm.sim.compute_account import Order
+from lcm.sim.faults import Ill, Spell
+from lcm.sim.world.checks.machines import OWNER
+from lcm.sim.world.ground import REGION, definition_name
+from lcm.sim.world.world import OPERATOR, World
+from planted import Deed
+
+MINUTE = 60.0
+_SERVES = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE})
+
+
+def people_want_a_lab_now(count: int, minutes: int = 30) -> Deed:
+    """Let people come to a worker that serves, one after the other."""
+
+    async def come(world: World) -> None:
+        await _serving(world)
+        spec = LabletSessionSpec(definition=definition_name(world.scenario.labs[0]), duration_minutes=minutes)
+        for number in range(count):
+            session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
+            who = Caller(name=f"person-{number}", role=Role.USER)
+            made = await world.insist(who, lambda plane, wanted=session: plane.create(wanted))
+            world.witness.acknowledged(made, f"{who.name} was told to book")
+            await asyncio.sleep(2 * MINUTE)
+
+    return come
+
+
+def both(first: Deed, second: Deed) -> Deed:
+    """Let two things happen."""
+
+    async def happen(world: World) -> None:
+        world.begin(first(world))
+        await second(world)
+
+    return happen
+
+
+async def launches_are_not_answered(world: World) -> None:
+    """Let machines be launched and listed late, and nobody be told so."""
+    cloud = world.stage.cloud
+    cloud.account.listed_late = timedelta(minutes=4)
+    with cloud.faults.spells.under(Spell(Ill.DEAF, verbs=frozenset({"ensure"}))):
+        await asyncio.sleep(15 * MINUTE)
+    cloud.account.listed_late = timedelta(0)
+
+
+async def machine_is_nobodys(world: World) -> None:
+    """Let there be a machine of ours of whose worker there is no record, as after a restored backup."""
+    await asyncio.sleep(5 * MINUTE)
+    account = world.stage.cloud.account
+    tags = {OWNER_TAG: OWNER, WORKER_TAG: "a-worker-that-was", "Name": "was"}
+    account.run(Order(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id, tags))
+
+
+async def somebody_terminates_a_machine(world: World) -> None:
+    """Let somebody press terminate at the console, for a machine that serves."""
+    await _serving(world)
+    account = world.stage.cloud.account
+    running = [one for one in account.machines.values() if one.state(world.clock.now()) is InstanceState.RUNNING]
+    account.terminate(REGION, running[0].instance_id)
+
+
+async def worker_is_deleted(world: World) -> None:
+    """Let an operator delete a worker that has a licence."""
+    ref = Ref(LabWorker, (await _serving(world)).metadata.name)
+    await world.insist(OPERATOR, lambda plane: plane.delete(ref))
+
+
+async def busy_worker_is_drained(world: World) -> None:
+    """Let an operator drain a worker on which somebody works for longer than the drain's deadline."""
+    ref = Ref(LabWorker, (await _serving(world, lambda worker: _works_on(world, worker))).metadata.name)
+    await world.insist(OPERATOR, lambda plane: plane.act(ref, Drain(deadline_minutes=20)))
+
+
+async def session_is_deleted(world: World) -> None:
+    """Let an operator delete a session that runs."""
+    ref = Ref(LabletSession, (await _running(world)).metadata.name)
+    left = await world.insist(OPERATOR, lambda plane: plane.delete(ref))
+    world.witness.acknowledged(left, "otto was told that it goes", removed=True)
+
+
+async def session_is_cancelled(world: World) -> None:
+    """Let an operator end a session that runs."""
+    ref = Ref(LabletSession, (await _running(world)).metadata.name)
+    await world.insist(OPERATOR, lambda plane: plane.act(ref, Terminate()))
+
+
+async def leader_stands_still_over_a_lab(world: World) -> None:
+    """Let who leads sleep through the end of its term right before it brings up a lab.
+
+    Where somebody else leads by then, the lab is there, and the sleeper finds nothing to do.
+    """
+    still = Spell(Ill.STILL, verbs=frozenset({"ensure", "start"}))
+    for _ in range(2):
+        with world.stage.hosts.spells.under(still):
+            stopped = [asyncio.ensure_future(one.host.until_stopped()) for one in world.alive]
+            await asyncio.wait(stopped, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(20)
+        for process in world.alive:
+            process.host.resume()
+
+
+async def _serving(world: World, wanted: Callable[[LabWorker], bool] = lambda _: True) -> LabWorker:
+    while True:
+        await asyncio.sleep(MINUTE)
+        for worker in world.witness.seen.workers.values():
+            if worker.status.phase in _SERVES and wanted(worker):
+                return worker
+
+
+def _works_on(world: World, worker: LabWorker) -> bool:
+    """Tell whether somebody works on a worker, and will for a while."""
+    late = world.clock.now() + timedelta(minutes=40)
+    on_it = world.witness.seen.on_worker[worker.metadata.uid].values()
+    busy = [one for one in on_it if one.status.phase is SessionPhase.RUNNING]
+    return any(one.status.ends_at is not None and one.status.ends_at > late for one in busy)
+
+
+async def _running(world: World) -> LabletSession:
+    while True:
+        await asyncio.sleep(MINUTE)
+        for session in world.witness.seen.live():
+            if session.status.phase is SessionPhase.RUNNING:
+                return session

@@ -1,0 +1,36 @@
+"""The settings as controllers go by them change with the SystemSettings object, and are not made anew in between."""
+
+import asyncio
+from datetime import timedelta
+
+from backstage import ROOT, Stage
+from lcm.config import Settings
+from lcm.control.cache import Cache
+from lcm.control.plane import ref_of
+from lcm.controllers.current import Current
+from lcm.controllers.together import ended
+from lcm.model.resource import Metadata
+from lcm.model.settings import SchedulerSettings, SystemSettings, SystemSettingsSpec
+from lcm.sim.loop import run
+
+
+def test_settings_follow_the_object_that_stands_over_them() -> None:
+    async def main() -> None:
+        root = Stage()[ROOT]
+        cache = Cache(root, SystemSettings)
+        following = asyncio.create_task(cache.run())
+        await cache.ready()
+        current = Current(Settings(), cache)
+        first = current()
+        assert first is current()
+        assert current.terms() is current.terms()
+        said = SystemSettingsSpec(scheduler=SchedulerSettings(worker_bootup_delay_minutes=7))
+        made = await root.create(SystemSettings(metadata=Metadata(name="system"), spec=said))
+        await asyncio.sleep(1)
+        assert (current().worker_bootup_delay_minutes, current.terms().boot) == (7, timedelta(minutes=7))
+        await root.delete(ref_of(made))
+        await asyncio.sleep(1)
+        assert current() == first
+        await ended([following])
+
+    run(main)

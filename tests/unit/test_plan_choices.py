@@ -1,0 +1,173 @@
+"""What is compared, the search for the smallest fleet, and the way in by a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from lcm.model.errors import Invalid
+from lcm.sim.plan.live import Live, stock_of
+from lcm.sim.plan.measured import Refusal, Run, Trial
+from lcm.sim.plan.reading import combined, read
+from lcm.sim.plan.slots import Row
+from lcm.sim.plan.smallest import smallest
+from lcm.sim.plan.timetable import Timetable, price_of
+from lcm.sim.plan.variant import Variant, applied, variants
+
+BEGIN = datetime(2027, 3, 1, 9, tzinfo=UTC)
+FORM: dict[str, Any] = {
+    "definitions": [{"name": "ccna", "track": "ccna", "cpu": 4, "memory": 6, "nodes": 2, "ports": 1}],
+    "fleet": [{"track": "ccna", "instance_type": "m5zn.metal", "max": 6, "price": "4.80"}],
+    "prices": {"c5.metal": "4.20"},
+    "sessions": [{"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h", "count": 2}],
+}
+
+
+def timetable(**changes: Any) -> Timetable:
+    return read("t.yaml", msgspec.json.encode(FORM | changes))
+
+
+def test_choices_are_combined() -> None:
+    names = [one.name for one in variants(["max=4,6", "lead=20,30", "faults=0,2"])]
+    assert len(names) == len(set(names)) == 8
+    assert names[0] == "max=4 lead=20 faults=0"
+    assert [one.name for one in variants([])] == ["as given"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["size=4"], "write KEY=VALUE"),
+        (["max"], "write KEY=VALUE"),
+        (["max=0"], "'0' is no value for max"),
+        (["instance=t2.nano"], "'t2.nano' is no value for instance"),
+        (["strategy=Best"], "use one of BinPack"),
+        (["max=2", "max=3"], "max is there twice"),
+        (["lead@ccna=20"], "lead is the same for all tracks"),
+        (["max=1,2,3,4,5,6,7,8,9", "lead=1,2,3,4,5,6,7,8"], "72 combinations; compare 64 at most"),
+    ],
+)
+def test_a_choice_that_cannot_be_read_is_refused_with_a_remedy(asked: list[str], said: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        variants(asked)
+    assert said in str(caught.value)
+
+
+def test_other_machines_come_at_their_own_price() -> None:
+    (chosen,) = variants(["instance=c5.metal", "max@ccna=3"])
+    made = applied(timetable(), chosen)
+    assert made.pools[0].spec.max_workers == 3
+    assert made.templates[0].spec.worker.aws.instance_type == "c5.metal"
+    assert price_of(made, made.templates[0]) == Decimal("4.20")
+
+
+def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
+    fleet = [{"track": track, "instance_type": "m5zn.metal", "max": 32, "price": "4"} for track in ("a", "b")]
+    labs = [{"name": track, "track": track, "cpu": 4, "memory": 6} for track in ("a", "b")]
+    wishes = [{"definition": track, "at": "2027-03-01T09:00", "for": "1h", "count": 24} for track in ("a", "b")]
+    whole = timetable(definitions=labs, fleet=fleet, sessions=wishes)
+    needs = {"a": 5, "b": 11}
+    played: list[Variant] = []
+
+    def model(jobs: Sequence[tuple[Timetable, Variant]]) -> Sequence[Trial]:
+        """Keep everything with as many machines as each track needs."""
+        played.extend(variant for _, variant in jobs)
+        return [trial(variant) for _, variant in jobs]
+
+    def trial(variant: Variant) -> Trial:
+        fits = all(size >= needs[track] for track, size in _sizes(variant).items())
+        lack = Refusal(definition="a", track="a", start=BEGIN, count=1, why="full", message="full")
+        return Trial(
+            variant=variant,
+            begins=BEGIN,
+            ends=BEGIN,
+            zone="UTC",
+            wanted=1,
+            promised=1,
+            session_hours=Decimal(1),
+            refused=() if fits else (lack,),
+        )
+
+    best, _ = smallest(whole, variants([]), model)
+    assert best is not None
+    assert _sizes(best.variant) == needs
+    assert len(played) <= 2 * 5 + 1
+
+
+def _sizes(variant: Variant) -> dict[str, int]:
+    return {one.track: int(one.value) for one in variant.choices if one.key == "max"}
+
+
+def test_what_a_live_system_has_is_what_a_plan_goes_on_from() -> None:
+    known = timetable()
+    live = Live(at=BEGIN, definitions=known.definitions, templates=known.templates, pools=known.pools)
+    row = Row(where="line 1", definition="ccna", minutes=60, start=datetime(2027, 3, 1, 12, tzinfo=UTC))
+    made = combined([stock_of(live)], [row])
+    assert [one.definition for one in made.sessions] == ["ccna:1.0.0"]
+    assert made.now == datetime(2027, 3, 1, 9, 1, tzinfo=UTC)
+
+
+def test_the_peak_and_the_cost_follow_from_runs() -> None:
+    hours = [(9, 11), (10, 12), (12, 13)]
+    runs = [
+        Run(
+            track="a",
+            instance_type="m5zn.metal",
+            machine=str(n),
+            since=BEGIN.replace(hour=since),
+            until=BEGIN.replace(hour=until),
+            hourly_usd=Decimal(4),
+        )
+        for n, (since, until) in enumerate(hours)
+    ]
+    found = Trial(
+        variant=Variant(),
+        begins=BEGIN,
+        ends=BEGIN,
+        zone="UTC",
+        wanted=1,
+        promised=1,
+        session_hours=Decimal(1),
+        runs=tuple(runs),
+    )
+    assert (found.peak, found.hours, found.usd) == (2, 5, 20)
+
+
+def job(request: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "lcm.sim.plan"], input=msgspec.json.encode(request), capture_output=True, check=False
+    )
+    assert not done.stderr, done.stderr.decode()
+    return done.returncode, [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+
+
+def test_a_job_tells_how_far_it_is_and_then_the_result() -> None:
+    code, lines = job({"timetable": FORM, "title": "two", "compare": ["max=1,2"], "html": True})
+    *progress, last = lines
+    assert code == 0
+    shares = [line["progress"]["share"] for line in progress]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert [(one["promised"], one["late"]) for one in last["result"]["variants"]] == [(2, 0), (2, 0)]
+    assert last["html"].startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("request_", "path"),
+    [
+        (
+            {"timetable": FORM | {"sessions": [{"definition": "x", "at": "2027-03-01T09:00", "for": "1h"}]}},
+            "sessions[0]",
+        ),
+        ({"timetable": FORM, "compare": ["max=0"]}, "compare"),
+        ({"table": {}}, "request"),
+    ],
+)
+def test_a_job_that_cannot_be_read_tells_its_faults(request_: dict[str, Any], path: str) -> None:
+    code, (line,) = job(request_)
+    assert (code, line["faults"][0]["path"]) == (2, path)

@@ -1,0 +1,197 @@
+"""Timetables as people write them: what they mean, and what is said of those that mean nothing."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from lcm.model.errors import Invalid
+from lcm.sim.plan.reading import read, read_stock
+from lcm.sim.plan.timetable import Timetable
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
+LAB = "{name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}"
+FLEET = "{track: ccna, instance_type: m5zn.metal, region: eu-central-1, max: 6, price: '4.80'}"
+STOCK = f"definitions:\n  - {LAB}\nfleet:\n  - {FLEET}\n"
+
+
+def timetable(sessions: str, top: str = "") -> Timetable:
+    return read("week.yaml", f"{top}{STOCK}sessions:\n{sessions}".encode())
+
+
+def from_table(text: str) -> Timetable:
+    return read("week.csv", text.encode(), [read_stock("stock.yaml", STOCK.encode())])
+
+
+def from_calendar(*lines: str) -> Timetable:
+    text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR", ""])
+    return read("week.ics", text.encode(), [read_stock("stock.yaml", STOCK.encode())])
+
+
+def starts(found: Timetable) -> list[str]:
+    return [f"{one.start:%m-%d %H:%M}" for one in found.sessions if one.start]
+
+
+def faults(read_it: Callable[[], object]) -> str:
+    with pytest.raises(Invalid) as caught:
+        read_it()
+    assert all(one.remedy for one in caught.value.faults), "each says what to do"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    # 20 + 10; 5 days of 40 + 40 + 16, and 25; 14 weeks of 60 + 25 + 25, 12 projects and 60 at the exam
+    [("hackathon", 20 + 10), ("certification-week", 5 * 96 + 25), ("university-course", 14 * 110 + 12 + 60)],
+)
+def test_the_examples_hold_as_many_sessions_as_they_say(name: str, count: int) -> None:
+    found = read(f"{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
+    assert len(found.sessions) == len({one.name for one in found.sessions}) == count
+
+
+def test_a_series_keeps_its_time_of_day_when_clocks_change() -> None:
+    row = "  - {definition: ccna, at: 2027-03-22T09:00, for: 90m, every: week, until: 2027-04-05}\n"
+    found = timetable(row, "zone: Europe/Berlin\n")
+    assert starts(found) == ["03-22 08:00", "03-29 07:00", "04-05 07:00"]
+    assert {one.minutes for one in found.sessions} == {90}
+
+
+def test_weekdays_leave_weekends_out() -> None:
+    found = timetable("  - {definition: ccna, at: 2027-03-05T09:00, for: 2h, every: weekday, until: 2027-03-08}\n")
+    assert starts(found) == ["03-05 09:00", "03-08 09:00"]
+
+
+def test_what_was_recorded_says_when_it_was_booked_and_what_became_of_it() -> None:
+    row = (
+        "  - {definition: ccna, for: 1h, booked_at: 2027-03-05T09:00Z, cancelled_at: 2027-03-05T09:40Z,\n"
+        "     extended: [{at: 2027-03-05T09:30Z, minutes: 15}]}\n"
+    )
+    (one,) = timetable(row).sessions
+    assert one.start is None
+    assert one.booked_at == datetime(2027, 3, 5, 9, tzinfo=UTC)
+    assert (one.cancelled_at, one.extended[0].minutes) == (datetime(2027, 3, 5, 9, 40, tzinfo=UTC), 15)
+
+
+def test_a_table_says_how_long_by_an_end_or_by_minutes() -> None:
+    rows = "ccna,2027-03-01 09:00,2027-03-01 11:00,,2,\n\nccna,2027-03-02T09:00Z,,45,,ccna\n"
+    text = f"definition,start,end,minutes,count,track\n{rows}"
+    assert [(one.minutes, one.track) for one in from_table(text).sessions] == [(120, "ccna")] * 2 + [(45, "ccna")]
+
+
+def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
+    found = from_calendar(
+        "SUMMARY:cc",
+        " na",  # a long line goes on behind a space
+        "X-LCM-COUNT:2",
+        "DTSTART;TZID=Europe/Berlin:20270322T090000",
+        "DURATION:PT1H30M",
+        "RRULE:FREQ=WEEKLY;BYDAY=MO,WE;COUNT=4",
+        "EXDATE;TZID=Europe/Berlin:20270324T090000",
+        "BEGIN:VALARM",
+        "TRIGGER:-PT15M",
+        "END:VALARM",
+    )
+    assert starts(found)[::2] == ["03-22 08:00", "03-29 07:00", "03-31 07:00"]
+    assert {one.minutes for one in found.sessions} == {90}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{definition: ccnp, at: 2027-03-01T09:00, for: 2h}", "line 6: sessions[0]: nobody knows the lab 'ccnp'"),
+        ("{definition: ccna, at: 2027-03-01, for: 2h}", "line 6: sessions[0].at: '2027-03-01' is no moment"),
+        ("{definition: ccna, at: 2027-13-01T09:00, for: 2h}", "is no moment"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2}", "sessions[0].for: '2' is no length of time"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 400d}", "576000 minutes"),
+        ("{definition: ccna, at: 2027-03-01T09:00}", "for is missing; add for: 2h"),
+        ("{definition: ccna, for: 2h}", "it does not say when"),
+        (
+            "{definition: ccna, at: 2027-03-01T09:00, for: 2h, cuont: 3}",
+            "'cuont' means nothing here; did you mean count?",
+        ),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 0}", "'0' is no count"),
+        (
+            "{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: month, until: 2027-09-01}",
+            "'month'; use one of day",
+        ),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, until: 2027-09-01}", "until without every"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: day, until: 2027-02-01}", "never takes place"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, track: ccnp}", "no pool is there for the track 'ccnp'"),
+        (
+            "{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 5000, every: day, until: 2027-03-09}",
+            "more than 20000",
+        ),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, for: 3h}", "for is there twice"),
+        ("[a, b]", "a session is a list of keys and values"),
+        ("{definition: ccna", "no YAML"),
+        ("&a {definition: ccna, at: *a, for: 2h}", "an alias"),
+    ],
+)
+def test_a_wrong_line_is_told_with_its_place_and_a_remedy(row: str, said: str) -> None:
+    assert said in faults(lambda: timetable(f"  - {row}\n"))
+
+
+def test_every_wrong_line_is_told_at_once() -> None:
+    told = faults(lambda: timetable("  - {definition: ccna}\n  - {definition: ccna, at: soon, for: 2h}\n"))
+    assert "line 6" in told
+    assert "line 7" in told
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ("zone: Mars/North\n", "'Mars/North' is no time zone"),
+        ("prices: {m6i.metal: much}\n", "'much' is no price"),
+        ("wishes: []\n", "'wishes' means nothing here"),
+    ],
+)
+def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
+    assert said in faults(lambda: timetable("  - {definition: ccna, at: 2027-03-01T09:00, for: 2h}\n", top))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lab,start,end\n", "line 1: no such column: lab"),
+        ("definition,start\n", "line 1: no column end or minutes"),
+        ("definition,start,minutes\nccna,2027-03-01T09:00\n", "line 2: 2 cells below 3 headings"),
+        (
+            "definition,start,minutes\nccna,2027-03-01T09:00,60\nccna,tomorrow,60\n",
+            "line 3: start: 'tomorrow' is no moment",
+        ),
+        ("definition,start,end\nccna,2027-03-01T09:00,2027-03-01T08:00\n", "line 2: end: -60 minutes"),
+        ('definition,start,end\n"ccna,2027-03-01T09:00\n', "no CSV"),
+    ],
+)
+def test_a_wrong_table_is_told_with_its_line(text: str, said: str) -> None:
+    assert said in faults(lambda: from_table(text))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["SUMMARY:ccna", "DURATION:PT1H"], "line 3: an event without DTSTART"),
+        (["SUMMARY:ccna", "DTSTART:20270301T090000Z"], "an event without an end; add DTEND or DURATION"),
+        (["DTSTART:20270301T090000Z", "DURATION:PT1H"], "an event without a summary"),
+        (["SUMMARY:ccna", "DTSTART;VALUE=DATE:20270301", "DURATION:PT1H"], "line 5: DTSTART: a whole day"),
+        (["SUMMARY:ccna", "DTSTART;TZID=Moon:20270301T090000", "DURATION:PT1H"], "'Moon' is no time zone"),
+        (
+            ["SUMMARY:ccna", "DTSTART;TZID=Europe/Berlin:20270328T023000", "DURATION:PT1H"],
+            "there is no 2027-03-28 02:30",
+        ),
+        (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY"], "line 7: RRULE"),
+        (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY"], "it goes on for ever"),
+        (
+            ["SUMMARY:nobody", "DTSTART:20270301T090000Z", "DURATION:PT1H"],
+            "nobody knows the lab 'nobody'; known are ccna",
+        ),
+    ],
+)
+def test_a_wrong_calendar_is_told_with_its_line(lines: list[str], said: str) -> None:
+    assert said in faults(lambda: from_calendar(*lines))
+
+
+def test_labs_that_no_file_names_are_asked_for() -> None:
+    text = b"definition,start,minutes\nccna,2027-03-01T09:00,60\n"
+    assert "--definitions" in faults(lambda: read("week.csv", text))
