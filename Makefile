@@ -15,7 +15,7 @@ SPEED ?= 120
 EXAMPLES = $(if $(filter aws --cloud=aws,$(ARGS) $(LCM_CLOUD)),,$(addprefix --first ,$(FIRST)))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check types rules fmt bench chaos soak sim topologies docs lock clean
+.PHONY: help up test check types rules fmt bench chaos soak sim planted topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -63,6 +63,9 @@ sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEED
 	@$(BIN)/python -m lcm.sim.world --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
 		--client-seeds $(CLIENT) $(addprefix --kept ,$(KEPT)) \
 		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
+
+planted: .venv/dev.stamp ## Plant faults in the code, one at a time, and see that the simulation finds each; ONLY=… by name
+	@$(BIN)/python tests/planted_run.py $(if $(ONLY),"$(ONLY)")
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"

@@ -1,7 +1,7 @@
 """Planted faults of room: workers, seats, ports and promises."""
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,7 @@ from lcm.control import bookings
 from lcm.control.guards import Guards
 from lcm.model import capacity
 from lcm.model.capacity import Amount, Claim
-from lcm.model.session import LabletSession, SessionPhase, holds
+from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase, holds
 from lcm.model.topology_ports import OPEN_PORTS
 from lcm.placement import ports, terms
 from lcm.placement.lanes import Lanes
@@ -19,10 +19,11 @@ from lcm.placement.seats import Seats
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT, SHARED_PORT
 from lcm.sim.world.scenario import CLASSROOM, Lab
 from planted import BUSY, QUIET, Planted, changed, everywhere
-from planted_deeds import people_want_a_lab_now
+from planted_deeds import people_want_a_lab_now, two_book_the_last_room
 
 LARGE: Final = (Lab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
 BROAD: Final = (Lab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)
+WHOLE: Final = (Lab(name="whole", track="ccna", cpu_cores=40),)
 PORTS: Final = (Lab(name="ports", track="ccna", cpu_cores=1, memory_gb=2, nodes=10),)
 RUSH: Final = changed(QUIET, labs=BROAD, quiet_hours=1.5)
 CROWD: Final = people_want_a_lab_now(6)
@@ -97,8 +98,11 @@ def claim_ends_with_its_slot(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, terms.slot_claim, short)
 
 
-def boot_takes_no_time(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, terms.boot_lead, lambda _pool, _terms: timedelta(0))
+def claim_begins_with_its_slot(patch: pytest.MonkeyPatch) -> None:
+    def short(start: datetime, end: datetime, need: Amount, _by: terms.Terms) -> Claim:
+        return Claim(start=start, end=end + CLEAN_UP, need=need)
+
+    everywhere(patch, terms.slot_claim, short)
 
 
 def promise_has_no_seat(patch: pytest.MonkeyPatch) -> None:
@@ -132,13 +136,13 @@ CAPACITY: Final = (
     Planted("a seat takes everything", NO_CAPACITY, seat_takes_everything, FULL),
     Planted("a pool has one seat more", NO_CAPACITY, pool_has_one_seat_more, FULL),
     Planted("a claim ends with its slot", NO_CAPACITY, claim_ends_with_its_slot, BUSY),
-    Planted("a boot takes no time", NO_CAPACITY, boot_takes_no_time, changed(BUSY, pools=CLASSROOM.pools)),
+    Planted("a claim begins with its slot", NO_CAPACITY, claim_begins_with_its_slot, BUSY),
     Planted("a promise has no seat", NO_CAPACITY, promise_has_no_seat, changed(BUSY, pools=CLASSROOM.pools)),
     Planted(
         "the guard is not taken",
         NO_CAPACITY,
         guard_is_not_taken,
-        changed(FULL, processes=2, sessions_a_day=4000, mishaps_an_hour=60, mishaps=("process_stands_still",)),
-        neighbours=(OVERCOMMIT,),
+        changed(QUIET, processes=2, labs=WHOLE, quiet_hours=0.8),
+        two_book_the_last_room,
     ),
 )

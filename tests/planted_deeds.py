@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from lcm.control.plane import Drain, Ref, Terminate
 from lcm.model.identity import Caller, Role
+from lcm.model.machine import LABLET_CONTROLLER
 from lcm.model.resource import Metadata
 from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
@@ -14,15 +15,19 @@ from lcm.sim.compute_account import Order
 from lcm.sim.faults import Ill, Spell
 from lcm.sim.world.checks.machines import OWNER
 from lcm.sim.world.ground import REGION, definition_name
-from lcm.sim.world.world import OPERATOR, World
+from lcm.sim.world.world import OPERATOR, Question, World
 from planted import Deed
 
 MINUTE = 60.0
 _SERVES = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE})
 
 
-def people_want_a_lab_now(count: int, minutes: int = 30) -> Deed:
-    """Let people come to a worker that serves, one after the other."""
+async def nothing(_world: World) -> None:
+    """Let nothing happen."""
+
+
+def people_want_a_lab_now(count: int, minutes: int = 30, before: Deed = nothing) -> Deed:
+    """Let people come to a worker that serves, one after the other; `before` happens right before each."""
 
     async def come(world: World) -> None:
         await _serving(world)
@@ -30,7 +35,8 @@ def people_want_a_lab_now(count: int, minutes: int = 30) -> Deed:
         for number in range(count):
             session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
             who = Caller(name=f"person-{number}", role=Role.USER)
-            made = await world.insist(who, lambda plane, wanted=session: plane.create(wanted))
+            await before(world)
+            made = await world.insist(who, _booking(session))
             world.witness.acknowledged(made, f"{who.name} was told to book")
             await asyncio.sleep(2 * MINUTE)
 
@@ -45,6 +51,19 @@ def both(first: Deed, second: Deed) -> Deed:
         await second(world)
 
     return happen
+
+
+async def two_book_the_last_room(world: World) -> None:
+    """Let two people book the same slot at one moment, each at another process."""
+    await asyncio.sleep(2 * MINUTE)
+    start = world.clock.now() + timedelta(minutes=40)
+    lab = definition_name(world.scenario.labs[0])
+    spec = LabletSessionSpec(definition=lab, timeslot_start=start, timeslot_end=start + timedelta(minutes=30))
+    asked = []
+    for number, process in enumerate(world.alive):
+        session = LabletSession(metadata=Metadata(name=f"s{number}"), spec=spec)
+        asked.append(process.ask(Caller(name=f"person-{number}", role=Role.USER), _booking(session)))
+    await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def launches_are_not_answered(world: World) -> None:
@@ -110,6 +129,17 @@ async def leader_stands_still_over_a_lab(world: World) -> None:
         await asyncio.sleep(20)
         for process in world.alive:
             process.host.resume()
+
+
+def _booking(session: LabletSession) -> Question[LabletSession]:
+    return lambda plane: plane.create(session)
+
+
+async def lease_of_the_lablet_controller_ends(world: World) -> None:
+    """Let a lease end at the store while its holder believes in it."""
+    lease = await world.stage.store.lease(LABLET_CONTROLLER)
+    if lease is not None:
+        await world.stage.store.release(lease)
 
 
 async def _serving(world: World, wanted: Callable[[LabWorker], bool] = lambda _: True) -> LabWorker:

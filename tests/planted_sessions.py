@@ -25,7 +25,7 @@ from planted import BUSY, QUIET, Planted, changed, everywhere
 from planted_deeds import both, people_want_a_lab_now, session_is_cancelled, session_is_deleted
 
 SOMEBODY: Final = people_want_a_lab_now(1, minutes=15)
-TOWN: Final = changed(BUSY, bystanders=True, hours=3.0)
+TOWN: Final = changed(BUSY, bystanders=True, hours=2.0, quiet_hours=2.6, sessions_a_day=150)
 
 
 def lab_is_not_removed(patch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,16 @@ from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.privacy import LEAK
 from lcm.store.base import Happened
 from planted import BUSY, QUIET, Planted, changed
-from planted_deeds import both, leader_stands_still_over_a_lab, people_want_a_lab_now
+from planted_deeds import (
+    both,
+    leader_stands_still_over_a_lab,
+    lease_of_the_lablet_controller_ends,
+    people_want_a_lab_now,
+)
 
 SOMEBODY: Final = people_want_a_lab_now(1, minutes=15)
 SEVERAL: Final = people_want_a_lab_now(3, minutes=15)
-TOWN: Final = changed(BUSY, bystanders=True, hours=3.0)
+TOWN: Final = changed(BUSY, bystanders=True, hours=2.0, quiet_hours=2.6, sessions_a_day=150)
 TWO: Final = changed(QUIET, processes=2)
 
 
@@ -110,8 +115,8 @@ WORDS: Final = (
         "the fence is removed",
         DEPOSED,
         fence_is_removed,
-        changed(TWO, mishaps_an_hour=60, mishaps=("lease_is_lost",)),
-        SEVERAL,
+        QUIET,
+        people_want_a_lab_now(3, minutes=15, before=lease_of_the_lablet_controller_ends),
     ),
     Planted("the start of a session is not told", GAP, start_of_a_session_is_not_told, QUIET, SOMEBODY),
     Planted("a resuming client misses a commit", GAP, resuming_client_misses_a_commit, TOWN),

@@ -10,7 +10,7 @@ import pytest
 from lcm.sim.world.checks import capacity, events, labs, leaders, licences, machines, phases, privacy, writes
 from lcm.system import SystemClock
 from planted import Planted, search
-from planted_table import PLANTED, QUICK
+from planted_run import PLANTED, QUICK
 
 NEVER = (
     capacity.OVERCOMMIT,

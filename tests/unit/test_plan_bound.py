@@ -24,7 +24,7 @@ def test_the_bound_of_a_weekend_is_what_it_is_by_hand() -> None:
     # 20 labs of 8 CPU for 8 h are 160 CPU on machines of 48: 4 machines, 32 h. 10 of them for 4 h: 80 CPU, 2, 8 h.
     saturday, sunday = [claim(0, 8, 8)] * 20, [claim(24, 4, 8)] * 10
     found = bound_of({"a": saturday + sunday}, {"a": [Machine(MACHINE, Decimal("4.00"))]})
-    assert (found.hours, found.usd, found.peak) == (40, Decimal(160), 4)
+    assert (found.hours, found.usd, found.peak) == (Decimal(40), Decimal(160), 4)
 
 
 def test_the_fullest_dimension_counts() -> None:
@@ -35,7 +35,7 @@ def test_the_fullest_dimension_counts() -> None:
 
 def test_an_unknown_price_leaves_the_cost_open() -> None:
     found = bound_of({"a": [claim(0, 1, 4)]}, {"a": [Machine(MACHINE, None)]})
-    assert (found.hours, found.usd) == (1, None)
+    assert (found.hours, found.usd) == (Decimal(1), None)
 
 
 CLAIMS = st.lists(

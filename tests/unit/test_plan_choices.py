@@ -14,6 +14,7 @@ from lcm.model.errors import Invalid
 from lcm.sim.plan.live import Live, stock_of
 from lcm.sim.plan.measured import Refusal, Run, Trial
 from lcm.sim.plan.reading import combined, read
+from lcm.sim.plan.request import Request, answer
 from lcm.sim.plan.slots import Row
 from lcm.sim.plan.smallest import smallest
 from lcm.sim.plan.timetable import Timetable, price_of
@@ -135,7 +136,7 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
         session_hours=Decimal(1),
         runs=tuple(runs),
     )
-    assert (found.peak, found.hours, found.usd) == (2, 5, 20)
+    assert (found.peak, found.hours, found.usd) == (2, Decimal(5), Decimal(20))
 
 
 def job(request: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
@@ -157,6 +158,11 @@ def test_a_job_tells_how_far_it_is_and_then_the_result() -> None:
     assert last["html"].startswith("<!doctype html>")
 
 
+def test_a_job_that_cannot_be_read_tells_its_faults() -> None:
+    code, (line,) = job({"table": {}})
+    assert (code, line["faults"][0]["path"]) == (2, "request")
+
+
 @pytest.mark.parametrize(
     ("request_", "path"),
     [
@@ -164,10 +170,12 @@ def test_a_job_tells_how_far_it_is_and_then_the_result() -> None:
             {"timetable": FORM | {"sessions": [{"definition": "x", "at": "2027-03-01T09:00", "for": "1h"}]}},
             "sessions[0]",
         ),
+        ({"timetable": FORM | {"fleet": [{"track": "ccna", "max": 1}]}}, "fleet[0]"),
         ({"timetable": FORM, "compare": ["max=0"]}, "compare"),
-        ({"table": {}}, "request"),
+        ({"timetable": FORM, "faults": 61}, "faults"),
     ],
 )
-def test_a_job_that_cannot_be_read_tells_its_faults(request_: dict[str, Any], path: str) -> None:
-    code, (line,) = job(request_)
-    assert (code, line["faults"][0]["path"]) == (2, path)
+def test_a_request_that_cannot_be_planned_is_refused_by_its_path(request_: dict[str, Any], path: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        answer(msgspec.convert(request_, Request))
+    assert caught.value.faults[0].path == path

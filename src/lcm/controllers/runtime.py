@@ -36,7 +36,7 @@ LATEST: Final = timedelta(minutes=5)
 
 _DOUBLINGS: Final = 16
 _LONGEST: Final = timedelta(hours=1)
-"""No timer is longer: clocks are set, and machines sleep."""
+"""No timer is longer, unless looks are to be rarer still: clocks are set, and machines sleep."""
 _log: Final = structlog.get_logger()
 
 
@@ -183,15 +183,17 @@ class Runtime(Generic[R]):
 
     def _plan(self, ref: Ref[R], again: Again) -> None:
         trouble, resource = self._troubles.get(ref), self._cache.get(ref)
-        spans = [min(again.after, _LONGEST)] if again.after is not None else []
+        spans = [min(again.after, max(_LONGEST, self._every()))] if again.after is not None else []
         if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
             spans.append(self._interval())
         if spans:
             self._queue.add(ref, min(spans))
 
     def _interval(self) -> timedelta:
-        span = self._resync() if callable(self._resync) else self._resync
-        return span * (0.9 + self._chance() / 5)  # what began at one moment does not stay together
+        return self._every() * (0.9 + self._chance() / 5)  # what began at one moment does not stay together
+
+    def _every(self) -> timedelta:
+        return self._resync() if callable(self._resync) else self._resync
 
     def _delay(self, ref: Ref[R], error: Exception) -> timedelta:
         trouble = self._troubles.setdefault(ref, _Trouble())

@@ -85,8 +85,11 @@ class Machine:
     """Whether an operating system ever comes up on it; the cloud says that it runs either way."""
     impaired: dict[CheckName, datetime] = field(default_factory=dict)
     load: MachineMetrics = field(default_factory=MachineMetrics)
-    _runs_of: object = field(default=None, init=False, repr=False, compare=False)
-    _runs: list[Run] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # No fields: they are nothing to write down.
+        self._runs_of: object = None
+        self._runs: list[Run] = []
 
     def story(self) -> list[Change]:
         """Tell all changes, oldest first; a death comes before whatever was planned after it."""

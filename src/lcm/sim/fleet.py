@@ -32,6 +32,7 @@ from lcm.sim.power import Power
 
 IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(days=90)))
 """What is installed in every region, and how old it is."""
+PASSWORD: Final = "admin"  # noqa: S105  a simulator's
 EVERY_SECONDS: Final = 0.5
 _FORM: Final = 1
 _SHARE: Final = 20
@@ -73,7 +74,7 @@ class Fleet:
         file: Path | None = None,
         network: IPv4Network | None = None,
         on_effect: OnEffect = unheard,
-        password: str = "admin",  # noqa: S107  a simulator's
+        password: str = PASSWORD,
     ) -> None:
         self._on_effect = on_effect
         self._password = password

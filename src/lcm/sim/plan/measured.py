@@ -51,7 +51,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """A session on its seat, from the beginning of its claim to its end."""
+    """A session on its seat, from the beginning of its claim until nothing of it is there any more."""
 
     name: str
     definition: str

@@ -11,7 +11,7 @@ from lcm.model.capacity import Amount, Claim
 from lcm.model.definition import amount
 from lcm.model.instance_types import declared_capacity
 from lcm.model.resource import condition
-from lcm.model.session import LabletSession, SessionCondition, SessionPhase
+from lcm.model.session import SESSION, LabletSession, LabletSessionStatus, SessionCondition, SessionPhase
 from lcm.providers.compute import InstanceState
 from lcm.sim.plan.bound import Bound, Machine, bound_of
 from lcm.sim.plan.measured import Late, Refusal, Run, Spent, Trial, Use, usd_of
@@ -131,6 +131,12 @@ def _ran(session: LabletSession | None) -> datetime | None:
     return next((line.at for line in session.status.history if line.phase == SessionPhase.RUNNING), None)
 
 
+def _ended(status: LabletSessionStatus) -> datetime:
+    """Say when nothing of a session was on its seat any more."""
+    last = status.history[-1]
+    return last.at if status.phase in SESSION.final else datetime.max.replace(tzinfo=UTC)
+
+
 def _starts(session: LabletSession | None) -> int:
     return sum(line.phase == SessionPhase.RUNNING for line in session.status.history) if session else 0
 
@@ -143,13 +149,15 @@ def _runs(timetable: Timetable, world: PlannedWorld, begins: datetime, until: da
     }
     for machine in world.stage.cloud.account.machines.values():
         host = world.onlooker.hosts.get(machine.instance_id)
-        track = host.track if host else ""
-        price = prices.get((track, machine.instance_type), timetable.hourly(machine.region, machine.instance_type))
+        if host is None:
+            continue  # somebody else's, who pays for it
+        other = timetable.hourly(machine.region, machine.instance_type)
+        price = prices.get((host.track, machine.instance_type), other)
         for span in machine.spans(until):
             since = max(span.since, begins)
             if span.state is InstanceState.RUNNING and since < span.until:
                 yield Run(
-                    track=track,
+                    track=host.track,
                     instance_type=machine.instance_type,
                     machine=machine.instance_id,
                     since=since,
@@ -170,7 +178,7 @@ def _uses(sessions: Sequence[Wanted], seen: Mapping[str, LabletSession]) -> Iter
                 pool=status.seat.pool,
                 seat=status.seat.number,
                 since=status.claim.start,
-                until=status.claim.end,
+                until=max(min(status.claim.end, _ended(status)), status.claim.start),
                 need=status.claim.need,
             )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from lcm.control.records import CODEC, located
 from lcm.model.session import LabletSession
@@ -65,6 +66,7 @@ class Unhurried(Process):
     """A process that looks at labs every five seconds while they come up: a plan is counted in minutes."""
 
     pace = 0.2
+    tidied = timedelta(hours=12)
 
 
 class PlannedWorld(World):

@@ -37,7 +37,7 @@ def page_of(comparison: Comparison) -> str:
 
 def _body(comparison: Comparison) -> Iterator[str]:
     trials = comparison.trials
-    yield f"<p>{escape(heading(trials[0]))}.</p>"
+    yield f"<p>{escape(heading(comparison))}.</p>"
     if comparison.searched:
         yield f'<p class="verdict">{escape(verdict(comparison))}</p>'
     yield _overview(comparison)
@@ -76,7 +76,7 @@ def _details(trial: Trial) -> Iterator[str]:
         steps_plot(_full(trial, tracks), axis, unit="%", most=100),
     )
     yield _figure("Cost by day and track, USD", _cost(trial, tracks))
-    yield _figure("Calendar of seats: the fuller, the darker", seats_plot(_seats(trial), axis, pools))
+    yield _figure("Calendar of seats: the fuller, the stronger", seats_plot(_seats(trial), axis, pools))
     yield _spent(trial)
     yield _refused(trial)
     yield _late(trial)

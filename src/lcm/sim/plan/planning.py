@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -16,6 +15,7 @@ from lcm.sim.plan.smallest import smallest
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import Variant
+from lcm.system import SystemStopwatch
 
 _END_SECONDS: Final = 10.0
 Job = tuple[Timetable, Variant]
@@ -125,12 +125,13 @@ class _Telling:
     def __init__(self, asked: int, heard: Heard) -> None:
         self._shares = [0.0] * asked
         self._heard = heard
-        self._began = time.monotonic()
+        self._stopwatch = SystemStopwatch()
+        self._began = self._stopwatch.seconds()
 
     def tell(self, place: int, share: float) -> None:
         self._shares[place] = share
         done, whole = sum(one >= 1 for one in self._shares), sum(self._shares) / len(self._shares)
-        left = (time.monotonic() - self._began) * (1 - whole) / whole if whole > 0 else None
+        left = (self._stopwatch.seconds() - self._began) * (1 - whole) / whole if whole > 0 else None
         doing = f"{done} of {len(self._shares)} played"
         self._heard(Progress(share=whole, done=done, asked=len(self._shares), doing=doing, seconds_left=left))
 

@@ -106,7 +106,7 @@ class Stretch:
 
 
 def seats_plot(rows: Mapping[tuple[str, int], Sequence[Stretch]], axis: Axis, colours: Mapping[str, int]) -> str:
-    """Draw a row for each seat of each pool; the fuller, the darker."""
+    """Draw a row for each seat of each pool; the fuller, the stronger."""
     tall = 16
     height = _TOP + tall * len(rows) + _BOTTOM
     parts = [*_frame(axis, height)]

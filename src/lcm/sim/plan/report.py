@@ -24,7 +24,7 @@ def text_of(comparison: Comparison) -> str:
 
 def _lines(comparison: Comparison) -> Iterator[str]:
     trials = comparison.trials
-    yield from wrap(f"{comparison.title}: {heading(trials[0])}", WIDTH)
+    yield from wrap(f"{comparison.title}: {heading(comparison)}", WIDTH)
     yield ""
     yield from _overview(trials)
     yield ""
@@ -38,13 +38,14 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield from _trouble(trial, named=len(trials) > 1)
 
 
-def heading(trial: Trial) -> str:
+def heading(comparison: Comparison) -> str:
     """Say in a line what was planned."""
+    trial, *others = comparison.trials
     zone = ZoneInfo(trial.zone)
     since, until = trial.begins.astimezone(zone), trial.ends.astimezone(zone)
+    promised = "" if others else f", {number(trial.session_hours)} session-hours promised"
     return (
-        f"{trial.wanted} sessions, played from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {trial.zone}, "
-        f"{number(trial.session_hours)} session-hours promised"
+        f"{trial.wanted} sessions, played from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {trial.zone}{promised}"
     )
 
 

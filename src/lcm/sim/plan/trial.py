@@ -1,7 +1,6 @@
 """One variant is played: everything is booked as people would book it, by the production code, in virtual time."""
 
 import asyncio
-import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -29,6 +28,7 @@ from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.playing import quiet
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.world import OPERATOR
+from lcm.system import SystemStopwatch
 
 Heard = Callable[[float], None]
 """Hears how much of a trial is over, from 0 to 1."""
@@ -43,8 +43,8 @@ _HOUR: Final = timedelta(hours=1)
 _ALONE: Final = Settings(
     worker_controller_leader_lease_ttl=86_400,
     worker_controller_reconcile_interval=3_600,
-    lablet_watch_interval=3_600,
-    scheduler_reconcile_interval=600,
+    lablet_watch_interval=43_200,
+    scheduler_reconcile_interval=43_200,
     worker_discovery_enabled=False,
     worker_monitoring_enabled=False,
     idle_check_interval=3_600,
@@ -70,14 +70,15 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) 
         mishaps_an_hour=variant.faults,
         settings=settings,
     )
-    began = time.process_time()
+    stopwatch = SystemStopwatch()
+    began = stopwatch.seconds()
 
     async def life() -> Trial:
         return await _Play(timetable, variant, scenario).between(begins, ends, heard)
 
     with quiet(_unheard):
         trial = run(life, start=start, horizon=ends - start + timedelta(days=2))
-    return msgspec.structs.replace(trial, played_seconds=round(time.process_time() - began, 2))
+    return msgspec.structs.replace(trial, played_seconds=round(stopwatch.seconds() - began, 2))
 
 
 def _unheard(_: MutableMapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Link:
         self.is_cut = False
 
     def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> Coroutine[Any, Any, int]:
-        return self._through(self._committed(self._store.commit(*ops, events=events, fence=fence)))
+        return self._through(self._committed(ops, events, fence))
 
     def get(self, key: str) -> Coroutine[Any, Any, Entry | None]:
         return self._through(self._store.get(key))
@@ -92,8 +92,8 @@ class Link:
         asked.close()
         return _unreachable()
 
-    async def _committed(self, asked: Coroutine[Any, Any, int]) -> int:
-        revision = await asked
+    async def _committed(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
+        revision = await self._store.commit(*ops, events=events, fence=fence)
         if self.lost_answers:
             self.lost_answers -= 1
             raise Unreachable("no answer came")

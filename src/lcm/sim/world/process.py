@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
 from lcm.config import Settings
 from lcm.control.feed import Feed, Position
-from lcm.control.housekeeping import Housekeeping
+from lcm.control.housekeeping import EVERY, Housekeeping
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.controllers.current import terms_of
 from lcm.controllers.pool.controller import PoolController
@@ -40,6 +41,8 @@ class Process:
 
     pace: ClassVar[float] = 1.0
     """How often it looks at labs that come up or go; less often is cheaper, and later by as much."""
+    tidied: ClassVar[timedelta] = EVERY
+    """How often it tidies up the store."""
 
     def __init__(self, name: str, stage: Stage, settings: Settings, noticed: Noticed) -> None:
         self.host = Host(name)
@@ -117,7 +120,7 @@ class Process:
         await together(
             desk.calendar.run(),
             self.feed.run(),
-            Housekeeping(self.link, clock=stage.clock).run(),
+            Housekeeping(self.link, clock=stage.clock, every=self.tidied).run(),
             workers.run(),
             SchedulerController(self._acting(SCHEDULER), **common).run(),
             PoolController(self._acting(POOL_CONTROLLER), **common).run(),

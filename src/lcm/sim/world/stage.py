@@ -12,7 +12,7 @@ from lcm.sim.artifacts import SimulatedArtifacts
 from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
 from lcm.sim.effects import OnEffect, unheard
-from lcm.sim.fleet import Fleet
+from lcm.sim.fleet import PASSWORD, Fleet
 from lcm.sim.hosts import SimHosts
 from lcm.sim.loop import VirtualClock
 from lcm.sim.world.scenario import SECRET, Scenario
@@ -32,9 +32,8 @@ class Stage:
         self.chance = Chance(scenario.seed)
         self.store = WatchedStore(noted)
         self._face = scenario.face
-        # The direct face is opened by nothing; what opens the other may be found nowhere, like all secrets.
-        opens = {"password": SECRET} if scenario.face == "client" else {}
-        self.fleet = Fleet(self.clock, self.chance.stream("cloud"), on_effect=done, **opens)
+        password = SECRET if scenario.face == "client" else PASSWORD
+        self.fleet = Fleet(self.clock, self.chance.stream("cloud"), on_effect=done, password=password)
         self.cloud = self.fleet.cloud
         self.licences = self.fleet.licences
         self.artifacts = SimulatedArtifacts(self.clock)

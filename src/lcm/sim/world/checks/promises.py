@@ -19,6 +19,14 @@ _LASTING: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACTIVE}
 _NEVER: Final = frozenset({SessionPhase.EXPIRED, SessionPhase.FAILED})
 
 
+def booking_is_promised(_seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
+    """See that a timed session is made with a claim, on a seat or a worker: else it had to be refused."""
+    after = turn.after
+    if turn.before is not None or after is None or after.spec.timeslot_start is None or _promised(after):
+        return ()
+    return [violation(NO_CAPACITY, "it was booked, and nothing is promised to it", after)]
+
+
 def promise_is_not_taken_back(_seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
     """See that a timed session that has a claim on a seat or a worker keeps one as long as it lives.
 

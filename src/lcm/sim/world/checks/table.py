@@ -28,6 +28,7 @@ from lcm.sim.world.checks.machines import (
 from lcm.sim.world.checks.phases import phase_changes_by_the_table, story_is_only_added_to
 from lcm.sim.world.checks.privacy import touched_is_their_own
 from lcm.sim.world.checks.promises import (
+    booking_is_promised,
     late_start_has_its_reason,
     promise_is_not_taken_back,
     reservation_is_fulfilled,
@@ -55,6 +56,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
         worker_is_not_overcommitted,
         ports_are_not_shared,
         seat_holds_what_is_promised,
+        booking_is_promised,
         promise_is_not_taken_back,
         late_start_has_its_reason,
         session_is_not_ended_unwarned,

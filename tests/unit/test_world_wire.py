@@ -1,0 +1,116 @@
+"""The way of our CML client to simulated machines: what is wrong with a CML is met, and the sender answers for it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from lcm.model.errors import LcmError, Unreachable
+from lcm.model.secret import Secret
+from lcm.providers.cml import CmlHost
+from lcm.providers.labhost import NotReady
+from lcm.sim.chance import Chance
+from lcm.sim.cml.engine import Cml
+from lcm.sim.compute_account import Order
+from lcm.sim.effects import SENDER, Effect
+from lcm.sim.faults import Ill, Spell, Spells
+from lcm.sim.fleet import Fleet
+from lcm.sim.host import Host
+from lcm.sim.loop import VirtualClock, run
+from lcm.sim.world.ground import REGION, topology
+from lcm.sim.world.scenario import Lab
+from lcm.sim.world.wire import Wire
+
+BOOT_SECONDS = 1_200
+LAB = topology(Lab(name="one", track="t", nodes=2)).decode()
+
+
+@dataclass
+class Site:
+    """A machine, the way to it, and who did what there."""
+
+    cml: Cml
+    host: CmlHost
+    spells: Spells
+    deeds: list[tuple[str, str | None]]
+    stop: Callable[[], object]
+
+
+def on_a_machine(body: Callable[[Site], Awaitable[None]]) -> None:
+    async def main() -> None:
+        clock, spells, deeds = VirtualClock(), Spells(), list[tuple[str, str | None]]()
+
+        def done(effect: Effect) -> None:
+            deeds.append((effect.verb, SENDER.get()))
+
+        fleet = Fleet(clock, Chance(1), on_effect=done)
+        account = fleet.cloud.account
+        machine = account.run(Order(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id))
+        await asyncio.sleep(BOOT_SECONDS)
+        (found,) = fleet.hosts()
+        address = machine.instance(clock.now()).public_ip
+        host = CmlHost(
+            f"https://{address}", "admin", Secret("admin"), transport=Wire(fleet.cloud, clock, spells, "process-7")
+        )
+        await body(Site(found.cml, host, spells, deeds, lambda: account.stop(REGION, machine.instance_id)))
+
+    run(main)
+
+
+def test_whoever_sends_a_request_answers_for_its_effect() -> None:
+    async def body(site: Site) -> None:
+        await site.host.ensure("lab", LAB)
+        assert ("import", "process-7") in site.deeds
+
+    on_a_machine(body)
+
+
+@pytest.mark.parametrize(
+    ("spell", "heard"),
+    [
+        (Spell(Ill.SILENT), Unreachable),
+        (Spell(Ill.HANGING, seconds=20), Unreachable),
+        (Spell(Ill.SILENT, error=NotReady("502")), NotReady),
+    ],
+    ids=["silent", "hangs", "out of order"],
+)
+def test_what_is_wrong_with_a_cml_is_heard_and_nothing_happens(spell: Spell, heard: type[LcmError]) -> None:
+    async def body(site: Site) -> None:
+        with site.cml.spells.under(spell), pytest.raises(heard):
+            await site.host.ensure("lab", LAB)
+        assert not len(site.cml.labs)
+
+    on_a_machine(body)
+
+
+def test_an_answer_is_lost_of_what_is_done_all_the_same() -> None:
+    async def body(site: Site) -> None:
+        lab = await site.host.ensure("lab", LAB)
+        with site.spells.under(Spell(Ill.DEAF, verbs=frozenset({"start"}))), pytest.raises(Unreachable):
+            await site.host.start(lab.lab_id)
+        assert len(site.cml.active_nodes()) == 2
+
+    on_a_machine(body)
+
+
+def test_who_dies_over_an_effect_has_had_it() -> None:
+    async def body(site: Site) -> None:
+        sender = Host("process-7")
+        with site.spells.under(Spell(Ill.DEADLY_AFTER, host="process-7", verbs=frozenset({"ensure"}))):
+            sender.spawn(site.host.ensure("lab", LAB))
+            await sender.until_dead()
+        assert ("import", "process-7") in site.deeds
+
+    on_a_machine(body)
+
+
+def test_nobody_answers_at_the_address_of_a_machine_that_is_stopped() -> None:
+    async def body(site: Site) -> None:
+        await site.host.labs()
+        site.stop()
+        await asyncio.sleep(BOOT_SECONDS)
+        with pytest.raises(Unreachable):
+            await site.host.labs()
+
+    on_a_machine(body)
