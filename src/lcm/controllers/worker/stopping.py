@@ -23,6 +23,7 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
+from lcm.model.session import SessionPhase
 from lcm.model.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
 from lcm.providers.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
 
@@ -68,6 +69,9 @@ def stopped(view: View) -> Decision:
         return _resumed(view, "deleted; started once more to give its licence back")
     if view.worker.spec.wanted_state == "running":
         return _resumed(view, "resumed", resume_count=status.resume_count + 1)
+    if any(one.status.phase is SessionPhase.STOPPING for one in view.sessions):
+        # Their labs are on its disk, nobody else can remove them, and nobody gives up a worker that has sessions.
+        return _resumed(view, "started once more to have labs removed", resume_count=status.resume_count + 1)
     states = {status.ec2.state, view.instance.state if isinstance(view.instance, Instance) else status.ec2.state}
     return Wait() if states == {InstanceState.STOPPED} else _otherwise(view)
 

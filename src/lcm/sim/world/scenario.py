@@ -71,9 +71,15 @@ CAMPUS: Final = Scenario(
         Lab(name="ccnp-core", track="ccnp", cpu_cores=16, memory_gb=32, nodes=5),
     ),
     pools=(Pool(track="ccna", most=10), Pool(track="ccnp", most=10, least=1)),
-    settings=Settings(worker_controller_leader_lease_ttl=60, lablet_watch_interval=60),
+    settings=Settings(
+        worker_controller_leader_lease_ttl=60,
+        worker_controller_reconcile_interval=60,
+        scheduler_reconcile_interval=60,
+        metrics_poll_interval=120,
+        lablet_watch_interval=60,
+    ),
 )
-"""Twenty workers and three hundred sessions a day."""
+"""Twenty workers and three hundred sessions a day, looked at as often as a frugal operator would have it."""
 
 CLASSROOM: Final = Scenario(
     start=MONDAY + timedelta(hours=8),
