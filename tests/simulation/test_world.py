@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lcm.sim.world.playing import play
-from lcm.sim.world.scenario import CLASSROOM, Pool, Scenario
+from lcm.sim.world.scenario import CLASSROOM, CROWDED, Scenario
 from lcm.sim.world.script import perform_file, read
 from lcm.sim.world.telling import tell
 from lcm.sim.world.world import World
@@ -44,14 +44,7 @@ def test_nothing_goes_wrong_where_cmls_are_spoken_to_by_our_client() -> None:
         return worlds[-1]
 
     busy = msgspec.structs.replace(
-        CLASSROOM,
-        seed=7,
-        face="client",
-        hours=1,
-        quiet_hours=1.5,
-        mishaps_an_hour=12,
-        sessions_a_day=200,
-        pools=(Pool(track="ccna", most=4, least=1),),
+        CROWDED, seed=7, face="client", processes=2, hours=1, quiet_hours=1.5, mishaps_an_hour=12
     )
     outcome = play(busy, make)
     assert not outcome.violations, tell(outcome)
@@ -84,7 +77,7 @@ def test_a_seed_that_failed_once_is_kept_as_one_line() -> None:
     script = read("seed 7 hours 2 mishaps 12 processes 2\n---\nno violation\n")
     assert script.by_dice
     assert (script.scenario.seed, script.scenario.processes, script.scenario.mishaps_an_hour) == (7, 2, 12)
-    by_client = read("seed 7 hours 2 mishaps 12 processes 2 client\n---\nno violation\n")
+    by_client = read("seed 7 hours 2 mishaps 12 processes 2 crowded client\n---\nno violation\n")
     assert (script.scenario.face, by_client.scenario.face) == ("direct", "client")
 
 

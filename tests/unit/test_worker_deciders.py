@@ -243,6 +243,18 @@ def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
             assert decision.status.phase not in {WorkerPhase.STOPPING, WorkerPhase.STARTING, WorkerPhase.FAILED}
 
 
+def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_removed() -> None:
+    worker = given.worker(phase=WorkerPhase.STOPPED)
+    spec = msgspec.structs.replace(worker.spec, wanted_state="stopped")
+    ec2 = Ec2Facts(instance_id="i-1", state="stopped")
+    worker = msgspec.structs.replace(worker, spec=spec, status=msgspec.structs.replace(worker.status, ec2=ec2))
+    empty = View(worker, NOW, instance=instance(InstanceState.STOPPED))
+    assert isinstance(decide(empty), Wait)
+    decision = decide(replace(empty, sessions=[given.session(phase=SessionPhase.STOPPING)]))
+    assert isinstance(decision, Report)
+    assert decision.status.phase is WorkerPhase.STARTING
+
+
 def test_lesson_23_nothing_is_schedulable_before_cml_is_ready_and_its_licence_known() -> None:
     draw = Draw(13)
     for phase in [*WorkerPhase] * 60:

@@ -89,3 +89,8 @@ CLASSROOM: Final = Scenario(
     sessions_a_day=60,
 )
 """Four workers and sixty sessions a day, for tests and for scenarios that are written down."""
+
+CROWDED: Final = msgspec.structs.replace(
+    CLASSROOM, processes=3, sessions_a_day=200, pools=(Pool(track="ccna", most=4, least=1),)
+)
+"""The same with a worker that is always there and far more sessions: most happens in least time."""

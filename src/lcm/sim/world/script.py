@@ -8,9 +8,9 @@
     until 11:00
 
 Times are those of one Monday, which begins at 08:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
-the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. With `client` at its
-end CMLs are spoken to by our client. Used by tests and by `python -m lcm.sim.world FILE`; `script_deeds` knows what a
-line may say.
+the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. With `crowded` at
+its end it is a small world in which much happens, with `client` CMLs are spoken to by our client. Used by tests and by
+`python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
 """
 
 import re
@@ -24,7 +24,7 @@ import msgspec
 
 from lcm.sim.loop import run
 from lcm.sim.world.playing import play, quiet
-from lcm.sim.world.scenario import CAMPUS, CLASSROOM, MONDAY, Scenario
+from lcm.sim.world.scenario import CAMPUS, CLASSROOM, CROWDED, MONDAY, Scenario
 from lcm.sim.world.script_deeds import DEEDS
 from lcm.sim.world.script_stage import Stagecraft, ToldWorld
 from lcm.sim.world.telling import tell
@@ -38,7 +38,7 @@ _UNTIL: Final = re.compile(rf"until {_CLOCK}")
 _SET: Final = re.compile(r"(processes|seed|seats) (\d+)")
 _DICE: Final = re.compile(
     r"seed (?P<seed>\d+) hours (?P<hours>[\d.]+) mishaps (?P<mishaps>[\d.]+)"
-    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?P<client> client)?"
+    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?P<crowded> crowded)?(?P<client> client)?"
 )
 
 
@@ -131,13 +131,14 @@ def _set(scenario: Scenario, what: str, number: int) -> Scenario:
 
 
 def _by_dice(found: re.Match[str]) -> Scenario:
+    world = CROWDED if found["crowded"] else CAMPUS
     return msgspec.structs.replace(
-        CAMPUS,
+        world,
         seed=int(found["seed"]),
         hours=float(found["hours"]),
         mishaps_an_hour=float(found["mishaps"]),
-        processes=int(found["processes"] or CAMPUS.processes),
-        quiet_hours=float(found["quiet"] or CAMPUS.quiet_hours),
+        processes=int(found["processes"] or world.processes),
+        quiet_hours=float(found["quiet"] or world.quiet_hours),
         face="client" if found["client"] else "direct",
     )
 
