@@ -18,7 +18,7 @@ from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.machines import DRAIN_WARNING, TAKEN
 from lcm.sim.world.checks.phases import ILLEGAL
 from lcm.sim.world.checks.privacy import ANOTHERS, LEAK
-from lcm.sim.world.checks.writes import LOST
+from lcm.sim.world.checks.writes import LOST, MOST, RESTLESS
 from lcm.sim.world.scenario import SECRET
 from witnessed import LEADER, OTHER, Watched, judged
 
@@ -238,6 +238,16 @@ def test_a_wish_is_not_put_back() -> None:
         watched.commit(given.with_fields(RUNNING, {"generation": 2, "observation_count": 1}))
 
     assert judged(story) == [LOST]
+
+
+@pytest.mark.parametrize(("times", "wrong"), [(MOST - 2, False), (MOST, True)])
+def test_nobody_changes_an_object_to_and_fro(times: int, wrong: bool) -> None:  # noqa: FBT001  a table
+    def story(watched: Watched) -> None:
+        watched.known(WAITING)
+        for number in range(times):
+            watched.commit(given.with_fields(WAITING, {"last_error": f"{number % 2}"}))
+
+    assert (RESTLESS in judged(story)) is wrong
 
 
 def test_nothing_goes_without_a_reason() -> None:

@@ -70,10 +70,13 @@ def sped_up(usual: timedelta, speed: float) -> timedelta:
 
 
 def boot_lead(pool: LabWorkerPool, terms: Terms) -> timedelta:
-    """Say how long before it is needed a machine of a pool must be started."""
+    """Say how long before it is needed a machine of a pool must be started: never less than it usually takes.
+
+    If it were less, a seat that is still empty would always seem to be ready before one whose machine boots already.
+    """
     measured = sorted(pool.status.boot_seconds)
     if len(measured) < FEWEST_BOOTS:
-        return terms.boot + terms.buffer
+        return max(terms.boot, usual_boot(pool, terms)) + terms.buffer
     slowest = timedelta(seconds=measured[ceil(len(measured) * _SLOWEST) - 1])
     return max(terms.boot, slowest) + terms.buffer
 

@@ -3,7 +3,7 @@
 It is made of commits alone and shares nothing with the code that is under test but the form of documents.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -112,6 +112,8 @@ class Seen:
     """What is raised now, by the key of its board."""
     warned: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """When each alert was last raised, by the uid of what it is about and its name."""
+    changes: Counter[tuple[str, datetime]] = field(default_factory=Counter)
+    """How often each object changed, by its uid and the hour."""
     events: list[Told] = field(default_factory=list)
     """All that was told to the outside, in order."""
 
@@ -129,6 +131,7 @@ class Seen:
             else:
                 self._other(change, commit)
         for turn in commit.turns:
+            self.changes[turn.now.metadata.uid, at.replace(minute=0, second=0, microsecond=0)] += 1
             if turn.after is None:
                 self.removed[turn.now.metadata.uid] = at
         return commit

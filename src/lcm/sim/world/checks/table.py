@@ -43,13 +43,18 @@ from lcm.sim.world.checks.rest import (
     workers_are_settled,
 )
 from lcm.sim.world.checks.violation import Violation
-from lcm.sim.world.checks.writes import nothing_goes_without_reason, wish_is_not_put_back
+from lcm.sim.world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
 from lcm.sim.world.seen import Commit, Deed, Seen, Turn
 from lcm.sim.world.stage import Stage
 
 Check = Callable[[Seen, Turn[Any]], Sequence[Violation]]
 
-_EVERY: Final = (phase_changes_by_the_table, story_is_only_added_to, wish_is_not_put_back)
+_EVERY: Final = (
+    phase_changes_by_the_table,
+    story_is_only_added_to,
+    wish_is_not_put_back,
+    object_comes_to_rest,
+)
 ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
     LabletSession: (
         *_EVERY,

@@ -12,6 +12,9 @@ from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Commit, Seen, Turn
 
 LOST: Final = "acknowledged write lost"
+RESTLESS: Final = "an object is changed to and fro"
+MOST: Final = 600
+"""Changes of one object in an hour; a lab that boots is told of every five seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,10 @@ def _ended(resource: Resource) -> bool:
     return machine is None or any(
         phase in machine.final or (step.source == phase and step.target in machine.final) for step in machine.steps
     )
+
+
+def object_comes_to_rest(seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
+    """See that nobody changes an object to and fro: however much goes wrong, an hour needs no more than so many."""
+    hour = turn.at.replace(minute=0, second=0, microsecond=0)
+    often = seen.changes[turn.now.metadata.uid, hour]
+    return [violation(RESTLESS, f"changed {often} times from {hour:%H:%M} on", turn.now)] if often == MOST else ()
