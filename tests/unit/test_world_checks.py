@@ -295,8 +295,9 @@ def test_a_listener_hears_each_event_of_its_own_once() -> None:
     ada, staff = Caller(name="ada", role=Role.USER), Caller(name="otto", role=Role.ADMIN)
 
     def story(watched: Watched) -> None:
-        watched.commit(given.session(owner="ada"), host=None)
-        watched.commit(second(given.session(), owner="bob"), host=None)
+        soon = given.session(timeslot_start=None, timeslot_end=None, duration_minutes=60)
+        watched.commit(given.with_fields(soon, {"owner": "ada"}), host=None)
+        watched.commit(second(soon, owner="bob"), host=None)
         events = watched.witness.events
         mine, everything = [(3, 0)], [(3, 0), (4, 0)]
 
