@@ -12,7 +12,7 @@ happened, and a create or an action that carried a `request` answers as it did t
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from lcm.model.alert import Alert, Complaint
 from lcm.model.billing import BillingInterval
@@ -54,8 +54,7 @@ Document = Mapping[str, Any]
 """A JSON object as somebody wrote it, before admission has given it a type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ref(Generic[R]):
+class Ref(NamedTuple, Generic[R]):
     """Names one object. `name` may also be the object's uid."""
 
     kind: type[R]

@@ -1,12 +1,16 @@
 """The settings as controllers go by them: those of the process, and what the SystemSettings object says over them."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from lcm.config import Settings, effective
 from lcm.control.cache import Cache
 from lcm.control.plane import Seen
 from lcm.model.settings import SystemSettings
 from lcm.placement.terms import Terms, sped_up
+
+T = TypeVar("T")
 
 
 class Current:
@@ -33,6 +37,19 @@ class Current:
         """Say what they mean for booking and placing."""
         self()
         return self._terms
+
+    def made(self, make: Callable[[Settings], T]) -> Callable[[], T]:
+        """Give what can be asked for what is made of them, which is made anew only when they change."""
+        known: tuple[Settings, T] | None = None
+
+        def ask() -> T:
+            nonlocal known
+            settings = self()
+            if known is None or known[0] is not settings:
+                known = settings, make(settings)
+            return known[1]
+
+        return ask
 
     def _note(self, seen: Seen) -> None:
         self._stale = self._stale or seen.ref.kind is SystemSettings

@@ -133,7 +133,10 @@ def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Con
 
 def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
     """Find a condition by its type; None means never said."""
-    return next((one for one in conditions if one.type == name), None)
+    for one in conditions:
+        if one.type == name:
+            return one
+    return None
 
 
 def with_change(history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:

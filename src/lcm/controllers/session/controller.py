@@ -74,11 +74,7 @@ class LabletController:
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        occupants, settings = Occupants(cache), Current(self.settings, cache)
-
-        def rules() -> Rules:
-            return self._rules(settings())
-
+        occupants, rules = Occupants(cache), Current(self.settings, cache).made(self._rules)
         eyes = Eyes(plane, cache, self.hosts, self.clock, occupants, Memory(self.clock))
         hands = Hands(plane, self.hosts, self.artifacts, self.clock)
         lifecycle = Lifecycle(plane, cache, eyes, hands, clock=self.clock, rules=rules)

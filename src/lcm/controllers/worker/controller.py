@@ -82,7 +82,7 @@ class WorkerController:
             eyes,
             hands,
             clock=self.clock,
-            rules=lambda: self._rules(settings()),
+            rules=settings.made(self._rules),
             occupants=occupants,
         )
         runtime = Runtime(
