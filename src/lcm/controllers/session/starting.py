@@ -24,6 +24,7 @@ from lcm.controllers.session.view import (
     Wait,
     move,
     note,
+    patiently,
     refused,
     said,
     soon,
@@ -114,7 +115,7 @@ def _converging(view: View, lab: LabSummary) -> Decision:
     if view.converged is True:
         return _runs(view, lab)
     told = booting(view)
-    return (note(view, progress=told) if told else None) or soon(view)
+    return (note(view, progress=told) if told else None) or patiently(view)
 
 
 def _over(view: View) -> Decision | None:

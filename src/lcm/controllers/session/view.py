@@ -25,6 +25,8 @@ _W: Final = WorkerPhase
 _LOST: Final = frozenset({_W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED})
 _OBSERVED: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
 _TEXT: Final = 2000
+_PATIENCE: Final = 20
+"""Who looks after a twentieth of the time that has passed learns of the end a twentieth late at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,12 @@ def note(view: View, **fields: Any) -> Report | None:  # noqa: ANN401 - fields o
 def soon(view: View) -> Wait:
     """Look again after a while."""
     return Wait(view.now + view.rules.poll)
+
+
+def patiently(view: View) -> Wait:
+    """Look again after a part of the time that its phase has taken: what takes minutes is not asked for each second."""
+    passed = (view.now - view.entered_at) / _PATIENCE
+    return Wait(view.now + max(view.rules.poll, min(passed, view.rules.told_every)))
 
 
 def refused(view: View, failure: Failure) -> Decision:
