@@ -6,7 +6,7 @@ its name or uid as before; nothing changes it any more, and its name is free. Re
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from lcm.control.hanging import hanging
 from lcm.control.plane import R, Ref
@@ -24,7 +24,20 @@ NAMES: Final = "archive-names/"
 _KIND: Final = KINDS[LabletSession.__name__]
 _ENDED: Final = tuple(f'"phase":"{phase}"'.encode() for phase in SESSION.final)
 _AT_ONCE: Final = 16
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _PAGE: Final = 200
+
+
+class End(NamedTuple):
+    """When a session ended, as one state of it says."""
+
+    state: int
+    """A hash of its bytes: a store that was restored may use a revision again."""
+    at: datetime
+
+
+Ends = dict[str, End]
+"""By key."""
 
 
 def archived_prefix(kind: type[R]) -> str:
@@ -80,27 +93,38 @@ def forgetting(record: Record[R]) -> Sequence[Op]:
     return Delete(record.key), *ways
 
 
-async def move(store: Store, now: datetime, before: datetime) -> int:
-    """Move the sessions that ended before a moment into the archive, and say how many. May be repeated."""
-    moved = 0
+async def move(store: Store, now: datetime, before: datetime, ends: Ends | None = None) -> int:
+    """Move the sessions that ended before a moment into the archive, and say how many. May be repeated.
+
+    Who repeats it gives the same `ends` each time, and reads each state of a session once.
+    """
+    moved, seen = 0, Ends()
     page = await store.scan(f"{_KIND.plural}/", limit=_PAGE)
     while True:
-        due = list(_due(page.entries, before))
+        seen.update((entry.key, _end(entry, ends or {})) for entry in page.entries)
+        due = [_session(entry) for entry in page.entries if seen[entry.key].at < before]
         for first in range(0, len(due), _AT_ONCE):
             moved += await _move(store, due[first : first + _AT_ONCE], now)
         if page.next is None:
-            return moved
+            break
         page = await store.scan(f"{_KIND.plural}/", limit=_PAGE, cursor=page.next)
+    if ends is not None:
+        ends.clear()
+        ends.update(seen)
+    return moved
 
 
-def _due(entries: Sequence[Entry], before: datetime) -> Iterator[Record[LabletSession]]:
-    for entry in entries:
-        # What has ended says so somewhere, which is found out far sooner than what else it says.
-        if any(phase in entry.value for phase in _ENDED):
-            session = at_revision(CODEC.decode(entry.value, LabletSession), entry.revision)
-            ended = ended_at(session)
-            if ended is not None and ended < before:
-                yield Record(session, entry)
+def _end(entry: Entry, ends: Ends) -> End:
+    end, state = ends.get(entry.key), hash(entry.value)
+    if end is not None and end.state == state:
+        return end
+    # What has ended says so somewhere, which is found out far sooner than what else it says.
+    ended = ended_at(_session(entry).resource) if any(phase in entry.value for phase in _ENDED) else None
+    return End(state, ended or _NEVER)
+
+
+def _session(entry: Entry) -> Record[LabletSession]:
+    return Record(at_revision(CODEC.decode(entry.value, LabletSession), entry.revision), entry)
 
 
 async def _move(store: Store, several: Sequence[Record[LabletSession]], now: datetime) -> int:

@@ -68,6 +68,7 @@ class Housekeeping:
         self._audit_kept = audit_kept
         self._linger = linger
         self._archived = archived
+        self._ends = archive.Ends()
 
     async def run(self) -> None:
         """Tidy up again and again, until it is cancelled."""
@@ -89,7 +90,7 @@ class Housekeeping:
             "requests": await requests.sweep(self._store, now - requests.KEPT),
             "tokens": await tokens.sweep(self._store, now),
             "sign_in_links": await sign_in.sweep(self._store, now),
-            "sessions_archived": await archive.move(self._store, now, now - self._linger),
+            "sessions_archived": await archive.move(self._store, now, now - self._linger, self._ends),
             "archived_sessions": await archive.sweep(self._store, now - self._archived),
             "audit_records": await audit.sweep(self._store, now - self._audit_kept),
         }

@@ -173,14 +173,15 @@ class SimCloud:
     async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
         async with self._call("checks", region):
             now = self._clock.now()
-            machines = [machine for one in instance_ids if (machine := self._listed(region, one))]
+            asked = self._asked("checks", instance_ids)
+            machines = [machine for one in asked if (machine := self._listed(region, one))]
             return {one.instance_id: one.checks(now) for one in machines}
 
     async def metrics(
         self, region: str, instance_ids: Sequence[str], *, since: datetime, until: datetime
     ) -> Mapping[str, MachineMetrics]:
         async with self._call("metrics", region):
-            return {one: self._measured(region, one, since, until) for one in instance_ids}
+            return {one: self._measured(region, one, since, until) for one in self._asked("metrics", instance_ids)}
 
     async def close(self) -> None:
         await self._turn()
@@ -228,6 +229,10 @@ class SimCloud:
             raise Gone(f"{instance_id} in {region} is not listed")
         return instance_id
 
+    def _asked(self, verb: str, instance_ids: Sequence[str]) -> Sequence[str]:
+        """Give those of the machines asked about that the answer is about."""
+        return instance_ids[1::2] if self.faults.spells.halved(verb) else instance_ids
+
     def _measured(self, region: str, instance_id: str, since: datetime, until: datetime) -> MachineMetrics:
         machine = self.account.machines.get(instance_id)
         if machine is None or machine.region != region or machine.load == MachineMetrics():
@@ -239,6 +244,7 @@ class SimCloud:
     @asynccontextmanager
     async def _call(self, verb: str, region: str) -> AsyncIterator[None]:
         await self._turn()
+        await self.faults.linger(verb)
         self.faults.before(verb, region, self._clock.now())
         yield
         if verb in _EFFECTS:

@@ -86,6 +86,8 @@ class Account:
         self._never_up = 0
         self.slowness = 1.0
         """How many times longer than usual the machines take that are launched now."""
+        self.share = 1.0
+        """How much of what their type promises they have."""
         self.listed_late = timedelta(0)
         """By how much later than usual they are listed."""
         self.machines: dict[str, Machine] = {}
@@ -139,6 +141,7 @@ class Account:
             tags=dict(order.tags),
             public=order.public_ip,
             comes_up=not self._never_up,
+            share=self.share,
         )
         self._never_up = max(0, self._never_up - 1)
         machine.boot(now, self._address(machine))

@@ -31,6 +31,10 @@ class Faults:
         """Refuse all calls until a moment."""
         self._throttled[region] = until
 
+    async def linger(self, verb: str) -> None:
+        """Hold up a call that hangs or is slow, and a caller who stands still."""
+        await self.spells.linger(verb)
+
     def before(self, verb: str, region: str, now: datetime) -> None:
         """Raise what stands between a call and its effect."""
         self._failures.before(verb)

@@ -83,6 +83,8 @@ class Machine:
     reboots: list[datetime] = field(default_factory=list)
     comes_up: bool = True
     """Whether an operating system ever comes up on it; the cloud says that it runs either way."""
+    share: float = 1.0
+    """How much it has of the CPUs and memory that its type promises."""
     impaired: dict[CheckName, datetime] = field(default_factory=dict)
     load: MachineMetrics = field(default_factory=MachineMetrics)
 
@@ -105,7 +107,10 @@ class Machine:
     def last(self, at: datetime) -> Change:
         """Tell the state at a moment, and since when it has been so."""
         story = self.story()
-        return next((change for change in reversed(story) if change.at <= at), story[0])
+        for change in reversed(story):
+            if change.at <= at:
+                return change
+        return story[0]
 
     def last_start(self, at: datetime) -> datetime:
         starts = [change.at for change in self.changes if change.state is PENDING]
@@ -177,7 +182,8 @@ class Machine:
 
         The list stays the same one until something changes: whoever talks to the machine asks for it each time.
         """
-        made_of = self.comes_up, self.dies_at, *self.changes, *self.reboots
+        # Whatever is done to it adds a change to its story, or a reboot.
+        made_of = self.comes_up, self.dies_at, len(self.changes), self.changes[-1:], len(self.reboots)
         if made_of != self._runs_of:
             self._runs_of, self._runs = made_of, self._planned_runs()
         return self._runs

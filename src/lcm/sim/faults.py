@@ -25,14 +25,23 @@ class Ill(Enum):
     """Nobody answers, and nothing happens."""
     HANGING = auto()
     """Nobody answers, and who calls learns it late."""
+    SLOW = auto()
+    """What is asked for happens later than it should."""
+    HALF = auto()
+    """Of several things that are asked about, some are not in the answer."""
     DEAF = auto()
     """What is asked for happens, and who asked hears nothing of it."""
     STILL = auto()
     """Who calls stands still before anything has happened, and goes on when somebody lets it."""
+    STILL_AFTER = auto()
+    """Who calls stands still when it has happened, and before it can tell anybody."""
     DEADLY_BEFORE = auto()
     """Who calls dies before anything has happened."""
     DEADLY_AFTER = auto()
     """Who calls dies when it has happened, and before it can tell anybody."""
+
+
+_LINGERING = frozenset({Ill.HANGING, Ill.SLOW, Ill.STILL})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +52,7 @@ class Spell:
     host: str | None = None
     verbs: frozenset[str] = frozenset()
     seconds: float = 45.0
-    """How long a hanging call lasts."""
+    """How long a hanging or slow call lasts."""
     error: LcmError | None = None
     """What is heard instead of silence."""
 
@@ -64,40 +73,48 @@ class Spells:
     """What is wrong with one thing now. Several things may share theirs."""
 
     def __init__(self) -> None:
-        self._now: list[Spell] = []
+        self.now: list[Spell] = []
 
     @contextmanager
     def under(self, spell: Spell) -> Iterator[Spell]:
         """Let something be wrong for as long as the block lasts."""
-        self._now.append(spell)
+        self.now.append(spell)
         try:
             yield spell
         finally:
-            self._now.remove(spell)
+            self.now.remove(spell)
 
     async def linger(self, verb: str) -> None:
-        """Hold up a call that hangs, until its caller gives up, and a caller who stands still."""
-        for spell in [one for one in self._now if one.ill in {Ill.HANGING, Ill.STILL} and one.meets(verb)]:
+        """Hold up a call that hangs, until its caller gives up, or is slow, and a caller who stands still."""
+        for spell in [one for one in self.now if one.ill in _LINGERING and one.meets(verb)] if self.now else ():
             if spell.ill is Ill.STILL:
-                await _stand_still()
+                _stand_still(verb)
+                await asyncio.sleep(0)
                 continue
             await asyncio.sleep(spell.seconds)
-            raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
+            if spell.ill is Ill.HANGING:
+                raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
 
     def before(self, verb: str) -> None:
         """Raise what stands between a call and its effect."""
-        for spell in [one for one in self._now if one.meets(verb)] if self._now else ():
+        for spell in [one for one in self.now if one.meets(verb)] if self.now else ():
             if spell.ill is Ill.DEADLY_BEFORE:
                 _die(verb)
                 raise Unreachable(f"{verb}: whoever called is dead")  # the dead go on to their next await
             if spell.ill in {Ill.SILENT, Ill.HANGING}:
                 raise spell.error or Unreachable(f"{verb}: no answer")
 
+    def halved(self, verb: str) -> bool:
+        """Tell whether a call hears of some things only."""
+        return any(one.ill is Ill.HALF and one.meets(verb) for one in self.now)
+
     def after(self, verb: str) -> None:
         """Raise what stands between an effect and its caller."""
-        for spell in [one for one in self._now if one.meets(verb)] if self._now else ():
+        for spell in [one for one in self.now if one.meets(verb)] if self.now else ():
             if spell.ill is Ill.DEADLY_AFTER:
                 _die(verb)
+            elif spell.ill is Ill.STILL_AFTER:
+                _stand_still(verb)  # from its next await on
             elif spell.ill is Ill.DEAF:
                 raise Unreachable(f"{verb}: the answer is lost")
 
@@ -118,33 +135,37 @@ class Failures:
     async def linger(self, verb: str) -> None:
         """Hold up a call that hangs."""
         for one in self._spells:
-            await one.linger(verb)
+            if one.now:
+                await one.linger(verb)
 
     def before(self, verb: str) -> None:
         """Raise what stands between a call and its effect."""
         for one in self._spells:
-            one.before(verb)
+            if one.now:
+                one.before(verb)
         self._raise(verb, after_effect=False)
 
     def after(self, verb: str) -> None:
         """Raise what stands between an effect and its caller."""
         for one in self._spells:
-            one.after(verb)
+            if one.now:
+                one.after(verb)
         self._raise(verb, after_effect=True)
 
     def _raise(self, verb: str, *, after_effect: bool) -> None:
-        waiting = self._waiting[verb]
+        if not (waiting := self._waiting[verb]):
+            return
         failure = next((one for one in waiting if one.times and one.after_effect is after_effect), None)
         if failure:
             failure.times -= 1
             raise failure.error
 
 
-async def _stand_still() -> None:
+def _stand_still(verb: str) -> None:
     host = HOST.get()
     if host is not None:
+        host.place = verb
         host.pause()
-    await asyncio.sleep(0)
 
 
 def _die(verb: str) -> None:

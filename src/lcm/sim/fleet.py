@@ -175,11 +175,12 @@ class Fleet:
     def _machine(self, instance: Instance) -> Machine:
         image = self.cloud.account.image(instance.region, instance.image_id)
         version = _VERSION.search(image.name) if image else None
+        made = self.cloud.account.machines[instance.instance_id]
         cpus, memory_gb = size(instance.instance_type)
         return Machine(
-            cpu_count=cpus,
-            memory_mb=memory_gb * 1024,
-            disk_gb=self.cloud.account.machines[instance.instance_id].disk_gb,
+            cpu_count=int(cpus * made.share),
+            memory_mb=int(memory_gb * 1024 * made.share),
+            disk_gb=made.disk_gb,
             version=version[0] if version else "2.9.0",
         )
 

@@ -8,14 +8,15 @@ import asyncio
 import heapq
 import itertools
 import selectors
-from asyncio import Handle, TimerHandle
+from asyncio import Handle
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
+from lcm.sim.callbacks import Callback, Step, Timer, is_step
 from lcm.sim.host import HOST, Host, bury, place
 
 T = TypeVar("T")
@@ -26,11 +27,9 @@ HORIZON: Final = timedelta(days=366)
 ROUNDS: Final = 1_000_000
 
 _CLEANUP_SECONDS: Final = 86_400.0
-_Task: Final = asyncio.Task
-_METHODS: Final = frozenset(dir(_Task))
 _MANY_TIMERS: Final = 100
-_MOSTLY_CANCELLED: Final = 0.5
-_call = Handle._run  # noqa: SLF001  runs for every callback of a host, where super() would cost more
+_running: Final[list["VirtualLoop"]] = []
+"""The loop that runs, if one does: asyncio's own way to it makes a system call."""
 
 
 class Deadlock(AssertionError):
@@ -49,16 +48,16 @@ class VirtualClock:
     """The virtual loop's clock."""
 
     def now(self) -> datetime:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop), "virtual time passes on a virtual loop only: see lcm.sim.loop.run"
-        return loop.moment
+        assert _running, "virtual time passes on a virtual loop only: see lcm.sim.loop.run"
+        return _running[0].moment
 
 
 class VirtualStopwatch:
     """The virtual loop's seconds."""
 
     def seconds(self) -> float:
-        return asyncio.get_running_loop().time()
+        assert _running, "virtual time passes on a virtual loop only: see lcm.sim.loop.run"
+        return _running[0].time()
 
 
 def run(
@@ -74,6 +73,7 @@ def run(
     at the end the dead hosts are buried, which runs the finally blocks that their death left out.
     """
     loop = VirtualLoop(start=start, horizon=horizon, rounds=rounds)
+    _running.append(loop)
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
@@ -82,6 +82,7 @@ def run(
                 loop.wind_down()
     finally:
         loop.bury()
+        _running.remove(loop)
     loop.raise_unnoticed()
     return result
 
@@ -90,10 +91,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time is made up, and whose callbacks stop with their host."""
 
     _ready: deque[Handle]
-    _scheduled: list["_Timer"]
+    _scheduled: list[tuple[float, int, Timer]]
     _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
-    _timer_cancelled_count: int
     _stopping: bool
+    _closed: bool
 
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
@@ -101,6 +102,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The time as a moment, which is asked for far more often than it moves on."""
         self._hosts: dict[Host, None] = {}
         self._numbers = itertools.count()
+        self._order = itertools.count()
+        self._cancelled_timers = 0
         self._time = _Time(horizon.total_seconds(), rounds, self._pending)
         super().__init__(self._time)
         # Next to a large time the usual 1 ns is lost in rounding, and a timer that is due would never be found due.
@@ -125,29 +128,35 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             host.adopt(task)
         return task
 
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Timer:
+        return self.call_at(self._time.now + delay, callback, *args, context=context)
+
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> TimerHandle:
-        host = _host_in(context)
-        if host is None:
-            timer = _Timer(when, callback, args, self, context)
-        else:
-            timer = _HostTimer(when, callback, args, self, context)
-            timer.host = host
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # noqa: SLF001  as the base class does, which counts cancelled timers by it
+    ) -> Timer:
+        timer = Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, (when, next(self._order), timer))
         return timer
+
+    def timer_cancelled(self) -> None:
+        """Hear that a timer need not go off any more, and forget such when they are most of all."""
+        self._cancelled_timers += 1
+        scheduled = self._scheduled
+        if self._cancelled_timers * 2 > len(scheduled) > _MANY_TIMERS:
+            self._scheduled = [one for one in scheduled if not one[2]._cancelled]  # noqa: SLF001
+            heapq.heapify(self._scheduled)
+            self._cancelled_timers = 0
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Handle:
         # Runs for all that happens, so it leaves out what the base class checks for debugging.
-        if self.is_closed():
+        if self._closed:
             raise RuntimeError("Event loop is closed")
-        host = HOST.get() if context is None else context.get(HOST)
-        if host is None:
-            handle = Handle(callback, args, self, context)
-        else:
-            handle = (_Step if _is_step(callback) else _HostHandle)(callback, args, self, context)
-            handle.host = host
+        if context is None:
+            context = copy_context()
+        host = context.get(HOST)
+        handle = (Step if host is not None and is_step(callback) else Callback)(callback, args, self, context, host)
         self._ready.append(handle)
         return handle
 
@@ -185,35 +194,40 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         Nearly all time of a simulation passes here, hence the base class's own fields: it offers no other way to them.
         """
-        self._forget_cancelled()
-        ready, scheduled = self._ready, self._scheduled
-        if ready or self._stopping:
-            self._time.stand()
-        else:
-            self._time.move(scheduled[0]._when if scheduled else None)  # noqa: SLF001
-            self.moment = self.start + timedelta(seconds=self._time.now)
-        due = self._time.now + self._clock_resolution
-        while scheduled and scheduled[0]._when < due:  # noqa: SLF001
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False  # noqa: SLF001
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:  # noqa: SLF001
-                handle._run()  # noqa: SLF001
+        ready, time, errors = self._ready, self._time, self._time.errors
+        while True:
+            if ready or self._stopping:
+                time.rounds += 1
+                if errors or time.rounds > time.most_rounds:
+                    time.complain()
+            else:
+                time.move(self._next_timer())
+                self.moment = self.start + timedelta(seconds=time.now)
+            scheduled, due = self._scheduled, time.now + self._clock_resolution
+            while scheduled and scheduled[0][0] < due:
+                self._take_timer(ready)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:  # noqa: SLF001
+                    handle._run()  # noqa: SLF001
+            if self._stopping:
+                return
 
-    def _forget_cancelled(self) -> None:
+    def _next_timer(self) -> float | None:
+        """Say when the next timer goes off; None when there is none."""
         scheduled = self._scheduled
-        if len(scheduled) > _MANY_TIMERS and self._timer_cancelled_count / len(scheduled) > _MOSTLY_CANCELLED:
-            for timer in scheduled:
-                timer._scheduled = not timer._cancelled  # noqa: SLF001
-            self._scheduled = [timer for timer in scheduled if timer._scheduled]  # noqa: SLF001
-            heapq.heapify(self._scheduled)
-            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0][2]._cancelled:  # noqa: SLF001
+            heapq.heappop(scheduled)
+            self._cancelled_timers -= 1
+        return scheduled[0][0] if scheduled else None
+
+    def _take_timer(self, ready: deque[Handle]) -> None:
+        timer = heapq.heappop(self._scheduled)[2]
+        if timer._cancelled:  # noqa: SLF001
+            self._cancelled_timers -= 1
             return
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001
-            heapq.heappop(scheduled)._scheduled = False  # noqa: SLF001
-            self._timer_cancelled_count -= 1
+        timer._scheduled = False  # noqa: SLF001
+        ready.append(timer)
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         host = HOST.get()
@@ -247,8 +261,8 @@ class _Time(selectors.SelectSelector):
         self.now = 0.0
         self.errors: list[tuple[str, BaseException | None]] = []
         self._limit_seconds = limit_seconds
-        self._limit_rounds = rounds
-        self._round = 0
+        self.most_rounds = rounds
+        self.rounds = 0
         self._cleaning = False
         self._pending = pending
 
@@ -259,34 +273,27 @@ class _Time(selectors.SelectSelector):
 
     def move(self, when: float | None) -> None:
         """Go on to the next thing that is due."""
-        self._raise_at_once()
+        if self.errors or self.rounds > self.most_rounds:
+            self.complain()
         if when is None:
             raise Deadlock(f"nothing is left that could wake anybody {self._pending()}")
         if when <= self.now:
-            self._count()
+            self.rounds += 1
             return
-        self.now += when - self.now
-        self._round = 0
+        self.rounds, self.now = 0, when
         if self.now > self._limit_seconds:
             raise Endless(f"virtual time passed its limit {self._pending()}")
 
-    def stand(self) -> None:
-        """Stay at this moment for one turn of the loop."""
-        self._raise_at_once()
-        self._count()
-
-    def _count(self) -> None:
-        self._round += 1
-        if self._round > self._limit_rounds:
-            raise Endless(f"{self._limit_rounds} rounds went by and time did not move {self._pending()}")
-
-    def _raise_at_once(self) -> None:
-        if self.errors and not self._cleaning:
+    def complain(self) -> None:
+        """End the run if something is wrong with it."""
+        if not self._cleaning:
             self.raise_unnoticed()
+        if self.rounds > self.most_rounds:
+            raise Endless(f"{self.most_rounds} rounds went by and time did not move {self._pending()}")
 
     def begin_cleanup(self, seconds: float) -> None:
         self._cleaning = True
-        self._round = 0
+        self.rounds = 0
         self._limit_seconds = self.now + seconds
 
     def raise_unnoticed(self) -> None:
@@ -312,65 +319,5 @@ class _Numbered(asyncio.Task[T]):
         return self._number
 
 
-class _HostHandle(Handle):
-    """A callback that is made only while its host runs."""
-
-    __slots__ = ("host",)
-    host: Host
-
-    def _run(self) -> None:
-        if self.host.running:
-            _call(self)
-        else:
-            self.host.hold(self)
-
-    def again(self) -> None:
-        if not self._cancelled:
-            self._run()
-
-
-class _Step(_HostHandle):
-    """A stretch of a host's task from one await to the next."""
-
-    __slots__ = ()
-    _callback: Any
-
-    def _run(self) -> None:
-        host = self.host
-        if not host.running:
-            host.hold(self)
-            return
-        _call(self)
-        host.awaits += 1
-        if host.awaits == host.stop_at:
-            host.reached(self._callback.__self__)
-
-
-class _Timer(TimerHandle):
-    """A timer that is quickly compared, which is done for each that is set."""
-
-    __slots__ = ()
-    _when: float
-    _scheduled: bool
-
-    def __lt__(self, other: TimerHandle) -> bool:
-        return self._when < other.when()
-
-
-class _HostTimer(_Timer):
-    """A timer that goes off only while its host runs."""
-
-    __slots__ = ("host",)
-    host: Host
-
-    _run = _HostHandle._run  # noqa: SLF001
-    again = _HostHandle.again
-
-
 def _host_in(context: Context | None) -> Host | None:
     return HOST.get() if context is None else context.get(HOST)
-
-
-def _is_step(callback: object) -> bool:
-    # What asyncio binds to a task and does not offer as a method (such as cancel) is the task's next step.
-    return isinstance(getattr(callback, "__self__", None), _Task) and getattr(callback, "__name__", "") not in _METHODS

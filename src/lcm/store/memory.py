@@ -60,6 +60,8 @@ class MemoryStore:
         self._compacted = 0
         self._keys: list[str] = []
         self._states: dict[str, list[tuple[int, Entry | None]]] = {}
+        self._aged: dict[str, None] = {}
+        """The keys of which more is known than one state, or only that they went: what a compaction looks at."""
         self._log: list[Changed] = []
         self._leases: dict[str, _Held] = {}
         self._closed = False
@@ -101,7 +103,7 @@ class MemoryStore:
         found: list[Entry] = []
         for key in self._keys[start : bisect_left(self._keys, high)]:
             entry = self._state(key, revision)
-            if entry is None or not matches(entry.labels, labels):
+            if entry is None or (labels and not matches(entry.labels, labels)):
                 continue
             if len(found) == limit:
                 return Page(found, revision, Cursor(revision, found[-1].key))
@@ -147,13 +149,17 @@ class MemoryStore:
         await self._begin()
         self._compacted = max(self._compacted, min(revision, self._revision))
         self._log = self._log[bisect_right(self._log, self._compacted, key=_revision_of) :]
-        for key, states in list(self._states.items()):
+        aged, self._aged = self._aged, {}
+        for key in aged:
+            states = self._states[key]
             kept = states[max(0, bisect_right(states, self._compacted, key=_first) - 1) :]
             if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= self._compacted:
                 del self._states[key]
                 del self._keys[bisect_left(self._keys, key)]
-            else:
-                self._states[key] = kept
+                continue
+            self._states[key] = kept
+            if len(kept) > 1 or kept[0][1] is None:
+                self._aged[key] = None
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         fresh = await collected(entries)
@@ -161,6 +167,7 @@ class MemoryStore:
             raise held_leases(self._leases)
         self._keys.clear()
         self._states.clear()
+        self._aged.clear()
         self._log.clear()
         self._epoch = epoch
         self._revision += 1
@@ -203,8 +210,10 @@ class MemoryStore:
                 return None
         if op.key not in self._states:
             insort(self._keys, op.key)
-            self._states[op.key] = []
-        self._states[op.key].append((revision, entry))
+            self._states[op.key] = [(revision, entry)]
+        else:
+            self._states[op.key].append((revision, entry))
+            self._aged[op.key] = None
         return Change(op.key, entry)
 
     def _newest(self, key: str) -> Entry | None:

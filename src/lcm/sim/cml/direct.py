@@ -4,8 +4,7 @@ Every verb lets others run once before and once after its effect, so that a call
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -66,7 +65,7 @@ class DirectHost:
         """Speak to a CML; `spells` are those that lie on the way to all of them."""
         self._cml = cml
         self._credentials = Credentials(username, (password or Secret("admin")).reveal())
-        self._failures = Failures(LabHost, cml.spells, *([spells] if spells else []))
+        self._failures = Failures(LabHost, cml.spells, *([spells] if spells is not None else []))
         self.fail_next = self._failures.fail_next
 
     async def sign_in(self) -> None:
@@ -233,25 +232,16 @@ class DirectHost:
     async def close(self) -> None:
         await asyncio.sleep(0)
 
-    @asynccontextmanager
-    async def _verb(
-        self, verb: str, refused: type[LcmError] = CmlApiError, *, sign_in: bool = True
-    ) -> AsyncIterator[User]:
+    def _verb(self, verb: str, refused: type[LcmError] = CmlApiError, *, sign_in: bool = True) -> "_Verb":
         """Surround a verb's effect with what can go wrong; `refused` is what CML's "no" means for it."""
-        await asyncio.sleep(0)
-        await self._failures.linger(verb)
-        self._failures.before(verb)
-        try:
-            self._cml.check_up()
-            yield self._signed_in() if sign_in else self._cml.users.administrator
-        except Down as error:
-            raise (NotReady if error.there else Unreachable)(str(error)) from error
-        except Refusal as error:
-            raise _meaning(error, refused) from error
-        await asyncio.sleep(0)
-        self._failures.after(verb)
+        return _Verb(verb, refused, self._failures, self._signed_in if sign_in else self._anybody)
+
+    def _anybody(self) -> User:
+        self._cml.check_up()
+        return self._cml.users.administrator
 
     def _signed_in(self) -> User:
+        self._cml.check_up()
         try:
             user = self._cml.users.check(self._credentials)
         except Refusal as error:
@@ -287,6 +277,39 @@ class DirectHost:
             return True
         except CmlApiError:
             return False
+
+
+class _Verb:
+    """What surrounds a verb's effect. No generator: there are more of these than of anything else that is awaited."""
+
+    __slots__ = ("_failures", "_refused", "_sign_in", "_verb")
+
+    def __init__(self, verb: str, refused: type[LcmError], failures: Failures, sign_in: Callable[[], User]) -> None:
+        self._verb = verb
+        self._refused = refused
+        self._failures = failures
+        self._sign_in = sign_in
+
+    async def __aenter__(self) -> User:
+        await asyncio.sleep(0)
+        await self._failures.linger(self._verb)
+        self._failures.before(self._verb)
+        try:
+            return self._sign_in()
+        except (Down, Refusal) as error:
+            raise self._meaning(error) from error
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Down | Refusal):
+            raise self._meaning(error) from error
+        if error is None:
+            await asyncio.sleep(0)
+            self._failures.after(self._verb)
+
+    def _meaning(self, error: Down | Refusal) -> LcmError:
+        if isinstance(error, Down):
+            return (NotReady if error.there else Unreachable)(str(error))
+        return _meaning(error, self._refused)
 
 
 def _checked(document: object, shape: type[T]) -> T:

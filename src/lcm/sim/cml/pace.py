@@ -30,6 +30,7 @@ class Pace:
     def __init__(self, clock: Clock, speed: float = 1.0) -> None:
         self._clock = clock
         self._latest = 0.0
+        self._asked_at: datetime | None = None
         self._turns = [Turn(clock.now(), 0.0, _positive(speed))]
 
     @property
@@ -47,7 +48,7 @@ class Pace:
 
     def go_on(self, turns: Sequence[Turn]) -> None:
         """Take over another one's past: it lived on at its last speed until now, and lives at ours from now on."""
-        speed, self._turns = self.speed, list(turns)
+        speed, self._turns, self._asked_at = self.speed, list(turns), None
         if speed != self.speed:
             self.speed = speed
 
@@ -57,9 +58,11 @@ class Pace:
 
     def age(self) -> float:
         """Return the machine's age now."""
-        turn = self._turns[-1]
-        age = turn.age + (self._clock.now() - turn.moment).total_seconds() * turn.speed
-        self._latest = max(self._latest, age)
+        now = self._clock.now()
+        if now is not self._asked_at:  # virtual time stands still while much is asked
+            turn = self._turns[-1]
+            age = turn.age + (now - turn.moment).total_seconds() * turn.speed
+            self._latest, self._asked_at = max(self._latest, age), now
         return self._latest
 
     def age_at(self, moment: datetime) -> float:

@@ -6,7 +6,7 @@ Loads are made up from a node's id and age, so the same moment always shows the 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lcm.sim.cml.life import ACTIVE, RUNNING, State
 from lcm.sim.cml.pace import Pace
@@ -48,8 +48,7 @@ class Machine:
     """How long after power-on CML is ready; in between its proxy answers 502."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What one running node uses."""
 
     cpu_percent: float

@@ -1,5 +1,6 @@
 """What happens on a simulated CML, as its telemetry tells it; controllers read people's activity from it."""
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,9 +44,9 @@ class Telemetry:
         **data: str | int,
     ) -> None:
         """Note what happens now, or will happen after some simulated seconds unless it is forgotten before."""
-        self._events.append(Event(self._pace.age() + after, category, lab_id, node_id, data))
+        insort(self._events, Event(self._pace.age() + after, category, lab_id, node_id, data), key=_age)
         if len(self._events) > 2 * _KEPT:
-            self._events = sorted(self._events, key=_age)[-_KEPT:]
+            self._events = self._events[-_KEPT:]
 
     def forget_plans(self, node_ids: set[str], age: float) -> None:
         """Drop what was still to happen to these nodes at an age."""
@@ -58,20 +59,21 @@ class Telemetry:
 
     def recall(self, events: Iterable[Event]) -> None:
         """Know what another one knew."""
-        self._events = list(events)
+        self._events = sorted(events, key=_age)
 
     def past(self, lab_id: str | None = None) -> Sequence[tuple[datetime, Event]]:
         """List what has happened, oldest first; everywhere, or in one lab."""
-        age = self._pace.age()
-        seen = [one for one in self._events if one.age <= age and lab_id in {None, one.lab_id}]
-        return [(self._pace.moment(event.age), event) for event in sorted(seen, key=_age)]
+        past = self._events[: self._place(self._pace.age())]
+        return [(self._pace.moment(event.age), event) for event in past if lab_id in {None, event.lab_id}]
 
     def after(self, moment: datetime) -> Sequence[tuple[datetime, Event]]:
         """List what has happened after a moment, oldest first."""
-        known, age = self._pace.age_at(moment) - _ROUNDING, self._pace.age()
-        seen = [one for one in self._events if known <= one.age <= age]
-        told = [(self._pace.moment(event.age), event) for event in sorted(seen, key=_age)]
+        first, end = self._place(self._pace.age_at(moment) - _ROUNDING), self._place(self._pace.age())
+        told = [(self._pace.moment(event.age), event) for event in self._events[first:end]]
         return [(at, event) for at, event in told if at > moment]
+
+    def _place(self, age: float) -> int:
+        return bisect_right(self._events, age, key=_age)
 
 
 def _age(event: Event) -> float:

@@ -51,7 +51,16 @@ def _sessions(live: Live, now: datetime, tracks: dict[str, str]) -> Iterator[Wan
             continue
         track = spec.lab_track or tracks[spec.definition]
         until = status.ends_at or spec.timeslot_end
-        if until is not None:
+        if until is None and spec.duration_minutes is not None:
+            yield Wanted(
+                name=session.metadata.name,
+                definition=spec.definition,
+                track=track,
+                minutes=spec.duration_minutes,
+                booked_at=now,
+                standing=True,
+            )
+        elif until is not None:
             yield from _slot(session.metadata.name, spec.definition, track, spec.timeslot_start or now, until, now)
 
 

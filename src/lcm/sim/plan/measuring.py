@@ -54,7 +54,7 @@ def measured(
         runs=runs,
         uses=tuple(_uses(timetable.sessions, sessions)),
         capacity=_capacities(timetable),
-        spent=tuple(_spent(runs, timetable.zone)),
+        spent=tuple(spent(runs, timetable.zone)),
         bound=lower_bound(timetable, stayed),
     )
 
@@ -183,7 +183,7 @@ def _uses(sessions: Sequence[Wanted], seen: Mapping[str, LabletSession]) -> Iter
             )
 
 
-def _spent(runs: Sequence[Run], zone: str) -> Iterator[Spent]:
+def spent(runs: Sequence[Run], zone: str) -> Iterator[Spent]:
     """Add up what machines cost by day of the timetable's zone and by track."""
     hours: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
     usd: dict[tuple[str, str], Decimal | None] = defaultdict(Decimal)
@@ -198,8 +198,9 @@ def _spent(runs: Sequence[Run], zone: str) -> Iterator[Spent]:
 
 
 def _by_day(run: Run, zone: ZoneInfo) -> Iterator[Run]:
-    """Cut a run at midnights; whole seconds, so that the parts add up to it."""
-    since, until = run.since, run.since + timedelta(seconds=(run.until - run.since) // timedelta(seconds=1))
+    """Cut a run at midnights; into whole seconds of the clock, so that the parts add up to it."""
+    since = run.since.replace(microsecond=0)
+    until = since + timedelta(seconds=(run.until - run.since) // timedelta(seconds=1))
     while since < until:
         next_day = since.astimezone(zone).date() + timedelta(days=1)
         cut = min(until, datetime.combine(next_day, time(), zone).astimezone(UTC))

@@ -63,10 +63,10 @@ class Onlooker(Witness):
 
 
 class Unhurried(Process):
-    """A process that looks at labs every five seconds while they come up: a plan is counted in minutes."""
+    """A process that looks at labs every ten seconds while they come up: a plan is counted in minutes."""
 
-    pace = 0.2
-    tidied = timedelta(hours=12)
+    pace = 0.1
+    tidied = timedelta(days=2)
 
 
 class PlannedWorld(World):

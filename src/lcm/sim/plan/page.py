@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from lcm.model.capacity import Amount, Claim, Profile, utilization
 from lcm.sim.plan.measured import Comparison, Trial, Use
 from lcm.sim.plan.plots import COLOURS, Axis, Change, Step, Stretch, bars_plot, merged, seats_plot, steps_plot
-from lcm.sim.plan.report import heading, number, verdict, why_late
+from lcm.sim.plan.report import heading, number, totals, verdict, why_late
 from lcm.sim.plan.style import STYLE
 
 _SHOWN: Final = 200
@@ -151,6 +151,10 @@ def _spent(trial: Trial) -> str:
         f"<tr><th>{one.day}</th><td>{escape(one.track)}</td>{_cells(number(one.hours), number(one.usd))}</tr>"
         for one in trial.spent
     ]
+    rows += [
+        f'<tr class="total"><th>all days</th><td>{escape(track)}</td>{_cells(number(hours), number(usd))}</tr>'
+        for track, hours, usd in totals(trial)
+    ]
     return f"<h3>Cost by day and track</h3>{_table(rows)}"
 
 
@@ -177,7 +181,8 @@ def _late(trial: Trial) -> str:
 
 
 def _figure(title: str, svg: str) -> str:
-    return f"<figure><figcaption>{title}</figcaption><div class=plot>{svg}</div></figure>"
+    named = svg.replace("<svg ", f'<svg aria-label="{title}" ', 1)
+    return f"<figure><figcaption>{title}</figcaption><div class=plot>{named}</div></figure>"
 
 
 def _legend(tracks: Sequence[str]) -> str:

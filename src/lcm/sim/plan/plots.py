@@ -110,9 +110,11 @@ def seats_plot(rows: Mapping[tuple[str, int], Sequence[Stretch]], axis: Axis, co
     tall = 16
     height = _TOP + tall * len(rows) + _BOTTOM
     parts = [*_frame(axis, height)]
+    alone = len({pool for pool, _ in rows}) == 1
     for place, ((pool, number), stretches) in enumerate(rows.items()):
         top = _TOP + place * tall
-        parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{top + 12}">{escape(_short(pool))} {number}</text>')
+        label = f"{'seat' if alone else escape(_short(pool))} {number}<title>{escape(pool)}</title>"
+        parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{top + 12}">{label}</text>')
         for one in stretches:
             left, right = axis.x(one.since), axis.x(one.until)
             box = f'x="{left}" y="{top + 1}" width="{max(right - left, 0.8):.1f}" height="{tall - 2}"'

@@ -13,18 +13,20 @@ from lcm.sim.plan.slots import Row, wanted
 from lcm.sim.plan.timetable import Timetable, checked
 
 MOST_BYTES: Final = 8_000_000
+_SHEETS: Final = frozenset({".xlsx", ".xls", ".ods", ".numbers"})
 _NOTHING: Final = Stock()
 
 
 def read(name: str, data: bytes, stocks: Sequence[Stock] = ()) -> Timetable:
     """Read a timetable from a file of this name; `stocks` are labs and pools that are not in it."""
-    own, rows = _parts(name, data)
+    zone = next((stock.zone for stock in stocks if stock.zone), "UTC")
+    own, rows = _parts(name, data, zone)
     return combined((own, *stocks), rows)
 
 
 def read_stock(name: str, data: bytes) -> Stock:
     """Read labs and pools alone."""
-    return _parts(name, data)[0]
+    return _parts(name, data, "UTC")[0]
 
 
 def combined(stocks: Sequence[Stock], rows: Sequence[Row]) -> Timetable:
@@ -34,7 +36,9 @@ def combined(stocks: Sequence[Stock], rows: Sequence[Row]) -> Timetable:
     pools = {one.metadata.name: one for stock in reversed(stocks) for one in stock.pools}
     known = list(definitions.values())
     faults: list[Fault] = []
-    sessions = [one for stock in stocks for one in stock.sessions]
+    # What runs on workers outside of pools is no matter of a plan, which is made of pools.
+    served = {one.spec.lab_track for one in pools.values()}
+    sessions = [one for stock in stocks for one in stock.sessions if one.track in served]
     for row in rows:
         found = definition_named(row.definition, known)
         if found is None:
@@ -62,7 +66,10 @@ def definition_named(name: str, known: Sequence[LabletDefinition]) -> LabletDefi
     return max(alike, key=lambda one: version_key(one.spec.version), default=None)
 
 
-def _parts(name: str, data: bytes) -> tuple[Stock, Sequence[Row]]:
+def _parts(name: str, data: bytes, zone: str) -> tuple[Stock, Sequence[Row]]:
+    """Read a file's labs and pools, and its sessions; what has no zone of its own is of the one given."""
+    if PurePath(name).suffix.lower() in _SHEETS:
+        raise Invalid(Fault(name, "a spreadsheet of its own form", "save it as CSV, in UTF-8"))
     if len(data) > MOST_BYTES:
         raise Invalid(Fault(name, f"more than {MOST_BYTES // 1_000_000} MB", "plan a shorter time"))
     try:
@@ -71,9 +78,9 @@ def _parts(name: str, data: bytes) -> tuple[Stock, Sequence[Row]]:
         raise Invalid(Fault(name, f"no UTF-8 at byte {error.start}", "save it as UTF-8")) from error
     match PurePath(name).suffix.lower():
         case ".csv":
-            return _NOTHING, read_csv(text)
+            return _NOTHING, read_csv(text, zone)
         case ".ics" | ".ical":
-            return _NOTHING, read_ics(text)
+            return _NOTHING, read_ics(text, zone)
         case _:
             return read_yaml(text)
 

@@ -10,13 +10,14 @@ from lcm.sim.plan.slots import Row, minutes_of, moment_of, sound_count, sound_le
 
 _COLUMNS: Final = ("definition", "start", "end", "minutes", "count", "track", "owner")
 _MOST_ROWS: Final = 20_000
+_DELIMITERS: Final = (",", ";", "\t")
 _MINUTE: Final = timedelta(minutes=1)
 _EXAMPLE: Final = "write definition,start,end,count,track in the first line"
 
 
 def read_csv(text: str, zone: str = "UTC") -> Sequence[Row]:
     """Read every line; Invalid with every fault. Moments without an offset are those of the zone."""
-    lines = csv.reader(text.splitlines(), strict=True)
+    lines = csv.reader(text.splitlines(), delimiter=_between(text), strict=True)
     rows: list[Row] = []
     faults: list[Fault] = []
     try:
@@ -31,6 +32,12 @@ def read_csv(text: str, zone: str = "UTC") -> Sequence[Row]:
     if faults:
         raise Invalid(*faults)
     return rows
+
+
+def _between(text: str) -> str:
+    """Say what stands between cells: spreadsheets of many countries write semicolons, and what is pasted has tabs."""
+    first = text.partition("\n")[0]
+    return max(_DELIMITERS, key=first.count)
 
 
 def _read(cells: Sequence[str], heading: Sequence[str], where: str, zone: str, faults: list[Fault]) -> Sequence[Row]:

@@ -143,7 +143,7 @@ def _cancelled_at(session: LabletSession) -> datetime | None:
 def _extended(history: History, session: LabletSession) -> Iterator[tuple[datetime, int]]:
     """Give what its end was put off by, at the moments that are known, in equal parts."""
     planned, ends = _planned_end(session), session.status.ends_at
-    more = (ends - planned) // _MINUTE if planned and ends else 0
+    more = round((ends - planned) / _MINUTE) if planned and ends else 0  # both are some milliseconds off
     if planned is None or more <= 0:
         return
     first = planned - min(_SHORTLY, timedelta(minutes=_minutes(session)) / 2)

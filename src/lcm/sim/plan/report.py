@@ -44,9 +44,8 @@ def heading(comparison: Comparison) -> str:
     zone = ZoneInfo(trial.zone)
     since, until = trial.begins.astimezone(zone), trial.ends.astimezone(zone)
     promised = "" if others else f", {number(trial.session_hours)} session-hours promised"
-    return (
-        f"{trial.wanted} sessions, played from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {trial.zone}{promised}"
-    )
+    wanted = "1 session" if trial.wanted == 1 else f"{trial.wanted} sessions"
+    return f"{wanted}, played from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} {trial.zone}{promised}"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -85,12 +84,17 @@ def _days(trial: Trial) -> Iterator[str]:
     yield f"{'Day':<12}{'Track':<22}{'machine-h':>12}{'USD':>14}"
     for one in trial.spent:
         yield f"{one.day:<12}{one.track[:20]:<22}{number(one.hours):>12}{number(one.usd):>14}"
+    for track, hours, usd in totals(trial):
+        yield f"{'all days':<12}{track[:20]:<22}{number(hours):>12}{number(usd):>14}"
+
+
+def totals(trial: Trial) -> Iterator[tuple[str, Decimal, Decimal | None]]:
+    """Add up each track's days: machine-hours, and what they cost, if that is known."""
     for track in dict.fromkeys(one.track for one in trial.spent):
         own = [one for one in trial.spent if one.track == track]
-        hours = sum((one.hours for one in own), Decimal(0))
         costs = [one.usd for one in own if one.usd is not None]
         usd = sum(costs, Decimal(0)) if len(costs) == len(own) else None
-        yield f"{'all days':<12}{track[:20]:<22}{number(hours):>12}{number(usd):>14}"
+        yield track, sum((one.hours for one in own), Decimal(0)), usd
 
 
 def _trouble(trial: Trial, *, named: bool) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 Tracks share no machines, so that the size of each pool is searched on its own: from what the lower bound needs at once
 up to what the fleet allows. A pool that keeps everything keeps it with more machines as well, which is what makes the
-search by halves sound; the answer is played once more as a whole.
+search by halves sound; the answer is played once more as a whole. What refuses somebody is not played any further.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,18 +15,32 @@ from lcm.sim.plan.measuring import lower_bound
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.variant import Choice, Variant, applied
 
-Played = Callable[[Sequence[tuple[Timetable, Variant]]], Sequence[Trial]]
+
+class Job(NamedTuple):
+    """A timetable that is to be played; a `brief` one only for whether it keeps everything."""
+
+    timetable: Timetable
+    variant: Variant
+    brief: bool = False
+
+
+Played = Callable[[Sequence[Job]], Sequence[Trial]]
 """Plays several at once."""
+
+
+def most_rounds(timetable: Timetable, bases: Sequence[Variant]) -> int:
+    """Say how often at most something is played: for the halves, and for the answer."""
+    return max((_Search(timetable, base).halves for base in bases), default=0) + 1
 
 
 def smallest(timetable: Timetable, bases: Sequence[Variant], played: Played) -> tuple[Trial | None, Sequence[Trial]]:
     """Give the cheapest trial that keeps everything, None if there is none, and what every base came to at its best."""
     searches = [_Search(timetable, base) for base in bases]
     while asked := [(one, question) for one in searches for question in one.questions()]:
-        trials = played([(question.timetable, question.variant) for _, question in asked])
+        trials = played([Job(question.timetable, question.variant, brief=True) for _, question in asked])
         for (search, question), trial in zip(asked, trials, strict=True):
             search.hear(question.track, trial)
-    best = played([(timetable, one.answer()) for one in searches])
+    best = played([Job(timetable, one.answer()) for one in searches])
     kept = [one for one in best if one.kept]
     return min(kept, key=_price, default=None), best
 
@@ -46,10 +61,15 @@ class _Search:
         made = applied(timetable, base)
         self._timetable = timetable
         peaks = _peaks(made)
-        self._low = {track: max(1, peaks.get(track, 1)) for track in _tracks(made)}
         most = {pool.spec.lab_track: pool.spec.max_workers for pool in made.pools}
-        self._high = {track: max(most[track], low) for track, low in self._low.items()}
+        self._high = {track: most[track] for track in _tracks(made)}
+        self._low = {track: min(max(1, peaks.get(track, 1)), high) for track, high in self._high.items()}
         self._middle: dict[str, int] = {}
+
+    @property
+    def halves(self) -> int:
+        """How often the longest of its searches is halved."""
+        return max(((self._high[track] - low).bit_length() for track, low in self._low.items()), default=0)
 
     def questions(self) -> Iterator[_Question]:
         """Ask of each track that is not settled yet about the middle of what it may be."""

@@ -29,6 +29,7 @@ STYLE: Final = (
     "tr:first-child th.number{text-align:right}"
     "th{font-weight:500}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
     ".bound th,.bound td{color:var(--soft);font-size:.85rem}.bound th{padding-left:14px}"
+    ".total th,.total td{font-weight:600}"
     ".best th,.best td{background:var(--mark)}.alarm{color:var(--alarm)}"
     "figure{margin:24px 0}figcaption{font-weight:600;margin-bottom:6px}"
     "svg{display:block;width:100%;min-width:640px;height:auto}"
@@ -40,5 +41,8 @@ STYLE: Final = (
     ".line{fill:none;stroke:var(--c);stroke-width:1.6}.area{fill:var(--c);fill-opacity:.14}"
     ".bar,.seat{fill:var(--c)}"
     "summary{cursor:pointer;font-weight:600;padding:8px 0;border-bottom:1px solid var(--rule);margin-top:16px}"
+    "@media (max-width:560px){main{padding:16px 12px 40px}table{font-size:.74rem}th,td{padding:4px 5px 4px 0}"
+    "tr:first-child th{white-space:normal;vertical-align:bottom}.bound th,.bound td{font-size:inherit}"
+    ".bound th{padding-left:6px}.tick{font-size:14px}}"
     "@media print{details{display:block}.plot{overflow:visible}}"
 )

@@ -1,7 +1,7 @@
 """One variant is played: everything is booked as people would book it, by the production code, in virtual time."""
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,6 +23,7 @@ from lcm.sim.plan.measuring import Turned, measured
 from lcm.sim.plan.onlooker import PlannedWorld
 from lcm.sim.plan.timetable import Timetable, Wanted, span_of
 from lcm.sim.plan.variant import Variant, applied, settings_of
+from lcm.sim.plan.work import Work, booking_share, milestones, works
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.playing import quiet
@@ -39,24 +40,30 @@ EARLIER: Final = timedelta(days=1)
 AFTER: Final = timedelta(hours=1)
 """How long after the last claim it ends: machines that nobody needs are gone by then."""
 TOLD: Final = 100
+"""How often somebody is told how far it is, about."""
 _HOUR: Final = timedelta(hours=1)
+_RARELY: Final = 10 * 24 * 3_600
 _ALONE: Final = Settings(
     worker_controller_leader_lease_ttl=86_400,
     worker_controller_reconcile_interval=3_600,
-    lablet_watch_interval=43_200,
-    scheduler_reconcile_interval=43_200,
+    lablet_watch_interval=_RARELY,
+    scheduler_reconcile_interval=_RARELY,
     worker_discovery_enabled=False,
+    worker_discovery_interval=86_400,
     worker_monitoring_enabled=False,
     idle_check_interval=3_600,
+    artifacts_retention_days=1,
 )
 """Where nothing goes wrong nobody dies and nothing vanishes: who leads need not say so, and nothing is looked for."""
+_WAITING_SECONDS: Final = 60
+"""How often those without a slot are looked at: a place that was refused to one is tried again after so long."""
 _TROUBLED: Final = Settings(worker_controller_leader_lease_ttl=60, lablet_watch_interval=60, metrics_poll_interval=600)
 
 
-def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) -> Trial:
-    """Play a timetable under a variant's choices to its end."""
+def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, brief: bool = False) -> Trial:  # noqa: FBT001, FBT002  as a job has it
+    """Play a timetable under a variant's choices to its end; a `brief` one only until somebody is refused."""
     timetable = applied(timetable, variant)
-    settings = settings_of(variant, _TROUBLED if variant.faults else _ALONE)
+    settings = settings_of(variant, _TROUBLED if variant.faults else _calm(timetable))
     begins, ends = _span(timetable, settings)
     start = begins - EARLIER
     scenario = Scenario(
@@ -74,11 +81,17 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None) 
     began = stopwatch.seconds()
 
     async def life() -> Trial:
-        return await _Play(timetable, variant, scenario).between(begins, ends, heard)
+        return await _Play(timetable, variant, scenario).between(begins, ends, heard, brief=brief)
 
     with quiet(_unheard):
         trial = run(life, start=start, horizon=ends - start + timedelta(days=2))
     return msgspec.structs.replace(trial, played_seconds=round(stopwatch.seconds() - began, 2))
+
+
+def _calm(timetable: Timetable) -> Settings:
+    if all(one.start for one in timetable.sessions):
+        return _ALONE
+    return msgspec.structs.replace(_ALONE, scheduler_reconcile_interval=_WAITING_SECONDS)
 
 
 def _unheard(_: MutableMapping[str, Any]) -> None:
@@ -103,12 +116,17 @@ class _Play:
         self._turned: dict[str, Turned] = {}
         """Why which session was not promised, by its name."""
 
-    async def between(self, begins: datetime, ends: datetime, heard: Heard) -> Trial:
+    async def between(self, begins: datetime, ends: datetime, heard: Heard, *, brief: bool) -> Trial:
         """Play to the end, and measure what came of it from the beginning on."""
         world = self._world
-        world.begin(self._tell(world.clock.now(), ends, heard))
+        work = list(works(self._timetable.sessions, world.clock.now(), ends))
+        first = [one for one in self._timetable.sessions if self._booked_at(one) is None]
+        booking = booking_share(len(first), work)
         await self._found()
-        await self._book()
+        await self._book(first, lambda share: heard(share * booking))
+        if brief and self._turned:
+            return measured(self._timetable, self._variant, world, self._turned, since=begins)
+        world.begin(self._tell(work, lambda share: heard(booking + share * (1 - booking))))
         await self._pass_until(begins)
         table.begin(self._trouble)
         await self._pass_until(ends - AFTER)
@@ -132,14 +150,13 @@ class _Play:
         with suppress(Taken):  # who heard no answer asks again
             await self._world.insist(OPERATOR, lambda plane: plane.create(resource))
 
-    async def _book(self) -> None:
+    async def _book(self, first: Sequence[Wanted], heard: Heard) -> None:
         """Book what is there from the beginning in its order, and have the rest booked when its time comes."""
-        later: list[tuple[datetime, Wanted]] = []
-        for wanted in self._timetable.sessions:
-            if (at := self._booked_at(wanted)) is None:
-                await self._request(wanted)
-            else:
-                later.append((at, wanted))
+        for place, wanted in enumerate(first):
+            if place % (len(first) // TOLD + 1) == 0:
+                heard(place / len(first))
+            await self._request(wanted)
+        later = [(at, one) for one in self._timetable.sessions if (at := self._booked_at(one)) is not None]
         self._world.begin(self._book_later(sorted(later, key=lambda one: one[0])))
         changing = [one for one in self._timetable.sessions if one.cancelled_at or one.extended]
         for wanted in changing:
@@ -197,7 +214,7 @@ class _Play:
     async def _sleep_until(self, moment: datetime) -> None:
         await asyncio.sleep(max(0.0, (moment - self._world.clock.now()).total_seconds()))
 
-    async def _tell(self, begins: datetime, ends: datetime, heard: Heard) -> None:
-        for step in range(TOLD):
-            heard(step / TOLD)
-            await self._sleep_until(begins + (ends - begins) * (step + 1) / TOLD)
+    async def _tell(self, work: Sequence[Work], heard: Heard) -> None:
+        for moment, share in milestones(work, TOLD):
+            await self._sleep_until(moment)
+            heard(share)

@@ -12,19 +12,24 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign
-from lcm.sim.world.scenario import CAMPUS, CLIENT_SHARE, Scenario
+from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign, run_seed
+from lcm.sim.world.one_line import scenario_in
+from lcm.sim.world.scenario import CAMPUS, Scenario
 from lcm.sim.world.script import perform_file, read
 from lcm.system import SystemClock
 
 MISHAPS_AN_HOUR: Final = 6.0
+_CLIENT_SHARE: Final = 0.25
+"""How long a seed by the client lasts of one by the simulator's own verbs, which is cheaper."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, play, and tell."""
-    wanted = _arguments().parse_args()
+    wanted = _arguments().parse_args(arguments)
     if wanted.files:
         return _play_files(wanted.files)
+    if wanted.one is not None:
+        return _tell_all(iter([run_seed(wanted.one)]))
     return _tell_all(campaign([*_kept(wanted.kept), *_by_dice(wanted)], wanted.processes_at_once))
 
 
@@ -43,7 +48,7 @@ def _by_dice(wanted: argparse.Namespace) -> Sequence[Scenario]:
         mishaps=tuple(wanted.only),
         processes=wanted.processes,
     )
-    by_client = msgspec.structs.replace(bulk, face="client", hours=wanted.hours * CLIENT_SHARE)
+    by_client = msgspec.structs.replace(bulk, face="client", hours=wanted.hours * _CLIENT_SHARE)
     every = [bulk] * wanted.seeds + [by_client] * wanted.client_seeds
     return [msgspec.structs.replace(one, seed=first + number) for number, one in enumerate(every)]
 
@@ -76,6 +81,7 @@ def _play_files(files: Sequence[Path]) -> int:
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lcm.sim.world", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="scenarios to play; without them seeds are played")
+    parser.add_argument("--one", type=_scenario, help="the line of one scenario, as it is told where one went wrong")
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument(
         "--client-seeds", type=int, default=0, help="how many more by our CML client, a quarter as long"
@@ -89,6 +95,13 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=CAMPUS.processes, help="how many of ours there are")
     parser.add_argument("--processes-at-once", type=int, default=os.cpu_count() or 1, help="seeds played at once")
     return parser
+
+
+def _scenario(line: str) -> Scenario:
+    found = scenario_in(line)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"no such line is known: {line}")
+    return found
 
 
 def _print(text: str) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from lcm.sim.garbage import collect_seldom
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.telling import tell
@@ -67,7 +68,8 @@ def run_seed(scenario: Scenario) -> Report:
 
 def campaign(scenarios: Sequence[Scenario], at_once: int) -> Iterator[Report]:
     """Play seeds, some at once, each in a process of its own; give their reports in order."""
-    with ProcessPoolExecutor(at_once, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    fresh = get_context("spawn")
+    with ProcessPoolExecutor(at_once, fresh, initializer=collect_seldom, max_tasks_per_child=1) as pool:
         yield from pool.map(run_seed, scenarios)
 
 

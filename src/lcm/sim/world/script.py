@@ -7,9 +7,8 @@
     expect ada RUNNING by 09:00
     until 11:00
 
-Times are those of one Monday, which begins at 08:00. Or one line `seed 7 hours 2 mishaps 12 processes 3` for a day by
-the dice, of which all that is expected is `no violation`: so are seeds kept that have failed once. With `crowded` at
-its end it is a small world in which much happens, with `client` CMLs are spoken to by our client. Used by tests and by
+Times are those of one Monday, which begins at 08:00. Or one line, as `one_line` reads it, for a day by the dice, of
+which all that is expected is `no violation`: so are seeds kept that have failed once. Used by tests and by
 `python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
 """
 
@@ -23,8 +22,9 @@ from typing import Final
 import msgspec
 
 from lcm.sim.loop import run
+from lcm.sim.world.one_line import scenario_in
 from lcm.sim.world.playing import play, quiet
-from lcm.sim.world.scenario import CAMPUS, CLASSROOM, CROWDED, MONDAY, Scenario
+from lcm.sim.world.scenario import CLASSROOM, MONDAY, Scenario
 from lcm.sim.world.script_deeds import DEEDS
 from lcm.sim.world.script_stage import Stagecraft, ToldWorld
 from lcm.sim.world.telling import tell
@@ -36,10 +36,6 @@ _AT: Final = re.compile(rf"at {_CLOCK} (.+)")
 _EXPECT: Final = re.compile(rf"expect (\S+) ([A-Z]+) by {_CLOCK}")
 _UNTIL: Final = re.compile(rf"until {_CLOCK}")
 _SET: Final = re.compile(r"(processes|seed|seats) (\d+)")
-_DICE: Final = re.compile(
-    r"seed (?P<seed>\d+) hours (?P<hours>[\d.]+) mishaps (?P<mishaps>[\d.]+)"
-    r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?P<crowded> crowded)?(?P<client> client)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +61,8 @@ def read(text: str) -> Script:
     head, _, expected = text.partition(CUT)
     lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(head.splitlines(), 1)]
     said = [(number, line) for number, line in lines if line]
-    if len(said) == 1 and (found := _DICE.fullmatch(said[0][1])):
-        return Script(_by_dice(found), by_dice=True, expected=expected)
+    if len(said) == 1 and (by_dice := scenario_in(said[0][1])) is not None:
+        return Script(by_dice, by_dice=True, expected=expected)
     scenario = msgspec.structs.replace(CLASSROOM, sessions_a_day=0, bystanders=False)
     entries: list[Entry] = []
     for number, line in said:
@@ -128,19 +124,6 @@ def _set(scenario: Scenario, what: str, number: int) -> Scenario:
         pools = tuple(msgspec.structs.replace(pool, most=number) for pool in scenario.pools)
         return msgspec.structs.replace(scenario, pools=pools)
     return msgspec.structs.replace(scenario, **{what: number})
-
-
-def _by_dice(found: re.Match[str]) -> Scenario:
-    world = CROWDED if found["crowded"] else CAMPUS
-    return msgspec.structs.replace(
-        world,
-        seed=int(found["seed"]),
-        hours=float(found["hours"]),
-        mishaps_an_hour=float(found["mishaps"]),
-        processes=int(found["processes"] or world.processes),
-        quiet_hours=float(found["quiet"] or world.quiet_hours),
-        face="client" if found["client"] else "direct",
-    )
 
 
 def _moment(hour: str, minute: str) -> datetime:

@@ -6,7 +6,7 @@ It is made of commits alone and shares nothing with the code that is under test 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from lcm.control.licences import SEATS
 from lcm.control.records import ALERTS, CODEC, located
 from lcm.model.alert import Alert
 from lcm.model.event import Event
+from lcm.model.instance_types import declared_capacity
 from lcm.model.kinds import Resource
 from lcm.model.licence import LicenceSeat
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
@@ -96,6 +97,12 @@ class Seen:
     """By uid, as they are or last were; also those that have ended."""
     workers: dict[str, LabWorker] = field(default_factory=dict)
     """By uid, while there is a record."""
+    small: dict[str, None] = field(default_factory=dict)
+    """The uids of workers that hold less than their spec says."""
+    since: dict[tuple[str, ...], datetime] = field(default_factory=dict)
+    """Since when something is so that may be so for a while only, as `lasts` keeps it in mind."""
+    unseen_ports: dict[str, dict[int, datetime]] = field(default_factory=dict)
+    """By the uid of a worker: which ports are in use there that no commit tells of, and since when."""
     reservations: dict[str, Reservation] = field(default_factory=dict)
     """By uid, while there is a record."""
     on_worker: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
@@ -158,6 +165,12 @@ class Seen:
         """Tell whether a session has ended, or went with its end."""
         return not is_live(session) or session.metadata.uid in self.removed
 
+    def lasts(self, what: tuple[str, ...], now: datetime, *, is_so: bool) -> timedelta:
+        """Say for how long something has been so, as far as somebody has looked; nothing if it is not."""
+        if not is_so:
+            self.since.pop(what, None)
+        return now - self.since.setdefault(what, now) if is_so else timedelta(0)
+
     def worker_with(self, instance_id: str) -> LabWorker | None:
         """Find the worker that has a machine now."""
         found = (self.workers.get(uid) for uid in self.had_machine.get(instance_id, ()))
@@ -178,6 +191,7 @@ class Seen:
                 self._place(_session(before), _session(after))
             case LabWorker() as worker:
                 self._keep_worker(worker, after)
+                self._size_up(worker, after)
             case Reservation() as reservation if after is not None:
                 self.reservations[reservation.metadata.uid] = reservation
             case Reservation() as reservation:
@@ -227,6 +241,13 @@ class Seen:
             self.workers[uid] = worker
             if worker.status.ec2.instance_id:
                 self.had_machine[worker.status.ec2.instance_id][uid] = None
+
+    def _size_up(self, worker: LabWorker, after: Resource | None) -> None:
+        has, said = worker.status.capacity, declared_capacity(worker.spec)
+        if after is None or has is None or said is None or said.within(has):
+            self.small.pop(worker.metadata.uid, None)
+        else:
+            self.small[worker.metadata.uid] = None
 
     def _place(self, before: LabletSession | None, after: LabletSession | None) -> None:
         if before is not None:

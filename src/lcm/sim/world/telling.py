@@ -13,7 +13,7 @@ from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.sim.world.checks.violation import Violation
-from lcm.sim.world.scenario import CLIENT_SHARE, Scenario
+from lcm.sim.world.one_line import line_of
 from lcm.sim.world.seen import Turn
 
 if TYPE_CHECKING:
@@ -63,19 +63,13 @@ def _lines(outcome: "Outcome", found: Violation) -> Iterator[str]:
     yield f"seed {scenario.seed}: {found.rule}"
     yield f"  {found.text}"
     yield f"  about {', '.join(found.about) or 'the whole world'}; trace {outcome.trace}"
-    yield f"  replay: {_replay(scenario)}"
+    yield f"  replay: make sim ONE='{line_of(scenario)}'"
     lines = story_of(outcome.story, found.about) if found.about else outcome.log
     if len(lines) > LONGEST:
         yield f"  ({len(lines) - LONGEST} earlier lines are left out)"
     yield from (f"  {line}" for line in lines[-LONGEST:])
     if len(outcome.violations) > 1:
         yield f"  and {len(outcome.violations) - 1} more"
-
-
-def _replay(scenario: Scenario) -> str:
-    if scenario.face == "client":
-        return f"make sim FIRST={scenario.seed} SEEDS=0 CLIENT=1 HOURS={scenario.hours / CLIENT_SHARE:g} KEPT="
-    return f"make sim FIRST={scenario.seed} SEEDS=1 HOURS={scenario.hours:g} CLIENT=0 KEPT="
 
 
 def _facts(resource: Resource) -> dict[str, str]:

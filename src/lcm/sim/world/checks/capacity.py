@@ -1,4 +1,4 @@
-"""No worker holds more than it has, no seat more than its template, and no port is two sessions'."""
+"""No worker holds more than it has, and no seat more than its template."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -12,39 +12,22 @@ from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn, is_live
 
 OVERCOMMIT: Final = "over-committed worker"
-SHARED_PORT: Final = "port shared by two live sessions"
 NO_CAPACITY: Final = "promised booking without capacity"
-PORTS: Final = range(2000, 8000)
-"""What CML serves to the outside."""
 
 
 def worker_is_not_overcommitted(seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
-    """See that a claim that comes onto a worker fits beside the others at every moment of it.
+    """See that a claim, or the time by which one is extended, fits on its worker beside the others at every moment.
 
     What a worker has is what was committed of it before: its capacity without what strangers' labs take. Excused is who
     was there already when it turned out smaller, or when strangers came: no commit of ours has put too much on it.
     """
     after, worker = turn.after, seen.workers.get(turn.now.status.worker_id or "")
-    if after is None or worker is None or worker.status.capacity is None or not _comes(turn):
+    if after is None or worker is None or worker.status.capacity is None:
         return ()
-    others = seen.on_worker[worker.metadata.uid].values()
-    over = _over(after.status.claim, _claims(others), worker.status.capacity, worker.status.foreign)
-    return [violation(OVERCOMMIT, f"{worker.metadata.name}: {over}", worker, *others)] if over else ()
-
-
-def ports_are_not_shared(seen: Seen, turn: Turn[LabletSession]) -> Sequence[Violation]:
-    """See that the ports a session is given are no other live session's on its worker, nor a stranger's lab's.
-
-    What was known when the ports were given counts: a stranger who takes one afterwards is nobody's fault.
-    """
-    after, before = turn.after, turn.before
-    if after is None or not after.status.allocated_ports or not is_live(after):
-        return ()
-    mine, worker_id = frozenset(after.status.allocated_ports.values()), after.status.worker_id or ""
-    found = [_of_another(after, other, mine) for uid, other in seen.on_worker[worker_id].items() if uid != _uid(after)]
-    if before is None or before.status.allocated_ports != after.status.allocated_ports:
-        found += [_odd(after, mine), _of_strangers(seen, after, mine)]
-    return [one for one in found if one is not None]
+    new = _new_parts(turn)
+    others = seen.on_worker[worker.metadata.uid].values() if new else ()
+    over = [_over(one, _claims(others), worker.status.capacity, worker.status.foreign) for one in new]
+    return [violation(OVERCOMMIT, f"{worker.metadata.name}: {one}", worker, *others) for one in over if one]
 
 
 def seat_holds_what_is_promised(seen: Seen, turn: Turn[LabletSession | Reservation]) -> Sequence[Violation]:
@@ -55,13 +38,19 @@ def seat_holds_what_is_promised(seen: Seen, turn: Turn[LabletSession | Reservati
     return [found for seat, claim in _new_seats(turn) for found in _seat(seen, turn.now, seat, claim)]
 
 
-def _comes(turn: Turn[LabletSession]) -> bool:
-    """Tell whether a session's claim is new on its worker."""
+def _new_parts(turn: Turn[LabletSession]) -> Sequence[Claim]:
+    """Give what a session claims of its worker that it did not claim there before."""
     before, after = turn.before, turn.after
     if after is None or after.status.claim is None or not is_live(after):
-        return False
-    same = before is not None and before.status.worker_id == after.status.worker_id and is_live(before)
-    return not (same and before is not None and _covers(before.status.claim, after.status.claim))
+        return ()
+    new, there = after.status.claim, before is not None and before.status.worker_id == after.status.worker_id
+    old = before.status.claim if before is not None and there and is_live(before) else None
+    if old is None or _covers(old, new):
+        return () if old else (new,)
+    if not new.need.within(old.need):
+        return (new,)
+    spans = ((new.start, min(old.start, new.end)), (max(old.end, new.start), new.end))
+    return [Claim(start=start, end=end, need=new.need) for start, end in spans if start < end]
 
 
 def _covers(old: Claim | None, new: Claim) -> bool:
@@ -82,26 +71,6 @@ def _over(claim: Claim | None, claims: Iterable[Claim], room: Amount, foreign: A
 
 def _claims(sessions: Iterable[LabletSession]) -> Iterator[Claim]:
     return (one.status.claim for one in sessions if one.status.claim)
-
-
-def _of_another(session: LabletSession, other: LabletSession, mine: frozenset[int]) -> Violation | None:
-    theirs = {*(other.status.allocated_ports or {}).values()}
-    both = sorted(mine & theirs)
-    return violation(SHARED_PORT, f"{both}", session, other) if both else None
-
-
-def _of_strangers(seen: Seen, session: LabletSession, mine: frozenset[int]) -> Violation | None:
-    worker = seen.workers.get(session.status.worker_id or "")
-    both = sorted(mine & set(worker.status.foreign_ports)) if worker else []
-    return violation(SHARED_PORT, f"{both} with a stranger's lab", session) if both else None
-
-
-def _odd(session: LabletSession, mine: frozenset[int]) -> Violation | None:
-    ports = (session.status.allocated_ports or {}).values()
-    if len(mine) < len(ports):
-        return violation(SHARED_PORT, f"two of its own have the same: {sorted(ports)}", session)
-    outside = sorted(port for port in mine if port not in PORTS)
-    return violation(SHARED_PORT, f"{outside} are none that CML serves", session) if outside else None
 
 
 def _new_seats(turn: Turn[LabletSession | Reservation]) -> Iterator[tuple[Seat, Claim]]:
@@ -136,7 +105,3 @@ def _seat(seen: Seen, about: Resource, seat: Seat, claim: Claim) -> Sequence[Vio
     over = _over(claim, held, room) if room is not None else ""
     beside = [one for one in mine if any(where == seat for _, (where, _) in _seats(one))]
     return [violation(NO_CAPACITY, f"{seat.pool}/{seat.number}: {over}", about, *beside)] if over else ()
-
-
-def _uid(session: LabletSession) -> str:
-    return session.metadata.uid

@@ -8,11 +8,7 @@ from lcm.model.kinds import Resource
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
-from lcm.sim.world.checks.capacity import (
-    ports_are_not_shared,
-    seat_holds_what_is_promised,
-    worker_is_not_overcommitted,
-)
+from lcm.sim.world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
 from lcm.sim.world.checks.events import alerts_are_told, change_is_told
 from lcm.sim.world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed
 from lcm.sim.world.checks.leaders import effect_is_the_leaders, write_is_the_leaders
@@ -26,6 +22,7 @@ from lcm.sim.world.checks.machines import (
     worker_has_one_machine,
 )
 from lcm.sim.world.checks.phases import phase_changes_by_the_table, story_is_only_added_to
+from lcm.sim.world.checks.ports import ports_are_not_shared, ports_in_use_are_not_given, ports_in_use_are_seen
 from lcm.sim.world.checks.privacy import touched_is_their_own
 from lcm.sim.world.checks.promises import (
     booking_is_promised,
@@ -42,6 +39,7 @@ from lcm.sim.world.checks.rest import (
     sessions_are_over,
     workers_are_settled,
 )
+from lcm.sim.world.checks.sizes import misfits_are_told, reason_is_true, size_is_seen
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
 from lcm.sim.world.seen import Commit, Deed, Seen, Turn
@@ -60,6 +58,7 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
         *_EVERY,
         worker_is_not_overcommitted,
         ports_are_not_shared,
+        ports_in_use_are_not_given,
         seat_holds_what_is_promised,
         booking_is_promised,
         promise_is_not_taken_back,
@@ -101,6 +100,10 @@ EVERY_MINUTE: Final[Sequence[Callable[[Seen, Stage, datetime], Sequence[Violatio
     old_lab_is_removed,
     session_ends_in_time,
     reservation_is_fulfilled,
+    size_is_seen,
+    misfits_are_told,
+    reason_is_true,
+    ports_in_use_are_seen,
 )
 """What may be so for a while, and not for long."""
 

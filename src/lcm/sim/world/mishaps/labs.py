@@ -14,13 +14,15 @@ from lcm.sim.world.scenario import SECRET
 from lcm.sim.world.scenario import Lab as Wanted
 
 _VERBS: Final = ("ensure", "start", "stop", "remove", "register", "deregister", "topology")
+_AT_ONCE: Final = 4
+_MANY: Final = 150
 _SETTLES: Final = 15.0
 """Within so many seconds a lab stops, and is wiped."""
 
 
 async def cml_hangs(trouble: Trouble) -> None:
     """Let a CML take calls and not answer them."""
-    if (found := trouble.cml()) is not None:
+    if (found := await trouble.soon(trouble.cml)) is not None:
         trouble.tell(f"CML on {found[0]} hangs")
         with found[1].spells.under(Spell(Ill.HANGING, seconds=trouble.dice.uniform(5, 60))):
             await trouble.lasts(60, 1_200)
@@ -29,7 +31,7 @@ async def cml_hangs(trouble: Trouble) -> None:
 
 async def cml_is_out_of_order(trouble: Trouble) -> None:
     """Let a CML's web server answer for it that it is not ready."""
-    if (found := trouble.cml()) is not None:
+    if (found := await trouble.soon(trouble.cml)) is not None:
         trouble.tell(f"CML on {found[0]} answers 502")
         with found[1].spells.under(Spell(Ill.SILENT, error=NotReady("CML is not ready behind its web server"))):
             await trouble.lasts(30, 900)
@@ -37,7 +39,7 @@ async def cml_is_out_of_order(trouble: Trouble) -> None:
 
 async def cml_is_silent(trouble: Trouble) -> None:
     """Let nobody reach a CML."""
-    if (found := trouble.cml()) is not None:
+    if (found := await trouble.soon(trouble.cml)) is not None:
         trouble.tell(f"CML on {found[0]} is not reached")
         with found[1].spells.under(Spell(Ill.SILENT)):
             await trouble.lasts(30, 1_800)
@@ -45,10 +47,10 @@ async def cml_is_silent(trouble: Trouble) -> None:
 
 async def answers_of_cml_are_lost(trouble: Trouble) -> None:
     """Let something happen on CMLs that nobody hears of."""
-    verb = trouble.dice.choice(_VERBS)
-    trouble.tell(f"CML does not answer {verb}, and does it")
-    with trouble.stage.hosts.spells.under(Spell(Ill.DEAF, verbs=frozenset({verb}))):
-        await trouble.lasts(30, 600)
+    verbs = frozenset(trouble.dice.sample(_VERBS, _AT_ONCE))
+    trouble.tell(f"CML does not answer {', '.join(sorted(verbs))}, and does it")
+    with trouble.stage.hosts.spells.under(Spell(Ill.DEAF, verbs=verbs)):
+        await trouble.lasts(60, 900)
 
 
 async def licence_server_is_away(trouble: Trouble) -> None:
@@ -79,7 +81,7 @@ async def licences_run_out(trouble: Trouble) -> None:
 
 async def lab_vanishes(trouble: Trouble) -> None:
     """Let somebody remove a lab by hand."""
-    if (found := trouble.lab()) is not None:
+    if (found := await trouble.soon(trouble.lab)) is not None:
         cml, lab = found
         trouble.tell(f"the lab {lab.title} vanishes")
         cml.labs.recall([one for one in cml.labs if one.id != lab.id])
@@ -87,14 +89,14 @@ async def lab_vanishes(trouble: Trouble) -> None:
 
 async def lab_is_stopped_by_hand(trouble: Trouble) -> None:
     """Let somebody stop a lab."""
-    if (found := trouble.lab()) is not None:
+    if (found := await trouble.soon(trouble.lab)) is not None:
         trouble.tell(f"somebody stops the lab {found[1].title}")
         found[0].labs.stop(found[1])
 
 
 async def lab_is_wiped_by_hand(trouble: Trouble) -> None:
     """Let somebody stop and wipe a lab."""
-    if (found := trouble.lab()) is not None:
+    if (found := await trouble.soon(trouble.lab)) is not None:
         trouble.tell(f"somebody wipes the lab {found[1].title}")
         found[0].labs.stop(found[1])
         await trouble.lasts(_SETTLES, _SETTLES)
@@ -102,24 +104,24 @@ async def lab_is_wiped_by_hand(trouble: Trouble) -> None:
 
 
 async def tags_are_edited_by_hand(trouble: Trouble) -> None:
-    """Let somebody give a node another port."""
-    found = trouble.lab()
+    """Let somebody give a node another port, or a whole range of them."""
+    found = await trouble.soon(trouble.lab)
     if found is None or not found[1].nodes:
         return
     cml, lab = found
     node = trouble.dice.choice(list(lab.nodes.values()))
-    tag = f"serial:{trouble.dice.randrange(2_000, 8_000)}"
-    trouble.tell(f"somebody gives {node.id} of {lab.title} the tag {tag}")
-    cml.labs.change_node(lab, node, NodeUpdate(tags=[tag]))
+    tags = [f"serial:{_port(trouble)}"] if trouble.dice.random() < 0.5 else _range(trouble)  # noqa: PLR2004  either
+    trouble.tell(f"somebody gives {node.id} of {lab.title} {len(tags)} tags from {tags[0]} on")
+    cml.labs.change_node(lab, node, NodeUpdate(tags=tags))
 
 
 async def somebody_imports_a_lab(trouble: Trouble) -> None:
     """Let somebody run a lab of their own on one of our machines, and remove it some hours later."""
-    if (found := trouble.cml()) is None:
+    if (found := await trouble.soon(trouble.cml)) is None:
         return
     instance_id, cml = found
-    first = trouble.dice.randrange(2_000, 7_900)
-    text = topology(Wanted(name="by hand", track="", nodes=3)).decode().replace("serial:2", f"serial:{first // 1_000}")
+    text = topology(Wanted(name="by hand", track="", nodes=3)).decode()
+    text = text.replace("- serial:2000", "\n  ".join(f"- {tag}" for tag in _range(trouble)))
     lab, _ = cml.import_lab(text, cml.users.administrator, "by hand")
     trouble.tell(f"somebody imports a lab on {instance_id}")
     cml.labs.start(lab)
@@ -149,3 +151,13 @@ async def _remove(cml: Cml, lab: Lab) -> None:
         if any(one.id == lab.id for one in cml.labs):
             step(lab)
             await asyncio.sleep(_SETTLES)
+
+
+def _range(trouble: Trouble) -> list[str]:
+    """Have so many ports forwarded that one of ours is likely among them."""
+    first = _port(trouble, _MANY)
+    return [f"pat:tcp:{first + number}:{1_000 + number}" for number in range(_MANY)]
+
+
+def _port(trouble: Trouble, room: int = 0) -> int:
+    return trouble.dice.randrange(2_000, 8_000 - room)

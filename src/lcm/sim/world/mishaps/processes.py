@@ -3,14 +3,19 @@
 from typing import Final
 
 from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.sim.faults import Ill, Spell
+from lcm.sim.faults import Ill, Spell, Spells
 from lcm.sim.world.mishaps.trouble import Trouble
+from lcm.sim.world.process import Process
 
 LEASES: Final = (SCHEDULER, WORKER_CONTROLLER, LABLET_CONTROLLER, POOL_CONTROLLER)
 _AWAITS: Final = 400
 """How far ahead the await may be at which a process dies: a busy one comes to it within a second."""
 _TO_CLOUD: Final = ("ensure", "start", "stop", "remove", "reboot")
-_TO_CML: Final = ("ensure", "start", "remove", "register", "deregister", "topology", "find")
+_TO_LICENCES: Final = ("register", "deregister")
+_TO_LABS: Final = ("ensure", "start", "remove", "topology", "find")
+_AT_ONCE: Final = 2
+"""How many verbs are waited for: of some nobody may hear for hours."""
+_WAIT_SECONDS: Final = 1_800
 
 
 async def process_is_killed(trouble: Trouble) -> None:
@@ -45,20 +50,38 @@ async def all_are_killed(trouble: Trouble) -> None:
 
 async def process_dies_over_an_effect(trouble: Trouble) -> None:
     """Kill a leader right before or right after it has done something to the world outside."""
-    lease = trouble.dice.choice((WORKER_CONTROLLER, LABLET_CONTROLLER))
-    process = trouble.leader(lease)
-    if process is None:
+    found = _about_to_act(trouble)
+    if found is None:
         return
-    to_cloud = lease == WORKER_CONTROLLER and trouble.dice.random() < 0.7  # noqa: PLR2004  the rest are licences
-    spells = trouble.stage.cloud.faults.spells if to_cloud else trouble.stage.hosts.spells
-    verb = trouble.dice.choice(_TO_CLOUD if to_cloud else _TO_CML)
+    process, spells, verbs = found
     ill = trouble.dice.choice((Ill.DEADLY_BEFORE, Ill.DEADLY_AFTER))
-    with spells.under(Spell(ill, host=process.name, verbs=frozenset({verb}))):
-        died = await trouble.until(process.host.until_dead(), 1_800)
+    with spells.under(Spell(ill, host=process.name, verbs=verbs)):
+        died = await trouble.until(process.host.until_dead(), _WAIT_SECONDS)
     if died:
-        trouble.tell(f"{process.name} died {'before' if ill is Ill.DEADLY_BEFORE else 'after'} {verb}")
+        when = "before" if ill is Ill.DEADLY_BEFORE else "after"
+        trouble.tell(f"{process.name} died {when} {' or '.join(sorted(verbs))}")
         await trouble.lasts(1, 60)
         trouble.restart()
+
+
+async def process_stands_still_over_an_effect(trouble: Trouble) -> None:
+    """Let a leader sleep right before or right after it does something to the world outside, and then go on.
+
+    Most sleep until somebody else leads. Who speaks to a CML by our client sleeps with its request already sent.
+    """
+    found = _about_to_act(trouble)
+    if found is None or not found[0].host.running:
+        return
+    process, spells, verbs = found
+    sent = trouble.world.scenario.face == "client" and spells is trouble.stage.hosts.spells
+    ill = Ill.STILL_AFTER if sent else trouble.dice.choice((Ill.STILL, Ill.STILL_AFTER))
+    with spells.under(Spell(ill, host=process.name, verbs=verbs)):
+        stood = await trouble.until(process.host.until_stopped(), _WAIT_SECONDS)
+    if stood and process.host.alive and process.host.place in verbs:
+        when = "before" if ill is Ill.STILL else "after"
+        trouble.tell(f"{process.name} stands still {when} {process.host.place}")
+        await trouble.lasts(5, 300)
+        _go_on(trouble, process)
 
 
 async def process_stands_still(trouble: Trouble) -> None:
@@ -71,9 +94,7 @@ async def process_stands_still(trouble: Trouble) -> None:
     trouble.tell(f"{process.name} stands still")
     await trouble.lasts(2, 300)
     host.stop_at = 0
-    host.resume()
-    if host.alive:
-        trouble.tell(f"{process.name} goes on")
+    _go_on(trouble, process)
 
 
 async def process_is_cut_off_from_the_store(trouble: Trouble) -> None:
@@ -136,6 +157,24 @@ async def process_is_cut_off_from_cmls(trouble: Trouble) -> None:
     with trouble.stage.hosts.spells.under(Spell(Ill.SILENT, host=process.name)):
         await trouble.lasts(30, 900)
     trouble.tell(f"{process.name} reaches the CMLs")
+
+
+def _about_to_act(trouble: Trouble) -> tuple[Process, Spells, frozenset[str]] | None:
+    """Choose a leader, and what it may do next to the outside: to machines, licences or labs."""
+    lease = trouble.dice.choice((WORKER_CONTROLLER, LABLET_CONTROLLER))
+    process = trouble.leader(lease)
+    if process is None:
+        return None
+    to_cloud = lease == WORKER_CONTROLLER and trouble.dice.random() < 0.7  # noqa: PLR2004  the rest are licences
+    spells = trouble.stage.cloud.faults.spells if to_cloud else trouble.stage.hosts.spells
+    verbs = _TO_CLOUD if to_cloud else _TO_LICENCES if lease == WORKER_CONTROLLER else _TO_LABS
+    return process, spells, frozenset(trouble.dice.sample(verbs, _AT_ONCE))
+
+
+def _go_on(trouble: Trouble, process: Process) -> None:
+    process.host.resume()
+    if process.host.alive:
+        trouble.tell(f"{process.name} goes on")
 
 
 async def _kill(trouble: Trouble) -> None:

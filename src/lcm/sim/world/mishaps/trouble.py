@@ -1,9 +1,10 @@
 """What every mishap needs: the world, its dice, and how long things stay bad. When trouble is over, all is mended."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Final, TypeVar
 
 from lcm.providers.compute import InstanceState
 from lcm.sim.cml.engine import Cml
@@ -11,6 +12,10 @@ from lcm.sim.cml.parts import Lab
 from lcm.sim.compute_machines import Machine
 from lcm.sim.world.process import Process
 from lcm.sim.world.world import World
+
+T = TypeVar("T")
+_EVERY_SECONDS: Final = 60.0
+_LOOKS: Final = 60
 
 
 class Trouble:
@@ -48,6 +53,14 @@ class Trouble:
                 await done
                 return True
         return False
+
+    async def soon(self, find: Callable[[], T | None]) -> T | None:
+        """Find what a mishap is about, now or as soon as there is one; not when there is none for long."""
+        for _ in range(_LOOKS):
+            if self.is_over or (found := find()) is not None:
+                return None if self.is_over else found
+            await self.until(self._over.wait(), _EVERY_SECONDS)
+        return None
 
     def restart(self) -> None:
         """Start as many processes as there should be."""

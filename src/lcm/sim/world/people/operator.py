@@ -1,5 +1,6 @@
 """Otto, who keeps the fleet: drains, pauses, resizes, publishes, and does what alerts ask a person to do."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -11,8 +12,10 @@ from lcm.model.definition import DefinitionState, LabletDefinition
 from lcm.model.errors import Gone, LcmError
 from lcm.model.identity import Role
 from lcm.model.licence import LicenceSeat, SeatState
-from lcm.model.pool import LabWorkerPool
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.resource import Metadata
+from lcm.model.rules import SETTINGS_NAME
+from lcm.model.settings import SchedulerSettings, Strategy, SystemSettings, SystemSettingsSpec
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.providers.compute import ENDING, WORKER_TAG
 from lcm.sim.world import ground
@@ -22,6 +25,7 @@ from lcm.sim.world.world import World
 
 _MEDDLES_SECONDS: Final = 2_400
 _ANSWERS_SECONDS: Final = 600
+_HOUR_SECONDS: Final = 3_600
 _SERVING: Final = (WorkerPhase.READY, WorkerPhase.ACTIVE)
 Doing = Callable[[], Coroutine[Any, Any, None]]
 
@@ -43,6 +47,8 @@ class Operator(Person):
             (1, self._delete_worker),
             (2, self._resize),
             (2, self._publish),
+            (2, self._hire),
+            (1, self._tune),
         )
 
     async def meddle(self) -> None:
@@ -160,6 +166,35 @@ class Operator(Person):
         wanted = LabletDefinition(metadata=Metadata(name=name), spec=spec)
         made = await self.want(f"publish {name}", lambda plane: plane.create(wanted, request=name))
         return name if made is not None else None
+
+    async def _hire(self) -> None:
+        """Have a worker outside of pools, for an hour or some."""
+        template, _ = ground.pool(self.dice.choice(self.world.scenario.pools))
+        assert isinstance(template, WorkerTemplate), "a pool comes after its template"
+        self._number += 1
+        name = f"extra-{self._number}"
+        wanted = LabWorker(metadata=Metadata(name=name), spec=template.spec.worker)
+        if await self.want(f"hire {name}", lambda plane: plane.create(wanted, request=name)) is not None:
+            self.world.begin(self._dismiss(Ref(LabWorker, name)))
+
+    async def _dismiss(self, ref: Ref[LabWorker]) -> None:
+        left = (self.world.scenario.end - self.world.clock.now()).total_seconds()
+        await asyncio.sleep(max(0.0, min(left, self.dice.uniform(1, 3) * _HOUR_SECONDS)))
+        await self.want(f"remove {ref.name}", lambda plane: plane.delete(ref), removed=True)
+
+    async def _tune(self) -> None:
+        """Change how sessions are placed and how early labs and machines are started."""
+        scheduler = SchedulerSettings(
+            strategy=self.dice.choice(list(Strategy)),
+            worker_bootup_delay_minutes=self.dice.choice((20, 30)),
+            lablet_instantiation_delay_minutes=self.dice.choice((15, 20)),
+        )
+        changes = {"spec": {"scheduler": msgspec.to_builtins(scheduler)}}
+        ref = Ref(SystemSettings, SETTINGS_NAME)
+        what = f"place by {scheduler.strategy}"
+        if await self.want(what, lambda plane: plane.patch(ref, changes)) is None:
+            first = SystemSettings(metadata=Metadata(name=SETTINGS_NAME), spec=SystemSettingsSpec(scheduler=scheduler))
+            await self.want(what, lambda plane: plane.create(first, request="first-settings"))
 
     async def _to_worker(self, action: WorkerAction, *phases: WorkerPhase) -> None:
         if (worker := self._worker(*phases)) is not None:

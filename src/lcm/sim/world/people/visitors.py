@@ -12,6 +12,7 @@ from lcm.model.resource import Metadata
 from lcm.model.session import LabletSession, LabletSessionSpec
 from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.checks.writes import LOST
+from lcm.sim.world.people.at_work import work
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.world import World
 
@@ -58,6 +59,8 @@ class Visitors(Person):
             return
         if self.dice.random() < 0.1:  # noqa: PLR2004  some press twice
             await self._press_again(session, made, who)
+        if self.dice.random() < 0.6:  # noqa: PLR2004  the others do not show up
+            self.world.begin(work(self.world, made, self.dice))
         for change in self._minds():
             await self._change(made, change, who)
 
