@@ -1,5 +1,5 @@
 # `make up` runs the product, `make test` proves it. Both set up everything they need.
-PYTHON ?= python3
+PYTHON ?= $(shell tools/python)
 BIN := .venv/bin
 TOOLS := .cache/tools
 export PATH := $(CURDIR)/$(TOOLS)/usr/bin:$(PATH)
@@ -26,15 +26,15 @@ up: .venv/run.stamp ## Run everything in one process (Ctrl-C stops it); ARGS='--
 test: .venv/dev.stamp ## Run make check, then every test, and print the coverage table
 	@$(MAKE) --no-print-directory -j3 types rules $(TOOLS)/etcd.stamp
 	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
-	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=90 \
-		--ignore tests/test_tidy.py
+	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report= --ignore tests/test_tidy.py
 	@$(BIN)/python tests/gates.py
 
 check: .venv/dev.stamp ## Lint, types, import contracts, house rules
 	@$(MAKE) --no-print-directory -j2 types rules
 
+# On a busy machine mypy's helpers may come up too late for it: it ends with 2 then, and works without them.
 types: .venv/dev.stamp
-	$(BIN)/mypy -n 2
+	$(BIN)/mypy -n 2 || { [ $$? = 2 ] && $(BIN)/mypy; }
 
 # Every test is loaded and only those of the house rules are run: the rest is compiled by then, once and for all.
 rules: .venv/dev.stamp
@@ -59,8 +59,8 @@ soak: .venv/dev.stamp ## A million random bookings, placements, extensions and r
 		--timeout 7200
 
 # Seeds that have failed once, bulk seeds, and CLIENT more that speak to CMLs by our client.
-sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them
-	@$(BIN)/python -m lcm.sim.world --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
+sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them, ONE='…' one
+	@$(BIN)/python -m lcm.sim.world $(if $(ONE),--one '$(ONE)') --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
 		--client-seeds $(CLIENT) $(addprefix --kept ,$(KEPT)) \
 		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
 

@@ -11,7 +11,7 @@ import msgspec
 from lcm.api.app import Api
 from lcm.api.examples import ANSWERS, DOCUMENTS
 from lcm.api.limits import Limits
-from lcm.api.plans import PlanJob, Plans, PlanWish
+from lcm.api.plans import PlanJob, Plans, PlanWish, Standing
 from lcm.api.routes import Route
 from lcm.api.table import ROUTES
 from lcm.control.local import ControlPlane
@@ -43,7 +43,8 @@ class OnePlan:
     def __init__(self) -> None:
         self._job: PlanJob = msgspec.convert(ANSWERS["PlanJob"], PlanJob)
 
-    async def begin(self, wish: PlanWish, by: str) -> PlanJob:
+    async def begin(self, wish: PlanWish, by: str, standing: Standing | None = None) -> PlanJob:
+        assert (standing is not None) == wish.from_now, "what there is comes with whoever asks for it"
         return msgspec.structs.replace(self._job, by=by, progress=1 / len(wish.timetable.sessions))
 
     def find(self, name: str) -> PlanJob:

@@ -159,7 +159,7 @@ class AwsAnswers:
         self._scripts: defaultdict[str, list[Script]] = defaultdict(list)
         self._spoilt: dict[int, Script] = {}
         self._server: asyncio.Server | None = None
-        self._silent: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.StreamWriter] = set()
 
     @property
     def url(self) -> str:
@@ -191,10 +191,12 @@ class AwsAnswers:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
-        for writer in self._silent:
+        for writer in self._open:
             writer.transport.abort()
+        await asyncio.sleep(0)  # an aborted connection is closed a turn later
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             length = re.search(r"(?i)^content-length: (\d+)", head, re.MULTILINE)
@@ -202,7 +204,6 @@ class AwsAnswers:
             request = _parsed(head, body)
             answer = self._answer(request).to(request)
             if answer.raw is None:
-                self._silent.add(writer)
                 return
             writer.write(answer.raw)
             await writer.drain()

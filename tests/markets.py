@@ -1,143 +1,47 @@
-"""A busy booking desk: replicas of the control plane on one store, pools and workers that are up, people who book,
-extend, cancel and come, and a checker that keeps books of its own by naive arithmetic.
-"""
+"""A busy booking desk: replicas of the control plane on one store, and people who book, extend, cancel and come."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 from random import Random
 from typing import Any
 
 import msgspec
 
-import given
 from backstage import OTTO, service
-from estates import beside, spec
+from estates import beside
 from lcm.control.local import ControlPlane, LocalPlane
 from lcm.control.plane import Extend, Ref
-from lcm.control.records import creation, opened
-from lcm.model.capacity import DIMENSIONS, Amount, Claim, Profile
+from lcm.model.capacity import Claim
 from lcm.model.clock import Clock
-from lcm.model.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
 from lcm.model.errors import NoRoom, Refused
-from lcm.model.instance_types import declared_capacity
 from lcm.model.machine import POOL_CONTROLLER, SCHEDULER
 from lcm.model.placing import Assignment, SeatChange
-from lcm.model.pool import (
-    FilledSeat,
-    LabWorkerPool,
-    LabWorkerPoolSpec,
-    LabWorkerPoolStatus,
-    PoolPhase,
-    ScalingPolicy,
-    WorkerTemplate,
-    WorkerTemplateSpec,
-)
-from lcm.model.reservation import Reservation, ReservationSpec
-from lcm.model.resource import Condition, Metadata, Truth
-from lcm.model.session import LabletSession, LabletSessionSpec, Seat, holds
-from lcm.model.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
+from lcm.model.pool import LabWorkerPool
+from lcm.model.reservation import Reservation, ReservationPhase, ReservationSpec
+from lcm.model.resource import Metadata
+from lcm.model.session import LabletSession, LabletSessionSpec, Seat
 from lcm.placement.terms import Terms, asap_claim, need_of
-from lcm.store.base import Store, everything
+from lcm.store.base import Store
 from lcm.system import new_id
+from market_books import Books
+from market_halls import LABS, SEATS, TRACK, WORKERS, definition
 
 TERMS = Terms()
 QUARTER = timedelta(minutes=15)
-ROOM = declared_capacity(spec()) or Amount()
-LABS = {
-    "small:1.0.0": (2.0, 8.0, 3, 4),
-    "middle:1.0.0": (6.0, 20.0, 12, 10),
-    "large:1.0.0": (17.0, 60.0, 40, 20),
-    "tall:1.0.0": (3.0, 70.0, 6, 100),
-}
-"""Cores, GB of memory, nodes, ports."""
-TRACK = "ccna"
+FOR_GROUPS = ("small:1.0.0", "middle:1.0.0")
 
 
-@cache
-def definition(name: str) -> LabletDefinition:
-    cores, memory, nodes, ports = LABS[name]
-    made = given.definition(
-        lab_track=TRACK,
-        state=DefinitionState.ACTIVE,
-        version="1.0.0",
-        resource_requirements=ResourceRequirements(cpu_cores=cores, memory_gb=memory, storage_gb=5),
-        node_count=nodes,
-        port_template={f"n{place}_serial": PortUse(kind="serial", node=f"n{place}") for place in range(ports)},
-    )
-    return msgspec.structs.replace(made, metadata=Metadata(name=name, uid=f"uid-{name.partition(':')[0]}"))
+@dataclass(frozen=True)
+class Group:
+    """When a group begins, how many it is, and the numbers of those who have not come yet."""
 
-
-def serving(name: str, at: datetime, **changes: Any) -> LabWorker:
-    """Give a worker that takes sessions."""
-    accepting = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=at)
-    status = LabWorkerStatus(
-        phase=WorkerPhase.READY,
-        cml=CmlFacts(version="2.9.0", ready=True, licensed=True, license_status="IN_COMPLIANCE"),
-        capacity=ROOM,
-        conditions=(accepting,),
-        **changes,
-    )
-    return LabWorker(metadata=Metadata(name=name, uid=f"uid-{name}", created_at=at), spec=spec(), status=status)
-
-
-def pool(name: str, track: str, workers: Sequence[LabWorker], **changes: Any) -> LabWorkerPool:
-    filled = tuple(
-        FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
-        for number, one in enumerate(workers, start=1)
-    )
-    wanted = LabWorkerPoolSpec(lab_track=track, template="metal", min_workers=0, **changes)
-    status = LabWorkerPoolStatus(phase=PoolPhase.READY, seats=filled)
-    return LabWorkerPool(metadata=Metadata(name=name, uid=f"uid-{name}"), spec=wanted, status=status)
-
-
-@dataclass
-class Books:
-    """What the naive bookkeeper knows: for each place what is claimed there, for each worker its ports."""
-
-    claims: dict[str, dict[str, Claim]] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    ports: dict[str, dict[str, frozenset[int]]] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)
-
-    def note(self, session: LabletSession) -> None:
-        """Write down what a session claims, and raise an AssertionError if that is more than there is."""
-        self.strike(session.metadata.name)
-        claim, status = holds(session), session.status
-        if claim is not None and (status.seat or status.worker_id):
-            place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
-            self.hold(session.metadata.name, place, claim)
-        if status.worker_id is not None:
-            self._open_ports(
-                session.metadata.name, status.worker_id, frozenset((status.allocated_ports or {}).values())
-            )
-
-    def hold(self, name: str, place: str, claim: Claim) -> None:
-        others = self.claims.setdefault(place, {})
-        others[name], self.places[name] = claim, place
-        moments = {claim.start, *(one.start for one in others.values() if claim.start <= one.start < claim.end)}
-        for moment in moments:
-            there = [one.need for one in others.values() if one.start <= moment < one.end]
-            for dimension in DIMENSIONS:
-                used = sum(getattr(need, dimension) for need in there)
-                assert used <= getattr(ROOM, dimension), f"over-commit of {dimension} on {place} at {moment}: {used}"
-
-    def strike(self, name: str) -> None:
-        place, host = self.places.pop(name, None), self.hosts.pop(name, None)
-        if place is not None:
-            del self.claims[place][name]
-        if host is not None:
-            del self.ports[host][name]
-
-    def _open_ports(self, name: str, worker_id: str, ports: frozenset[int]) -> None:
-        others = self.ports.setdefault(worker_id, {})
-        for other, theirs in others.items():
-            assert not ports & theirs, f"{name} and {other} share ports {sorted(ports & theirs)[:3]} on {worker_id}"
-        others[name], self.hosts[name] = ports, worker_id
+    start: datetime
+    count: int
+    waiting: list[int]
 
 
 @dataclass
@@ -148,8 +52,6 @@ class Market:
     clock: Clock
     seed: int
     replicas: int = 2
-    prefix: str = ""
-    """Stands before every name, where several markets share a store."""
 
     def __post_init__(self) -> None:
         self.chance = Random(self.seed)
@@ -158,7 +60,7 @@ class Market:
         self.live: dict[str, LabletSession] = {}
         self.done: Counter[str] = Counter()
         self.numbers = 0
-        self.groups: list[tuple[str, int]] = []
+        self.groups: dict[str, Group] = {}
 
     def _core(self) -> ControlPlane:
         return ControlPlane(self.store, clock=self.clock, terms=TERMS, chance=self.chance.random, ids=new_id)
@@ -182,13 +84,15 @@ class Market:
     async def trade(self, operations: int) -> None:
         """Do so many operations, one after another."""
         deeds: Sequence[tuple[Callable[[], Any], int]] = (
-            (self.book, 34),
+            (self.book, 17),
+            (self.apply_a_timetable, 2),
             (self.want_now, 16),
-            (self.extend, 12),
-            (self.cancel, 36),
+            (self.extend, 18),
+            (self.cancel, 30),
             (self.move, 5),
-            (self.reserve, 2),
+            (self.reserve, 11),
             (self.come_in_a_group, 4),
+            (self.disband, 8),
         )
         names, weights = [deed for deed, _ in deeds], [weight for _, weight in deeds]
         while self.done.total() < operations:
@@ -198,39 +102,68 @@ class Market:
 
     async def book(self) -> None:
         """Book a slot in the next days, on the quarter of an hour."""
-        start = _quarter(self.clock.now()) + self.chance.randrange(3, 120) * QUARTER
-        end = start + self.chance.choice((2, 4, 8, 12)) * QUARTER
-        await self._make(LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end), "booked")
+        await self._make(self._slot(), "booked")
+
+    async def apply_a_timetable(self) -> None:
+        """Book several slots at once, all or none."""
+        wanted = {self._name("s"): self._slot() for _ in range(self.chance.randrange(2, 8))}
+        documents = [
+            {"kind": "LabletSession", "api_version": "lcm/v1", "metadata": {"name": name}, "spec": slot}
+            for name, slot in wanted.items()
+        ]
+        try:
+            await self.otto.apply([msgspec.to_builtins(one) for one in documents])
+        except NoRoom:
+            self.done["timetable refused"] += 1
+            return
+        for name in wanted:
+            self._know(await self._found(name), "booked in a timetable")
 
     async def reserve(self) -> None:
         """Book for a group, all or none."""
-        self.numbers += 1
-        start = _quarter(self.clock.now()) + self.chance.randrange(3, 120) * QUARTER
+        name, start = self._name("r"), self._start()
         wanted = ReservationSpec(
-            definition=self._lab(),
+            definition=self.chance.choice(FOR_GROUPS),
             timeslot_start=start,
             timeslot_end=start + 4 * QUARTER,
-            count=self.chance.choice((2, 3)),
+            count=self.chance.randrange(2, 11),
         )
-        name = f"{self.prefix}r{self.numbers}"
         try:
             made = await self.otto.create(Reservation(metadata=Metadata(name=name), spec=wanted))
         except NoRoom:
             self.done["group refused"] += 1
             return
-        self.done["group booked"] += 1
         for one in made.status.held:
             assert one.seat is not None
             self.books.hold(f"{name}#{one.number}", f"{one.seat.pool}/{one.seat.number}", one.claim)
-            self.groups.append((name, one.number))
+            self.done["booked in a group"] += 1
+        self.groups[name] = Group(start, wanted.count, [one.number for one in made.status.held])
 
     async def come_in_a_group(self) -> None:
         """Let a session take over one of a group's claims."""
         if self.groups:
-            name, number = self.groups.pop(self.chance.randrange(len(self.groups)))
-            (session,) = await self.by(SCHEDULER).fulfil(Ref(Reservation, name), number)
-            self.books.strike(f"{name}#{number}")
-            self._know(session, "taken over")
+            await self._come(self.chance.choice(list(self.groups)))
+
+    async def _come(self, name: str) -> None:
+        waiting = self.groups[name].waiting
+        number = waiting.pop()
+        if not waiting:
+            del self.groups[name]
+        (session,) = await self.by(SCHEDULER).fulfil(Ref(Reservation, name), number)
+        self.books.strike(f"{name}#{number}")
+        self._know(session, "taken over")
+
+    async def disband(self) -> None:
+        """Let a group of which nobody has come yet let go of everything."""
+        whole = [name for name, one in self.groups.items() if len(one.waiting) == one.count]
+        if whole:
+            name = self.chance.choice(whole)
+            leaving = await self.otto.delete(Ref(Reservation, name))
+            over = msgspec.structs.replace(leaving.status, phase=ReservationPhase.CANCELLED)
+            await self.by(SCHEDULER).step(leaving, over)
+            for number in self.groups.pop(name).waiting:
+                self.books.strike(f"{name}#{number}")
+                self.done["released by a group"] += 1
 
     async def want_now(self) -> None:
         """Ask for a session without a slot, and put it on any worker, seated or not."""
@@ -275,16 +208,15 @@ class Market:
         except (NoRoom, Refused):
             self.done["not moved"] += 1
             return
-        found = await self.otto.get(Ref(LabletSession, session.metadata.name))
-        assert found is not None
-        self._know(found, "moved")
+        self._know(await self._found(session.metadata.name), "moved")
 
     async def pass_time(self) -> None:
         """Let a quarter of an hour go by: whose time has come gets its worker, as promised; whose time is over goes."""
         await asyncio.sleep(QUARTER.total_seconds())
         now = self.clock.now()
-        while self.groups:
-            await self.come_in_a_group()
+        for name in [name for name, one in self.groups.items() if one.start <= now]:
+            while name in self.groups:
+                await self._come(name)
         for session in list(self.live.values()):
             if session.status.claim is not None and session.status.claim.end <= now:
                 await self._drop(session.metadata.name, "ended")
@@ -296,15 +228,18 @@ class Market:
                 self._know(kept, "kept")
 
     async def _make(self, wanted: LabletSessionSpec, deed: str) -> LabletSession | None:
-        self.numbers += 1
-        name = f"{self.prefix}s{self.numbers}"
         try:
-            made = await self.otto.create(LabletSession(metadata=Metadata(name=name), spec=wanted))
+            made = await self.otto.create(LabletSession(metadata=Metadata(name=self._name("s")), spec=wanted))
         except NoRoom:
             self.done["refused"] += 1
             return None
         self._know(made, deed)
         return made
+
+    async def _found(self, name: str) -> LabletSession:
+        found = await self.otto.get(Ref(LabletSession, name))
+        assert found is not None
+        return found
 
     def _know(self, session: LabletSession, deed: str) -> None:
         self.done[deed] += 1
@@ -320,51 +255,24 @@ class Market:
     def _any(self) -> str | None:
         return self.chance.choice(list(self.live)) if self.live else None
 
+    def _name(self, letter: str) -> str:
+        self.numbers += 1
+        return f"{letter}{self.numbers}"
+
+    def _slot(self) -> LabletSessionSpec:
+        start = self._start()
+        end = start + self.chance.choice((2, 4, 8, 12)) * QUARTER
+        return LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end)
+
+    def _start(self) -> datetime:
+        return _quarter(self.clock.now()) + self.chance.randrange(3, 120) * QUARTER
+
     def _lab(self) -> str:
         return self.chance.choices(list(LABS), (2, 3, 4, 2))[0]
 
     @property
     def _workers(self) -> Sequence[tuple[str, Seat | None]]:
         return WORKERS
-
-
-SEATS = 4
-EXTRAS = 2
-WORKERS: Sequence[tuple[str, Seat | None]] = [
-    *((f"uid-w{number}", Seat(pool=TRACK, number=number)) for number in range(1, SEATS + 1)),
-    *((f"uid-x{number}", None) for number in range(1, EXTRAS + 1)),
-]
-
-
-async def furnish(store: Store, at: datetime) -> None:
-    """Put a pool of workers that are up, workers outside of it, and labs into a store."""
-    seated = [serving(f"w{number}", at) for number in range(1, SEATS + 1)]
-    extras = [serving(f"x{number}", at) for number in range(1, EXTRAS + 1)]
-    metal = WorkerTemplate(
-        metadata=Metadata(name="metal", uid="uid-metal"), spec=WorkerTemplateSpec(worker=spec(), name_prefix="w")
-    )
-    row = pool(TRACK, TRACK, seated, max_workers=SEATS, policy=ScalingPolicy.SCHEDULED)
-    every = (metal, row, *seated, *extras, *map(definition, LABS))
-    for resource in every:
-        await store.commit(*creation(resource))  # type: ignore[arg-type]  # each is of a kind that is stored
-
-
-async def audited(store: Store) -> tuple[int, int]:
-    """Read all sessions from a store and add them up; give how many places are over-committed and ports shared."""
-    page = await everything(store, "lablet-sessions/")
-    sessions = [opened(entry, LabletSession) for entry in page.entries]
-    claims: dict[str, list[Claim]] = {}
-    ports: dict[str, list[int]] = {}
-    for one in sessions:
-        claim, status = holds(one), one.status
-        if claim is not None and (status.seat or status.worker_id):
-            place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
-            claims.setdefault(place, []).append(claim)
-        if claim is not None and status.worker_id is not None:
-            ports.setdefault(status.worker_id, []).extend((status.allocated_ports or {}).values())
-    over = sum(bool(Profile.of(several).overcommitted(ROOM)) for several in claims.values())
-    shared = sum(len(several) - len(set(several)) for several in ports.values())
-    return over, shared
 
 
 def _onto(claim: Claim, worker_id: str, seat: Seat | None) -> Assignment:

@@ -1,31 +1,46 @@
 """Planted faults of room: workers, seats, ports and promises."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 import pytest
 
+import given
 from lcm.control import bookings
 from lcm.control.guards import Guards
+from lcm.controllers.scheduler import squeeze
+from lcm.controllers.scheduler.risk import TOO_SMALL, Risk
+from lcm.controllers.scheduler.view import View
+from lcm.controllers.worker import measure
 from lcm.model import capacity
 from lcm.model.capacity import Amount, Claim
 from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase, holds
-from lcm.model.topology_ports import OPEN_PORTS
+from lcm.model.topology_ports import OPEN_PORTS, used_ports
+from lcm.model.worker import LabWorker
 from lcm.placement import ports, terms
 from lcm.placement.lanes import Lanes
+from lcm.placement.roster import session_holder
 from lcm.placement.seats import Seats
-from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT, SHARED_PORT
+from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
+from lcm.sim.world.checks.ports import SHARED_PORT
 from lcm.sim.world.scenario import CLASSROOM, Lab
 from planted import BUSY, QUIET, Planted, changed, everywhere
-from planted_deeds import people_want_a_lab_now, two_book_the_last_room
+from planted_deeds import (
+    both,
+    machine_comes_back_smaller,
+    people_want_a_lab_now,
+    somebody_forwards_ports,
+    two_book_the_last_room,
+)
 
 LARGE: Final = (Lab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
 BROAD: Final = (Lab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)
 WHOLE: Final = (Lab(name="whole", track="ccna", cpu_cores=40),)
 PORTS: Final = (Lab(name="ports", track="ccna", cpu_cores=1, memory_gb=2, nodes=10),)
 RUSH: Final = changed(QUIET, labs=BROAD, quiet_hours=1.5)
+SHRUNK: Final = changed(QUIET, hours=1.5, quiet_hours=1.5)
 CROWD: Final = people_want_a_lab_now(6)
 FULL: Final = changed(BUSY, pools=QUIET.pools, labs=BROAD, sessions_a_day=600)
 
@@ -121,6 +136,38 @@ def guard_is_not_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Guards, "ops", lambda *_: [])
 
 
+def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
+    everywhere(patch, squeeze.squeezed, lambda _view, _now: {})
+
+
+def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
+    def told(view: View, _now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
+        sessions = [one for uid in view._workers for one in view.sessions_on(uid)]
+        return {session_holder(one): (one, Risk(TOO_SMALL, "it is smaller")) for one in sessions}
+
+    everywhere(patch, squeeze.squeezed, told)
+
+
+def shrinking_is_not_measured(patch: pytest.MonkeyPatch) -> None:
+    everywhere(patch, measure._capacity, lambda known, _stats: known)
+
+
+def ports_of_strangers_are_given_away(patch: pytest.MonkeyPatch) -> None:
+    real = ports.taken_on
+
+    def ours(worker: LabWorker, sessions: Iterable[LabletSession]) -> frozenset[int]:
+        return real(given.with_fields(worker, {"foreign_ports": ()}), sessions)
+
+    everywhere(patch, real, ours)
+
+
+def forwarded_ports_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    def serial(tags: Iterable[str]) -> frozenset[int]:
+        return used_ports(tag for tag in tags if not tag.startswith("pat:"))
+
+    everywhere(patch, used_ports, serial)
+
+
 CAPACITY: Final = (
     Planted("memory is ignored", OVERCOMMIT, memory_is_ignored, changed(RUSH, labs=LARGE), CROWD),
     Planted("CPU is ignored", OVERCOMMIT, cpu_is_ignored, RUSH, CROWD),
@@ -133,6 +180,35 @@ CAPACITY: Final = (
     ),
     Planted("all names get one port", SHARED_PORT, all_names_get_one_port, QUIET, people_want_a_lab_now(1)),
     Planted("ports end too high", SHARED_PORT, ports_end_too_high, QUIET, people_want_a_lab_now(2)),
+    Planted(
+        "ports of strangers are given away",
+        SHARED_PORT,
+        ports_of_strangers_are_given_away,
+        QUIET,
+        both(somebody_forwards_ports, people_want_a_lab_now(6)),
+    ),
+    Planted("forwarded ports are not seen", SHARED_PORT, forwarded_ports_are_not_seen, QUIET, somebody_forwards_ports),
+    Planted(
+        "nobody is told of a squeeze",
+        NO_CAPACITY,
+        nobody_is_told_of_a_squeeze,
+        SHRUNK,
+        both(people_want_a_lab_now(3, minutes=60), machine_comes_back_smaller),
+    ),
+    Planted(
+        "everybody is told of a squeeze",
+        NO_CAPACITY,
+        everybody_is_told_of_a_squeeze,
+        SHRUNK,
+        people_want_a_lab_now(1, minutes=60),
+    ),
+    Planted(
+        "shrinking is not measured",
+        OVERCOMMIT,
+        shrinking_is_not_measured,
+        SHRUNK,
+        both(people_want_a_lab_now(3, minutes=60), machine_comes_back_smaller),
+    ),
     Planted("a seat takes everything", NO_CAPACITY, seat_takes_everything, FULL),
     Planted("a pool has one seat more", NO_CAPACITY, pool_has_one_seat_more, FULL),
     Planted("a claim ends with its slot", NO_CAPACITY, claim_ends_with_its_slot, BUSY),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from lcm.control.plane import Drain, Ref, Terminate
@@ -11,10 +12,12 @@ from lcm.model.resource import Metadata
 from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.providers.compute import OWNER_TAG, WORKER_TAG, InstanceState
+from lcm.sim.cml.documents import NodeUpdate
 from lcm.sim.compute_account import Order
 from lcm.sim.faults import Ill, Spell
 from lcm.sim.world.checks.machines import OWNER
-from lcm.sim.world.ground import REGION, definition_name
+from lcm.sim.world.ground import REGION, definition_name, topology
+from lcm.sim.world.scenario import Lab
 from lcm.sim.world.world import OPERATOR, Question, World
 from planted import Deed
 
@@ -129,6 +132,25 @@ async def leader_stands_still_over_a_lab(world: World) -> None:
         await asyncio.sleep(20)
         for process in world.alive:
             process.host.resume()
+
+
+async def machine_comes_back_smaller(world: World) -> None:
+    """Let a machine on which several work come back from a reboot with room for one of them."""
+    worker = await _serving(world, lambda one: len(world.witness.seen.on_worker[one.metadata.uid]) > 1)
+    cml = world.stage.cml(worker.status.ec2.instance_id)
+    assert cml is not None, "it serves"
+    cml.machine = replace(cml.machine, cpu_count=world.scenario.labs[0].cpu_cores)
+    world.stage.cloud.account.reboot(REGION, worker.status.ec2.instance_id)
+
+
+async def somebody_forwards_ports(world: World) -> None:
+    """Let somebody have a lab of their own on our machine, with half of its ports forwarded to it."""
+    worker = await _serving(world)
+    cml = world.stage.cml(worker.status.ec2.instance_id)
+    assert cml is not None, "it serves"
+    lab, _ = cml.import_lab(topology(Lab(name="by hand", track="", nodes=2)), cml.users.administrator, "by hand")
+    tags = [f"pat:tcp:{port}:{port}" for port in range(2_000, 8_000, 2)]
+    cml.labs.change_node(lab, next(iter(lab.nodes.values())), NodeUpdate(tags=tags))
 
 
 def _booking(session: LabletSession) -> Question[LabletSession]:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from msgspec import UNSET, UnsetType
 
-from lcm.api.plans import PlanJob, PlanResult, PlanState, PlanWish
+from lcm.api.plans import PlanJob, PlanResult, PlanState, PlanWish, Standing
 from lcm.control.problems import problem_of
 from lcm.model.clock import Clock
 from lcm.model.errors import Fault, Gone, IllegalStep, Invalid, LcmError, Stuck, Throttled, TooLarge
@@ -128,11 +128,11 @@ class PlanJobs:
         if self._following:
             await asyncio.wait(self._following)
 
-    async def begin(self, wish: PlanWish, by: str) -> PlanJob:
+    async def begin(self, wish: PlanWish, by: str, standing: Standing | None = None) -> PlanJob:
         """Start a plan, and wait until its timetable was read."""
         self._forget()
         self._check_room()
-        job = await self._started(_request(wish), by)
+        job = await self._started(_request(wish, standing), by)
         with suppress(TimeoutError):
             await asyncio.wait_for(job.heard.wait(), self._limits.reading.total_seconds())
         if isinstance(job.error, Invalid):
@@ -228,10 +228,12 @@ class PlanJobs:
             _log.info("plan ended", plan=job.id, state=str(job.state), errors=left if job.error else "")
 
 
-def _request(wish: PlanWish) -> bytes:
+def _request(wish: PlanWish, standing: Standing | None) -> bytes:
     """Write a request; half of the machine is left to whoever else is on it."""
     cores = max(1, (os.cpu_count() or 1) // 2)
-    return msgspec.json.encode({**msgspec.structs.asdict(wish), "html": True, "cores": cores})
+    asked = msgspec.structs.asdict(wish)
+    del asked["from_now"]
+    return msgspec.json.encode({**asked, "html": True, "cores": cores, "live": standing})
 
 
 async def _listen(job: _Job) -> None:

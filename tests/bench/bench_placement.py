@@ -37,18 +37,19 @@ class Ours:
         self.fleet, self.ends = fleet, ends
 
     def decide(self, several: Sequence[Coming]) -> Chosen:
-        return [self._decided(one) for one in several]
-
-    def _decided(self, coming: Coming) -> tuple[str, float] | None:
-        now, minute, request, end = coming
-        self.fleet.advance(now)
-        self.ends.release(minute, self.fleet.release)
-        decision = place(self.fleet, request).decision
-        if decision.worker_id is None:
-            return None
-        self.fleet.hold(decision.worker_id, Held(request.name, request.claim))
-        self.ends.add(end, decision.worker_id, request.name)
-        return decision.worker_id, decision.score or 0.0
+        fleet, ends, chosen = self.fleet, self.ends, Chosen()
+        for now, minute, request, end in several:
+            fleet.advance(now)
+            ends.release(minute, fleet.release)
+            decision = place(fleet, request).decision
+            id_ = decision.worker_id
+            if id_ is None:
+                chosen.append(None)
+            else:
+                fleet.hold(id_, Held(request.name, request.claim))
+                ends.add(end, id_, request.name)
+                chosen.append((id_, decision.score or 0.0))
+        return chosen
 
 
 class Bare:
@@ -60,15 +61,14 @@ class Bare:
         self.ends = copy.deepcopy(ours.ends)
 
     def decide(self, several: Sequence[Coming]) -> Chosen:
-        return [self._decided(one) for one in several]
-
-    def _decided(self, coming: Coming) -> tuple[str, float] | None:
-        _, minute, request, end = coming
-        self.ends.release(minute, self.workers.release)
-        found = self.workers.place(request)
-        if found is not None:
-            self.ends.add(end, found[0], request.name)
-        return found
+        workers, ends, chosen = self.workers, self.ends, Chosen()
+        for _, minute, request, end in several:
+            ends.release(minute, workers.release)
+            found = workers.place(request)
+            if found is not None:
+                ends.add(end, found[0], request.name)
+            chosen.append(found)
+        return chosen
 
 
 def rate(decide: Callable[[Sequence[Coming]], Chosen], several: Sequence[Coming]) -> tuple[float, Chosen]:

@@ -51,8 +51,12 @@ def description(server: ApiServer, token: str, seed: int, operations: set[str]) 
             "seed": seed,
             "headers": {"Authorization": f"Bearer {token}"},
             "generation": {"max-examples": EXAMPLES, "database": "none"},
-            # Boundary values are the same whatever the seed, and thousands.
-            "phases": {"coverage": {"enabled": seed == FIXED}, "stateful": {"enabled": chaos.TIMES > 1}},
+            # Boundary values are the same whatever the seed, and thousands; so are examples, which others send.
+            "phases": {
+                "examples": {"enabled": chaos.TIMES > 1},
+                "coverage": {"enabled": seed == FIXED},
+                "stateful": {"enabled": chaos.TIMES > 1},
+            },
             # What follows from several objects together, such as a slot in the past, no schema can say.
             "checks": {"positive_data_acceptance": {"enabled": False}},
         }

@@ -26,7 +26,9 @@ from lcm.store.base import Store
 from lcm.store.etcd import EtcdStore
 from lcm.store.sqlite import SqliteStore
 from lcm.system import SystemClock, SystemStopwatch, new_id
-from markets import LABS, QUARTER, audited, furnish
+from market_books import audited
+from market_halls import LABS, furnish
+from markets import QUARTER
 from servers import EtcdServer
 
 KEY = "a-key-that-nobody-guesses"

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from commands import SOON, Running, lcm, up
+from api_server import Shell
+from commands import SOON, Running, up
 from lcm.compose_outside import SIM_FILE
 from lcm.model.topology import parse
 
@@ -45,8 +46,8 @@ def _api(it: Running) -> httpx.Client:
 
 
 def _said(home: Path, *words: object) -> str:
-    done = lcm(home, *words)
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = Shell(home / "config", columns=200).lcm(*words)
+    assert done.exit_code == 0, done.output
     return done.stdout + done.stderr
 
 

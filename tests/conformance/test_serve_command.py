@@ -23,6 +23,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     return said
 
 
+# On etcd five processes do so: test_five_processes.
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_what_is_written_through_one_process_is_seen_through_another(
     tmp_path: Path, engine: dict[str, str]
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from api_server import Shell
 from commands import Running, lcm
 from lcm.compose_outside import aws_identity
 from lcm.config import Settings
@@ -38,10 +39,10 @@ def test_who_agreed_is_told_what_it_may_cost_and_machines_are_launched_there(tmp
     with Running(tmp_path, "up", "--port=0", data, "--cloud=aws", "--yes", **said(moto)) as it:
         it.ready()
         assert "what is launched there costs money" in it.output
-        applied = lcm(tmp_path, "apply", "-f", EXAMPLES / "worker.yaml")
-        assert applied.returncode == 0, applied.stderr
-        waited = lcm(tmp_path, "wait", "worker", "workshop", "--for=condition=EC2Provisioned", "--timeout=60s")
-        assert waited.returncode == 0, it.output
+        person = Shell(tmp_path / "config")
+        person.out("apply", "-f", EXAMPLES / "worker.yaml")
+        waited = person.lcm("wait", "worker", "workshop", "--for=condition=EC2Provisioned", "--timeout=60s")
+        assert waited.exit_code == 0, it.output
         assert it.stop()[0] == 0, it.output
     with Running(tmp_path, "up", "--port=0", data, "--cloud=aws", "--yes", **said(moto)) as it:
         it.ready()

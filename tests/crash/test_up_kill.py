@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 
 import chaos
-from commands import lcm, up
+from api_server import Shell
+from commands import up
 from documents import document
 from lcm.data_folder import STORE
 from lcm.model import event
@@ -110,7 +111,7 @@ async def test_a_killed_up_starts_again_with_nothing_lost(tmp_path: Path, tell: 
 
     with up(tmp_path, **UNLIMITED) as it:
         tokens.add(it.ready().token)
-        listed = lcm(tmp_path, "get", "workers", "-o", "name")
+        listed = await asyncio.to_thread(Shell(tmp_path / "config").out, "get", "workers", "-o", "name")
         async with it.client() as client:
             for writer in writers:
                 await check_labels(client, writer)
@@ -119,7 +120,7 @@ async def test_a_killed_up_starts_again_with_nothing_lost(tmp_path: Path, tell: 
         created = await created_in(store)
 
     made = {name: uid for writer in writers for name, uid in writer.made.items()}
-    lost = made.keys() - {line.rpartition("/")[2] for line in listed.stdout.split()}
+    lost = made.keys() - {line.rpartition("/")[2] for line in listed.split()}
     unheard = set(made.values()) - set(created)
     doubled = len(created) - len(set(created))
     tell(

@@ -9,7 +9,9 @@ import pytest
 
 from lcm.sim.loop import VirtualClock, run
 from lcm.store.memory import MemoryStore
-from markets import Market, audited, furnish
+from market_books import audited
+from market_halls import furnish
+from markets import Market
 
 OPERATIONS = int(os.environ.get("LCM_SOAK", "100000"))
 PARTS = 4

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from lcm.sim.world.checks import capacity, events, labs, leaders, licences, machines, phases, privacy, writes
+from lcm.sim.world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, writes
 from lcm.system import SystemClock
 from planted import Planted, search
 from planted_run import PLANTED, QUICK
 
 NEVER = (
     capacity.OVERCOMMIT,
-    capacity.SHARED_PORT,
+    ports.SHARED_PORT,
     capacity.NO_CAPACITY,
     machines.TWO_MACHINES,
     machines.NO_RECORD,

@@ -1,5 +1,6 @@
 """A lablet controller that dies anywhere leaves, with its successor, the labs and files wanted, and no others."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +13,7 @@ from lablets import PORTS, Lablets, told
 from lcm.config import Settings
 from lcm.control.plane import Ref, Terminate
 from lcm.controllers.session.names import collected_uri, title_of
+from lcm.controllers.session.view import Rules
 from lcm.model.session import LabletSession, SessionPhase
 from lcm.model.topology import parse
 from lcm.providers.labhost import LabState
@@ -21,6 +23,9 @@ _P = SessionPhase
 LEASE = timedelta(seconds=15)
 A_NAP = timedelta(seconds=40)
 """Longer than a lease: it wakes up while another goes on, or after that has finished."""
+SPEED = 0.2
+"""Looks every five seconds: there must not be thousands of awaits."""
+SETTLES, SEEN_TO_SETTLE = Rules().settle / SPEED, timedelta(seconds=30)
 SETTINGS = Settings(worker_monitoring_enabled=False, worker_discovery_enabled=False)
 
 
@@ -32,8 +37,7 @@ def without_logs() -> Iterator[None]:
 
 
 async def world() -> Lablets:
-    # Looks every five seconds: there must not be thousands of awaits.
-    made = Lablets(seed=13, quick=True, settings=SETTINGS, speed=0.2)
+    made = Lablets(seed=13, quick=True, settings=SETTINGS, speed=SPEED)
     await made.define()
     return made
 
@@ -58,6 +62,8 @@ async def cancelled_while_it_started() -> Lablets:
     session = await made.given_running(worker)
     await made.put(session, phase=_P.INSTANTIATING, cml_lab_id=None)
     await made.otto.act(Ref(LabletSession, "s1"), Terminate())
+    # Only the last looks are left until no import shows any more: the first ones are like them.
+    await asyncio.sleep((SETTLES - SEEN_TO_SETTLE).total_seconds())
     return made
 
 

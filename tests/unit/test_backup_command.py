@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from api_server import Shell
-from commands import lcm, up
+from commands import up
 from documents import document
 from lablets import SMALL
 from lcm.cli import backup as command
@@ -24,24 +24,24 @@ YAML = {"Content-Type": "text/yaml"}
 
 
 async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gone(tmp_path: Path) -> None:
-    file, data = tmp_path / "backup", f"--data={tmp_path / 'data'}"
+    file, data, person = tmp_path / "backup", f"--data={tmp_path / 'data'}", Shell(tmp_path / "config")
     with up(tmp_path) as it:
         async with it.ready().client() as client:
             assert (await client.post("/api/workers", json=document("LabWorker"))).status_code == 201
             lab = (await client.post("/api/topologies", content=SMALL, headers=YAML)).json()
-            taken = lcm(tmp_path, "backup", file, data)
-            assert taken.returncode == 0, taken.stderr
+            taken = await asyncio.to_thread(person.lcm, "backup", file, data)
+            assert taken.exit_code == 0, taken.stderr
             assert re.search(rf"revision \d+, \d+ keys, {file.stat().st_size} bytes .*\b1 workers\b", taken.stdout)
             assert f"{beside(file)}: 1 lab files" in taken.stdout
             assert "Not in it: the keys of sealed secrets" in taken.stdout
             assert (await client.delete("/api/workers/w1")).status_code == 200
-        refused = lcm(tmp_path, "restore", file, data, "--yes")
-        assert refused.returncode == 5
+        refused = await asyncio.to_thread(person.lcm, "restore", file, data, "--yes")
+        assert refused.exit_code == 5
         assert f"process {it.process.pid} runs" in refused.stderr
         assert it.stop()[0] == 0
     shutil.rmtree(tmp_path / "data" / "artifacts")
-    restored = lcm(tmp_path, "restore", file, data, "--yes")
-    assert restored.returncode == 0, restored.stderr
+    restored = await asyncio.to_thread(person.lcm, "restore", file, data, "--yes")
+    assert restored.exit_code == 0, restored.stderr
     assert f"{beside(file)}: 1 lab files and pieces of collected work brought back" in restored.stdout
     kept = await DirectoryArtifacts.open(tmp_path / "data" / "artifacts", clock=SystemClock())
     assert await kept.get(lab["uri"]) == SMALL.encode()

@@ -11,6 +11,7 @@ from backstage import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control import archive, sinks
 from lcm.control.housekeeping import Housekeeping
 from lcm.control.plane import Ref
+from lcm.control.records import key_of, written
 from lcm.control.requests import sweep
 from lcm.model.addresses import Reach
 from lcm.model.alert import Complaint, Severity
@@ -141,6 +142,17 @@ async def ended_world() -> Stage:
 
 async def move(stage: Stage) -> None:
     await asyncio.gather(*(archive.move(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
+
+
+async def test_a_session_that_ends_after_it_was_looked_at_is_archived_all_the_same() -> None:
+    stage, ends = Stage(), archive.Ends()
+    await stage.put(given.session(uid="uid-1", history=given.history("PENDING")))
+    assert await archive.move(stage.store, NOW, given.moment("12:00"), ends) == 0
+    story = given.history("PENDING", "EXPIRED")
+    ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=story)
+    await stage.store.commit(Put(key_of(ended), written(ended)))
+    assert await archive.move(stage.store, NOW, story[-1].at, ends) == 0
+    assert await archive.move(stage.store, NOW, given.moment("12:00"), ends) == 1
 
 
 async def all_moved(stage: Stage) -> None:

@@ -27,7 +27,7 @@ from lcm.model.session import SessionPhase
 from lcm.model.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.compute import MachineMetrics
-from lcm.providers.labhost import NodeFacts
+from lcm.providers.labhost import NodeFacts, Stats
 from lcm.sim.cml.stats import Machine
 from lcm.sim.loop import run
 from lcm.store.base import Fence, Put
@@ -257,6 +257,27 @@ def test_a_node_of_a_stranger_counts_while_it_runs_or_is_about_to(
     found = with_host(given.worker(phase=WorkerPhase.READY), host, Ours(), host.at).foreign
     assert (found.cpu_millis, found.storage_mb) == (millis, storage_mb)
     assert found.nodes == found.labs == (millis > 0)
+
+
+def test_a_worker_holds_what_its_machine_has_now_and_no_more() -> None:
+    had = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=102_400, nodes=200, ports=6_000, labs=20)
+    worker, at = given.worker(phase=WorkerPhase.READY, capacity=had), given.moment("09:00")
+    said = Stats(
+        cpu_count=24,
+        cpu_percent=3.0,
+        memory_total_mb=98_304,
+        memory_used_mb=2_600,
+        disk_total_mb=102_400,
+        disk_used_mb=30_000,
+        running_nodes=0,
+        total_nodes=0,
+        allocated_cpus=0.0,
+        allocated_memory_mb=0,
+    )
+    less = with_host(worker, HostView(at, stats=said), Ours(), at).capacity
+    assert less == msgspec.structs.replace(had, cpu_millis=24_000, memory_mb=98_304)
+    unsaid = msgspec.structs.replace(said, cpu_count=0, memory_total_mb=0, disk_total_mb=0)
+    assert with_host(worker, HostView(at, stats=unsaid), Ours(), at).capacity == had, "nothing said is nothing known"
 
 
 @in_virtual_time

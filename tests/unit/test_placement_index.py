@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import given
 from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile
-from lcm.placement import scores
+from lcm.placement import packing
 from lcm.placement.ask import Ask
 from lcm.placement.explain import explain
 from lcm.placement.fleet import Fleet
@@ -190,9 +190,18 @@ asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), 
 @for_all(asked_in_turn)
 def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores, "_MANY", 0)
+        patch.setattr(packing, "_MANY", 0)
         remembering = turns(several)
     assert remembering == turns(several)
+
+
+def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packing, "_MANY", 0)
+    fleet = Fleet([one()], {"w1": [Held("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
+    assert place(fleet, Request("long", given.claim("09:05", "11:00"))).decision.action == "wait"
+    assert place(fleet, Request("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"
 
 
 @for_all(needs, needs)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 from lcm.model.errors import Invalid
 from lcm.sim.plan.live import Live, stock_of
 from lcm.sim.plan.measured import Refusal, Run, Trial
+from lcm.sim.plan.measuring import spent
 from lcm.sim.plan.reading import combined, read
 from lcm.sim.plan.request import Request, answer
 from lcm.sim.plan.slots import Row
-from lcm.sim.plan.smallest import smallest
+from lcm.sim.plan.smallest import Job, most_rounds, smallest
 from lcm.sim.plan.timetable import Timetable, price_of
 from lcm.sim.plan.variant import Variant, applied, variants
 
@@ -74,11 +75,13 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
     whole = timetable(definitions=labs, fleet=fleet, sessions=wishes)
     needs = {"a": 5, "b": 11}
     played: list[Variant] = []
+    rounds: list[list[bool]] = []
 
-    def model(jobs: Sequence[tuple[Timetable, Variant]]) -> Sequence[Trial]:
+    def model(jobs: Sequence[Job]) -> Sequence[Trial]:
         """Keep everything with as many machines as each track needs."""
-        played.extend(variant for _, variant in jobs)
-        return [trial(variant) for _, variant in jobs]
+        played.extend(one.variant for one in jobs)
+        rounds.append([one.brief for one in jobs])
+        return [trial(one.variant) for one in jobs]
 
     def trial(variant: Variant) -> Trial:
         fits = all(size >= needs[track] for track, size in _sizes(variant).items())
@@ -98,6 +101,33 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
     assert best is not None
     assert _sizes(best.variant) == needs
     assert len(played) <= 2 * 5 + 1
+    assert len(rounds) <= most_rounds(whole, variants([])) <= 6
+    assert rounds[-1] == [False], "only the answer is played to its end"
+    assert all(all(one) for one in rounds[:-1])
+
+
+def test_the_smallest_fleet_is_proved_by_playing_it() -> None:
+    # Two labs of 20 CPU are on a machine of 48: seven need four, though three would hold as many CPU.
+    labs = [{"name": "ccna", "track": "ccna", "cpu": 20, "memory": 6}]
+    wishes = [{"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h", "count": 7}]
+    told: list[float] = []
+    asked = Request(timetable=FORM | {"definitions": labs, "sessions": wishes}, smallest=True, cores=1)
+    found = answer(asked, lambda one: told.append(one.share))
+    (best,) = found.trials
+    assert (found.smallest, best.kept, best.bound.peak, best.peak) == ("max@ccna=4", True, 3, 4)
+    assert told == sorted(told), "the bar never goes back from one round to the next"
+    assert told[-1] <= 1
+
+
+def test_no_fleet_is_found_beyond_what_is_allowed() -> None:
+    changes = {
+        "definitions": [FORM["definitions"][0] | {"cpu": 40}],
+        "fleet": [FORM["fleet"][0] | {"max": 2}],
+        "sessions": [FORM["sessions"][0] | {"count": 3}],
+    }
+    found = answer(Request(timetable=FORM | changes, smallest=True, cores=1))
+    (only,) = found.trials
+    assert (found.smallest, only.variant.name, only.refusals) == (None, "max@ccna=2", 1)
 
 
 def _sizes(variant: Variant) -> dict[str, int]:
@@ -137,6 +167,21 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
         runs=tuple(runs),
     )
     assert (found.peak, found.hours, found.usd) == (2, Decimal(5), Decimal(20))
+
+
+def test_what_days_cost_adds_up_to_what_the_run_costs() -> None:
+    since = BEGIN.replace(hour=22, second=7, microsecond=600_000)
+    run = Run(
+        track="a",
+        instance_type="m5zn.metal",
+        machine="i-1",
+        since=since,
+        until=since + timedelta(days=2, seconds=1, microseconds=200_000),
+        hourly_usd=Decimal("4.80"),
+    )
+    days = list(spent([run], "Europe/Berlin"))
+    assert [one.day for one in days] == ["2027-03-01", "2027-03-02", "2027-03-03"]
+    assert sum(one.hours for one in days) == pytest.approx(run.hours)
 
 
 def job(request: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from apis import Desk, opened
+from apis import ROOT, Desk, document, opened
 from lcm.api.examples import BODIES
 from lcm.api.plans import (
     PlanJob,
@@ -34,6 +34,7 @@ from stores import HandClock
 SOON = 60
 READ: dict[str, Any] = {"reading": timedelta(seconds=SOON)}
 PLAN = "/api/plan"
+BOOKING = "LabletSession"
 WISH = msgspec.convert(BODIES["PlanWish"], PlanWish)
 HEARD = "import json, sys, time\nasked = json.load(sys.stdin)\nsay = lambda **it: print(json.dumps(it), flush=True)\n"
 ENDLESS = HEARD + "say(progress={'share': 0.25, 'seconds_left': 30})\ntime.sleep(600)"
@@ -181,6 +182,24 @@ async def test_a_timetable_is_played_over_http_in_a_process_of_its_own() -> None
         assert (await desk.ask("ada", "GET", where)).status_code == 403
         await desk.done("otto", "DELETE", where)
         assert (await desk.ask("otto", "GET", where)).status_code == 404
+
+
+async def test_over_http_a_plan_goes_on_from_what_the_system_has() -> None:
+    plans = PlanJobs(clock=hand_clock(), ids=new_id, limits=PlanLimits(**READ))
+    slot = {"timeslot_start": "2026-11-02T12:00:00Z", "timeslot_end": "2026-11-02T13:00:00Z"}
+    standing = [*map(document, ("LabletDefinition", "WorkerTemplate", "LabWorkerPool")), document(BOOKING, **slot)]
+    wanted = [{"definition": "basics", "at": "2026-11-02T12:00Z", "for": "1h"}]
+    async with plans, opened(plans=plans) as desk:
+        await desk.core.acting(ROOT).apply(standing)
+        begun = await desk.ask(
+            "otto", "POST", PLAN, json={"timetable": {"sessions": wanted}, "from_now": True}, timeout=SOON
+        )
+        assert begun.status_code == 202, begun.text
+        done = await waited(desk, f"{PLAN}/{begun.json()['id']}")
+        assert done["state"] == "done", done["problem"]
+        (found,) = done["result"]["variants"]
+        assert (found["wanted"], found["promised"], found["late"]) == (2, 2, 0), "what stands, and what is new"
+        assert found["peak"] == 1
 
 
 async def test_over_http_a_wrong_timetable_is_told_with_its_faults_and_too_many_plans_are_put_off() -> None:

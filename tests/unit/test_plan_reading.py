@@ -192,6 +192,17 @@ def test_a_wrong_calendar_is_told_with_its_line(lines: list[str], said: str) -> 
     assert said in faults(lambda: from_calendar(*lines))
 
 
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_a_table_is_read_as_spreadsheets_write_it(sign: str) -> None:
+    text = "\ufeffDefinition,Start,Minutes,Count\r\nccna,2027-03-01T09:00,60,2\r\n".replace(",", sign)
+    found = read("week.csv", text.encode(), [read_stock("stock.yaml", f"zone: Europe/Berlin\n{STOCK}".encode())])
+    assert starts(found) == ["03-01 08:00"] * 2, "clocks are those of the file with the labs"
+
+
+def test_a_spreadsheet_itself_is_not_read() -> None:
+    assert "save it as CSV" in faults(lambda: read("week.xlsx", b"PK\x03\x04\xff"))
+
+
 def test_labs_that_no_file_names_are_asked_for() -> None:
     text = b"definition,start,minutes\nccna,2027-03-01T09:00,60\n"
     assert "--definitions" in faults(lambda: read("week.csv", text))

@@ -45,7 +45,7 @@ def wanted() -> list[LabletSession]:
     soon = story(("PENDING", "12:30"), ("RUNNING", "12:34"), ("COLLECTING", "13:34"), ("COMPLETED", "13:36"))
     return [
         session("kept", **over),
-        session("extended", ends_at=at("11:30"), **over),
+        session("extended", ends_at=at("11:30") - timedelta(milliseconds=9), **over),
         session("cancelled", phase=P.TERMINATED, outcome=P.TERMINATED, history=cancelled),
         session("soon", **over | {"history": soon}, created_at=at("12:30"), **slotless(60)),
         session("early", **over, created_at=at("07:00") - timedelta(days=20), owner=""),

@@ -8,7 +8,8 @@ import pytest
 import given
 from lcm.controllers.scheduler.deciding import Bind, Facts, Move, Wait, decide, lost, rests
 from lcm.model.machine import SCHEDULER
-from lcm.model.session import SESSION, LabletSession, Seat, SessionPhase
+from lcm.model.resource import Truth
+from lcm.model.session import SESSION, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from schedulings import booting, serving
 
@@ -77,6 +78,15 @@ def test_a_slot_off_its_worker_keeps_claim_and_seat_and_others_do_not() -> None:
     assert (back.worker_id, back.allocated_ports) == (None, None)
     back = moved(Facts(given.asap(**SLOT, **ON, phase=_P.SCHEDULED), START)).status
     assert (back.claim, back.seat) == (None, None)
+
+
+def test_a_slot_that_only_its_worker_kept_is_at_risk_from_the_moment_that_is_lost() -> None:
+    def conditions(**fields: object) -> set[str]:
+        status = moved(Facts(slot(phase=_P.SCHEDULED, **ON | fields), at("08:00"))).status
+        return {one.type for one in status.conditions if one.status is Truth.TRUE}
+
+    assert conditions(seat=None) == {SessionCondition.AT_RISK}
+    assert conditions() == set(), "its seat is its own"
 
 
 def test_what_is_wanted_soon_and_cannot_begin_in_time_gets_another_claim() -> None:

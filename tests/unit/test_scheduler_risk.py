@@ -273,6 +273,36 @@ async def test_a_promise_moved_to_where_it_begins_too_late_stays_at_risk() -> No
 
 
 @from_monday
+async def test_whoever_no_longer_fits_on_a_worker_that_shrinks_is_at_risk_until_others_leave() -> None:
+    async with Room().open() as room:
+        worker = await room.worker()
+        await room.pool(worker, max_workers=1)
+        need = given.claim("00:00", "03:10", cpu_millis=4_000, memory_mb=16_384)
+        held = {
+            "claim": need,
+            "worker_id": worker.metadata.uid,
+            "ends_at": given.moment("03:00"),
+            "allocated_ports": {},
+        }
+        first = given.session(name="s1", phase=_P.RUNNING, assigned_at=given.moment("00:00"), **held)
+        last = given.session(name="s2", uid="uid-s2", phase=_P.RUNNING, assigned_at=given.moment("00:01"), **held)
+        for session in (first, last):
+            await room.put(session)
+        await asyncio.sleep(60)
+        assert not any(at_risk(one) for one in await room.sessions())
+        await room.change(worker, capacity=SMALL)
+        known = risk(await room.until("s2", at_risk))
+        assert known is not None
+        assert (known.reason, known.message.split()[0]) == ("SeatTooSmall", worker.metadata.name)
+        assert [one.alert for one in await room.otto.alerts()] == ["SessionAtRisk"]
+        await asyncio.sleep(300)
+        assert not at_risk(await room.session("s1")), "it fits alone"
+        await room.change(first, phase=_P.COMPLETED)
+        await room.until("s2", lambda one: not at_risk(one))
+        assert list(await room.otto.alerts()) == []
+
+
+@from_monday
 async def test_sessions_that_stay_longer_than_they_claimed_endanger_what_is_promised_after_them() -> None:
     async with Room().open() as room:
         worker = await room.worker(capacity=SMALL)

@@ -35,7 +35,7 @@ def view(room: Room, cache: Cache) -> View:
 def laid(one: View) -> dict[str, object]:
     fleet = one.fleet("default")
     return {
-        line.place.id: (line.place, {holder: held[0] for holder, held in line.held.items()}) for line in fleet.lines()
+        line.place.id: (line.place, {holder: one.held for holder, one in line.held.items()}) for line in fleet.lines()
     }
 
 

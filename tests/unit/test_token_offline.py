@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from api_server import Shell
-from commands import Running, lcm
+from commands import Running
 
 KEY = {"CONTROL_PLANE_API_KEY": "a-key-that-nobody-guesses"}
 
@@ -16,8 +16,8 @@ def test_a_fresh_api_says_how_to_sign_in_and_the_token_works_at_once(tmp_path: P
     with Running(tmp_path, "serve", "api", "--port=0", data, **KEY) as it:
         it.ready()
         assert "lcm token create NAME --role admin --offline" in it.output
-        made = lcm(tmp_path, "token", "create", "ada", "--role=admin", "--offline", data)
-        assert made.returncode == 0, made.stderr
+        made = Shell(tmp_path).lcm("token", "create", "ada", "--role=admin", "--offline", data)
+        assert made.exit_code == 0, made.stderr
         assert made.stdout.startswith("lcm_")
         assert "for ada, role admin" in made.stderr
         head = {"authorization": f"Bearer {made.stdout.strip()}"}

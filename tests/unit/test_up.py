@@ -20,17 +20,6 @@ from servers import LOOPBACK
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "first"
 
 
-def test_up_says_what_runs_and_stops_cleanly_when_it_is_told_to_terminate(tmp_path: Path) -> None:
-    with up(tmp_path) as it:
-        it.ready()
-        code, took = it.stop(signal.SIGTERM)
-        assert code == 0
-        assert took < pace.here(3, time.monotonic)
-        for words in (it.url, str(tmp_path / "data" / "lcm.db"), "32 of 32 CPU", "lcm get workers", "is on disk"):
-            assert words in it.output
-        assert "Traceback" not in it.output
-
-
 @asynccontextmanager
 async def dawdling(it: Running) -> AsyncIterator[None]:
     """Begin a request and do not end it."""
@@ -83,18 +72,6 @@ async def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
         assert "by force" in it.output
 
 
-def test_the_command_line_works_at_once_and_after_a_restart(tmp_path: Path) -> None:
-    tokens, desk = set(), Shell(tmp_path / "config")
-    for outcome in ("created", "unchanged"):
-        with up(tmp_path) as it:
-            tokens.add(it.ready().token)
-            assert desk.out("apply", "-f", EXAMPLES).count(outcome) == 6
-            assert "workshop" in desk.out("get", "workers")
-            assert it.stop()[0] == 0
-    assert len(tokens) == 1
-    assert desk.lcm("get", "workers").exit_code != 0
-
-
 def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as holder:
         port = holder.getsockname()[1]
@@ -114,7 +91,16 @@ def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) ->
         assert it.process.poll() is None
         it.kill()
         with up(tmp_path) as next_one:
-            assert next_one.ready().stop()[0] == 0
+            says_what_runs_and_stops_cleanly(next_one.ready())
+
+
+def says_what_runs_and_stops_cleanly(it: Running) -> None:
+    code, took = it.stop(signal.SIGTERM)
+    assert code == 0
+    assert took < pace.here(3, time.monotonic)
+    for words in (it.url, str(it.home / "data" / "lcm.db"), "32 of 32 CPU", "lcm get workers", "is on disk"):
+        assert words in it.output
+    assert "Traceback" not in it.output
 
 
 def test_a_senseless_speed_is_refused(tmp_path: Path) -> None:
@@ -171,22 +157,27 @@ class Desk:
 
 
 def test_a_fleet_comes_alive_and_outlives_a_kill(tmp_path: Path) -> None:
+    person = Shell(tmp_path / "config")
     with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
         assert "no money is spent" in it.output
         assert "CML_ADMIN_PASSWORD and CML_LICENSE_TOKEN: not set, so made up" in it.output
-        assert lcm(tmp_path, "apply", "-f", EXAMPLES).returncode == 0
-        before = desk.until(exam="READY", workshop="READY_UNLICENSED")
+        assert person.out("apply", "-f", EXAMPLES).count("created") == 6
+        before, token = desk.until(exam="READY", workshop="READY_UNLICENSED"), it.token
         assert desk.seats() == 1
         time.sleep(1)
         it.kill()
     with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
         assert "2 machines there" in it.output
+        assert it.token == token
         assert desk.workers() == before
+        assert person.out("apply", "-f", EXAMPLES).count("unchanged") == 6
+        assert "workshop" in person.out("get", "workers")
         desk.client.delete("/api/workers/exam").raise_for_status()
         assert desk.until(workshop="READY_UNLICENSED")["workshop"] == before["workshop"]
         assert desk.seats() == 0
         assert it.stop()[0] == 0, it.output
         assert "Traceback" not in it.output
+    assert person.lcm("get", "workers").exit_code != 0
 
 
 def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:

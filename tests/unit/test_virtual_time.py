@@ -58,6 +58,19 @@ def test_a_time_limit_strikes_at_its_moment() -> None:
     run(main)
 
 
+def test_timers_of_one_moment_go_off_as_they_were_set_however_many_were_cancelled() -> None:
+    async def main() -> list[int]:
+        heard: list[int] = []
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(5, heard.append, number) for number in range(300)]
+        for timer in timers[50:250]:
+            timer.cancel()
+        await asyncio.sleep(5)
+        return heard
+
+    assert run(main) == [*range(50), *range(250, 300)]
+
+
 def test_groups_and_queues_work_in_virtual_time() -> None:
     async def produce(queue: asyncio.Queue[float]) -> None:
         for _ in range(5):

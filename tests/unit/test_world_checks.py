@@ -12,11 +12,12 @@ from lcm.model.resource import Condition, Truth
 from lcm.model.session import LabletSession, Seat, SessionPhase
 from lcm.model.worker import WorkerPhase
 from lcm.sim.loop import run
-from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT, SHARED_PORT
+from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from lcm.sim.world.checks.events import GAP, heard_each_once
 from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.machines import DRAIN_WARNING, TAKEN
 from lcm.sim.world.checks.phases import ILLEGAL
+from lcm.sim.world.checks.ports import SHARED_PORT
 from lcm.sim.world.checks.privacy import ANOTHERS, LEAK
 from lcm.sim.world.checks.writes import LOST, MOST, RESTLESS
 from lcm.sim.world.scenario import SECRET
@@ -82,6 +83,17 @@ def test_no_port_is_given_twice(ports: dict[str, int], foreign: tuple[int, ...],
         watched.commit(second(PLACED, allocated_ports=ports))
 
     assert judged(story) == ([SHARED_PORT] if wrong else [])
+
+
+def test_a_port_that_was_seen_with_another_lab_is_not_given() -> None:
+    def story(watched: Watched, drifted: int) -> None:
+        edited = given.with_fields(RUNNING, {"observed_ports": {"a": drifted}})
+        watched.known(given.with_fields(READY, {"capacity": given.machine()}), edited)
+        watched.known(second(PLACED, allocated_ports=None))
+        watched.commit(second(PLACED, allocated_ports={"a": 2001}))
+
+    assert judged(lambda watched: story(watched, 2001)) == [SHARED_PORT]
+    assert judged(lambda watched: story(watched, 2002)) == []
 
 
 @pytest.mark.parametrize(("number", "cpu_millis", "wrong"), [(1, 4_000, False), (1, 46_000, True), (11, 4_000, True)])

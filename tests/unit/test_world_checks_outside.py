@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import msgspec
+
 import given
 from lcm.control.board import Alerts, Standing
 from lcm.control.licences import SEATS
@@ -29,7 +31,7 @@ from lcm.sim.world.checks.licences import UNRETURNED
 from lcm.sim.world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTICED
 from lcm.sim.world.checks.rest import AT_REST
 from lcm.sim.world.ground import REGION, topology
-from lcm.sim.world.scenario import Lab, Scenario
+from lcm.sim.world.scenario import CROWDED, Lab
 from lcm.sim.world.telling import tell
 from lcm.sim.world.world import Outcome
 from witnessed import LEADER, OTHER, Watched
@@ -269,12 +271,12 @@ def test_a_story_is_told_with_its_seed_and_of_those_it_is_about() -> None:
         watched.known(given.session(phase=SessionPhase.RUNNING, worker_id="uid-w1"))
         stop(watched, instance_id)
         witness = watched.witness
-        scenario = Scenario(seed=7, hours=24)
+        scenario = msgspec.structs.replace(CROWDED, seed=7, hours=2)
         return tell(Outcome(scenario, witness.trace, 1, tuple(witness.violations), (), tuple(witness.story)))
 
     told = run(life, start=given.moment("08:00"))
     assert told.startswith(f"seed 7: {TAKEN}")
-    assert "make sim FIRST=7 SEEDS=1 HOURS=24" in told
+    assert "make sim ONE='seed 7 hours 2 mishaps 0 processes 3 quiet 8 crowded'" in told
     assert "trips over w1" in told
     assert "trips over w2" not in told
     assert f"{LEADER}: stop i-" in told

@@ -1,14 +1,20 @@
 """What-if plans over HTTP: begin one, ask how far it is, read what came of it, or end it."""
 
+from datetime import datetime
 from typing import Final
 
 from lcm.api.answers import NOTHING, Answer, value
 from lcm.api.http import Request
-from lcm.api.plans import PlanJob, Plans, PlanWish
+from lcm.api.plans import PlanJob, Plans, PlanWish, Standing
 from lcm.api.problems import RATE_LIMITED, Declined
 from lcm.api.routes import DELETE, GET, POST, Policy, Route
+from lcm.control.plane import LONGEST_PAGE, Plane, R
+from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Gone, Refused, Throttled
 from lcm.model.identity import STAFF
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
+from lcm.model.session import LabletSession
 
 HTML: Final = b"text/html; charset=utf-8"
 _ALONE: Final = (
@@ -28,11 +34,33 @@ class PlanReport(str):
 
 async def _begin(request: Request) -> Answer:
     wish = await request.read(PlanWish)
+    plans = _plans(request)
+    standing = await _standing(request.plane, request.shared.clock.now()) if wish.from_now else None
     try:
-        job = await _plans(request).begin(wish, request.signed_in.name)
+        job = await plans.begin(wish, request.signed_in.name, standing)
     except Throttled as error:
         raise Declined(RATE_LIMITED, str(error), wait=error.after.total_seconds()) from error
     return value(job, _BEGUN)
+
+
+async def _standing(plane: Plane, now: datetime) -> Standing:
+    return Standing(
+        at=now,
+        definitions=await _all(plane, LabletDefinition),
+        templates=await _all(plane, WorkerTemplate),
+        pools=await _all(plane, LabWorkerPool),
+        sessions=await _all(plane, LabletSession),
+        reservations=await _all(plane, Reservation),
+    )
+
+
+async def _all(plane: Plane, kind: type[R]) -> tuple[R, ...]:
+    page = await plane.list(kind, limit=LONGEST_PAGE)
+    found = list(page.items)
+    while page.next is not None:
+        page = await plane.list(kind, limit=LONGEST_PAGE, cursor=page.next)
+        found += page.items
+    return tuple(found)
 
 
 async def _look(request: Request) -> Answer:

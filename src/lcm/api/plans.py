@@ -11,7 +11,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lcm.control.problems import Problem
+from lcm.model.definition import LabletDefinition
+from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.reservation import Reservation
 from lcm.model.resource import Count, Fraction, Moment, Part, ShortText
+from lcm.model.session import LabletSession
 
 _MOST_SESSIONS: Final = 20_000
 _Size = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -71,11 +75,11 @@ class PlannedSessions(Part):
 
 
 class PlannedTimetable(Part):
-    """A timetable in the form of its YAML file."""
+    """A timetable in the form of its YAML file. With `from_now` it may do without labs and pools of its own."""
 
-    definitions: Annotated[tuple[PlannedLab, ...], Meta(max_length=1000)]
-    fleet: Annotated[tuple[PlannedPool, ...], Meta(max_length=100)]
     sessions: Annotated[tuple[PlannedSessions, ...], Meta(max_length=_MOST_SESSIONS)]
+    definitions: Annotated[tuple[PlannedLab, ...], Meta(max_length=1000)] = ()
+    fleet: Annotated[tuple[PlannedPool, ...], Meta(max_length=100)] = ()
     zone: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
     title: ShortText | UnsetType = UNSET
     prices: Annotated[Mapping[ShortText, _Price], Meta(max_length=1000)] | UnsetType = UNSET
@@ -88,8 +92,20 @@ class PlanWish(Part):
     title: ShortText = "plan"
     compare: Annotated[tuple[_Compared, ...], Meta(max_length=16)] = ()
     smallest: bool = False
+    from_now: Annotated[bool, Meta(description="go on from this system's labs, pools and promised sessions")] = False
     faults: Annotated[float, Meta(ge=0, le=60, description="mishaps an hour")] = 0.0
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 1
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan goes on from: all that is there at a moment."""
+
+    at: Moment
+    definitions: tuple[LabletDefinition, ...]
+    templates: tuple[WorkerTemplate, ...]
+    pools: tuple[LabWorkerPool, ...]
+    sessions: tuple[LabletSession, ...]
+    reservations: tuple[Reservation, ...]
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,8 +219,11 @@ class PlanJob(msgspec.Struct, frozen=True, kw_only=True):
 class Plans(Protocol):
     """Makes plans, each in a process of its own. A plan is known to whoever began it, not to other processes."""
 
-    async def begin(self, wish: PlanWish, by: str) -> PlanJob:
-        """Begin a plan. Invalid for a timetable that cannot be read, Throttled while as many run as may."""
+    async def begin(self, wish: PlanWish, by: str, standing: Standing | None = None) -> PlanJob:
+        """Begin a plan, which goes on from what is standing, if that is given.
+
+        Invalid for a timetable that cannot be read, Throttled while as many run as may.
+        """
         ...
 
     def find(self, name: str) -> PlanJob:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from lcm.model.capacity import DIMENSIONS, Amount
 from lcm.placement.lanes import Lanes, micros, moment_of, short_of
-from lcm.placement.line import TICK, Line, accepts, ticks
+from lcm.placement.line import Line, accepts, ticks
 from lcm.placement.request import Request
 from lcm.placement.rules import ROOM, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING
@@ -13,31 +13,28 @@ from lcm.placement.timeline import BEGINNING
 class Ask:
     """A request, its claim's [start, end) in microseconds and the half hours in it."""
 
-    __slots__ = ("_lanes", "_left", "_packed", "begins_between", "end", "need", "request", "span", "start")
+    __slots__ = ("_lanes", "_left", "_packed", "claim", "end", "need", "request", "span", "start")
 
     def __init__(self, request: Request) -> None:
-        claim = request.claim
         self.request = request
+        self.claim = claim = request.claim
         self.need = claim.need
-        self.start = micros(claim.start)
-        self.end = micros(claim.end)
-        self.span = ticks(self.start, self.end)
-        self.begins_between = bool(self.span) and self.start % TICK > 0
+        self.start = start = micros(claim.start)
+        self.end = end = micros(claim.end)
+        self.span = ticks(start, end)
         self._lanes: Lanes | None = None
         self._packed = self._left = 0
 
     def fits(self, line: Line) -> bool:
         """Tell whether a place that passes all other filters has the room at every moment, and is up by then."""
-        if line.lanes is not self._lanes:
-            self._pack(line.lanes)
         start = self.start
-        return line.usable <= start and line.timeline.obstacle(start, self.end, self._left) is None
+        return line.usable <= start and line.timeline.obstacle(start, self.end, self.room(line.lanes)) is None
 
-    def obstacle(self, line: Line) -> int | None:
-        """Find the first step of a place's timeline that leaves too little room."""
-        if line.lanes is not self._lanes:
-            self._pack(line.lanes)
-        return line.timeline.obstacle(self.start, self.end, self._left)
+    def room(self, lanes: Lanes) -> int:
+        """Give what may be used, at most, of a place of this capacity."""
+        if lanes is not self._lanes:
+            self._pack(lanes)
+        return self._left
 
     def packed(self, lanes: Lanes) -> int:
         """Give the need as places of this capacity count it."""

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lcm.model.capacity import Amount, Claim
+from lcm.placement.ask import Ask
 from lcm.placement.lanes import Lanes, micros, moment_of, rounded_up
-from lcm.placement.line import TICK, Line
+from lcm.placement.line import TICK, Holding, Line, ticks
 from lcm.placement.request import Held, Place
 from lcm.placement.shelf import Shelf
 from lcm.placement.timeline import BEGINNING
@@ -20,6 +21,7 @@ class Fleet:
 
     def __init__(self, places: Iterable[Place] = (), held: Mapping[str, Iterable[Held]] | None = None) -> None:
         self._lines: dict[str, Line] = {}
+        self._asked: Ask | None = None
         self._since = 0
         self._until = moment_of(TICK)
         self._workers: list[Shelf] = []
@@ -70,9 +72,20 @@ class Fleet:
         line = self._lines[id_]
         if held.holder in line.held:
             self.release(id_, held.holder)
-        start, end, need = micros(held.claim.start), micros(held.claim.end), line.lanes.pack(held.claim.need)
-        line.held[held.holder] = held, start, end, need
-        _shift(line, start, end, need)
+        claim, asked = held.claim, self._asked
+        need = line.lanes.pack(claim.need)
+        if asked is not None and claim is asked.claim:
+            start, end, span = asked.start, asked.end, asked.span
+        else:
+            start, end = micros(claim.start), micros(claim.end)
+            span = ticks(start, end)
+        line.held[held.holder] = Holding(held, start, end, span, need)
+        line.timeline.add(start, end, need)
+        line.shelf.add(line, span, need)
+
+    def expect(self, ask: Ask) -> None:
+        """Keep the numbers of what was asked: it is what is held next."""
+        self._asked = ask
 
     def take(self, id_: str, held: Held) -> bool:
         """Hold a claim if it fits, beside what its holder has there already; False if it does not."""
@@ -87,8 +100,8 @@ class Fleet:
         found = line.held.pop(holder, None) if line else None
         if line is None or found is None:
             return False
-        _, start, end, need = found
-        _shift(line, start, end, -need)
+        line.timeline.add(found.start, found.end, -found.need)
+        line.shelf.take_away(line, found)
         return True
 
     def advance(self, now: datetime) -> None:
@@ -104,7 +117,7 @@ class Fleet:
 
     def held(self, id_: str) -> Sequence[Held]:
         """List what is held on a place."""
-        return tuple(found[0] for found in self._lines[id_].held.values())
+        return tuple(found.held for found in self._lines[id_].held.values())
 
     def fits(self, id_: str, claim: Claim) -> bool:
         """Tell whether one more claim would stay within the place's capacity at every moment."""
@@ -138,8 +151,3 @@ class Fleet:
     def _mark(self, line: Line, place: Place) -> None:
         line.usable = micros(place.usable_at) if place.usable_at else BEGINNING
         line.shelf.mark(line, place)
-
-
-def _shift(line: Line, start: int, end: int, need: int) -> None:
-    line.timeline.add(start, end, need)
-    line.shelf.shift(line, start, end, need)

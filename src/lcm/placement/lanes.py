@@ -26,13 +26,14 @@ GUARD: Final = sum(1 << shift + LANE - 1 for shift in _SHIFTS)
 BYTES: Final = LANE * len(DIMENSIONS) // 8
 _LEVEL_BYTES: Final = slice(STEP // 8, None, LANE // 8)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+_SECOND: Final = 1_000_000
+_DAY_SECONDS: Final = 86_400
 
 
 class Lanes:
     """How amounts are packed for places of one capacity."""
 
-    __slots__ = ("_factors", "_last", "_limits", "_spare", "top")
+    __slots__ = ("_factors", "_last", "_limits", "_slack", "top")
 
     def __init__(self, capacity: Amount) -> None:
         sizes = [min(getattr(capacity, name), _MOST_CAPACITY) for name in DIMENSIONS]
@@ -40,8 +41,7 @@ class Lanes:
         self._factors = tuple(factor << shift for factor, shift in zip(factors, _SHIFTS, strict=True))
         self._limits = tuple(_MOST_NEED // factor for factor in factors)
         full = sum(size * factor for size, factor in zip(sizes, self._factors, strict=True))
-        slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
-        self._spare = full + slack
+        self._slack = sum(size + 1 << shift for size, shift in zip(sizes, _SHIFTS, strict=True))
         self.top = GUARD + full
         self._last = NOTHING, 0
 
@@ -76,10 +76,9 @@ class Lanes:
         self._last = need, packed
         return packed
 
-    def highest_levels(self, need: Amount) -> bytes | None:
-        """Tell for each dimension the highest level at which this need could still fit; None if it is too large."""
-        packed = self.pack(need)
-        return levels(self._spare - packed) if (self.top - packed) & GUARD == GUARD else None
+    def highest_levels(self, room: int) -> bytes:
+        """Tell for each dimension the highest level at which a place may still be within a room."""
+        return levels(room + self._slack)
 
     def unpack(self, packed: int) -> Amount:
         """Give back the amount that was packed."""
@@ -100,7 +99,8 @@ def short_of(room: int) -> list[str]:
 
 def micros(moment: datetime) -> int:
     """Give a moment as microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
+    since = moment - _EPOCH
+    return (since.days * _DAY_SECONDS + since.seconds) * _SECOND + since.microseconds
 
 
 def moment_of(number: int) -> datetime:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from lcm.placement.lanes import Lanes
 from lcm.placement.request import BOOTING, Held, Place
 from lcm.placement.timeline import BEGINNING, Timeline
@@ -15,6 +17,16 @@ MOST_TICKS: Final = 96
 is held for longer is best held anew from time to time."""
 
 
+class Holding(msgspec.Struct, frozen=True):
+    """What is held on a place: its [start, end) in microseconds, the half hours in it, and its need, packed."""
+
+    held: Held
+    start: int
+    end: int
+    span: range
+    need: int
+
+
 class Line:
     """A place, its timeline, and at each half hour what is used, packed."""
 
@@ -26,7 +38,7 @@ class Line:
         self.lanes = lanes
         self.timeline = Timeline(lanes.top)
         self.samples: dict[int, int] = {}
-        self.held: dict[str, tuple[Held, int, int, int]] = {}
+        self.held: dict[str, Holding] = {}
         self.usable = BEGINNING
         self.slot = 0
 
@@ -36,9 +48,7 @@ def accepts(place: Place) -> bool:
     return not place.closed or (place.closed == BOOTING and place.usable_at is not None)
 
 
-def ticks(start: int, end: int, since: int = 0) -> range:
-    """Give the half hours that lie within [start, end), from the one numbered `since` on."""
-    first, last = -(-start // TICK), -(-end // TICK)
-    if last - first > MOST_TICKS:
-        last = first + MOST_TICKS
-    return range(max(since, first), last)
+def ticks(start: int, end: int) -> range:
+    """Give the half hours that lie within [start, end)."""
+    first, stop = -(-start // TICK), -(-end // TICK)
+    return range(first, stop) if stop - first <= MOST_TICKS else range(first, first + MOST_TICKS)

@@ -6,20 +6,22 @@ before the next is made, or they all choose the same place.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from lcm.model.decision import Rejection, SchedulingDecision
 from lcm.placement.ask import Ask, clock
 from lcm.placement.fleet import Fleet
 from lcm.placement.line import Line
 from lcm.placement.request import Place, Request
-from lcm.placement.scores import BIN_PACK, Choice, choose
+from lcm.placement.scores import BIN_PACK, choose
 from lcm.placement.shelf import Shelf
 
 MOST_EXAMPLES: Final = 10
 
 
-class Placement(NamedTuple):
+class Placement(msgspec.Struct, frozen=True):
     """A decision with the place it means: the one assigned, the seat to open, or the place waited for.
 
     `at` is when it can begin there; it is what was asked for unless it waits.
@@ -38,28 +40,23 @@ def place(fleet: Fleet, request: Request, strategy: str = BIN_PACK, *, number: i
 
 def assign(fleet: Fleet, ask: Ask, strategy: str = BIN_PACK, *, number: int = 0) -> Placement | None:
     """Choose a worker that takes a request at the time it asks for; None if there is none."""
-    choice = _chosen(strategy, fleet.shelves(seats=False), ask, number)
-    return None if choice.line is None else _assign(choice.line, strategy, choice, ask.request)
-
-
-def _chosen(strategy: str, shelves: Sequence[Shelf], ask: Ask, number: int) -> Choice:
-    preferred = ask.request.region_preferred
+    shelves, preferred, choice = fleet.shelves(seats=False), ask.request.region_preferred, None
     if preferred is not None:
-        near = choose(strategy, shelves, ask, region=preferred, number=number)
-        if near.line is not None:
-            return near
-    return choose(strategy, shelves, ask, region=None, number=number)
-
-
-def _assign(line: Line, strategy: str, choice: Choice, request: Request) -> Placement:
+        choice = choose(strategy, shelves, ask, region=preferred, number=number)
+    if choice is None:
+        choice = choose(strategy, shelves, ask, region=None, number=number)
+    if choice is None:
+        return None
+    fleet.expect(ask)
+    place = choice.line.place
     decision = SchedulingDecision(
         action="assign",
-        worker_id=line.place.id,
-        reason=f"{strategy} chose {line.place.name}",
+        worker_id=place.id,
+        reason=f"{strategy} chose {place.name}",
         score=choice.score,
         candidates_evaluated=choice.looked,
     )
-    return Placement(decision, line.place, request.claim.start)
+    return Placement(decision, place, ask.claim.start)
 
 
 def _not_now(fleet: Fleet, ask: Ask) -> Placement:

@@ -10,36 +10,21 @@ is remembered as a mask. The fleet keeps the shelves.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
 from lcm.model.capacity import Amount
-from lcm.placement.lanes import Lanes
-from lcm.placement.line import MOST_TICKS, TICK, Line, accepts, ticks
+from lcm.placement.ask import Ask
+from lcm.placement.crowd import Crowd
+from lcm.placement.lanes import GUARD, Lanes
+from lcm.placement.line import MOST_TICKS, TICK, Holding, Line, accepts
 from lcm.placement.request import Place, Request
-from lcm.placement.rows import (
-    BUSY,
-    EMPTY,
-    FULLEST,
-    Crowd,
-    Limits,
-    Row,
-    by_count,
-    by_fullness,
-    limits,
-    shift,
-)
+from lcm.placement.rows import BUSY, Limits, Row, Rows, limits, shift
 from lcm.placement.rules import asked_of, kind_of, static_rejection
 
 _BY_ID: Final = attrgetter("place.id")
 _MOST_REMEMBERED: Final = 1000
-
-
-def pack_score(idle: int, looked: int, fullness: int, *, together: bool) -> float:
-    """Score a place from 0 to 1: first by how little idle time it fills, then by fullness, then by a common end."""
-    return (looked - idle + (2 * fullness + together) / (2 * FULLEST + 2)) / (looked + 1)
 
 
 class Shelf:
@@ -49,12 +34,12 @@ class Shelf:
         "_accepting",
         "_crowds",
         "_kinds",
-        "_lanes",
         "_lanes_of_lines",
         "_open_to",
         "_rounded",
         "_rows",
         "_since",
+        "lanes",
         "lines",
         "seats",
         "size",
@@ -64,9 +49,9 @@ class Shelf:
         self.size = size
         self.seats = seats
         self.lines: list[Line] = []
-        self._lanes = self._rounded = Lanes(size)
+        self.lanes = self._rounded = Lanes(size)
         self._lanes_of_lines: Counter[Lanes] = Counter()
-        self._rows: dict[int, Row] = {}
+        self._rows = Rows()
         self._crowds: dict[int, Crowd] = {}
         self._kinds: dict[object, tuple[Place, int]] = {}
         self._accepting = 0
@@ -107,22 +92,30 @@ class Shelf:
             self._accepting |= bit
         self._open_to.clear()
 
-    def shift(self, line: Line, start: int, end: int, need: int) -> None:
-        """Note that a place uses so much more, or less, during [start, end)."""
-        if need < 0 and self._crowds:
-            self._forget_crowded(line.slot, start // TICK, end // TICK)
-        shift(self._rows, line.samples, ticks(start, end, self._since), 1 << line.slot, need)
+    def add(self, line: Line, span: range, need: int) -> None:
+        """Note that a place uses so much more, or less, at these half hours."""
+        if span.start < self._since:
+            span = range(self._since, span.stop)
+        if need:
+            shift(self._rows, line.samples, span, 1 << line.slot, need)
+
+    def take_away(self, line: Line, held: Holding) -> None:
+        """Note that a place does not hold something any more."""
+        if self._crowds:
+            self._forget_crowded(line.slot, held.span)
+        self.add(line, held.span, -held.need)
 
     def advance(self, since: int) -> None:
         """Forget the samples of the half hours before this one."""
         self._since = since
         self._crowds = {tick: crowd for tick, crowd in self._crowds.items() if tick >= since}
         for tick in [tick for tick in self._rows if tick < since]:
-            for line in self.of(self._rows.pop(tick)[BUSY]):
-                del line.samples[tick]
+            del self._rows[tick]
+            for line in self.lines:
+                line.samples.pop(tick, None)
 
-    def open_to(self, request: Request) -> int:
-        """Give the places that accept sessions and whose kind a request may go to."""
+    def open_to(self, request: Request, region: str | None = None) -> int:
+        """Give the places that accept sessions and whose kind a request may go to, in a region if one is given."""
         asked = asked_of(request)
         found = self._open_to.get(asked)
         if found is None:
@@ -130,50 +123,33 @@ class Shelf:
                 self._open_to.clear()
             masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
             found = self._open_to[asked] = self._accepting & sum(masks)
-        return found
+        return found if region is None else found & self._in(region)
 
-    def in_region(self, region: str) -> int:
-        """Give the places in a region."""
-        return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
-
-    def limits(self, need: Amount) -> Limits | None:
+    def limits(self, ask: Ask) -> Limits | None:
         """Say how full a place may be at most to have room for a need; None if it is larger than all places."""
-        highest = self._lanes.highest_levels(need)
-        return None if highest is None else limits(highest)
+        room = ask.room(self.lanes)
+        return limits(self.lanes.highest_levels(room)) if room & GUARD == GUARD else None
 
     def rows(self, span: Iterable[int]) -> list[Row]:
         """Give the rows of these half hours."""
-        return list(map(self._rows.get, span, repeat(EMPTY)))
+        return list(map(self._rows.__getitem__, span))
 
     def crowded(self, start: int, limit: Limits) -> int:
         """Give the places remembered as too full between a moment and the next half hour."""
         found = self._crowds.get(start // TICK)
         return found.above(start, limit) if found else 0
 
-    def note(self, line: Line, start: int, used: int, until: int, limit: Limits) -> None:
-        """Remember what a place uses between a moment and the next half hour, for as long as it does."""
-        tick = start // TICK
-        if tick not in self._crowds:
-            self._crowds[tick] = Crowd()
-        self._crowds[tick].note(line.slot, used, until, limit)
+    def note(self, line: Line, start: int, obstacle: int, limit: Limits) -> None:
+        """Remember a place that has too little room at a step of its timeline, if that is before the next half hour."""
+        timeline, tick = line.timeline, start // TICK
+        if timeline.moments[obstacle] < (tick + 1) * TICK:
+            if tick not in self._crowds:
+                self._crowds[tick] = Crowd()
+            self._crowds[tick].note(line.slot, timeline.levels[obstacle], timeline.until(obstacle), limit)
 
     def row(self, tick: int) -> Row:
         """Give the row of a half hour."""
-        return self._rows.get(tick, EMPTY)
-
-    def ranked(self, warm: int, cold: int, span: range, rows: Sequence[Row]) -> Iterator[tuple[int, int, bool, int]]:
-        """Tell places apart by what their score for packing a claim of these half hours is made of, the best first.
-
-        Those that are warm run anyway in all of them, the cold do not.
-        """
-        first, after = rows[0] if rows else self.row(span.start), self.row(span.stop)[BUSY]
-        for idle, group in _by_idle_time(warm, cold, rows):
-            for fullness, alike in by_fullness(first, group):
-                staying = alike & after
-                if alike != staying:
-                    yield idle, fullness, True, alike ^ staying
-                if staying:
-                    yield idle, fullness, False, staying
+        return self._rows[tick]
 
     def of(self, mask: int) -> Iterator[Line]:
         """Give the places of a mask in the order of their ids."""
@@ -182,14 +158,17 @@ class Shelf:
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
 
+    def _in(self, region: str) -> int:
+        return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
+
     def _choose_lanes(self) -> None:
         """Count as the places do if they are all of one size: that tells best who is too full."""
         found = self._lanes_of_lines
-        self._lanes = next(iter(found)) if len(found) == 1 else self._rounded
+        self.lanes = next(iter(found)) if len(found) == 1 else self._rounded
 
-    def _forget_crowded(self, slot: int, first: int, last: int) -> None:
+    def _forget_crowded(self, slot: int, span: range) -> None:
         crowds = self._crowds
-        for tick in range(first, last + 1) if last - first < MOST_TICKS else tuple(crowds):
+        for tick in range(span.start - 1, span.stop + 1) if len(span) < MOST_TICKS else tuple(crowds):
             if tick in crowds:
                 crowds[tick].forget(slot)
 
@@ -207,11 +186,3 @@ class Shelf:
         self._kinds = {key: (kind, mask) for key, kind, mask in kinds if mask}
         for row in self._rows.values():
             row[: BUSY + 1] = [moved(mask) if mask else 0 for mask in row[: BUSY + 1]]
-
-
-def _by_idle_time(warm: int, cold: int, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    if warm:
-        yield 0, warm
-    if cold:
-        for busy, group in by_count(cold, [row[BUSY] for row in rows], len(rows)):
-            yield len(rows) - busy, group

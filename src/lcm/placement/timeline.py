@@ -28,8 +28,8 @@ class Timeline:
             return
         moments, levels = self.moments, self.levels
         first = bisect_left(moments, start)
-        new_first = first == len(moments) or moments[first] != start
-        if new_first:
+        steps_before = first < len(moments) and moments[first] == start
+        if not steps_before:
             moments.insert(first, start)
             levels.insert(first, levels[first - 1])
         last = bisect_left(moments, end, first)
@@ -41,10 +41,11 @@ class Timeline:
         else:
             for place in range(first, last):
                 levels[place] += need
-            self._join(last)
-        if not new_first:
-            # Only where there was a step before can it have become even.
-            self._join(first)
+            if levels[last] == levels[last - 1]:
+                del moments[last], levels[last]
+        # Only where there was a step before can it have become even.
+        if steps_before and levels[first] == levels[first - 1]:
+            del moments[first], levels[first]
 
     def at(self, moment: int) -> int:
         """Say what is used at a moment."""
@@ -58,10 +59,8 @@ class Timeline:
         """Find the first of the steps that [start, end) meets at which more is used than a room."""
         moments, levels = self.moments, self.levels
         place = bisect_right(moments, start) - 1
-        if room & GUARD != GUARD:
-            return place
         if start >= end:
-            return None
+            return None if room & GUARD == GUARD else place
         # Most of those that are too full are so at once.
         if (room - levels[place]) & GUARD != GUARD:
             return place
@@ -94,8 +93,3 @@ class Timeline:
             elif start is None:
                 start = self.moments[place]
         return start
-
-    def _join(self, place: int) -> None:
-        if self.levels[place] == self.levels[place - 1]:
-            del self.moments[place]
-            del self.levels[place]

@@ -71,11 +71,12 @@ class Timelines:
         if made_of != self._made_of:
             self._made_of, self._held = made_of, {}
             self._seats = Seats(NOTHING, size, lead=view.lead, standing=view.minimum)
+        # The book gives the same object as long as a claim is the same, so that few are compared in full.
         for holder, one in self._held.items():
-            if wanted.get(holder) != one:
+            if (new := wanted.get(holder)) is not one and new != one:
                 self._seats.release(one.number, holder)
         for holder, one in wanted.items():
-            if self._held.get(holder) != one:
+            if (known := self._held.get(holder)) is not one and known != one:
                 self._seats.hold(one.number, one.held)
         self._held = wanted
         return self._seats

@@ -57,8 +57,7 @@ class Holdings:
         self._ends.pop(ref, None)
         if isinstance(booking, LabletSession) and booking.status.worker_id is not None and after:
             self._ends[ref] = next(iter(after.values())).claim.end
-        keys = before.keys() | after.keys()
-        return [key for key in keys if before.get(key) != after.get(key)]
+        return [key for key in before | after if before.get(key) != after.get(key)]
 
     def overdue(self, now: datetime) -> Iterable[SessionRef]:
         """Name the sessions on workers that should have been gone by now."""

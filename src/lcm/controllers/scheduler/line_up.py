@@ -6,6 +6,7 @@ Kept up to date one by one. For `view`.
 from typing import Any, Final
 
 from lcm.control.plane import Ref, SessionRef
+from lcm.controllers.scheduler.bench import Bench
 from lcm.model.pool import LabWorkerPool
 from lcm.model.resource import Truth, condition
 from lcm.model.session import LabletSession, SessionCondition, SessionPhase, is_asap
@@ -23,7 +24,7 @@ class LineUp:
     def __init__(self) -> None:
         self.pending: dict[SessionRef, LabletSession] = {}
         """Those in PENDING."""
-        self.promised: dict[Chair, dict[SessionRef, LabletSession]] = {}
+        self.promised: dict[Chair, Bench] = {}
         """Those with a slot that have a seat and no worker yet, by their seats."""
         self.flagged: dict[SessionRef, LabletSession] = {}
         """Those that somebody was told of as being at risk."""
@@ -46,13 +47,13 @@ class LineUp:
     def _sit(self, ref: SessionRef, session: LabletSession | None) -> None:
         before = self._chairs.pop(ref, None)
         if before is not None:
-            del self.promised[before][ref]
+            self.promised[before].remove(ref)
             if not self.promised[before]:
                 del self.promised[before]
         seat = session.status.seat if session else None
         if session is not None and seat is not None and _promised(session):
             chair = Ref(LabWorkerPool, seat.pool, ref.namespace), seat.number
-            self.promised.setdefault(chair, {})[ref] = session
+            self.promised.setdefault(chair, Bench()).add(ref, session)
             self._chairs[ref] = chair
 
 

@@ -21,6 +21,7 @@ from lcm.controllers.scheduler.line_up import at_risk
 from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
 from lcm.controllers.scheduler.risk import ALERT, NO_LICENCE, NO_WORKER, Risk, complaint, flagged
 from lcm.controllers.scheduler.seeking import Seeking, ends, latest_start, look
+from lcm.controllers.scheduler.squeeze import squeezed
 from lcm.controllers.scheduler.view import View
 from lcm.controllers.scheduler.waiting import told, untold, with_waiting
 from lcm.model.clock import Clock, Stopwatch
@@ -145,8 +146,10 @@ class Placing:
         unhelped = risks.keys() - {one.seeker.holder for one in helped}
         wrong = [one for several in seeking.seekers.values() for one in several if one.holder in unhelped]
         await each(wrong, lambda one: self._flag(one.session, risks[one.holder], now))
+        misfits = squeezed(view, now)
+        await each(list(misfits.values()), lambda one: self._flag(*one, now))
         # Who is to go elsewhere is safe when it is there, as the next look tells.
-        known = risks.keys() - {one.seeker.holder for one in helped if stays(one)}
+        known = (risks.keys() - {one.seeker.holder for one in helped if stays(one)}) | misfits.keys()
         over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known]
         live = [one for one in over if one.status.phase not in SESSION.final and not ends(one, now)]
         await each(live, lambda one: self._flag(one, None, now))

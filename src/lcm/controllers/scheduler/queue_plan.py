@@ -270,7 +270,7 @@ def _later(seeker: Seeker, search: _Search, best: tuple[datetime, Line] | None) 
         candidates_evaluated=search.looked,
     )
     ends = micros(at)
-    behind = next((holder for holder, (_, _, end, _) in line.held.items() if end == ends), "")
+    behind = next((holder for holder, one in line.held.items() if one.end == ends), "")
     return Outcome(seeker, decision, found, at, behind, rejections=search.rejections)
 
 

@@ -66,9 +66,9 @@ def risk_of(session: LabletSession, facts: Facts) -> Risk | None:
 
 
 def _late(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
-    usable, needed = place.usable_at, f"its seat {seat} is needed from {clock(claim.start)} on"
+    usable = place.usable_at
     if usable is not None and usable > claim.start + facts.grace:
-        return Risk(NO_WORKER, f"{needed}, and {place.name} can be used from {clock(usable)} on")
+        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} can be used from {clock(usable)} on")
     if facts.latest is not None and claim.start > facts.latest:
         return Risk(LATE, f"its seat {seat} is its own from {clock(claim.start)} on, too late for when its slot begins")
     return None
@@ -77,13 +77,17 @@ def _late(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
 def _taken(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
     due, left = claim.start + facts.grace, _from(claim, facts.now)
     until = None if _bears(facts.fleet, place, left) else facts.stays(place, claim.start)
-    needed = f"its seat {seat} is needed from {clock(claim.start)} on"
     if until is not None and until > due:
-        return Risk(TAKEN, f"{needed}, and sessions on {place.name} end later than they claimed, at {clock(until)}")
+        told = f"sessions on {place.name} end later than they claimed, at {clock(until)}"
+        return Risk(TAKEN, f"{_needed(seat, claim)}, and {told}")
     if facts.now > due:
-        return Risk(NO_WORKER, f"{needed}, and {place.name} did not take it")
+        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} did not take it")
     left = _from(left, until or left.start)
     return None if _bears(facts.fleet, place, left) else _crowded(facts.fleet, place, left, facts.now)
+
+
+def _needed(seat: str, claim: Claim) -> str:
+    return f"its seat {seat} is needed from {clock(claim.start)} on"
 
 
 def _crowded(fleet: Fleet, place: Place, claim: Claim, now: datetime) -> Risk | None:

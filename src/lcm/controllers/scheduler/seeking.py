@@ -1,15 +1,18 @@
 """Which sessions need a place, and what each asks for. Pure but for the view it reads; `placing` plans for them all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
+from lcm.controllers.scheduler.bench import Bench
 from lcm.controllers.scheduler.deciding import MOST_RETRIES
 from lcm.controllers.scheduler.licences import Shortage, Shortages, needs_one, unlicensed
+from lcm.controllers.scheduler.line_up import Chair
 from lcm.controllers.scheduler.queue_plan import Seeker
 from lcm.controllers.scheduler.risk import NO_PLACE, Facts, Risk, risk_of
 from lcm.controllers.scheduler.view import View
-from lcm.model.capacity import Claim
+from lcm.model.capacity import NOTHING, Claim
 from lcm.model.definition import LabletDefinition
 from lcm.model.session import CLEAN_UP, LabletSession, is_asap
 from lcm.placement.fleet import Fleet
@@ -17,7 +20,8 @@ from lcm.placement.request import Place
 from lcm.placement.roster import session_holder
 from lcm.placement.terms import asap_claim, asap_length, need_of, request_for, slot_claim
 
-_AHEAD = timedelta(minutes=10)
+_AHEAD: Final = timedelta(minutes=10)
+_EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,10 @@ def look(
 def _endangered(view: View, now: datetime, lacking: Shortages) -> Iterator[tuple[LabletSession, Risk]]:
     terms = view.terms()
     near = now + terms.horizon + _AHEAD
-    for chair, several in view.line_up.promised.items():
+    for chair, bench in view.line_up.promised.items():
         place, short = view.place_at(chair), lacking.get(chair[0])
         open_yet = place is None or place.seat
-        for session in several.values():
+        for session in bench.all() if short else _suspects(view, chair, bench, now, near):
             claim = session.status.claim
             far = claim is not None and claim.start > near and open_yet
             if claim is None or (far and short is None) or ends(session, now):
@@ -69,6 +73,22 @@ def _endangered(view: View, now: datetime, lacking: Shortages) -> Iterator[tuple
             risk = _lack(view, session, place, short) or (None if far else _judged(view, session, place, now))
             if risk is not None:
                 yield session, risk
+
+
+def _suspects(view: View, chair: Chair, bench: Bench, now: datetime, near: datetime) -> Sequence[LabletSession]:
+    """Give those of a seat who can be in danger: of a place that holds all that is promised on it, whoever is late."""
+    place, terms = view.place_at(chair), view.terms()
+    if place is None:
+        return bench.some(near, timedelta.max)
+    worker, fleet = view.worker(place.id), view.fleet(chair[0].namespace)
+    if (worker is not None and worker.status.failure) or not fleet.fits(place.id, _hence(now)):
+        return bench.all()
+    usable = max(now, place.usable_at or now)
+    return bench.some(usable - terms.buffer, terms.buffer - terms.instantiation)
+
+
+def _hence(now: datetime) -> Claim:
+    return Claim(start=now, end=_EVER, need=NOTHING)
 
 
 def _lack(view: View, session: LabletSession, place: Place | None, short: Shortage | None) -> Risk | None:

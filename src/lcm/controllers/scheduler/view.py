@@ -17,6 +17,7 @@ from lcm.controllers.scheduler.line_up import LineUp
 from lcm.controllers.scheduler.pace import Boot, Pace
 from lcm.controllers.scheduler.places import boot_of, places_of
 from lcm.model.capacity import Claim
+from lcm.model.instance_types import declared_capacity
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession, Seat, holds
@@ -44,6 +45,7 @@ class View:
         """Follow a cache that is ready; `changed` is told that something did."""
         self._cache = cache
         self.terms = terms
+        self._now = now
         self._changed = changed
         self._poke: Callable[[SessionRef], object] = lambda _: None
         self.pace = Pace()
@@ -51,6 +53,8 @@ class View:
         self._holdings = Holdings(lambda session, claim: self.pace.likely(session, claim, now(), terms()))
         self._fleets: dict[str, Fleet] = {}
         self._workers: dict[str, LabWorker] = {}
+        self.small: dict[str, None] = {}
+        """The uids of workers that hold less than their spec says, or of which that is not known."""
         self._uids: dict[Ref[Any], str] = {}
         self._place_at: dict[Spot, tuple[Fleet, str]] = {}
         self._spots_of: dict[str, tuple[Spot, ...]] = {}
@@ -74,7 +78,10 @@ class View:
 
     def fleet(self, namespace: str) -> Fleet:
         """Give the places of a namespace."""
-        return self._fleets.setdefault(namespace, Fleet())
+        found = self._fleets.get(namespace)
+        if found is None:
+            found = self._fleets[namespace] = Fleet()
+        return found
 
     def worker(self, uid: str | None) -> LabWorker | None:
         """Look up a worker by its uid."""
@@ -111,6 +118,10 @@ class View:
     def is_pooled(self, uid: str) -> bool:
         """Tell whether a worker fills a seat."""
         return uid in self._pooled
+
+    def sessions_on(self, uid: str) -> Sequence[LabletSession]:
+        """Give the sessions that were put on a worker."""
+        return [one for one in map(self._cache.get, sessions_in(self._holdings.at(uid))) if one is not None]
 
     def claim_of(self, holder: str) -> Claim | None:
         """Give the claim of a session by its name as a holder, as it is kept for it."""
@@ -199,12 +210,21 @@ class View:
         before = self._uids.pop(ref, None)
         if before is not None and before != uid:
             self._workers.pop(before, None)
+            self.small.pop(before, None)
             self._touch(before)
         if worker is not None and uid is not None:
             self._workers[uid] = worker
+            self._size_up(uid, worker)
             self._uids[ref] = uid
             self._touch(uid)
         self._changed()
+
+    def _size_up(self, uid: str, worker: LabWorker) -> None:
+        has, said = worker.status.capacity, declared_capacity(worker.spec)
+        if has is None or (said is not None and said.within(has)):
+            self.small.pop(uid, None)
+        else:
+            self.small[uid] = None
 
     def _touch(self, uid: str) -> None:
         spots: list[Spot] = [uid]
@@ -213,8 +233,14 @@ class View:
             spots.append(self._pooled[uid])
         self._dirty.add(uid)
         for spot in spots:
-            for ref in sessions_in(self._holdings.at(spot)):
-                self._poke(ref)
+            self._poke_all(spot)
+
+    def _poke_all(self, spot: Spot) -> None:
+        """Have the sessions of a spot looked at; a seat's worker means nothing to those whose time is yet to come."""
+        now = self._now()
+        here = self._holdings.at(spot)
+        for ref in sessions_in([one for one, held in here.items() if isinstance(spot, str) or held.claim.start <= now]):
+            self._poke(ref)
 
     def _relay(self, place_id: str) -> None:
         """Have a place made anew."""
@@ -225,9 +251,8 @@ class View:
         self._dirty.add(ref)
         filled = {(seat.worker_id, (ref, seat.number)) for seat in pool.status.seats} if pool else set()
         known = {(uid, spot) for uid, spot in self._pooled.items() if spot[0] == ref}
-        for _, spot in filled ^ known:
-            for session in sessions_in(self._holdings.at(spot)):
-                self._poke(session)
+        for _, spot in sorted(filled ^ known, key=lambda one: (one[1][1], one[0])):
+            self._poke_all(spot)
         self._changed()
 
     def _lay_pool(self, ref: PoolRef, now: datetime) -> None:

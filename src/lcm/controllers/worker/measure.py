@@ -13,6 +13,7 @@ import msgspec
 
 from lcm.controllers.worker.facts import checked, ec2_facts, licence_facts
 from lcm.controllers.worker.strangers import Ours, foreign_ports, foreign_use, running
+from lcm.model.capacity import Amount
 from lcm.model.errors import LcmError, Stuck, Unreachable
 from lcm.model.resource import Condition, Truth, condition, with_condition
 from lcm.model.worker import (
@@ -148,6 +149,7 @@ def with_host(worker: LabWorker, host: HostView | None, here: Ours, now: datetim
     known = msgspec.structs.replace(
         status,
         cml=_cml(status, host),
+        capacity=_capacity(status.capacity, host.stats),
         foreign_ports=ports,
         foreign=foreign,
         conditions=_with(status, _reachable(host, now)),
@@ -179,6 +181,18 @@ def _cml(status: LabWorkerStatus, host: HostView) -> CmlFacts:
     if host.licence is not None and status.phase not in _LICENCE_MOVES:
         known = licence_facts(known, host.licence)
     return known
+
+
+def _capacity(known: Amount | None, stats: Stats | None) -> Amount | None:
+    """Say what a worker holds by what its machine has now, which may be less than when it was last booted by us."""
+    if known is None or stats is None or not (stats.cpu_count and stats.memory_total_mb and stats.disk_total_mb):
+        return known
+    return msgspec.structs.replace(
+        known,
+        cpu_millis=stats.cpu_count * 1000,
+        memory_mb=stats.memory_total_mb,
+        storage_mb=stats.disk_total_mb,
+    )
 
 
 def _reachable(host: HostView, now: datetime) -> Condition:
