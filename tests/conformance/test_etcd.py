@@ -502,8 +502,12 @@ async def test_user_and_password(tmp_path: Path, root: str) -> None:
         async with store.watch("a", after=revision) as watch:
             await store.commit(Put("a", b"2"), fence=lease.fence())
             assert await next_of(watch) == [("a", b"2")]
-            # A restarted server knows no token any more.
+            # A restarted server knows no token any more, also if nobody but the watch asks.
             await asyncio.to_thread(server.restart)
+            other = await EtcdStore.open([server.endpoint], root=root, user="lcm", password="word")
+            await other.commit(Put("a", b"2b"))
+            await other.close()
+            assert await next_of(watch) == [("a", b"2b")]
             await store.renew(lease)
             await store.commit(Put("a", b"3"), fence=lease.fence())
             assert await next_of(watch) == [("a", b"3")]

@@ -109,6 +109,7 @@ _FAULTS: Final[Sequence[tuple[StatusCode, str, Callable[[str], LcmError]]]] = (
     (StatusCode.DATA_LOSS, "", _stuck("etcd-corrupt")),
 )
 """What a status with these words means; whatever is not listed leaves the outcome unknown."""
+_STALE: Final = ("invalid auth token", "revision in header is old", "auth store is old")
 
 
 def fault(code: StatusCode, text: str) -> LcmError:
@@ -117,6 +118,12 @@ def fault(code: StatusCode, text: str) -> LcmError:
         if code is listed and words.lower() in text.lower():
             return error(text)
     return Unreachable(f"etcd: {code.name}: {text}")
+
+
+def _stale(response: Message) -> StaleToken | None:
+    """Tell whether a watch was refused for its token, which etcd says in an answer and not by a status."""
+    refused = response.canceled and any(words in response.cancel_reason for words in _STALE)
+    return StaleToken("etcd-sign-in", response.cancel_reason) if refused else None
 
 
 def pause(attempt: int) -> float:
@@ -206,9 +213,12 @@ class Wire:
         try:
             for request in requests:
                 await call.write(request)
-            while (response := await call.read()) is not _EOF:
-                yield response
-            error = fault(await call.code(), "the watch stream ended")
+            error: LcmError | None = None
+            while error is None and (response := await call.read()) is not _EOF:
+                error = _stale(response)
+                if error is None:
+                    yield response
+            error = error or fault(await call.code(), "the watch stream ended")
         except asyncio.InvalidStateError:  # it ended between two requests
             error = fault(await call.code(), await call.details() or "")
         except grpc.aio.AioRpcError as status:

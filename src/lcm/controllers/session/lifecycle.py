@@ -151,7 +151,7 @@ class Lifecycle:
         """Raise what is wrong and settle what no longer is; both may be repeated."""
         ref, uid = ref_of(view.session), view.session.metadata.uid
         known = self._raised.get(uid, {})
-        for name in set(known) - set(wrong):
+        for name in sorted(set(known) - set(wrong)):
             await self._plane.settle(ref, name)
         gists: dict[str, _Gist | None] = {name: (one.severity, one.reason) for name, one in wrong.items()}
         for name, complaint in wrong.items():

@@ -198,7 +198,7 @@ class Lifecycle:
         wrong = {one.alert: one for one in complaints(view)}
         known = self._raised.get(uid)
         kept = standing(view) | ({STUCK} if uid in self._broken else frozenset())
-        for name in set(NAMES if known is None else known) - set(wrong) - kept:
+        for name in sorted(set(NAMES if known is None else known) - set(wrong) - kept):
             await self._plane.settle(ref, name)
         gists: dict[str, _Gist | None] = {name: (one.severity, one.reason) for name, one in wrong.items()}
         for name, complaint in wrong.items():
