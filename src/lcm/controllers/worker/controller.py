@@ -103,7 +103,7 @@ class WorkerController:
                 runtime.run(),
                 self._monitor(plane, cache, settings).run(),
                 self._discovery(plane, cache, settings, runtime.poke).run(),
-                Idling(plane, cache, settings=settings).run(),
+                Idling(plane, cache, occupants, settings=settings).run(),
             )
         finally:
             occupants.stop()

@@ -40,6 +40,10 @@ class Occupants:
         needed = [one for one in mine if needs_its_worker(one, now, horizon)]
         return sorted(needed, key=lambda one: (one.metadata.namespace, one.metadata.name))
 
+    def any_on(self, worker: LabWorker) -> bool:
+        """Tell whether a session is on a worker now."""
+        return any(one.status.phase in ON_WORKER for one in self._on.get(worker.metadata.uid, {}).values())
+
     def _note(self, seen: Seen) -> None:
         if seen.ref.kind is LabletSession:
             self._place(seen.ref, seen.resource if isinstance(seen.resource, LabletSession) else None)
