@@ -53,14 +53,10 @@ def misfits_are_told(seen: Seen, _stage: Stage, now: datetime) -> Sequence[Viola
 def reason_is_true(seen: Seen, _stage: Stage, now: datetime) -> Sequence[Violation]:
     """See that nobody is told for long that their worker is too small where it holds what is on it and promised."""
     return [
-        violation(NO_CAPACITY, f"it is told {TOO_SMALL} since {risk.last_transition_at:%H:%M}, which is not so", one)
+        violation(NO_CAPACITY, f"it is told {TOO_SMALL}, which has not been so for long", one)
         for several in seen.on_worker.values()
         for one in several.values()
-        if one.status.conditions
-        and (risk := _risk(one)) is not None
-        and risk.reason == TOO_SMALL
-        and now - risk.last_transition_at > TOLD_GRACE
-        and not _is_small(seen, one)
+        if seen.lasts(("untrue", one.metadata.uid), now, is_so=_is_told_untruly(seen, one)) > TOLD_GRACE
     ]
 
 
@@ -110,6 +106,11 @@ def _left(claim: Claim, now: datetime) -> Claim:
 def _risk(session: LabletSession) -> Condition | None:
     known = condition(session.status.conditions, SessionCondition.AT_RISK)
     return known if known is not None and known.status is Truth.TRUE else None
+
+
+def _is_told_untruly(seen: Seen, session: LabletSession) -> bool:
+    risk = _risk(session)
+    return risk is not None and risk.reason == TOO_SMALL and not _is_small(seen, session)
 
 
 def _is_small(seen: Seen, session: LabletSession) -> bool:
