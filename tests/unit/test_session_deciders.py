@@ -34,8 +34,17 @@ from lcm.controllers.worker.view import Unknown
 from lcm.model.capacity import Amount
 from lcm.model.definition import LabletDefinition, PortUse
 from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import CLEAN_UP, SESSION, LabletSession, ObservationRequest, Progress, SessionPhase
+from lcm.model.resource import Condition, Truth, condition
+from lcm.model.session import (
+    CLEAN_UP,
+    SESSION,
+    LabletSession,
+    ObservationRequest,
+    Progress,
+    Seat,
+    SessionCondition,
+    SessionPhase,
+)
 from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.placement.terms import Terms, asap_claim
 from lcm.providers.artifacts import Stored
@@ -243,6 +252,15 @@ def test_a_slot_keeps_what_it_was_promised_and_others_do_not() -> None:
     free = react(view(_P.STOPPING, lab=None, fields=asap | {"ends_at": None}), Discard(), None)
     assert isinstance(free, Report)
     assert (free.status.claim, free.status.seat, free.status.ends_at) == (None, None, None)
+
+
+@pytest.mark.parametrize("seat", [None, Seat(pool="ccna", number=1)])
+def test_a_promise_that_only_a_worker_kept_is_in_danger_when_it_is_lost(seat: Seat | None) -> None:
+    lost = {"outcome": _P.FAILED, "outcome_reason": "its worker w1 is lost", "seat": seat}
+    again = react(view(_P.STOPPING, lab=None, fields=lost), Discard(), None)
+    assert isinstance(again, Report)
+    risk = condition(again.status.conditions, SessionCondition.AT_RISK)
+    assert (risk.message if risk else None) == (None if seat else "its worker w1 is lost")
 
 
 def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_told() -> None:

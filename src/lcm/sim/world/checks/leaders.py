@@ -21,7 +21,7 @@ _REPORTS: Final[Mapping[type[Resource], frozenset[str]]] = {
     LabWorker: frozenset({WORKER_CONTROLLER}),
     LabWorkerPool: frozenset({POOL_CONTROLLER}),
     LabletSession: frozenset({SCHEDULER, LABLET_CONTROLLER, POOL_CONTROLLER}),
-    Reservation: frozenset({SCHEDULER}),
+    Reservation: frozenset({SCHEDULER, POOL_CONTROLLER}),
     LabletDefinition: frozenset({LABLET_CONTROLLER}),
     SystemSettings: frozenset({WORKER_CONTROLLER}),
 }
