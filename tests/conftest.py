@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,9 @@ import steps
 from lcm.model.kinds import MACHINES
 
 FOLDER = Path(".cache/steps")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what runs in its background; every program that tests start would ignore Ctrl-C as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 UNMEASURED = (
     "crash/",
     "simulation/",

@@ -44,8 +44,9 @@ _FILLED: Final[Steps] = (
 
 async def greet(it: Embedded, settings: Settings, kept: Kept, first: First | None) -> None:
     """Say what runs, and what can be done with it."""
+    rows = await _rows(it, settings, kept, first)
     render.out(f"Lablet Cloud Manager {metadata.version('lablet-cloud-manager')} runs at {it.running.url}")
-    for label, lines in await _rows(it, settings, kept, first):
+    for label, lines in rows:
         _show(label, lines)
     lcm, steps = _command(), _FILLED if first else _BARE
     wide = max(len(words) for words, _ in steps)
