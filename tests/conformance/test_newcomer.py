@@ -27,7 +27,7 @@ def test_a_newcomer_books_a_lab_uses_it_and_leaves_nothing(tmp_path: Path) -> No
     with up(tmp_path, "--speed=120", "--first", EXAMPLES, "--first", TIMETABLE) as it, _api(it.ready()) as api:
         where = _booked(tmp_path)
         assert _console(*where).endswith(b"R1>")
-        assert _phase(api, "lesson-cleo") in {"RUNNING", "COLLECTING", "STOPPING", "COMPLETED"}
+        _until(lambda: _phase(api, "lesson-cleo"), {"RUNNING", "COLLECTING", "STOPPING", "COMPLETED"}.__contains__)
         _until(lambda: _labs(tmp_path, "mine"), lambda count: count == 1)
         _is_extended(tmp_path, api)
         assert "cpu" in _said(tmp_path, "observe", "session", "mine").lower()
