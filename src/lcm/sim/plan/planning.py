@@ -69,7 +69,9 @@ class _Crew:
         played: dict[Key, Trial] = {}
         if len(fresh) == 1 or self._cores == 1:
             for place, job in enumerate(fresh):
-                played[_key(job)] = play(job.timetable, job.variant, partial(self._telling.tell, place), job.brief)
+                played[_key(job)] = play(
+                    job.timetable, job.variant, partial(self._telling.tell, place), brief=job.brief
+                )
         elif fresh:
             played = self._side_by_side(fresh)
         known = self._known | played
@@ -154,7 +156,7 @@ def _played(line: Connection, job: Job) -> None:
     """Play in a process of its own; it ends when nobody listens any more."""
     collect_seldom()
     try:
-        line.send(play(job.timetable, job.variant, line.send, job.brief))
+        line.send(play(job.timetable, job.variant, line.send, brief=job.brief))
     except BrokenPipeError:
         return
 

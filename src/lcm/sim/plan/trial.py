@@ -60,7 +60,7 @@ _WAITING_SECONDS: Final = 60
 _TROUBLED: Final = Settings(worker_controller_leader_lease_ttl=60, lablet_watch_interval=60, metrics_poll_interval=600)
 
 
-def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, brief: bool = False) -> Trial:  # noqa: FBT001, FBT002  as a job has it
+def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, *, brief: bool = False) -> Trial:
     """Play a timetable under a variant's choices to its end; a `brief` one only until somebody is refused."""
     timetable = applied(timetable, variant)
     settings = settings_of(variant, _TROUBLED if variant.faults else _calm(timetable))
