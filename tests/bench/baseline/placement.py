@@ -103,23 +103,20 @@ def _fits(met: list[Taken], asked: Taken, size: Size) -> bool:
 
 
 def _within(claims: list[Taken], asked: Taken, size: Size) -> bool:
-    _, _, cpu, memory, storage, nodes, ports, labs, _, _ = asked
-    for _, _, more_cpu, more_memory, more_storage, more_nodes, more_ports, more_labs, _, _ in claims:
-        cpu += more_cpu
-        memory += more_memory
-        storage += more_storage
-        nodes += more_nodes
-        ports += more_ports
-        labs += more_labs
-    most_cpu, most_memory, most_storage, most_nodes, most_ports, most_labs = size
-    return (
-        cpu <= most_cpu
-        and memory <= most_memory
-        and storage <= most_storage
-        and nodes <= most_nodes
-        and ports <= most_ports
-        and labs <= most_labs
-    )
+    """Add up one dimension after another: most of those that are too full are so by CPU or memory."""
+    cpu, memory = asked[2], asked[3]
+    for claim in claims:
+        cpu += claim[2]
+        memory += claim[3]
+    if cpu > size[0] or memory > size[1]:
+        return False
+    storage, nodes, ports, labs = asked[4], asked[5], asked[6], asked[7]
+    for claim in claims:
+        storage += claim[4]
+        nodes += claim[5]
+        ports += claim[6]
+        labs += claim[7]
+    return storage <= size[2] and nodes <= size[3] and ports <= size[4] and labs <= size[5]
 
 
 def _score(worker: Worker, met: list[Taken], asked: Taken) -> float:
