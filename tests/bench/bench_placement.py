@@ -133,6 +133,7 @@ async def bench_at_scale() -> list[Figure]:
     async def run(workers: int) -> float:
         return rate(fleets[workers].decide, coming(days[workers], DECISIONS_AT_SCALE), uncounted=WARM_UP_AT_SCALE)[0]
 
-    measured = await ratio(lambda: run(10_000), lambda: run(100), pairs=PAIRS_AT_SCALE, floor=FLOOR_DECISIONS_PER_SECOND)
+    large, small = lambda: run(10_000), lambda: run(100)
+    measured = await ratio(large, small, pairs=PAIRS_AT_SCALE, floor=FLOOR_DECISIONS_PER_SECOND)
     note = f"times {measured.bare:.0f} decisions/s at 100 workers"
     return [Figure("placement_scale", measured.ratio, 0.5, floor_ok=measured.valid, note=note)]
