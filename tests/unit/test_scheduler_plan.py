@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from time import process_time
 
+import msgspec
+
 import given
 import pace
 from lcm.controllers.scheduler.pace import Boot
@@ -28,7 +30,7 @@ def at(clock: str) -> datetime:
 
 
 def worker(name: str, **fields: object) -> Place:
-    return replace(Place(id=name, name=name, capacity=ROOM, region="us-east-1"), **fields)  # type: ignore[arg-type]
+    return msgspec.structs.replace(Place(id=name, name=name, capacity=ROOM, region="us-east-1"), **fields)
 
 
 def seat(name: str, **fields: object) -> Place:

@@ -1,13 +1,13 @@
 """What the lablet controller decides, for every phase and all that may be seen in it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 import given
 from lcm.controllers.session.lifecycle import decide, react, rests
@@ -55,9 +55,9 @@ NOW = given.moment("10:00")
 NINE = given.moment("09:00")
 MINUTE = timedelta(minutes=1)
 RUNS = LabSummary(lab_id="lab-1", title="t", state=LabState.STARTED, node_count=2)
-HALTED = msgspec.structs.replace(RUNS, state=LabState.STOPPED)
-FRESH = msgspec.structs.replace(RUNS, state=LabState.DEFINED)
-OTHER = msgspec.structs.replace(RUNS, lab_id="lab-2")
+HALTED = replace(RUNS, state=LabState.STOPPED)
+FRESH = replace(RUNS, state=LabState.DEFINED)
+OTHER = replace(RUNS, lab_id="lab-2")
 SAVED = Stored(uri="artifact://tmp/x", size_bytes=3, stored_at=NOW, digest="sha256:" + "0" * 64)
 DEFINITION = given.definition()
 
@@ -69,7 +69,7 @@ def worker(phase: WorkerPhase = WorkerPhase.READY, **fields: object) -> LabWorke
 
 
 def session(phase: SessionPhase, *, since: Any = NOW - MINUTE, **fields: Any) -> LabletSession:
-    story = tuple(msgspec.structs.replace(line, at=since) for line in given.history("PENDING", phase))
+    story = tuple(replace(line, at=since) for line in given.history("PENDING", phase))
     usual: dict[str, Any] = {
         "phase": phase,
         "history": story,
@@ -210,7 +210,7 @@ def test_what_no_worker_could_run_is_not_tried_again() -> None:
     assert isinstance(failed, Report)
     assert (failed.status.phase, failed.status.outcome) == (_P.STOPPING, _P.FAILED)
     assert "line 3" in failed.status.last_error
-    after = View(msgspec.structs.replace(seen.session, status=failed.status), NOW, worker=worker(), lab=None)
+    after = View(replace(seen.session, status=failed.status), NOW, worker=worker(), lab=None)
     assert moves_to(react(after, Discard(), None)) is _P.FAILED
 
 
@@ -273,7 +273,7 @@ def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_to
     runs = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=asap | {"duration_minutes": 30}))
     assert isinstance(runs, Report)
     assert runs.status.ends_at == eleven, "its extension stays, and its time does not begin anew"
-    placed = asap_claim(msgspec.structs.replace(seen.session, status=again.status), NOW, Amount(labs=1), Terms())
+    placed = asap_claim(replace(seen.session, status=again.status), NOW, Amount(labs=1), Terms())
     assert placed.end == eleven + Terms().instantiation + CLEAN_UP
     never = react(view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED, "ends_at": None}), Discard(), None)
     assert moves_to(never) is _P.FAILED
@@ -292,18 +292,18 @@ def test_a_lab_that_somebody_stopped_is_started_again_but_not_for_ever() -> None
     for count in range(1, 4):
         flagged = decide(seen)
         assert isinstance(flagged, Report)
-        seen = View(msgspec.structs.replace(seen.session, status=flagged.status), NOW, worker=worker(), lab=HALTED)
+        seen = View(replace(seen.session, status=flagged.status), NOW, worker=worker(), lab=HALTED)
         assert restarts(seen) == count
         assert decide(seen) == Do(Restart("lab-1"))
         up = View(seen.session, NOW, worker=worker(), lab=RUNS, converged=True)
         mended = decide(up)
         assert isinstance(mended, Report)
-        seen = View(msgspec.structs.replace(seen.session, status=mended.status), NOW, worker=worker(), lab=HALTED)
+        seen = View(replace(seen.session, status=mended.status), NOW, worker=worker(), lab=HALTED)
     given_up = decide(seen)
     assert isinstance(given_up, Report)
     (last,) = given_up.status.conditions
     assert (last.status, last.reason) == (Truth.FALSE, "NotRestarted3")
-    left = View(msgspec.structs.replace(seen.session, status=given_up.status), NOW, worker=worker(), lab=HALTED)
+    left = View(replace(seen.session, status=given_up.status), NOW, worker=worker(), lab=HALTED)
     assert isinstance(decide(left), Wait)
     assert isinstance(decide(replace(left, now=NOW + 30 * MINUTE)), Report), "what is long past is forgiven"
 
@@ -316,7 +316,7 @@ def test_a_lab_that_does_not_start_again_gets_time_and_then_another_attempt() ->
     late = replace(seen, now=NOW + 15 * MINUTE)
     again = decide(late)
     assert isinstance(again, Report)
-    assert restarts(replace(late, session=msgspec.structs.replace(late.session, status=again.status))) == 2
+    assert restarts(replace(late, session=replace(late.session, status=again.status))) == 2
 
 
 def test_whose_machine_has_another_address_is_told_the_new_one() -> None:
@@ -350,7 +350,7 @@ def test_labs_that_a_reboot_stopped_are_started_a_few_at_a_time() -> None:
 def test_a_lab_that_somebody_edits_is_observed_but_not_at_each_stroke() -> None:
     def seen(changed: str, observed: str | None = None) -> Any:
         fields = {"since": given.moment("09:30"), "observed_at": observed and given.moment(observed)}
-        lab = msgspec.structs.replace(RUNS, modified_at=given.moment(changed))
+        lab = replace(RUNS, modified_at=given.moment(changed))
         return decide(view(_P.RUNNING, lab=lab, fields=fields))
 
     assert seen("09:45") == Do(Observe("lab-1"))
@@ -410,7 +410,7 @@ def test_a_boot_is_told_of_in_leaps_or_after_a_while() -> None:
 
 def test_those_before_say_how_long_it_takes() -> None:
     story = tuple(
-        msgspec.structs.replace(line, at=NINE + timedelta(seconds=place * 100))
+        replace(line, at=NINE + timedelta(seconds=place * 100))
         for place, line in enumerate(given.history("PENDING", "INSTANTIATING", "RUNNING"))
     )
     known = [given.session(history=story), given.session(definition="other:1.0.0")]

@@ -2,12 +2,11 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 import given
 from chaos import TIMES
@@ -134,14 +133,14 @@ class Draw:
         worker = given.worker(
             wanted_state=self.one("running", "stopped"), host_kind=self.one("cml", "cml", "container")
         )
-        metadata = msgspec.structs.replace(
+        metadata = replace(
             worker.metadata, generation=1, deletion_timestamp=self.one(None, None, NOW - timedelta(minutes=1))
         )
         token = self.one(None, "env:CML_LICENSE_TOKEN")
-        cml = msgspec.structs.replace(worker.spec.cml, license_token=token)
-        aws = msgspec.structs.replace(worker.spec.aws, subnet_ids=self.one((), ("subnet-a", "subnet-b")))
-        spec = msgspec.structs.replace(worker.spec, cml=cml, aws=aws)
-        return msgspec.structs.replace(worker, metadata=metadata, spec=spec, status=status)
+        cml = replace(worker.spec.cml, license_token=token)
+        aws = replace(worker.spec.aws, subnet_ids=self.one((), ("subnet-a", "subnet-b")))
+        spec = replace(worker.spec, cml=cml, aws=aws)
+        return replace(worker, metadata=metadata, spec=spec, status=status)
 
     def cml(self, phase: WorkerPhase) -> CmlFacts:
         known = phase in LAUNCHED - {WorkerPhase.EC2_READY, WorkerPhase.FAILED}
@@ -245,9 +244,9 @@ def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
 
 def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_removed() -> None:
     worker = given.worker(phase=WorkerPhase.STOPPED)
-    spec = msgspec.structs.replace(worker.spec, wanted_state="stopped")
+    spec = replace(worker.spec, wanted_state="stopped")
     ec2 = Ec2Facts(instance_id="i-1", state="stopped")
-    worker = msgspec.structs.replace(worker, spec=spec, status=msgspec.structs.replace(worker.status, ec2=ec2))
+    worker = replace(worker, spec=spec, status=replace(worker.status, ec2=ec2))
     empty = View(worker, NOW, instance=instance(InstanceState.STOPPED))
     assert isinstance(decide(empty), Wait)
     decision = decide(replace(empty, sessions=[given.session(phase=SessionPhase.STOPPING)]))
@@ -291,12 +290,12 @@ def seen(view: View, **changes: Any) -> View:
 
 
 def _well(worker: LabWorker) -> LabWorker:
-    status = msgspec.structs.replace(worker.status, unhealthy_since=None)
-    return msgspec.structs.replace(worker, status=status)
+    status = replace(worker.status, unhealthy_since=None)
+    return replace(worker, status=status)
 
 
 def test_lesson_13_what_a_machine_has_is_never_computed_from_what_it_uses() -> None:
-    idle, busy = (msgspec.structs.replace(STATS, cpu_percent=percent) for percent in (0.0, 93.0))
+    idle, busy = (replace(STATS, cpu_percent=percent) for percent in (0.0, 93.0))
     spec = given.worker().spec
     assert declared(spec, idle, None) == declared(spec, busy, None)
     assert declared(spec, busy, None).cpu_millis == 48_000

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 import given
 from estates import story
@@ -41,16 +40,16 @@ async def raised(fleet: Unreliable) -> set[str]:
 
 async def retoken(fleet: Unreliable, token: str | None) -> None:
     worker = await fleet.worker()
-    cml = msgspec.structs.replace(worker.spec.cml, license_token=token)
-    await fleet.otto.replace(msgspec.structs.replace(worker, spec=msgspec.structs.replace(worker.spec, cml=cml)))
+    cml = replace(worker.spec.cml, license_token=token)
+    await fleet.otto.replace(replace(worker, spec=replace(worker.spec, cml=cml)))
 
 
 def registering(token: str | None, licence: Licence | Unknown, sessions: Sequence[LabletSession] = ()) -> View:
     worker = given.worker(phase=P.LICENSING)
-    cml = msgspec.structs.replace(worker.spec.cml, license_token=token)
+    cml = replace(worker.spec.cml, license_token=token)
     history = (PhaseChange(phase=P.LICENSING, at=NOW, by="worker-controller"),)
-    status = msgspec.structs.replace(worker.status, cml=CmlFacts(licensed=None), history=history)
-    worker = msgspec.structs.replace(worker, spec=msgspec.structs.replace(worker.spec, cml=cml), status=status)
+    status = replace(worker.status, cml=CmlFacts(licensed=None), history=history)
+    worker = replace(worker, spec=replace(worker.spec, cml=cml), status=status)
     return View(worker, NOW, licence=licence, sessions=sessions)
 
 
@@ -147,8 +146,8 @@ def test_attempts_to_get_a_licence_are_no_activity() -> None:
         worker = given.worker()
         times = (NOW + timedelta(minutes=number) for number in range(len(phases)))
         steps = (PhaseChange(phase=one, at=at, by="worker-controller") for one, at in zip(phases, times, strict=True))
-        status = msgspec.structs.replace(worker.status, history=tuple(steps), ready_at=None)
-        return msgspec.structs.replace(worker, status=status)
+        status = replace(worker.status, history=tuple(steps), ready_at=None)
+        return replace(worker, status=status)
 
     trying = (P.LICENSING, P.READY_UNLICENSED) * 4
     assert last_activity(stepped(P.READY_UNLICENSED, *trying), None) == NOW
@@ -240,11 +239,9 @@ def test_an_answer_that_a_person_must_change_is_no_silence(reason: str) -> None:
     view = registering("env:TOKEN", Unknown("wrong password", answered=True, reason=reason))
     long_ago = NOW - timedelta(days=1)
     history = (PhaseChange(phase=P.UNLICENSING, at=long_ago, by="worker-controller"),)
-    status = msgspec.structs.replace(
-        view.status, phase=P.UNLICENSING, history=history, retry_at=NOW - timedelta(minutes=1)
-    )
-    metadata = msgspec.structs.replace(view.worker.metadata, deletion_timestamp=long_ago)
-    decision = decide(replace(view, worker=msgspec.structs.replace(view.worker, status=status, metadata=metadata)))
+    status = replace(view.status, phase=P.UNLICENSING, history=history, retry_at=NOW - timedelta(minutes=1))
+    metadata = replace(view.worker.metadata, deletion_timestamp=long_ago)
+    decision = decide(replace(view, worker=replace(view.worker, status=status, metadata=metadata)))
     assert isinstance(decision, Report)
     assert decision.status.phase is (P.UNLICENSING if reason else P.STOPPING)
     assert decision.status.retry_at is None

@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
+
+from msgspec.structs import replace
 
 from lcm.control.billing import read_costs
 from lcm.control.bookings import Booking, Bookings, Footing, Found, named, seated

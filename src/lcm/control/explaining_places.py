@@ -3,11 +3,12 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from lcm.control.calendar import Calendar
 from lcm.control.desk import Desk, offered

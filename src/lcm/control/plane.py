@@ -89,8 +89,7 @@ class Listing(Generic[R]):
     next: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """An object as one commit left it; `resource` None: it is gone, or gone for this caller."""
 
     ref: Ref[Any]

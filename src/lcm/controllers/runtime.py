@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Generic
 
+import msgspec
 import structlog
 
 from lcm.control.cache import Cache
@@ -40,8 +41,7 @@ _LONGEST: Final = timedelta(hours=1)
 _log: Final = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True):
     """When to look again; None: when something changes."""
 
     after: timedelta | None

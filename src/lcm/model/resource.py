@@ -31,7 +31,8 @@ Minutes = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 60, description="whole
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True, examples=["2026-11-02T09:00:00Z"])]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-Text = Annotated[str, msgspec.Meta(max_length=2000)]
+MOST_TEXT: Final = 2000
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 PRINTED: Final = r"^[^\x00-\x1f\x7f-\x9f]*" + END
 """No control characters: what is shown in a terminal must not steer it."""
 _SHORT: Final = "characters, none of them a control character; in quotes if it looks like a number"

@@ -15,6 +15,8 @@ from lcm.model.observation import ResourceObservation
 from lcm.model.resource import (
     API_VERSION,
     END,
+    MOST_TEXT,
+    Condition,
     Count,
     Metadata,
     Minutes,
@@ -26,6 +28,8 @@ from lcm.model.resource import (
     ShortText,
     Status,
     Text,
+    Truth,
+    with_condition,
 )
 from lcm.model.worker import LabType
 
@@ -269,6 +273,25 @@ def given_up(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
 def is_asap(session: LabletSession) -> bool:
     """Tell whether it is wanted as soon as possible."""
     return session.spec.timeslot_start is None
+
+
+def without_its_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
+    """Give the conditions of a session that is placed anew.
+
+    A promise that has no seat was kept by the worker alone, and is in danger from this very moment on.
+    """
+    false = Condition(type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=now, reason=reason)
+    conditions = with_condition(session.status.conditions, false)
+    if is_asap(session) or session.status.seat is not None:
+        return conditions
+    risk = Condition(
+        type=SessionCondition.AT_RISK,
+        status=Truth.TRUE,
+        last_transition_at=now,
+        reason=reason,
+        message=why[:MOST_TEXT],
+    )
+    return with_condition(conditions, risk)
 
 
 def is_assigned_to_worker(session: LabletSession) -> bool:

@@ -35,8 +35,7 @@ class Request:
     movable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Somewhere a session can go: a worker, or a seat of a pool that has no worker yet.
 
     `closed` says in a word why it takes none now ("" if it does); `licensed` and `version` are None and "" for what is

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
+from lcm.sim.at_hand import at_hand
 from lcm.sim.callbacks import Callback, Step, Timer, is_step
 from lcm.sim.host import HOST, Host, bury, place
 
@@ -75,7 +76,7 @@ def run(
     loop = VirtualLoop(start=start, horizon=horizon, rounds=rounds)
     _running.append(loop)
     try:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        with at_hand(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
                 result = runner.run(main())
             finally:

@@ -7,7 +7,7 @@ not known is carried over when it is written again. Called by `control`.
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,6 +26,10 @@ _IDENTITIES: Final = ("uid", "type", "name", "number", "node_id", "interface_id"
 _UNREADABLE: Final = (ValueError, RecursionError)
 """What msgspec raises for bytes that are no JSON of the wanted type; its own errors are ValueErrors."""
 
+_REMEMBERED: Final = 512
+_SMALL: Final = 16_384
+"""Longer documents are read anew each time."""
+
 _HEAD: Final = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -39,6 +43,8 @@ class Codec:
         self._schema = schema
         self._head = f"{schema}/{reads}".encode()
         self._upgrades = upgrades or {}
+        # All who follow a kind in one process are told of the same bytes; what is read of them never changes.
+        self._read_once = lru_cache(_REMEMBERED)(self._read)
 
     def encode(self, value: msgspec.Struct, *, onto: bytes | None = None) -> bytes:
         """Write a document; `onto` is the stored state it replaces, whose unknown fields are kept."""
@@ -52,6 +58,10 @@ class Codec:
 
     def decode(self, raw: bytes, kind: type[T]) -> T:
         """Read a document. Raises Stuck when this version cannot."""
+        read = self._read_once if len(raw) <= _SMALL else self._read
+        return read(raw, kind)
+
+    def _read(self, raw: bytes, kind: type[T]) -> T:
         head, _, body = raw.partition(b"\n")
         if head == self._head:
             try:

@@ -11,14 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.model.resource import Condition, Truth, with_condition
 from lcm.model.session import (
     SESSION,
     LabletSession,
     LabletSessionStatus,
-    SessionCondition,
     SessionPhase,
     is_asap,
+    without_its_worker,
 )
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.roster import accepting
@@ -152,26 +151,9 @@ def rests(session: LabletSession, now: datetime) -> bool:
 
 
 def _sent_back(facts: Facts, reason: str, why: str) -> Move:
-    """Place a session anew; what it was promised stays its own, what it only had meanwhile does not.
-
-    A promise that has no seat was kept by the worker alone, and is in danger from this very moment on.
-    """
+    """Place a session anew; what it was promised stays its own, what it only had meanwhile does not."""
     kept: dict[str, object] = {} if not is_asap(facts.session) else {"claim": None, "seat": None}
-    told = Condition(
-        type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=facts.now, reason=reason
-    )
-    conditions = with_condition(facts.session.status.conditions, told)
-    if not is_asap(facts.session) and facts.session.status.seat is None:
-        conditions = with_condition(
-            conditions,
-            Condition(
-                type=SessionCondition.AT_RISK,
-                status=Truth.TRUE,
-                last_transition_at=facts.now,
-                reason=reason,
-                message=why[:2000],
-            ),
-        )
+    conditions = without_its_worker(facts.session, reason, why, facts.now)
     return _to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)
 
 

@@ -1,9 +1,10 @@
 """A pool's seats as places: the worker that fills one, or what would be opened for it. Pure; for `view`."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from lcm.controllers.scheduler.pace import Boot
 from lcm.model.worker import LabWorker

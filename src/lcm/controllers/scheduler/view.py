@@ -6,9 +6,10 @@ proposes: what it does not know yet, the plane does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from lcm.control.cache import Cache
 from lcm.control.plane import Ref, Seen, SessionRef, ref_of

@@ -24,12 +24,10 @@ from lcm.controllers.session.view import (
     machine_gone,
     move,
     refused,
-    said,
     soon,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.resource import Condition, Truth, with_condition
-from lcm.model.session import Artifact, SessionCondition, SessionPhase, is_asap
+from lcm.model.session import Artifact, SessionPhase, is_asap, without_its_worker
 from lcm.providers.artifacts import Stored
 
 _P: Final = SessionPhase
@@ -141,24 +139,12 @@ def _ran(view: View) -> bool:
 
 
 def _again(view: View) -> Decision:
-    """Place it anew; what it was promised stays its own, what it only had meanwhile does not.
-
-    A promise that has no seat was kept by the worker alone, and is in danger from this very moment on.
-    """
+    """Place it anew; what it was promised stays its own, what it only had meanwhile does not."""
     asap: dict[str, Any] = {"claim": None, "seat": None} if is_asap(view.session) else {}
     if _ran(view):
         asap["expires_at"] = view.status.ends_at  # its patience was for its beginning
     why = view.status.outcome_reason
-    conditions = said(view, SessionCondition.WORKER_ASSIGNED, Truth.FALSE, "TriedAgain")
-    if not is_asap(view.session) and view.status.seat is None:
-        told = Condition(
-            type=SessionCondition.AT_RISK,
-            status=Truth.TRUE,
-            last_transition_at=view.now,
-            reason="TriedAgain",
-            message=why,
-        )
-        conditions = with_condition(conditions, told)
+    conditions = without_its_worker(view.session, "TriedAgain", why, view.now)
     return move(
         view,
         _P.PENDING,

@@ -4,11 +4,11 @@ What each phase decides stands in the file named in `DECIDERS`; what an effect's
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, SessionRef, ref_of

@@ -5,9 +5,11 @@ to us, since limits and ends must be decided all the same. A machine that was se
 """
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from lcm.control.cache import Cache
 from lcm.control.plane import Plane, R, Ref

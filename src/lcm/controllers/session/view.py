@@ -64,8 +64,7 @@ class Rules:
     """Between two looks at most for a lab that is out of sight."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A session and what was seen of it just now. `lab` None: its host answered that there is none, or is gone."""
 
     session: LabletSession

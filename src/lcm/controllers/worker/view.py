@@ -55,8 +55,7 @@ class Rules:
     """How many retries use the machine that failed, before another takes its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A worker and what was seen of it just now. `instance` None: the cloud answered that it is gone."""
 
     worker: LabWorker
