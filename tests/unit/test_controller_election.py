@@ -141,17 +141,20 @@ def test_lesson_9_a_leader_that_slept_through_its_term_can_neither_act_nor_write
     met: list[str] = []
 
     async def stubborn(world: World, holder: str, plane: Plane) -> None:
-        """Try everything once more after having slept."""
+        """Try everything once more after having slept, and do not end when told to."""
+
+        async def write() -> None:
+            with pytest.raises(Deposed):
+                await plane.patch(METAL, {"metadata": {"labels": {"by": holder}}})
+            met.append("the write is refused")
+
         await world.outside.do(holder, "before")
         await asyncio.sleep(1)
         try:
             await world.outside.do(holder, "after")
         except Deposed:
             met.append("the permit is withdrawn")
-        try:
-            await plane.patch(METAL, {"metadata": {"labels": {"by": holder}}})
-        except Deposed:
-            met.append("the write is refused")
+        await asyncio.shield(asyncio.create_task(write()))
         await asyncio.sleep(1e6)
 
     async def body(world: World) -> None:
@@ -533,6 +536,26 @@ def test_a_machine_that_was_suspended_knows_that_its_term_is_over() -> None:
         assert [job for _, job, _ in world.outside.done] == ["before"]
         assert "term" in str(met[0])
         await ended([task])
+
+    play(body)
+
+
+def test_a_leader_whose_lease_the_store_loses_stops_long_before_its_next_renewal() -> None:
+    async def lead(world: World, holder: str, _: Plane) -> None:
+        for number in count():
+            await world.outside.do(holder, str(number))
+            await asyncio.sleep(1)
+
+    async def body(world: World) -> None:
+        hosts = [start(world, holder, partial(lead, world, holder))[0] for holder in ("one", "two")]
+        await asyncio.sleep(0.5)
+        lease = await world.plane.lease(LEASE)
+        assert lease is not None
+        await world.plane.release(lease)
+        await asyncio.sleep(TTL)
+        assert world.actors() == {"one", "two"}, "and never both at a time, as every body is held to"
+        for host in hosts:
+            host.kill()
 
     play(body)
 

@@ -182,8 +182,8 @@ class HttpPlane(Reports, Ledgers, Placing, Learning):
         return read(await self._write("POST", f"{_lease(name)}/acquire", {}, wish), LeaseAnswer).lease
 
     async def vacated(self, name: str) -> None:
-        held = await self.lease(name)
-        while held is not None:
+        first = held = await self.lease(name)
+        while first is not None and held is not None and held.term == first.term:
             await asyncio.sleep(held.ttl_seconds * _GLANCE)
             held = await self.lease(name)
 

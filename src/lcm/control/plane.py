@@ -453,7 +453,7 @@ class Plane(Protocol):
         ...
 
     async def vacated(self, name: str) -> None:
-        """Wait until nobody holds a lease. Whoever must have it asks for it now and then all the same."""
+        """Wait until a lease's holder has it no longer. Whoever must have it asks for it now and then all the same."""
         ...
 
     async def renew(self, lease: Lease) -> None:

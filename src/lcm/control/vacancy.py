@@ -4,7 +4,7 @@ from lcm.store.base import LEASES_PREFIX, Store, everything
 
 
 async def until_vacated(store: Store, name: str) -> None:
-    """Wait until nobody holds a lease; Relist when what happens to it can be followed no longer."""
+    """Wait until whoever holds a lease does no longer; Relist when what happens to it can be followed no longer."""
     key = LEASES_PREFIX + name
     found = await everything(store, key)
     if all(entry.key != key for entry in found.entries):

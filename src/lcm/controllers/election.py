@@ -7,7 +7,8 @@ no leader.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import math
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -105,13 +106,13 @@ class Election:
         _log.info("elected", lease=self._name, holder=self._holder, term=term.lease.term)
         with under(term.check):
             leading = asyncio.create_task(lead(self._plane.under(term.lease.fence())))
-        renewing = asyncio.create_task(self._renew(term))
+        keeping = asyncio.create_task(self._renew(term)), asyncio.create_task(self._listen(term))
         try:
-            await asyncio.wait({leading, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            lost = _failure(renewing)
+            await asyncio.wait({leading, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+            lost = next(filter(None, map(_failure, keeping)), None)
         finally:
             # In this order, so that nobody else leads before the last of ours has ended.
-            await self._wound_up(term, leading, renewing)
+            await self._wound_up(term, leading, keeping)
         failed = _failure(leading)
         error = lost or failed
         if error is None:
@@ -122,13 +123,15 @@ class Election:
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
         return False
 
-    async def _wound_up(self, term: "_Term", leading: asyncio.Task[None], renewing: asyncio.Task[None]) -> None:
+    async def _wound_up(
+        self, term: "_Term", leading: asyncio.Task[None], keeping: Sequence[asyncio.Task[None]]
+    ) -> None:
         try:
             await ended([leading])
         finally:
             self._term = None
             try:
-                await ended([renewing])
+                await ended(keeping)
             finally:
                 await self._release(term)
 
@@ -141,6 +144,17 @@ class Election:
                     await self._plane.renew(term.lease)
                 term.begin(asked_at)
             term.check()
+
+    async def _listen(self, term: "_Term") -> None:
+        """End a term whose lease the store has lost: until the next renewal nobody else would tell."""
+        while True:
+            try:
+                await self._plane.vacated(self._name)
+            except (Later, Relist, Stuck):
+                await asyncio.sleep(self._ttl_seconds * _RETRY)
+            else:
+                term.lose()
+                term.check()
 
     async def _release(self, term: "_Term") -> None:
         with suppress(LcmError, TimeoutError):
@@ -159,6 +173,10 @@ class _Term:
     def begin(self, asked_at: float) -> None:
         """Count anew from when a renewal was asked for, not from when its answer came."""
         self._began = asked_at
+
+    def lose(self) -> None:
+        """Believe in it no longer."""
+        self._began = -math.inf
 
     def left(self) -> float:
         """Give the seconds in which something may still be begun."""

@@ -113,6 +113,8 @@ class Seen:
     """The uids of all workers that ever had a machine, by its id, in their order."""
     holders: dict[str, str] = field(default_factory=dict)
     """Who holds which lease now."""
+    robbed: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """By lease and holder: when the store lost the lease, of which its holder can only hear afterwards."""
     seats: dict[str, LicenceSeat] = field(default_factory=dict)
     """The ledger of licences, by the worker's uid."""
     alerts: dict[str, Sequence[Alert]] = field(default_factory=dict)
