@@ -38,8 +38,9 @@ def size_is_seen(seen: Seen, stage: Stage, now: datetime) -> Sequence[Violation]
 def misfits_are_told(seen: Seen, _stage: Stage, now: datetime) -> Sequence[Violation]:
     """See that on a worker smaller than promised those fit together who are not told that they are AtRisk.
 
-    Looked at is who is on it, and who was promised its seat from soon on, from this moment to the end of their claims
-    but for the time to clean up, which is a reserve. Excused is what has been so for a short while only.
+    Looked at is who is on it, and who was promised its seat from soon on, from this moment to their end, or to that of
+    their claims but for the time to clean up: what is left then is a reserve. Excused is what has been so for a short
+    while only.
     """
     found = []
     for uid in seen.small:
@@ -95,12 +96,13 @@ def _promised(seen: Seen, worker: LabWorker) -> Iterable[LabletSession]:
 
 
 def _fit(sessions: Iterable[LabletSession], room: Amount, now: datetime) -> bool:
-    claims = [_left(one.status.claim, now) for one in sessions if one.status.claim]
+    claims = [_left(one, one.status.claim, now) for one in sessions if one.status.claim]
     return all(level.within(room) for level in Profile.of(claims).levels)
 
 
-def _left(claim: Claim, now: datetime) -> Claim:
-    return msgspec.structs.replace(claim, start=max(claim.start, now), end=claim.end - CLEAN_UP)
+def _left(session: LabletSession, claim: Claim, now: datetime) -> Claim:
+    end = claim.end - CLEAN_UP
+    return msgspec.structs.replace(claim, start=max(claim.start, now), end=min(end, session.status.ends_at or end))
 
 
 def _risk(session: LabletSession) -> Condition | None:
