@@ -137,6 +137,19 @@ async def test_a_budget_by_the_month_counts_what_is_promised() -> None:
 
 
 @from_monday
+async def test_a_group_that_only_money_is_in_the_way_of_is_told_so() -> None:
+    async with Office().open(max_workers=3, price=Decimal(4), budget=Budget(hourly_usd=Decimal(4))) as office:
+        group = given.reservation(name="class", uid="", count=DOZEN + 1)
+        with pytest.raises(
+            NoRoom, match="for some of the 13 claims, and not for all of them together: it would take 2"
+        ) as no:
+            await office.otto.create(group)
+        assert no.value.why == "hourly_budget"
+        await office.otto.patch(CCNA, {"spec": {"budget": {"hourly_usd": "8"}}})
+        assert len((await office.otto.create(group)).status.held) == DOZEN + 1
+
+
+@from_monday
 async def test_outside_of_a_pools_hours_nothing_is_promised() -> None:
     hours = AllowedHours(start_hour=8, end_hour=18, time_zone="Europe/Zurich")
     async with Office().open(max_workers=10, allowed_hours=hours) as office:
@@ -292,6 +305,21 @@ async def test_a_pool_that_is_being_deleted_extends_nothing() -> None:
         with pytest.raises(NoRoom, match="ccna is not there any more, or is going") as raised:
             await office.otto.act(Ref(LabletSession, "s"), Extend(minutes=30))
         assert raised.value.why == "no_pool"
+
+
+@from_monday
+async def test_beyond_a_pools_size_nothing_is_extended_until_it_is_larger_again() -> None:
+    async with Office().open(max_workers=2) as office:
+        several = [await office.book(f"s{number}") for number in range(DOZEN + 1)]
+        last = ref_of(several[-1])
+        await office.otto.patch(CCNA, {"spec": {"max_workers": 1}})
+        with pytest.raises(
+            NoRoom, match=r"seat 2 is beyond the pool's size by now.*raise the pool's max_workers"
+        ) as no:
+            await office.otto.act(last, Extend(minutes=30))
+        assert no.value.why == "full"
+        await office.otto.patch(CCNA, {"spec": {"max_workers": 2}})
+        assert (await office.otto.act(last, Extend(minutes=30))).status.ends_at == given.moment("11:30")
 
 
 @from_monday

@@ -9,14 +9,14 @@ import pytest
 import given
 from backstage import NOW
 from counters import HOUR, Counter, attended, lab, pool, warm
-from lcm.control.plane import Ref
-from lcm.model.capacity import Amount
+from lcm.control.plane import Extend, Ref, ref_of
+from lcm.model.capacity import Amount, Claim
 from lcm.model.definition import AmiRequirements
 from lcm.model.errors import NoRoom
 from lcm.model.placing import Wish
 from lcm.model.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
 from lcm.model.resource import condition
-from lcm.model.session import LabletSession, Seat, SessionCondition
+from lcm.model.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.worker import LabWorker, WorkerPhase
 from lcm.placement.terms import Terms
 from lcm.sim.loop import run
@@ -164,6 +164,15 @@ def test_labs_that_no_session_made_are_in_the_way_of_what_is_near_and_not_for_ev
     attended(work)
 
 
+def test_labs_on_a_worker_that_is_drained_are_not_in_the_way_of_the_one_after_it() -> None:
+    async def work(counter: Counter) -> None:
+        worker = warm(foreign=STRANGERS, phase=WorkerPhase.DRAINING)
+        await counter.put(given.template(), worker, pool(worker, max_workers=1), lab())
+        assert await book(counter, "near") == on(1)
+
+    attended(work)
+
+
 def test_labs_that_no_session_made_endanger_promises_that_are_near_and_say_so() -> None:
     async def main() -> None:
         room = Room()
@@ -213,5 +222,24 @@ def test_seats_beyond_a_pools_size_are_not_counted_among_those_taken() -> None:
             await book(counter, name)
         await counter.otto.patch(Ref(LabWorkerPool, "ccna"), {"spec": {"max_workers": 1}})
         assert "all 1 seats are taken" in str(refusal(await book(counter, "d")))
+
+    attended(work)
+
+
+def test_nothing_is_extended_beyond_the_drain_of_its_worker() -> None:
+    async def work(counter: Counter) -> None:
+        until = NOW + HOUR
+        worker = given.changed(warm(phase=WorkerPhase.DRAINING), {"status": {"drain_deadline_at": until}})
+        running = given.session(
+            phase=SessionPhase.RUNNING,
+            worker_id=worker.metadata.uid,
+            ends_at=NOW + HOUR / 2,
+            claim=Claim(start=NOW, end=NOW + HOUR / 2 + CLEAN_UP, need=Amount(labs=1)),
+        )
+        await counter.put(given.template(), lab(), worker, running)
+        with pytest.raises(NoRoom, match=r"w1 is being drained, which ends what is on it at .*; extend it") as no:
+            await counter.otto.act(ref_of(running), Extend(minutes=31))
+        assert no.value.why == "draining"
+        assert (await counter.otto.act(ref_of(running), Extend(minutes=30))).status.ends_at == until
 
     attended(work)

@@ -114,6 +114,13 @@ SITUATIONS = [
         "within the pool's allowed_hours",
     ),
     Situation(
+        "hours of a worker that is up",
+        (TEMPLATE, warm(), pool(warm(), max_workers=1, allowed_hours=AllowedHours(start_hour=8, end_hour=9))),
+        "hours",
+        "w1: its machine would have to run at 2026-11-02 09:00Z, and the pool's hours are 8:00 to 9:00 UTC",
+        "within the pool's allowed_hours",
+    ),
+    Situation(
         "waiting for boot",
         (TEMPLATE, STARTING, pool(STARTING, max_workers=1)),
         "booting",
@@ -384,3 +391,10 @@ def test_what_could_never_be_booked_is_invalid_by_its_field(wish: Wish, path: st
     with pytest.raises(Invalid) as caught:
         thought(warm(), wish=wish)
     assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_no_seat_is_said_to_fit_a_slot_that_begins_too_soon() -> None:
+    warm_pool = (TEMPLATE, warm(), pool(warm()))
+    found = thought(*warm_pool, wish=Wish(definition="basics:1.0.0", timeslot_start=NOW, timeslot_end=NOW + HOUR))
+    assert (found.outcome, found.why) == ("refuse", "too_soon")
+    assert {one.filter for one in found.places} == {"too_soon"}

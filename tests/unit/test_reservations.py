@@ -18,6 +18,7 @@ from backstage import ADA, OTTO
 from desks import DOZEN, ELEVEN, NINE, Office, from_monday, lab, slot
 from lcm.control.guards import pool_guard
 from lcm.control.plane import Ref
+from lcm.model.definition import Requirements
 from lcm.model.errors import Forbidden, Gone, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.pool import LabWorkerPool
@@ -327,10 +328,37 @@ async def test_no_change_of_the_definition_breaks_the_promise() -> None:
         await office.otto.create(reserved())
         definition = Ref(type(lab()), "basics:1.0.0")
         await office.otto.patch(definition, {"spec": {"state": "deprecated", "max_duration_minutes": 10}})
+        await office.otto.patch(definition, {"spec": {"ami_requirements": {"cml_version_min": "99"}}})
         with pytest.raises(Refused, match="is used by Reservation class"):
             await office.otto.delete(definition)
         (made,) = await office.by(SCHEDULER).fulfil(CLASS, 2)
         assert (made.spec.timeslot_start, made.spec.timeslot_end) == (NINE, ELEVEN)
+        assert made.status.requirements == Requirements()
+
+
+@from_monday
+async def test_a_series_is_offered_only_slots_that_it_would_get_as_a_series() -> None:
+    tuesday, wednesday = (given.moment("00:00", day=day) for day in (1, 2))
+    daily = Recurrence(every="day", until=wednesday.date(), time_zone="UTC")
+
+    def series(start: datetime) -> Reservation:
+        end = start + timedelta(hours=1)
+        return reserved(DOZEN, timeslot_start=start, timeslot_end=end, recurrence=daily)
+
+    def taken(name: str, start: datetime, hours: int) -> Reservation:
+        return given.reservation(
+            name=name, uid="", count=DOZEN, timeslot_start=start, timeslot_end=start + timedelta(hours=hours)
+        )
+
+    async with Office().open(max_workers=1) as office:
+        await office.otto.create(taken("night", tuesday, 1))
+        # What begins on Monday evening has a third slot on Wednesday evening, when all is taken.
+        await office.otto.create(taken("evening", wednesday + timedelta(hours=20), 4))
+        with pytest.raises(NoRoom) as refused:
+            await office.otto.create(series(tuesday + timedelta(minutes=30)))
+        assert refused.value.nearest
+        for start, _ in refused.value.nearest:
+            await office.otto.create(series(start), dry_run=True)
 
 
 @from_monday

@@ -42,7 +42,8 @@ async def test_a_seat_whose_worker_comes_too_late_is_told_of_and_settled_when_it
         known = risk(found)
         assert known is not None
         assert known.reason == "NoWorkerInTime"
-        assert known.message.startswith("its seat ccna/1 is needed from 2026-11-02 00:45Z on")
+        told = "its seat ccna/1 is needed from 2026-11-02 00:45Z on, and ccna/1 has no worker that is up by then"
+        assert known.message == told, "it is true for as long as it stands"
         assert [one.alert for one in await room.otto.alerts()] == ["SessionAtRisk"]
         before = await room.revision()
         await asyncio.sleep(120)

@@ -6,6 +6,8 @@ from datetime import timedelta
 import given
 from desks import from_monday
 from lcm.config import Settings
+from lcm.control.plane import Ref
+from lcm.model.definition import LabletDefinition
 from lcm.model.resource import condition
 from lcm.model.session import Seat, SessionCondition, SessionPhase
 from lcm.model.worker import WorkerPhase
@@ -52,6 +54,19 @@ async def test_a_promised_slot_is_scheduled_at_once_and_bound_at_its_time_and_no
         found = await room.until("s1", lambda one: one.status.worker_id is not None, 2 * MINUTE)
         assert ONE - 15 * MINUTE <= room.clock.now() <= ONE - 14 * MINUTE
         assert found.status.allocated_ports is not None
+
+
+@from_monday
+async def test_what_was_promised_goes_to_its_worker_whatever_its_definition_asks_for_since() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker())
+        await room.books("s1", ONE)
+        newer = {"license_affinity": "enterprise", "ami_requirements": {"cml_version_min": "99"}}
+        await room.otto.patch(Ref(LabletDefinition, "basics:1.0.0"), {"spec": newer})
+        await room.until("s1", lambda one: one.status.worker_name == "w1", HOUR)
+        await room.wants("s2")
+        found = await room.until("s2", lambda one: one.status.waiting is not None)
+        assert found.status.worker_name is None, "who was promised nothing gets what is asked for now"
 
 
 @from_monday

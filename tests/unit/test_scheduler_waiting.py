@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from decimal import Decimal
 
 import msgspec
 
@@ -11,6 +12,7 @@ from lcm.config import Settings
 from lcm.control.companions import Fleet
 from lcm.control.plane import Ref, Terminate
 from lcm.model.licence import token_id
+from lcm.model.pool import AllowedHours, Budget, WorkerTemplate
 from lcm.model.session import LabletSession, Seat, SessionPhase
 from lcm.model.settings import SchedulerSettings, Strategy
 from lcm.model.worker import WorkerPhase
@@ -186,3 +188,57 @@ async def test_a_worker_that_is_paused_is_a_seat_that_can_be_opened_again() -> N
         await room.pool(worker, max_workers=1)
         await room.wants("s1")
         await room.until("s1", lambda one: one.status.seat == Seat(pool="ccna", number=1))
+
+
+@from_monday
+async def test_who_waits_for_a_pools_hours_is_told_so_once_and_not_every_minute() -> None:
+    async with Room().open() as room:
+        await room.pool(allowed_hours=AllowedHours(start_hour=1, end_hour=18))
+        await room.wants("s1", give_up_at=given.moment("12:00"))
+        found = await room.until("s1", lambda one: "hours" in str(one.status.waiting))
+        assert found.status.waiting is not None
+        assert found.status.waiting.basis.startswith("nothing that is there or can be opened takes it now; 3 of 3")
+        await asyncio.sleep(HOUR.total_seconds() / 2)
+        assert (await room.session("s1")).metadata.resource_version == found.metadata.resource_version
+        await room.until("s1", lambda one: one.status.seat is not None, HOUR)
+        assert room.clock.now() - given.moment("01:00") < 2 * MINUTE
+
+
+@from_monday
+async def test_nobody_who_waits_is_sent_to_a_pool_that_is_being_deleted() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker(), deletion_timestamp=room.clock.now())
+        await room.wants("s1")
+        found = await room.until("s1", lambda one: one.status.waiting is not None)
+        assert found.status.waiting is not None
+        assert found.status.waiting.basis.endswith("w1: it takes no sessions: its pool is being deleted")
+        said = await room.otto.explain(Ref(LabletSession, "s1"))
+        assert (said.outcome, said.why) == ("wait", "phase")
+        assert "it takes no sessions: its pool is being deleted (1 more likewise)" in said.reason
+
+
+@from_monday
+async def test_a_short_session_does_not_wait_behind_long_ones_that_the_pools_hours_turn_away() -> None:
+    async with Room().open() as room:
+        await room.pool(await room.worker(), max_workers=1, allowed_hours=AllowedHours(start_hour=0, end_hour=2))
+        await asyncio.sleep(120)
+        await asyncio.gather(*(room.wants(f"long{number:02}", minutes=180) for number in range(12)))
+        await asyncio.sleep(60)
+        await room.wants("short", minutes=30)
+        await room.until("short", lambda one: one.status.worker_name == "w1", 2 * MINUTE)
+        said = await room.otto.explain(Ref(LabletSession, "long00"))
+        assert (said.outcome, said.why) == ("wait", "hours")
+
+
+@from_monday
+async def test_where_no_other_worker_may_run_a_seat_is_taken_whose_worker_comes_anyway() -> None:
+    async with Room().open() as room:
+        worker = await room.worker("w2")
+        second = (msgspec.structs.replace(filled([worker])[0], number=2),)
+        await room.otto.patch(Ref(WorkerTemplate, "metal"), {"spec": {"price_per_hour_usd": "4"}})
+        await room.pool(max_workers=2, seats=second, budget=Budget(hourly_usd=Decimal(4)))
+        booked = await room.books("booked", room.clock.now() + 2 * HOUR)
+        assert booked.status.seat == Seat(pool="ccna", number=1)
+        await room.wants("s1", minutes=120)
+        found = await room.until("s1", lambda one: one.status.seat is not None, 2 * MINUTE)
+        assert (found.status.seat, found.status.worker_name) == (booked.status.seat, None)

@@ -16,7 +16,7 @@ from lcm.placement.search import Search, Work, shifted
 from lcm.placement.seats import Seats
 from lcm.placement.slots import nearest, seats_for_all
 from properties import for_all
-from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, at, claim, filled, plainly_running, seats
+from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, ROOM, at, claim, filled, plainly_running, seats
 
 REACH = 150
 LAB = Amount(cpu_millis=3, memory_mb=2, labs=1)
@@ -117,6 +117,34 @@ def test_a_group_gets_the_same_slots_as_by_trying_all(
     assert set(earlier) | set(later) <= set(works)
     if not apart:
         assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
+
+
+some = st.frozensets(st.integers(1, 4), max_size=2)
+
+
+@for_all(tight, wanted, st.integers(1, 4), st.tuples(some, some, some), st.sampled_from([at(-100), at(90) - DAY]))
+def test_on_seats_that_differ_the_same_slots_are_found_as_by_trying_all(
+    held: list[tuple[int, Claim]],
+    one: Claim,
+    count: int,
+    differing: tuple[frozenset[int], frozenset[int], frozenset[int]],
+    now: datetime,
+) -> None:
+    always, strange, unsuited = differing
+    strangers = {number: Amount(cpu_millis=number % 2 + 1) for number in strange}
+    pool = Seats(ROOM, 4, lead=LEAD * MINUTE, keep=KEEP * MINUTE, besides=always, strangers=strangers)
+    filled(pool, held)
+    rules = Rules(
+        now,
+        usable=dict.fromkeys(always | strange, now),
+        unsuited=unsuited,
+        budget=Budget(hourly_usd=Decimal(4 * len(always))) if always else Budget(),
+        price=Decimal(4),
+    )
+    group = [one] * count
+    earlier, later = searched(pool, group, rules)
+    works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, moved(group, by), rules)]
+    assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
 
 
 def all_seated(pool: Seats, several: Sequence[Claim], rules: Rules) -> int | None:

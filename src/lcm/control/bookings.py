@@ -11,16 +11,16 @@ import msgspec
 from lcm.control.guards import Guards
 from lcm.control.stepping import moved
 from lcm.model.capacity import Claim
-from lcm.model.definition import LabletDefinition
+from lcm.model.definition import LabletDefinition, Requirements
 from lcm.model.errors import NoRoom, Refused
 from lcm.model.kinds import Resource
 from lcm.model.machine import CONTROL_PLANE
-from lcm.model.reservation import Held, Reservation, ReservationPhase, occurrences
+from lcm.model.reservation import OCCURRENCES_LIMIT, Held, Reservation, ReservationPhase, occurrences
 from lcm.model.session import LabletSession, Seat
 from lcm.placement.promise import Refused as Refusal
 from lcm.placement.request import Request
 from lcm.placement.roster import Row
-from lcm.placement.terms import Terms, need_of, request_for, slot_claim, slot_of
+from lcm.placement.terms import Terms, asks_of, need_of, request_for, slot_claim, slot_of
 from lcm.store.base import Check, Op
 
 Booking = LabletSession | Reservation
@@ -58,6 +58,7 @@ class Found:
     row: Row
     claims: Sequence[Claim]
     seats: Sequence[int]
+    requirements: Requirements
 
 
 def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> Sequence[Claim]:
@@ -75,31 +76,48 @@ def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> S
     return [slot_claim(spec.timeslot_start, spec.timeslot_end, need, terms)]
 
 
+def claims_at(
+    booking: Booking, definition: LabletDefinition, slot: tuple[datetime, datetime], terms: Terms
+) -> Sequence[Claim]:
+    """Give what a booking would claim if its first slot were another; nothing if it could not be booked so.
+
+    A series keeps its last day, its weekdays and its wall-clock time, so that it may get other slots than shifted ones.
+    """
+    start, end = slot
+    spec: Any = msgspec.structs.replace(booking.spec, timeslot_start=start, timeslot_end=end)
+    claims = claims_of(msgspec.structs.replace(booking, spec=spec), definition, terms)
+    return claims if len(claims) <= OCCURRENCES_LIMIT else ()
+
+
 def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
     """Say what a booking asks of the seat it is put on."""
     if isinstance(booking, LabletSession):
         return request_for(booking, definition, claim, terms)
-    wanted = definition.spec
+    asks = asks_of(booking, definition)
     return Request(
         name=booking.metadata.name,
         claim=claim,
-        lab_type=wanted.lab_type,
-        affinity=wanted.license_affinity,
+        lab_type=definition.spec.lab_type,
+        affinity=asks.license_affinity,
         track=booking.spec.lab_track,
         region_required=booking.spec.region_required,
-        cml_version_min=wanted.ami_requirements.cml_version_min,
-        cml_version_max=wanted.ami_requirements.cml_version_max,
-        node_definitions=frozenset(wanted.ami_requirements.node_definitions),
+        cml_version_min=asks.ami_requirements.cml_version_min,
+        cml_version_max=asks.ami_requirements.cml_version_max,
+        node_definitions=frozenset(asks.ami_requirements.node_definitions),
         require_licensed=terms.require_licensed,
         movable=False,
     )
 
 
-def no_room(refusal: Refusal, claim: Claim, terms: Terms, row: Row) -> NoRoom:
-    """Say why a pool does not take a booking, and when it would."""
+def slots_near(refusal: Refusal, claim: Claim, terms: Terms) -> Sequence[tuple[datetime, datetime]]:
+    """Give the slots that a refusal names in place of that of a claim."""
     start, end = slot_of(claim, terms)
-    slots = [(start + by, end + by) for by in refusal.nearest]
-    return NoRoom(f"pool {row.name}: {refusal.details}; {refusal.remedy}", why=refusal.reason, nearest=slots)
+    return [(start + by, end + by) for by in refusal.nearest]
+
+
+def no_room(refusal: Refusal, nearest: Sequence[tuple[datetime, datetime]], row: Row) -> NoRoom:
+    """Say why a pool does not take a booking, and when it would."""
+    return NoRoom(f"pool {row.name}: {refusal.details}; {refusal.remedy}", why=refusal.reason, nearest=nearest)
 
 
 @contextmanager
@@ -122,12 +140,15 @@ def seated(booking: Resource, found: Found, now: datetime) -> Booking:
     pool = found.row.pool.metadata.name
     if isinstance(booking, LabletSession):
         (claim,), (number,) = found.claims, found.seats
-        status = msgspec.structs.replace(booking.status, claim=claim, seat=Seat(pool=pool, number=number))
+        seat, asks = Seat(pool=pool, number=number), found.requirements
+        status = msgspec.structs.replace(booking.status, claim=claim, seat=seat, requirements=asks)
         return msgspec.structs.replace(booking, status=status)
     held = tuple(
         Held(number=place, claim=claim, seat=Seat(pool=pool, number=number))
         for place, (claim, number) in enumerate(zip(found.claims, found.seats, strict=True), start=1)
     )
     reason = "all its claims are held"
-    fields: dict[str, Any] = {"held": held, "starts_at": found.claims[0].start, "ends_at": found.claims[-1].end}
+    starts_at, ends_at = found.claims[0].start, found.claims[-1].end
+    fields: dict[str, Any] = {"held": held, "requirements": found.requirements}
+    fields |= {"starts_at": starts_at, "ends_at": ends_at}
     return moved(booking, ReservationPhase.PROMISED, author=CONTROL_PLANE, now=now, reason=reason, **fields)

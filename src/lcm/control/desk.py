@@ -36,7 +36,8 @@ from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
 from lcm.model.session import LabletSession
 from lcm.model.settings import SystemSettings
-from lcm.model.worker import HOSTING
+from lcm.model.worker import HOSTING, WorkerPhase
+from lcm.placement.ask import clock
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Refused as Refusal
 from lcm.placement.promise import extend
@@ -133,9 +134,10 @@ class Desk:
         claim, seat = after.status.claim, before.status.seat
         if claim is None or claim == before.status.claim:
             return ()
+        await self.calendar.ready()
+        self._refuse_past_drain(after)
         if seat is None:
             return await prolonged(self._store, self.calendar, before, claim, self._clock.now())
-        await self.calendar.ready()
         ref: PoolRef = Ref(LabWorkerPool, seat.pool, before.metadata.namespace)
         known = before.metadata.resource_version
         ground = await read_ground(self._store, self.calendar, pool=ref, adds=True, known=known)
@@ -145,6 +147,17 @@ class Desk:
         rules = await self.rules(row, self._clock.now())
         self._extend(row, rules, before, claim)
         return ground.ops(before.metadata.uid)
+
+    def _refuse_past_drain(self, session: LabletSession) -> None:
+        """Raise NoRoom if a session would end after its worker's drain ends all that is on it."""
+        worker, end = self.calendar.worker(session.status.worker_id or ""), session.status.ends_at
+        deadline = worker.status.drain_deadline_at if worker else None
+        if worker is None or worker.status.phase is not WorkerPhase.DRAINING or deadline is None or end is None:
+            return
+        if end > deadline:
+            name = worker.metadata.name
+            told = f"its worker {name} is being drained, which ends what is on it at {clock(deadline)}"
+            raise NoRoom(f"it cannot be extended: {told}; extend it by less, or undrain {name}", why="draining")
 
     def _extend(self, row: Row, rules: Rules, session: LabletSession, claim: Claim) -> None:
         """Raise NoRoom if a session's seat cannot be its own for longer, Conflict if it has moved meanwhile."""

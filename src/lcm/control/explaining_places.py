@@ -26,7 +26,7 @@ from lcm.placement.explain import Answer, explain
 from lcm.placement.fleet import Fleet
 from lcm.placement.limits import OPENING, Rules, barred, outside_hours
 from lcm.placement.place import MOST_EXAMPLES
-from lcm.placement.request import BOOTING, DRAINING, Held, Place, Request
+from lcm.placement.request import BOOTING, Held, Place, Request
 from lcm.placement.roster import (
     Row,
     room_of,
@@ -43,6 +43,8 @@ from lcm.placement.terms import Terms, asap_claim, request_for, slot_claim, usua
 
 FOREIGN: Final = "foreign_labs"
 _END_THEM: Final = "end the labs on it that no session made, or add a worker"
+_BEYOND: Final = "its seat is beyond the pool's size"
+_ENDING: Final = "its pool is being deleted"
 _AT_ONCE: Final = 20
 _ROOM: Final = frozenset(ROOM.values())
 
@@ -61,11 +63,16 @@ class Asked:
 
     def claim(self, at: datetime) -> Claim:
         """Say what it would claim if it were put somewhere at a moment; a slot does not move."""
-        start, end = self.session.spec.timeslot_start, self.session.spec.timeslot_end
-        if start is None or end is None:
+        whole = self.booked
+        if whole is None:
             return asap_claim(self.session, at, self.need, self.terms)
-        whole = slot_claim(start, end, self.need, self.terms)
         return msgspec.structs.replace(whole, start=min(max(whole.start, self.now), whole.end))
+
+    @property
+    def booked(self) -> Claim | None:
+        """What it would claim if its slot were booked now, whatever of that is past; None: it has none."""
+        start, end = self.session.spec.timeslot_start, self.session.spec.timeslot_end
+        return slot_claim(start, end, self.need, self.terms) if start is not None and end is not None else None
 
     @property
     def request(self) -> Request:
@@ -193,7 +200,11 @@ class _Surveyor:
                 continue
             room = seats[number].capacity if seats is not None and number <= len(seats) else None
             place = worker_place(worker, asked.now, boot=boot, room=room)
-            await self._put(_within(place, number, most), self._beside(worker, claims[number]), row.pool)
+            closed = _ENDING if _ends(row) else _BEYOND if number > most else ""
+            why = None if closed or seats is None else self._limited(seats, number, place.usable_at, rules)
+            told = closed or (why[1] if why else place.closed)
+            await self._put(replace(place, closed=told), self._beside(worker, claims[number]), row.pool)
+            self.found.barred |= {place.id: why} if why else {}
             self._note_foreign(worker, template_room(row))
             opened.add(number)
         if seats is not None:
@@ -223,13 +234,19 @@ class _Surveyor:
     async def _at_seat(self, row: Row, seats: Seats, number: int, rules: Rules, claims: Sequence[Held]) -> None:
         asked, alike = self._asked, offered(row)
         usable = asked.now + usual_boot(row.pool, asked.terms)
-        leaving = row.pool.metadata.deletion_timestamp is not None
-        why = None if leaving else _barred(seats, number, asked.claim(usable), rules)
-        closed = DRAINING if leaving else why[1] if why else ""
+        why = None if _ends(row) else _barred(seats, number, asked.claim(usable), rules)
+        closed = _ENDING if _ends(row) else why[1] if why else ""
         place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
         await self._put(replace(place, version=alike.version if alike else ""), claims, row.pool)
         if why is not None:
             self.found.barred[place.id] = why
+
+    def _limited(self, seats: Seats, number: int, at: datetime | None, rules: Rules) -> tuple[str, str] | None:
+        """Say why a worker may not run for as long as a session would be on it; what was promised is not asked."""
+        asked = self._asked
+        if asked.booked is not None:
+            return None
+        return _beyond_limits(seats, number, asked.claim(at or asked.now), rules)
 
     async def _put(self, place: Place, claims: Sequence[Held], pool: LabWorkerPool | None) -> None:
         """Add a place; others get their turn meanwhile, for a large fleet takes a second."""
@@ -257,8 +274,8 @@ class _Surveyor:
             self.found.foreign[worker.metadata.uid] = least(whole, room) if room else whole
 
 
-def _within(place: Place, number: int, most: int) -> Place:
-    return place if number <= most else replace(place, closed="its seat is beyond the pool's size")
+def _ends(row: Row) -> bool:
+    return row.pool.metadata.deletion_timestamp is not None
 
 
 def _barred(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str] | None:
@@ -267,6 +284,10 @@ def _barred(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str,
         return None  # it says so itself
     if rules.policy not in OPENING:
         return "no_worker", f"it has no worker, and with the policy {rules.policy} the pool opens no seat for a session"
+    return _beyond_limits(seats, number, claim, rules)
+
+
+def _beyond_limits(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str] | None:
     span = span_of(claim)
     closed = outside_hours([span], rules)
     return ("hours", closed) if closed else barred(seats, seats.added(number, span), rules)

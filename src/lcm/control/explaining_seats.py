@@ -109,7 +109,8 @@ def _of_row(desk: Desk, row: Row, rules: Rules, asked: Asked) -> Iterator[PlaceA
         reason = "it is not known what a worker of the pool holds"
         yield _no(pool, pool, "unknown_size", reason, NO_SIZE)
         return
-    claim, away = asked.request.claim, alike.unsuited(asked.request, range(1, len(seats) + 1))
+    claim, away = asked.booked, alike.unsuited(asked.request, range(1, len(seats) + 1))
+    assert claim is not None, "seats are asked for slots only"
     reasons = set(away.values())
     if len(away) == len(seats) and len(reasons) == 1:
         (why, reason) = reasons.pop()

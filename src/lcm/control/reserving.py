@@ -126,7 +126,12 @@ def _session(book: Ledger, booked: Reservation, held: Held, uid: str, kind: LabT
             priority=spec.priority,
         ),
         status=LabletSessionStatus(
-            expires_at=end, ends_at=end, claim=held.claim, seat=held.seat, history=(_beginning(book, booked),)
+            expires_at=end,
+            ends_at=end,
+            claim=held.claim,
+            seat=held.seat,
+            requirements=booked.status.requirements,
+            history=(_beginning(book, booked),),
         ),
     )
 

@@ -145,7 +145,6 @@ async def prolonged(
     worker_id, before = session.status.worker_id, session.status.claim
     if worker_id is None or before is None:
         return ()
-    await calendar.ready()
     ground = await read_ground(store, calendar, worker_id=worker_id)
     assert ground.worker is not None, "it was read"
     more = msgspec.structs.replace(claim, start=before.end)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lcm.control.bookings import Booking, Found, claims_of, no_room, request_of
+from lcm.control.bookings import Booking, Found, claims_at, claims_of, no_room, request_of, slots_near
 from lcm.model.capacity import Claim
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import NoRoom
@@ -22,8 +22,9 @@ from lcm.placement.roster import Row
 from lcm.placement.rules import REMEDIES
 from lcm.placement.seating import how_far
 from lcm.placement.seats import Seats
+from lcm.placement.slots import seats_for_all
 from lcm.placement.suiting import Kinds, suited
-from lcm.placement.terms import Terms
+from lcm.placement.terms import Terms, asks_of
 
 Public = tuple[str, str]
 """A namespace and a lab track: those who ask the same pools."""
@@ -82,9 +83,13 @@ class Sitting:
         one = len(claims) == 1
         answer = promise(seats, claims[0], rules=rules) if one else promise_all(seats, claims, rules=rules)
         if isinstance(answer, Refusal):
-            raise no_room(answer, claims[0], terms, row)
+            near = slots_near(answer, claims[0], terms)
+            if isinstance(booking, Reservation) and booking.spec.recurrence is not None:
+                series = ((slot, claims_at(booking, definition, slot, terms)) for slot in near)
+                near = [slot for slot, its in series if its and isinstance(seats_for_all(seats, its, rules), tuple)]
+            raise no_room(answer, near, row)
         self._hold(seats, claims, answer.seats)
-        return Found(row, claims, answer.seats)
+        return Found(row, claims, answer.seats, asks_of(booking, definition))
 
     def _hold(self, seats: Seats, claims: Sequence[Claim], numbers: Sequence[int]) -> None:
         for claim, number in zip(claims, numbers, strict=True):

@@ -114,6 +114,13 @@ class AmiRequirements(Part):
     ] = ()
 
 
+class Requirements(Part):
+    """What a lab asks of the worker it runs on besides room. A booking keeps what was asked when it was promised."""
+
+    license_affinity: LicenseFlavour | None = None
+    ami_requirements: AmiRequirements = AmiRequirements()
+
+
 class LabletDefinitionSpec(Part):
     """What an author published."""
 
@@ -166,6 +173,11 @@ class LabletDefinition(Part):
     api_version: Literal["lcm/v1"] = API_VERSION
     kind: Literal["LabletDefinition"] = "LabletDefinition"
     status: LabletDefinitionStatus = LabletDefinitionStatus()
+
+
+def requirements(spec: LabletDefinitionSpec) -> Requirements:
+    """Say what a lab asks of its worker besides room."""
+    return Requirements(license_affinity=spec.license_affinity, ami_requirements=spec.ami_requirements)
 
 
 def amount(spec: LabletDefinitionSpec) -> Amount | None:

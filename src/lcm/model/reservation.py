@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from lcm.model.capacity import Claim
+from lcm.model.definition import Requirements
 from lcm.model.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
 from lcm.model.resource import (
     API_VERSION,
@@ -95,6 +96,7 @@ class ReservationStatus(Status):
     starts_at: Moment | None = None
     ends_at: Moment | None = None
     held: Annotated[tuple[Held, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    requirements: Requirements | None = None
     sessions_made: Count = 0
     sessions_ended: Count = 0
     last_error: Text = ""

@@ -9,6 +9,7 @@ import msgspec
 
 from lcm.model.capacity import Claim
 from lcm.model.decision import SchedulingDecision
+from lcm.model.definition import Requirements
 from lcm.model.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, Limit, Machine, Step
 from lcm.model.money import Usd
 from lcm.model.observation import ResourceObservation
@@ -131,6 +132,7 @@ class ObservationRequest(Part):
 class LabletSessionStatus(Status):
     """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
 
+    `requirements` are those of its definition when its slot was promised; a later change of that changes no promise.
     `observed_last`: it was observed since it ended, and need not be again.
     """
 
@@ -141,6 +143,7 @@ class LabletSessionStatus(Status):
     ends_at: Moment | None = None
     claim: Claim | None = None
     seat: Seat | None = None
+    requirements: Requirements | None = None
     worker_id: str | None = None
     worker_ref: str | None = None
     worker_name: str | None = None

@@ -13,7 +13,7 @@ from lcm.placement.limits import Rules
 from lcm.placement.request import Held
 from lcm.placement.seating import REMEDIES, seat_for, why_not
 from lcm.placement.seats import Seats
-from lcm.placement.slots import nearest, seats_for_all
+from lcm.placement.slots import nearest, seats_for_all, why_not_all
 
 GROUP_LOOKS: Final = 3_000
 """How many claims are tried in all before nothing nearer is looked for: some microseconds each."""
@@ -64,8 +64,9 @@ def promise_all(seats: Seats, claims: Sequence[Claim], *, rules: Rules, slots: i
     near = nearest(seats, claims, rules, count=slots, tries=tries)
     if seat_for(seats, claims[found], rules) is None:
         return _refused(seats, claims[found], rules, near)
-    details = f"there is room for some of the {len(claims)} claims, and not for all of them together"
-    return Refused("full", details, REMEDIES["full"], near)
+    reason, details = why_not_all(seats, claims, rules)
+    told = f"there is room for some of the {len(claims)} claims, and not for all of them together: {details}"
+    return Refused(reason, told, REMEDIES[reason], near)
 
 
 def extend(seats: Seats, number: int, held: Held, *, rules: Rules) -> Promised | Refused:

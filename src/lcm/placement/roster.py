@@ -142,14 +142,15 @@ def seats_of(row: Row, claims: Iterable[tuple[int, Held]], terms: Terms) -> Seat
     """Put a pool's claims onto its seats; None while it is not known what a seat holds.
 
     A seat beyond the pool's size keeps the claims it has and takes no more. What labs take that no session made is not
-    gone for good: it is told apart from what a seat holds.
+    gone for good: it is told apart from what a seat holds. A worker that is drained says nothing of who comes after it.
     """
     room, claims = template_room(row), list(claims)
     if room is None:
         return None
     most = row.pool.spec.max_workers
     size = max([most, *(number for number, _ in claims)])
-    own = {number: found for number, worker in row.workers.items() if (found := whole_of(worker)) is not None}
+    staying = ((number, one) for number, one in row.workers.items() if one.status.phase is not _P.DRAINING)
+    own = {number: found for number, worker in staying if (found := whole_of(worker)) is not None}
     taken = {number: _strangers(row.workers[number], room) for number in own}
     beyond = dict.fromkeys(range(most + 1, size + 1), NOTHING)
     seats = Seats(

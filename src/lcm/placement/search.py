@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.capacity import DIMENSIONS, Amount, Claim
+from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim
 from lcm.placement.hours import closed_at
 from lcm.placement.lanes import micros
 from lcm.placement.limits import OPENING, Rules, no_more
-from lcm.placement.seating import candidates, seat_for
-from lcm.placement.seats import END, Seats, Span, span_of
+from lcm.placement.seating import asked, candidates, is_plain, seat_for
+from lcm.placement.seats import END, STRANGERS_STAY, Seats, Span, span_of
 from lcm.placement.timeline import BEGINNING
 
 Together = Callable[[Seats, Sequence[Claim], Rules], int | None]
@@ -85,6 +85,7 @@ class Search:
         self._numbers = list(candidates(seats, rules))
         self._alike = _alike(seats, rules, self._numbers)
         self._runs: dict[int, list[Span]] = {}
+        self._alone = micros(rules.now + STRANGERS_STAY)
         reach = self._step * limit
         spans = [sort.span for sort in self._sorts]
         whole = Span(min(span.start for span in spans) - reach, max(span.end for span in spans) + reach)
@@ -152,7 +153,7 @@ class Search:
         """Give the next start at which a seat has the room, and its worker runs anyway where no other may."""
         while True:
             found = self._free(number, sort, start, way, work)
-            if found is None or number <= self._seats.standing:
+            if found is None or number in self._seats.always:
                 return found
             span = Span(found, found + sort.length)
             over = next((one for one in self._no_more if one.start < span.end and span.start < one.end), None)
@@ -167,13 +168,26 @@ class Search:
                 return None
 
     def _free(self, number: int, sort: _Sort, start: int, way: int, work: Work) -> int | None:
-        seat, length = self._seats[number], sort.length
+        """Give the next start at which a seat has the room: beside labs that no session made, as long as they stay."""
+        need, strangers, alone = sort.claim.need, self._seats[number].strangers, self._alone
+        if strangers is NOTHING:
+            return self._next(number, need, Span(start, start + sort.length), way, work)
+        # On each side of the moment from which on they are not reckoned with, in the order of the way.
+        sides = [(need + strangers, min(start, alone - 1)), (need, max(start, alone))]
+        for asked_for, first in sides[::way]:
+            found = self._next(number, asked_for, Span(first, first + sort.length), way, work)
+            if found is not None and way * found >= way * start and (found < alone) == (asked_for is not need):
+                return found
+        return None
+
+    def _next(self, number: int, need: Amount, span: Span, way: int, work: Work) -> int | None:
+        seat, length = self._seats[number], span.end - span.start
         if way > 0:
-            found = seat.timeline.earliest(start, length, seat.packed(sort.claim.need))
+            found = seat.timeline.earliest(span.start, length, seat.packed(need))
         else:
-            found = seat.latest(start, length, sort.claim.need)
+            found = seat.latest(span.start, length, need)
         moments = seat.timeline.moments
-        ends = (start, END if found is None else found + length) if way > 0 else (found or BEGINNING, start + length)
+        ends = (span.start, END if found is None else found + length) if way > 0 else (found or BEGINNING, span.end)
         work.spend(_LOOK + (bisect_left(moments, ends[1]) - bisect_left(moments, ends[0])) // 4)
         return found
 
@@ -210,7 +224,7 @@ class Search:
         claim = shifted(sort.claim, by)
         span, room = span_of(claim), 0
         for number in self._taking(claim, span, work):
-            room += self._how_many(number, span, claim.need, sort.count, work) * self._alike.get(number, 1)
+            room += self._how_many(number, span, claim, sort.count, work) * self._alike.get(number, 1)
             if room >= sort.count:
                 return True
         return False
@@ -220,7 +234,7 @@ class Search:
         answers: dict[object, bool] = {}
         for number in self._numbers:
             work.spend(_LOOK)
-            if not self._seats.fits(number, span, claim.need):
+            if not self._seats.fits(number, span, asked(self._seats, number, claim, self._rules)):
                 continue
             work.spend(2 * _LOOK)
             pieces = self._seats.added(number, span)
@@ -240,14 +254,15 @@ class Search:
         months = (span.end - span.start) // (28 * 96 * _QUARTER)
         return _LIMITS + months * _LIMITS // 2 + steps * len(counts)
 
-    def _how_many(self, number: int, span: Span, need: Amount, count: int, work: Work) -> int:
+    def _how_many(self, number: int, span: Span, claim: Claim, count: int, work: Work) -> int:
+        """Say how many claims like one a seat takes that takes one."""
         if count == 1:
             return 1
         seat = self._seats[number]
-        packed = seat.packed(need)
+        first, more = (seat.packed(need) for need in (asked(self._seats, number, claim, self._rules), claim.need))
         work.spend(_LOOK * count.bit_length())
-        numbers = range(1, count + 1)
-        return bisect_left(numbers, x=True, key=lambda many: not seat.timeline.fits(*span, many * packed))
+        others = range(1, count)
+        return 1 + bisect_left(others, x=True, key=lambda many: not seat.timeline.fits(*span, first + many * more))
 
 
 def _sorts(claims: Sequence[Claim]) -> list[_Sort]:
@@ -259,9 +274,9 @@ def _sorts(claims: Sequence[Claim]) -> list[_Sort]:
 
 def _alike(seats: Seats, rules: Rules, numbers: Sequence[int]) -> dict[int, int]:
     """Say for which seat others stand that are like it and without any claim, and how many they are with it."""
-    spare = len(seats) - len(numbers) if rules.policy in OPENING else 0
-    plain = (one for one in numbers if one > seats.standing and one not in rules.usable and not seats[one].held)
-    fresh = next((one for one in plain if seats[one].capacity == seats.capacity), None)
+    spare = len(seats) - len(rules.unsuited) - len(numbers) if rules.policy in OPENING else 0
+    unfilled = (one for one in numbers if one not in seats.always and one not in rules.usable)
+    fresh = next((one for one in unfilled if is_plain(seats, one)), None)
     return {fresh: 1 + spare} if fresh is not None else {}
 
 

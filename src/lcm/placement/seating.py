@@ -43,7 +43,7 @@ def seat_for(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | No
     if claim.start < rules.now or outside_hours([span], rules):
         return None
     numbers = candidates(seats, rules) if among is None else among
-    fitting = (number for number in numbers if seats.fits(number, span, _asked(seats, number, claim, rules)))
+    fitting = (number for number in numbers if seats.fits(number, span, asked(seats, number, claim, rules)))
     offers = [offer for number in fitting if (offer := _offer(seats, number, span, rules))]
     if not rules.limited:
         return min(offers)[1] if offers else None
@@ -58,7 +58,8 @@ def why_not(seats: Seats, claim: Claim, rules: Rules, among: Iterable[int] | Non
     closed = outside_hours([span], rules)
     if closed:
         return "hours", closed
-    answers = [_rejection(seats, number, claim, rules) for number in among or candidates(seats, rules)]
+    numbers = among or (number for number in candidates(seats, rules) if number <= seats.most)
+    answers = [_rejection(seats, number, claim, rules) for number in numbers]
     none = "no_worker", f"the pool has no worker, and with the policy {rules.policy} it opens no seat for a booking"
     return max(answers or [none], key=lambda answer: how_far(answer[0]))
 
@@ -72,11 +73,16 @@ def candidates(seats: Seats, rules: Rules) -> Iterator[int]:
         if number in rules.usable or (number in seats.always and rules.policy in OPENING):
             yield number
         elif rules.policy in OPENING:
-            seat = seats[number]
-            plain = not seat.held and seat.capacity == seats.capacity and seat.strangers is NOTHING
+            plain = is_plain(seats, number)
             if not (plain and fresh):
                 yield number
             fresh = fresh or plain
+
+
+def is_plain(seats: Seats, number: int) -> bool:
+    """Tell whether a seat has no claim and nothing of its own."""
+    seat = seats[number]
+    return not seat.held and seat.capacity == seats.capacity and seat.strangers is NOTHING
 
 
 _Offer = tuple[int, int, Sequence[Span]]
@@ -99,13 +105,15 @@ def _too_soon(number: int, span: Span, pieces: Sequence[Span], rules: Rules) -> 
 
 def _rejection(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str]:
     seat, span = seats[number], span_of(claim)
+    if number > seats.most:
+        return "full", f"seat {number} is beyond the pool's size by now, and only keeps what it has"
     large = exceeded(claim.need, seat.capacity)
     if large:
         return "too_large", f"it needs more {_words(large)} than a worker of the pool has"
     short = _short(seat, span, claim.need)
     if short:
         return "full", f"{_taken(seats, rules)}: seat {number} is {short}"
-    short = _short(seat, span, _asked(seats, number, claim, rules))
+    short = _short(seat, span, asked(seats, number, claim, rules))
     if short:
         return "foreign_labs", f"labs that no session made are in the way: with them seat {number} is {short}"
     pieces = seats.added(number, span)
@@ -117,7 +125,7 @@ def _rejection(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[s
     return found
 
 
-def _asked(seats: Seats, number: int, claim: Claim, rules: Rules) -> Amount:
+def asked(seats: Seats, number: int, claim: Claim, rules: Rules) -> Amount:
     """Say what must be free on a seat for a claim: also what others' labs take there, if they may last until then."""
     strangers = seats[number].strangers
     if strangers is NOTHING or claim.start >= rules.now + STRANGERS_STAY:

@@ -1,6 +1,7 @@
 """The nearest other times at which claims could be promised. A refusal carries them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
 from typing import Final
@@ -9,7 +10,7 @@ from lcm.model.capacity import Claim
 from lcm.placement.limits import Rules
 from lcm.placement.request import Held
 from lcm.placement.search import Search, Work
-from lcm.placement.seating import seat_for
+from lcm.placement.seating import seat_for, why_not
 from lcm.placement.seats import Seats
 
 STEP: Final = timedelta(minutes=15)
@@ -53,19 +54,35 @@ def seats_for_all(seats: Seats, claims: Sequence[Claim], rules: Rules) -> tuple[
 
     Nothing is held when it returns. What is longest and needs most goes first, because small claims fit in anywhere.
     """
+    with _seated(seats, claims, rules) as (chosen, missing):
+        return tuple(chosen[place] for place in range(len(claims))) if missing is None else missing
+
+
+def why_not_all(seats: Seats, claims: Sequence[Claim], rules: Rules) -> tuple[str, str]:
+    """Say in a word and in a sentence why one of several claims gets no seat beside those before it."""
+    with _seated(seats, claims, rules) as (_, missing):
+        assert missing is not None, "not all of them get seats"
+        return why_not(seats, claims[missing], rules)
+
+
+@contextmanager
+def _seated(seats: Seats, claims: Sequence[Claim], rules: Rules) -> Iterator[tuple[Mapping[int, int], int | None]]:
+    """Hold claims on seats one after another until one gets none; gives seats by place, and the place of that one."""
     order = sorted(range(len(claims)), key=lambda place: _weight(claims[place]))
     chosen: dict[int, int] = {}
+    missing: int | None = None
     try:
         for place in order:
             number = seat_for(seats, claims[place], rules)
             if number is None:
-                return place
+                missing = place
+                break
             chosen[place] = number
             seats.hold(number, Held(_HOLDER.format(place), claims[place]))
+        yield chosen, missing
     finally:
         for place, number in chosen.items():
             seats.release(number, _HOLDER.format(place))
-    return tuple(chosen[place] for place in range(len(claims)))
 
 
 def _mixed(earlier: Sequence[int], later: Sequence[int], count: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from lcm.model.capacity import Amount, Claim
-from lcm.model.definition import LabletDefinition, amount
+from lcm.model.definition import LabletDefinition, Requirements, amount, requirements
 from lcm.model.pool import LabWorkerPool
 from lcm.model.quantity import parse_limits
 from lcm.model.reservation import Reservation, ReservationSpec
@@ -145,20 +145,26 @@ def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amou
     return msgspec.structs.replace(need, cpu_millis=own.cpu_millis, memory_mb=own.memory_mb)
 
 
+def asks_of(booking: LabletSession | Reservation, definition: LabletDefinition) -> Requirements:
+    """Say what a booking asks of a worker besides room: what was promised is asked as it was then."""
+    kept = booking.status.requirements
+    return requirements(definition.spec) if kept is None else kept
+
+
 def request_for(session: LabletSession, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
     """Say what a session asks of the place it is put on."""
-    spec, wanted = session.spec, definition.spec
+    spec, asks = session.spec, asks_of(session, definition)
     return Request(
         name=f"{session.metadata.namespace}/{session.metadata.name}",
         claim=claim,
-        lab_type=wanted.lab_type,
-        affinity=wanted.license_affinity,
+        lab_type=definition.spec.lab_type,
+        affinity=asks.license_affinity,
         track=spec.lab_track,
         region_required=spec.region_required,
         region_preferred=spec.region_preferred,
-        cml_version_min=wanted.ami_requirements.cml_version_min,
-        cml_version_max=wanted.ami_requirements.cml_version_max,
-        node_definitions=frozenset(wanted.ami_requirements.node_definitions),
+        cml_version_min=asks.ami_requirements.cml_version_min,
+        cml_version_max=asks.ami_requirements.cml_version_max,
+        node_definitions=frozenset(asks.ami_requirements.node_definitions),
         require_licensed=terms.require_licensed,
         movable=spec.timeslot_start is None,
     )

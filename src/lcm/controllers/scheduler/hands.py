@@ -80,6 +80,9 @@ class Hands:
         except NoRoom as error:
             _log.info("place refused", session=session.metadata.name, place=outcome.place.name, error=str(error))
             view.bar(outcome.place.id, barred_until, str(error), whole_pool=error.why in LIMITS)
+            if error.why in LIMITS:
+                # Until after the place was tried again: a shorter one may be let in.
+                view.turn_away(ref_of(session), barred_until + MINUTE)
 
 
 def assignment(view: View, outcome: Outcome, now: datetime) -> Assignment | None:

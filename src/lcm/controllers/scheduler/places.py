@@ -31,7 +31,8 @@ def places_of(row: Row, now: datetime, terms: Terms, claimed: Collection[int]) -
         worker = row.workers.get(number)
         if worker is not None and usable_from(worker, now, boot.usual) is not None:
             place = _promising(worker_place(worker, now, boot=boot.usual, room=room), worker)
-            yield number, place if number <= most else replace(place, closed=_BEYOND)
+            closed = ending or (_BEYOND if number > most else "")
+            yield number, replace(place, closed=closed) if closed else place
         elif room is not None:
             closed = idle if number <= most else _BEYOND
             if not closed or number in claimed:

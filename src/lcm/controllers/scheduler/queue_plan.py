@@ -34,6 +34,7 @@ class Seeker:
     """A session that needs a place: what it asks for from now on, and the place on which it has a claim already.
 
     `start_up` is how long it usually takes to run, `likely` how long it will likely be there, None for all its claim.
+    One that was `turned_away` for what a pool must not go beyond keeps no room from others meanwhile.
     """
 
     session: LabletSession
@@ -41,6 +42,7 @@ class Seeker:
     start_up: timedelta = timedelta(0)
     kept: str | None = None
     likely: timedelta | None = None
+    turned_away: bool = False
 
     @property
     def holder(self) -> str:
@@ -48,12 +50,16 @@ class Seeker:
         return session_holder(self.session)
 
     @property
-    def order(self) -> tuple[bool, datetime, datetime, str]:
-        """Say whose turn it is: what was promised first, then by priority and the minutes waited."""
-        metadata = self.session.metadata
+    def order(self) -> tuple[bool, bool, datetime, datetime, str]:
+        """Say whose turn it is: what was promised first, then by priority and the minutes waited.
+
+        Of those who were turned away the ones that end soonest are the likeliest to be let in.
+        """
+        metadata, claim = self.session.metadata, self.request.claim
         created = metadata.created_at or datetime.min.replace(tzinfo=UTC)
-        first = created - self.session.spec.priority * MINUTE if is_asap(self.session) else self.request.claim.start
-        return is_asap(self.session), first, created, metadata.uid
+        first = created - self.session.spec.priority * MINUTE if is_asap(self.session) else claim.start
+        turn = claim.end if self.turned_away else first
+        return is_asap(self.session), self.turned_away, turn, created, metadata.uid
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lcm.model.resource import Condition, Truth, condition, with_condition
 from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition
 from lcm.placement.ask import clock
 from lcm.placement.fleet import Fleet
-from lcm.placement.request import Place
+from lcm.placement.request import BOOTING, Place
 from lcm.placement.seats import STRANGERS_STAY
 
 ALERT: Final = "SessionAtRisk"
@@ -68,7 +68,10 @@ def risk_of(session: LabletSession, facts: Facts) -> Risk | None:
 def _late(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
     usable = place.usable_at
     if usable is not None and usable > claim.start + facts.grace:
-        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} can be used from {clock(usable)} on")
+        # A boot that has not begun ends later with every minute, and this is told once.
+        boots = place.closed == BOOTING
+        when = f"can be used from {clock(usable)} on" if boots else "has no worker that is up by then"
+        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} {when}")
     if facts.latest is not None and claim.start > facts.latest:
         return Risk(LATE, f"its seat {seat} is its own from {clock(claim.start)} on, too late for when its slot begins")
     return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from lcm.control.plane import ref_of
 from lcm.controllers.scheduler.bench import Bench
 from lcm.controllers.scheduler.deciding import MOST_RETRIES
 from lcm.controllers.scheduler.licences import Shortage, Shortages, needs_one, unlicensed
@@ -157,6 +158,7 @@ def _seeker(view: View, session: LabletSession, definition: LabletDefinition, cl
         start_up,
         place.id if place else None,
         start_up + length + view.pace.clean_up() if is_asap(session) else None,
+        view.is_turned_away(ref_of(session)),
     )
 
 

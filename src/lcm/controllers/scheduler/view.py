@@ -66,6 +66,7 @@ class View:
         self._moving: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
         self._barred: dict[str, tuple[datetime, str]] = {}
+        self._turned_away: dict[SessionRef, datetime] = {}
         self._empty: list[tuple[Fleet, str]] = []
         self._news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
@@ -139,9 +140,12 @@ class View:
         return self._boots.get(place_id) or boot_of(None, self.terms())
 
     def bar(self, place_id: str, until: datetime, why: str, *, whole_pool: bool = False) -> None:
-        """Leave a place, or all seats of its pool without a worker, alone for a while: the plane knows better."""
+        """Leave a place alone for a while, or all seats of its pool that nobody needs yet: the plane knows better.
+
+        A seat with a claim gets its worker anyway, and may be let have others where no other is.
+        """
         pools = {spot[0] for spot in self._spots_of.get(place_id, ()) if not isinstance(spot, str)}
-        others = [one for ref in pools if whole_pool for one in self._pools[ref] if one not in self._workers]
+        others = [one for ref in pools if whole_pool for one in self._pools[ref] if self._is_unused(one)]
         for one in (place_id, *others):
             self._barred[one] = until, why
             self._relay(one)
@@ -151,11 +155,24 @@ class View:
         """Tell whether a place is left alone."""
         return place_id in self._barred
 
+    def _is_unused(self, place_id: str) -> bool:
+        """Tell whether a seat has neither a worker nor a claim."""
+        return place_id not in self._workers and not any(map(self._holdings.at, self._spots_of[place_id]))
+
+    def turn_away(self, session: SessionRef, until: datetime) -> None:
+        """Have a session wait behind the others for a while: its pool's limits let none run for it, and may others."""
+        self._turned_away[session] = until
+
+    def is_turned_away(self, session: SessionRef) -> bool:
+        """Tell whether a session waits behind the others."""
+        return session in self._turned_away
+
     def refresh(self, now: datetime) -> bool:
         """Come up to the present moment; tell whether anything changed that matters to those who wait."""
         for place_id in [one for one, (until, _) in self._barred.items() if until <= now]:
             del self._barred[place_id]
             self._relay(place_id)
+        self._turned_away = {ref: until for ref, until in self._turned_away.items() if until > now}
         if self._retimed_at is None or now - self._retimed_at >= _RETIME:
             self._retimed_at = now
             moving = sorted(self._moving - self._dirty, key=str)

@@ -3,6 +3,7 @@
 It is told again only when it has changed by so much that somebody would care, so that those who wait cost few writes.
 """
 
+import re
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,6 +18,11 @@ from lcm.placement.request import BOOTING
 SHARE: Final = 0.05
 """By which part of the wait an estimate must have changed to be told again."""
 _NEVER: Final = "nothing that is there or can be opened would ever fit it"
+_NOT_NOW: Final = "nothing that is there or can be opened takes it now"
+_CLOSED: Final = frozenset({"draining", "phase"})
+"""By these a place says that it is closed, which may change."""
+_FIGURES: Final = re.compile(r"\d+(?:[-:.]\d+)+")
+"""Dates, times and sums, which change in a sentence while it says the same."""
 
 
 def told(outcome: Outcome, boot: Boot) -> Waiting:
@@ -31,7 +37,9 @@ def basis(outcome: Outcome, boot: Boot) -> str:
     """Say in words what an estimate is made of."""
     found, at = outcome.place, outcome.at
     if found is None or at is None:
-        return f"{_NEVER}{_why(outcome.explained)}"
+        decision = outcome.explained
+        closed = any(one.filter in _CLOSED for one in decision.rejections)
+        return f"{_NOT_NOW if closed else _NEVER}{_why(decision)}"
     if outcome.behind:
         return f"a session on {found.name} ends at {at:%H:%M}Z"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
@@ -45,7 +53,7 @@ def basis(outcome: Outcome, boot: Boot) -> str:
 def untold(session: LabletSession, new: Waiting, now: datetime) -> bool:
     """Tell whether somebody who waits should hear of it."""
     old = session.status.waiting
-    if old is None or (old.queue_position, old.basis) != (new.queue_position, new.basis):
+    if old is None or (old.queue_position, _gist(old.basis)) != (new.queue_position, _gist(new.basis)):
         return True
     if old.estimated_start is None or new.estimated_start is None:
         return old.estimated_start is not new.estimated_start
@@ -58,6 +66,10 @@ def with_waiting(
 ) -> LabletSessionStatus:
     """Give a status with what is told of the wait, and without a claim: it waits for what nobody keeps for it."""
     return msgspec.structs.replace(session.status, claim=None, seat=None, waiting=waiting, last_decision=decision)
+
+
+def _gist(basis: str) -> str:
+    return _FIGURES.sub("", basis)
 
 
 def _why(decision: SchedulingDecision) -> str:
