@@ -12,13 +12,16 @@ import pytest
 
 from lcm.model.errors import Invalid
 from lcm.sim.plan.live import Live, stock_of
-from lcm.sim.plan.measured import Refusal, Run, Trial
+from lcm.sim.plan.measured import Comparison, Refusal, Run, Spent, Trial
 from lcm.sim.plan.measuring import spent
+from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import combined, read
+from lcm.sim.plan.reading_yaml import Stock
+from lcm.sim.plan.report import asides
 from lcm.sim.plan.request import Request, answer
 from lcm.sim.plan.slots import Row
 from lcm.sim.plan.smallest import Job, most_rounds, smallest
-from lcm.sim.plan.timetable import Timetable, price_of
+from lcm.sim.plan.timetable import Timetable, Wanted, price_of
 from lcm.sim.plan.variant import Variant, applied, variants
 
 BEGIN = datetime(2027, 3, 1, 9, tzinfo=UTC)
@@ -58,6 +61,12 @@ def test_a_choice_that_cannot_be_read_is_refused_with_a_remedy(asked: list[str],
     with pytest.raises(Invalid) as caught:
         variants(asked)
     assert said in str(caught.value)
+
+
+def test_a_choice_for_a_track_that_no_pool_has_is_refused() -> None:
+    with pytest.raises(Invalid) as caught:
+        answer(Request(timetable=FORM, compare=("max@ccnp=3",), cores=1))
+    assert "no pool is of track 'ccnp'; use ccna" in str(caught.value)
 
 
 def test_other_machines_come_at_their_own_price() -> None:
@@ -119,6 +128,20 @@ def test_the_smallest_fleet_is_proved_by_playing_it() -> None:
     assert told[-1] <= 1
 
 
+def test_what_is_cancelled_leaves_its_room_in_the_smallest_fleet_to_others() -> None:
+    lab = FORM["definitions"][0] | {"cpu": 40}
+    slot = {"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h"}
+    wishes = [slot | {"cancelled_at": "2027-03-01T05:00"}, slot | {"booked_at": "2027-03-01T06:00"}]
+    found = answer(Request(timetable=FORM | {"definitions": [lab], "sessions": wishes}, smallest=True, cores=1))
+    assert found.smallest == "max@ccna=1"
+
+
+def test_those_that_are_played_one_after_the_other_are_counted() -> None:
+    told: list[str] = []
+    answer(Request(timetable=FORM, compare=("max=1,2",), cores=1), lambda one: told.append(one.doing))
+    assert list(dict.fromkeys(told)) == ["0 of 2 played", "1 of 2 played", "2 of 2 played"]
+
+
 def test_no_fleet_is_found_beyond_what_is_allowed() -> None:
     changes = {
         "definitions": [FORM["definitions"][0] | {"cpu": 40}],
@@ -141,6 +164,14 @@ def test_what_a_live_system_has_is_what_a_plan_goes_on_from() -> None:
     made = combined([stock_of(live)], [row])
     assert [one.definition for one in made.sessions] == ["ccna:1.0.0"]
     assert made.now == datetime(2027, 3, 1, 9, 1, tzinfo=UTC)
+
+
+def test_a_session_of_a_plan_is_not_taken_for_one_that_a_live_system_has_promised() -> None:
+    known = timetable()
+    alike = Wanted(name="ccna-2", definition="ccna:1.0.0", track="ccna", minutes=60, start=BEGIN, standing=True)
+    stock = Stock(definitions=known.definitions, templates=known.templates, pools=known.pools, sessions=(alike,))
+    made = combined([stock], [Row(where="line 1", definition="ccna", minutes=60, start=BEGIN, count=2)])
+    assert [one.name for one in made.sessions] == ["ccna-2", "ccna-2-1", "ccna-3"]
 
 
 def test_the_peak_and_the_cost_follow_from_runs() -> None:
@@ -167,6 +198,18 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
         runs=tuple(runs),
     )
     assert (found.peak, found.hours, found.usd) == (2, Decimal(5), Decimal(20))
+    dear = msgspec.structs.replace(runs[0], instance_type="new.metal", hourly_usd=None)
+    unknown = msgspec.structs.replace(found, runs=(*runs, dear), ends=BEGIN.replace(hour=13), unserved=2)
+    assert unknown.usd is None
+    assert list(asides(unknown)) == [
+        "2 without a slot never ran",
+        "Neither `price` nor `prices` tells what new.metal costs",
+    ]
+    day = Spent(day="2027-03-01", track="a", hours=Decimal(1), usd=Decimal(4))
+    days = (day, msgspec.structs.replace(day, day="2027-03-03"))
+    page = page_of(Comparison(title="x", trials=(msgspec.structs.replace(unknown, spent=days),)))
+    assert all(aside in page for aside in asides(unknown))
+    assert ">2 Mar</text>" in page, "a day without cost has its place too"
 
 
 def test_what_days_cost_adds_up_to_what_the_run_costs() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcm.model.errors import Invalid
+from lcm.sim.plan.documents import Lab, definition_of, lab_file
 from lcm.sim.plan.reading import read, read_stock
 from lcm.sim.plan.timetable import Timetable
 
@@ -27,6 +28,9 @@ def from_table(text: str) -> Timetable:
 def from_calendar(*lines: str) -> Timetable:
     text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR", ""])
     return read("week.ics", text.encode(), [read_stock("stock.yaml", STOCK.encode())])
+
+
+EVENT = ("SUMMARY:ccna", "DTSTART;TZID=Europe/Berlin:20270301T090000", "DURATION:PT1H")
 
 
 def starts(found: Timetable) -> list[str]:
@@ -97,6 +101,28 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "want"),
+    [
+        ("FREQ=DAILY;UNTIL=20270303T075959Z", ["03-01 08:00", "03-02 08:00"]),
+        ("FREQ=DAILY;UNTIL=20270303T080000Z", ["03-01 08:00", "03-02 08:00", "03-03 08:00"]),
+        ("FREQ=DAILY;UNTIL=20270302", ["03-01 08:00", "03-02 08:00"]),
+        ("FREQ=DAILY;INTERVAL=2;BYDAY=MO,TU;COUNT=3", ["03-01 08:00", "03-09 08:00", "03-15 08:00"]),
+    ],
+)
+def test_a_rule_of_a_calendar_means_what_calendars_mean_by_it(rule: str, want: list[str]) -> None:
+    assert starts(from_calendar(*EVENT, f"RRULE:{rule}")) == want
+
+
+def test_one_of_a_series_that_was_moved_takes_place_once_and_one_that_was_cancelled_does_not() -> None:
+    found = from_calendar(
+        *("UID:1", *EVENT, "RRULE:FREQ=DAILY;COUNT=3", "DESCRIPTION:a\u2028b", "END:VEVENT", "BEGIN:VEVENT"),
+        *("UID:1", "SUMMARY:ccna", "RECURRENCE-ID:20270302T080000Z", "DTSTART:20270302T110000Z", "DURATION:PT1H"),
+        *("END:VEVENT", "BEGIN:VEVENT", "UID:1", "STATUS:CANCELLED", "RECURRENCE-ID:20270303T080000Z"),
+    )
+    assert starts(found) == ["03-01 08:00", "03-02 11:00"]
+
+
+@pytest.mark.parametrize(
     ("row", "said"),
     [
         ("{definition: ccnp, at: 2027-03-01T09:00, for: 2h}", "line 6: sessions[0]: nobody knows the lab 'ccnp'"),
@@ -111,6 +137,9 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
             "'cuont' means nothing here; did you mean count?",
         ),
         ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 0}", "'0' is no count"),
+        (f"{{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: {'9' * 5000}}}", "is no count"),
+        ("{definition: ccna, at: 9999-12-31T23:59, for: 2h}", "at: 9999-12-31 is too far away"),
+        ("{definition: ccna, booked_at: 2027-03-01T09:00, for: 2h, every: day}", "it does not say when"),
         (
             "{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: month, until: 2027-09-01}",
             "'month'; use one of day",
@@ -126,6 +155,7 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
         ("[a, b]", "a session is a list of keys and values"),
         ("{definition: ccna", "no YAML"),
         ("&a {definition: ccna, at: *a, for: 2h}", "an alias"),
+        ("[" * 50_000 + "]" * 50_000, "line 6: nested too deep"),
     ],
 )
 def test_a_wrong_line_is_told_with_its_place_and_a_remedy(row: str, said: str) -> None:
@@ -151,6 +181,19 @@ def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("labs", "fleet", "said"),
+    [
+        (f"[{LAB}, {LAB}]", f"[{FLEET}]", "line 1: definitions[1].name: 'ccna' is there twice"),
+        (f"[{LAB}]", f"[{FLEET}, {FLEET}]", "line 2: fleet[1].track: 'ccna' is there twice"),
+        (f"[{LAB.replace('ccna', 'CCNA lab', 1)}]", f"[{FLEET}]", "definitions[0].name: not of the expected form"),
+        (f"[{LAB}]", f"[{FLEET.replace('eu-central-1', 'moon')}]", "line 2: fleet[0].region: not of the expected form"),
+    ],
+)
+def test_labs_and_pools_that_could_not_be_made_are_told_at_their_lines(labs: str, fleet: str, said: str) -> None:
+    assert said in faults(lambda: read_stock("stock.yaml", f"definitions: {labs}\nfleet: {fleet}\n".encode()))
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("lab,start,end\n", "line 1: no such column: lab"),
@@ -161,6 +204,8 @@ def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
             "line 3: start: 'tomorrow' is no moment",
         ),
         ("definition,start,end\nccna,2027-03-01T09:00,2027-03-01T08:00\n", "line 2: end: -60 minutes"),
+        (f"definition,start,minutes\nccna,2027-03-01T09:00,{'9' * 5000}\n", "line 2: minutes: '999"),
+        ("definition,start,end,\n", "line 1: no such column: one without a name"),
         ('definition,start,end\n"ccna,2027-03-01T09:00\n', "no CSV"),
     ],
 )
@@ -182,6 +227,11 @@ def test_a_wrong_table_is_told_with_its_line(text: str, said: str) -> None:
         ),
         (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY"], "line 7: RRULE"),
         (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY"], "it goes on for ever"),
+        ([*EVENT, "RRULE:FREQ=WEEKLY;UNTIL=99991231T235959Z"], "line 7: RRULE: 9999-12-31 is too far away"),
+        ([*EVENT, "RRULE:FREQ=WEEKLY;COUNT=100"], "they last for 693 days"),
+        ([*EVENT, "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=SU,MO;COUNT=4"], "a rule that the planner does not know"),
+        ([*EVENT, "RDATE:20270303T090000Z"], "line 7: RDATE: slots that the planner does not know"),
+        (['DTSTART;TZID="(UTC+01:00) Berlin":20270301T090000'], "'(UTC+01:00) Berlin' is no time zone"),
         (
             ["SUMMARY:nobody", "DTSTART:20270301T090000Z", "DURATION:PT1H"],
             "nobody knows the lab 'nobody'; known are ccna",
@@ -197,6 +247,11 @@ def test_a_table_is_read_as_spreadsheets_write_it(sign: str) -> None:
     text = "\ufeffDefinition,Start,Minutes,Count\r\nccna,2027-03-01T09:00,60,2\r\n".replace(",", sign)
     found = read("week.csv", text.encode(), [read_stock("stock.yaml", f"zone: Europe/Berlin\n{STOCK}".encode())])
     assert starts(found) == ["03-01 08:00"] * 2, "clocks are those of the file with the labs"
+
+
+def test_the_file_of_a_large_lab_is_small_enough_to_be_looked_through_at_once() -> None:
+    large = Lab(name="large", track="x", cpu=1, memory=1, nodes=10_000, ports=2_000)
+    assert len(lab_file(definition_of(large))) < 100_000
 
 
 def test_a_spreadsheet_itself_is_not_read() -> None:

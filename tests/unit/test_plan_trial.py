@@ -1,20 +1,28 @@
 """The example timetables are played: the smallest adds up by hand, and where nothing goes wrong nothing is late."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import given
+from lcm.control.records import CODEC, key_of
+from lcm.controllers.pool.view import POOL_LABEL
+from lcm.model.worker import Ec2Facts
+from lcm.sim.loop import run
 from lcm.sim.plan.measured import Comparison
+from lcm.sim.plan.onlooker import PlannedWorld
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import read
 from lcm.sim.plan.report import text_of
 from lcm.sim.plan.summary import summary
-from lcm.sim.plan.timetable import Timetable
+from lcm.sim.plan.timetable import Extension, Timetable
 from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import variants
+from lcm.sim.world.scenario import Scenario
+from lcm.store.base import Change, Entry
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
 MINUTE = Decimal(1) / 60
@@ -80,6 +88,54 @@ def test_what_does_not_fit_is_refused_and_counted() -> None:
     (refusal,) = trial.refused
     assert (refusal.count, refusal.start) == (2, whole.sessions[0].start)
     assert refusal.message in " ".join(text_of(Comparison(title="x", trials=(trial,))).split())
+
+
+def test_what_is_booked_early_costs_nothing_yet_and_what_is_booked_too_late_is_refused() -> None:
+    whole = example("hackathon")
+    slot = whole.sessions[0]
+    assert slot.start is not None
+    assert slot.end is not None
+    early = msgspec.structs.replace(slot, name="early", booked_at=slot.start - timedelta(days=3))
+    late = msgspec.structs.replace(slot, name="late", booked_at=slot.end + timedelta(days=1))
+    trial = play(msgspec.structs.replace(whole, sessions=(early, late)), variants(["min=1"])[0])
+    assert (trial.begins, trial.promised, trial.late) == (slot.start - timedelta(hours=2), 1, ())
+    assert [one.message for one in trial.refused] == ["spec.timeslot_end: the slot is over; use a later one"]
+
+
+def test_an_extension_that_finds_no_room_is_counted() -> None:
+    whole = example("hackathon")
+    slot = whole.sessions[0]
+    assert slot.start is not None
+    assert slot.end is not None
+    asked = Extension(at=slot.start + timedelta(hours=7), minutes=120)
+    first = [msgspec.structs.replace(slot, name=f"first-{n}", extended=(asked,) if n == 0 else ()) for n in range(6)]
+    then = [msgspec.structs.replace(slot, name=f"then-{n}", start=slot.end + timedelta(hours=1)) for n in range(6)]
+    trial = play(msgspec.structs.replace(whole, sessions=(*first, *then)), variants(["max=1"])[0])
+    assert (trial.promised, trial.late, trial.unextended) == (12, (), 1)
+    assert "Extensions that found no room: 1" in text_of(Comparison(title="x", trials=(trial,)))
+
+
+def test_a_machine_that_somebody_launched_by_hand_is_not_of_the_fleet() -> None:
+    scenario = Scenario(seed=1, start=datetime(2027, 6, 12, tzinfo=UTC), hours=1, quiet_hours=1)
+    ours = given.worker(name="ours", labels={POOL_LABEL: "p"}, ec2=Ec2Facts(instance_id="i-1"))
+    theirs = given.worker(name="theirs", ec2=Ec2Facts(instance_id="i-2"))
+
+    async def seen() -> set[str]:
+        onlooker = PlannedWorld(scenario).onlooker
+        for one in (ours, theirs):
+            entry = Entry(key_of(one), CODEC.encode(one), {}, 1, 1)
+            onlooker.commit(1, [Change(entry.key, entry)])
+        return set(onlooker.hosts)
+
+    assert run(seen, start=scenario.start, horizon=timedelta(hours=1)) == {"i-1"}
+
+
+def test_a_lab_may_be_called_by_a_number_and_a_track_by_any_text() -> None:
+    text = (EXAMPLES / "hackathon.yaml").read_text().replace("track: hackathon", "track: Köln /  2")
+    text = text.replace("name: hackathon", "name: 101").replace("definition: hackathon", "definition: 101")
+    whole = read("t.yaml", text.encode())
+    trial = play(msgspec.structs.replace(whole, sessions=whole.sessions[:1]), variants([])[0])
+    assert (trial.promised, trial.late, [one.track for one in trial.spent]) == (1, (), ["Köln /  2"])
 
 
 def test_who_has_no_slot_runs_soon_after_it_is_booked_and_ends_when_cancelled() -> None:

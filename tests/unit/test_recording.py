@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import given
@@ -147,6 +148,8 @@ def test_nothing_is_written_over_and_a_day_on_which_nothing_was_wanted_is_said_s
     desk.out("record", file, "--day", DAY, "--force")
     assert file.read_text().endswith(desk.out("record", "-", "--day", DAY).partition("\n")[2])
     assert desk.lcm("record", "-", "--day", "someday").exit_code == 2
+    assert "too far away" in desk.lcm("record", "-", "--day", "9999-12-31").stderr
+    assert "cannot be written" in desk.lcm("record", tmp_path / "none" / "day.yaml", "--day", DAY).stderr
 
 
 def test_it_is_for_staff_and_whoever_may_not_read_the_audit_is_told_what_is_a_guess(
@@ -185,6 +188,18 @@ def test_a_lab_whose_definition_is_gone_needs_what_its_session_claimed_and_versi
     ]
     labs = recorded(history(*sessions)).timetable["definitions"]
     assert [(lab["name"], lab["cpu"]) for lab in labs] == [("basics-0.9.0", 2.5), ("basics-1.0.0", 4)]
+
+
+def test_what_was_cancelled_long_before_is_left_out_and_who_still_waits_is_not() -> None:
+    gone = story(("PENDING", "07:00"), ("TERMINATED", "08:00"))
+    before = tuple(msgspec.structs.replace(one, at=one.at - timedelta(days=5)) for one in gone)
+    sessions = [
+        session("today", phase=P.TERMINATED, outcome=P.TERMINATED, history=gone),
+        session("before", phase=P.TERMINATED, outcome=P.TERMINATED, history=before, owner="bob"),
+        session("waits", created_at=at("20:00", day=-1), owner="eve", **slotless(60)),
+    ]
+    rows = recorded(history(*sessions)).timetable["sessions"]
+    assert [(row["owner"], row.get("cancelled_at")) for row in rows] == [("eve", None), ("ada", "2026-11-02T08:00:00Z")]
 
 
 def test_a_track_that_no_pool_serves_is_told_and_pools_of_one_track_are_one() -> None:

@@ -172,6 +172,7 @@ class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
     late: Count
     interrupted: Count
     unserved: Count
+    unextended: Count
     waits_seconds: tuple[float, ...]
     session_hours: _Hours
     machine_hours: _Hours

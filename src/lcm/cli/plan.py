@@ -78,9 +78,9 @@ def plan_(
     found = read(timetable.name, _bytes(timetable), stocks)
     with _bar() as heard:
         comparison = plan(timetable.stem, found, wanted, search=smallest, cores=cores, heard=heard)
+    _print(comparison, as_json=as_json)
     if html is not None:
         _write(html, page_of(comparison))
-    _print(comparison, as_json=as_json)
     if smallest and comparison.smallest is None:
         raise typer.Exit(_NOT_KEPT)
 

@@ -15,10 +15,11 @@ from lcm.cli.follow import everything
 from lcm.cli.options import ContextName
 from lcm.control.plane import Plane
 from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Forbidden, Invalid, Refused
+from lcm.model.errors import Fault, Forbidden, Invalid, Refused, Stuck
 from lcm.model.identity import SEES_ALL
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.reservation import Reservation
+from lcm.model.rules import YEARS
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.sim.plan.recording import Failure, History, Recording, failed, recorded
@@ -70,7 +71,10 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
     if str(file) == "-":
         render.out(text.rstrip("\n"))
         return
-    file.write_text(text, encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Stuck("NotRecorded", f"{file} cannot be written: {error.strerror}") from error
     render.out(f"{file}: {made.sessions} sessions; `lcm plan {file}` plays them again")
     for track in made.without_pool:
         render.say(f"no pool serves track {track}: add one to `fleet` in {file} before you plan", colour="yellow")
@@ -78,6 +82,10 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
 
 def _span(day: str | None, days: int, now: datetime, zone: Zone) -> tuple[datetime, datetime]:
     first = day_of(day, "--day") if day else zone.local(now).date()
+    if not YEARS[0] <= first.year <= YEARS[1]:
+        raise Invalid(
+            Fault("--day", f"{first} is too far away", f"use a day between the years {YEARS[0]} and {YEARS[1]}")
+        )
     return zone.midnight(first), zone.midnight(first + timedelta(days=days))
 
 

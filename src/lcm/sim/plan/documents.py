@@ -3,12 +3,15 @@
 What a live system has is brought to the same form: its images, networks and secrets are not there in the simulation.
 """
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
+from lcm.control.records import NAME
 from lcm.model.definition import (
     AmiRequirements,
     DefinitionState,
@@ -26,7 +29,12 @@ from lcm.providers.artifacts import Stored
 
 VERSION: Final = "1.0.0"
 IMAGES: Final = "CML-2.9*"
+_UNNAMED: Final = re.compile(r"[^a-z0-9.]+")
 _MONTH_MINUTES: Final = 31 * 24 * 60
+_MOST_NODES: Final = 300
+"""In a lab file, whatever its lab needs: a larger file is looked through beside the loop, which a simulation cannot."""
+_LINES: Final = 100
+"""Of one node."""
 _UNKNOWN: Final = "artifact://sha256:" + "0" * 64
 """In place of a lab file, until there is one."""
 _CML: Final = CmlSpec(
@@ -85,12 +93,21 @@ def pool_of(machines: Machines) -> tuple[WorkerTemplate, LabWorkerPool]:
         ),
         cml=_CML,
     )
-    name = Metadata(name=machines.track)
-    template = WorkerTemplateSpec(worker=worker, name_prefix=machines.track, price_per_hour_usd=machines.price)
+    name = _pool_name(machines.track)
+    template = WorkerTemplateSpec(worker=worker, name_prefix=name, price_per_hour_usd=machines.price)
     spec = LabWorkerPoolSpec(
-        lab_track=machines.track, template=machines.track, min_workers=machines.least, max_workers=machines.most
+        lab_track=machines.track, template=name, min_workers=machines.least, max_workers=machines.most
     )
-    return WorkerTemplate(metadata=name, spec=template), LabWorkerPool(metadata=name, spec=spec)
+    metadata = Metadata(name=name)
+    return WorkerTemplate(metadata=metadata, spec=template), LabWorkerPool(metadata=metadata, spec=spec)
+
+
+def _pool_name(track: str) -> str:
+    """Name a pool by its track; a track may be any text, so that one which is no name gets a sum of it as well."""
+    if NAME.fullmatch(track):
+        return track
+    plain = _UNNAMED.sub("-", track.lower())[:40].strip("-.:")
+    return f"{plain or 'pool'}-{crc32(track.encode()):08x}"
 
 
 def launchable(template: WorkerTemplate) -> WorkerTemplate:
@@ -134,10 +151,11 @@ def bookable(definition: LabletDefinition, stored: Stored) -> LabletDefinition:
 def lab_file(definition: LabletDefinition) -> bytes:
     """Write a lab's file: nodes side by side, and as many consoles as it has ports."""
     spec = definition.spec
-    nodes, ports = max(1, spec.node_count or 1), len(spec.port_template or {})
+    ports = len(spec.port_template or {})
+    nodes = max(1, min(spec.node_count or 1, _MOST_NODES), -(-ports // _LINES))
     text = "".join(_node(number, range(number, ports, nodes)) for number in range(nodes))
     title = definition.metadata.name.partition(":")[0]
-    return f"lab: {{version: 0.3.0, title: {title}}}\nnodes:\n{text}links: []\n".encode()
+    return f"lab: {{version: 0.3.0, title: '{title}'}}\nnodes:\n{text}links: []\n".encode()
 
 
 def _node(number: int, ports: Sequence[int]) -> str:

@@ -87,6 +87,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[Late, ...] = ()
     interrupted: int = 0
     """How many ran, were lost, and were started anew."""
+    unextended: int = 0
+    """How often somebody who asked for more time found no room."""
     waits_seconds: tuple[float, ...] = ()
     """How long those without a slot waited until they ran."""
     unserved: int = 0

@@ -37,6 +37,7 @@ def measured(
     waits = [(one, _ran(sessions.get(one.name))) for one in soon if one.cancelled_at is None]
     runs = tuple(_runs(timetable, world, since, now))
     stayed = [one for one in promised if one.cancelled_at is None]
+    due = [one for one in promised if one.start and (one.cancelled_at is None or one.cancelled_at > one.start)]
     minutes = sum(one.minutes for one in promised)
     return Trial(
         variant=variant,
@@ -47,7 +48,7 @@ def measured(
         promised=len(promised),
         session_hours=Decimal(minutes) / 60,
         refused=tuple(_refused(timetable.sessions, turned)),
-        late=tuple(found for one in stayed if (found := _late(one, sessions.get(one.name)))),
+        late=tuple(found for one in due if (found := _late(one, sessions.get(one.name)))),
         interrupted=sum(_starts(sessions.get(one.name)) > 1 for one in promised),
         waits_seconds=tuple((at - one.booked_at).total_seconds() for one, at in waits if at and one.booked_at),
         unserved=sum(at is None for _, at in waits),
@@ -76,7 +77,10 @@ def _machines(timetable: Timetable) -> Mapping[str, Sequence[Machine]]:
         template = timetable.template_of(pool)
         capacity = declared_capacity(template.spec.worker) if template else None
         if template is not None and capacity is not None:
-            found[pool.spec.lab_track].append(Machine(capacity, price_of(timetable, template)))
+            aws = template.spec.worker.aws
+            others = [timetable.hourly(aws.region, one) for one in aws.instance_type_alternatives]
+            prices = [price_of(timetable, template), *others]
+            found[pool.spec.lab_track] += [Machine(capacity, price) for price in prices]
     return found
 
 

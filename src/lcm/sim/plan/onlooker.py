@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lcm.control.records import CODEC, located
+from lcm.controllers.pool.view import POOL_LABEL
 from lcm.model.session import LabletSession
 from lcm.model.worker import LabWorker
 from lcm.sim.effects import Effect
@@ -57,9 +58,12 @@ class Onlooker(Witness):
     def _note(self, resource: object) -> None:
         if isinstance(resource, LabletSession):
             self.sessions[resource.metadata.name] = resource
-        elif isinstance(resource, LabWorker) and (machine := resource.status.ec2.instance_id):
-            kind = resource.status.ec2.instance_type or resource.spec.aws.instance_type
-            self.hosts[machine] = Host(resource.spec.lab_track, kind)
+        elif isinstance(resource, LabWorker) and POOL_LABEL in resource.metadata.labels:
+            # One that somebody launched by hand, and that was imported, is not of the fleet.
+            ec2 = resource.status.ec2
+            self.hosts[ec2.instance_id] = Host(
+                resource.spec.lab_track, ec2.instance_type or resource.spec.aws.instance_type
+            )
 
 
 class Unhurried(Process):

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
 from html import escape
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -9,7 +10,7 @@ from zoneinfo import ZoneInfo
 from lcm.model.capacity import Amount, Claim, Profile, utilization
 from lcm.sim.plan.measured import Comparison, Trial, Use
 from lcm.sim.plan.plots import COLOURS, Axis, Change, Step, Stretch, bars_plot, merged, seats_plot, steps_plot
-from lcm.sim.plan.report import heading, number, totals, verdict, why_late
+from lcm.sim.plan.report import asides, heading, number, totals, verdict, why_late
 from lcm.sim.plan.style import STYLE
 
 _SHOWN: Final = 200
@@ -69,6 +70,7 @@ def _details(trial: Trial) -> Iterator[str]:
     tracks = list(dict.fromkeys(one.track for one in trial.runs))
     axis = Axis(trial.begins, trial.ends, ZoneInfo(trial.zone))
     pools = {one.pool: tracks.index(one.track) for one in trial.uses if one.track in tracks}
+    yield "".join(f"<p>{escape(aside)}.</p>" for aside in asides(trial))
     yield _legend(tracks)
     yield _figure("Workers over time", steps_plot(_workers(trial, tracks), axis, unit=""))
     yield _figure(
@@ -110,9 +112,17 @@ def _fullness(trial: Trial, track: str, workers: Sequence[Step], room: Amount) -
 
 
 def _cost(trial: Trial, tracks: Sequence[str]) -> str:
-    days = sorted({one.day for one in trial.spent})
+    days = _days(sorted({one.day for one in trial.spent}))
     by = {track: {one.day: float(one.usd or 0) for one in trial.spent if one.track == track} for track in tracks}
     return bars_plot(days, by, unit="USD")
+
+
+def _days(days: Sequence[str]) -> Sequence[str]:
+    """Give every day from the first to the last, so that days without cost are seen as such."""
+    if not days:
+        return ()
+    first, last = date.fromisoformat(days[0]), date.fromisoformat(days[-1])
+    return [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
 
 
 def _seats(trial: Trial) -> Mapping[tuple[str, int], Sequence[Stretch]]:

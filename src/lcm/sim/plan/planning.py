@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Final
@@ -15,7 +17,7 @@ from lcm.sim.plan.measured import Comparison, Trial
 from lcm.sim.plan.smallest import Job, most_rounds, smallest
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.trial import play
-from lcm.sim.plan.variant import Variant
+from lcm.sim.plan.variant import Variant, check_tracks
 from lcm.system import SystemStopwatch
 
 _END_SECONDS: Final = 10.0
@@ -45,6 +47,7 @@ def plan(
     heard: Heard = lambda _: None,
 ) -> Comparison:
     """Play a timetable under every variant; with `search`, look for the cheapest fleet that keeps everything."""
+    check_tracks(timetable, variants)
     rounds = most_rounds(timetable, variants) if search else 1
     crew = _Crew(cores or os.cpu_count() or 1, _Telling(rounds, heard))
     if not search:
@@ -72,6 +75,7 @@ class _Crew:
                 played[_key(job)] = play(
                     job.timetable, job.variant, partial(self._telling.tell, place), brief=job.brief
                 )
+                self._telling.tell(place, 1.0)
         elif fresh:
             played = self._side_by_side(fresh)
         known = self._known | played
@@ -116,7 +120,8 @@ class _Player:
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=_played, args=(theirs, job), daemon=True)
-        self._process.start()
+        with _undisturbed():
+            self._process.start()
         theirs.close()
 
     def end(self) -> None:
@@ -124,6 +129,16 @@ class _Player:
         self.line.close()
         self._process.terminate()
         self._process.join(_END_SECONDS)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let what is started here not hear Ctrl-C, which is meant for whoever ends it, and does so in silence."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Telling:
@@ -135,7 +150,8 @@ class _Telling:
         self._shares = [0.0]
         self._heard = heard
         self._stopwatch = SystemStopwatch()
-        self._began = self._stopwatch.seconds()
+        self._began: float | None = None
+        """When somebody was first heard of: that processes have to come up first says nothing about the rest."""
 
     def begin(self, asked: int) -> None:
         """Begin the next round with so many."""
@@ -145,9 +161,11 @@ class _Telling:
     def tell(self, place: int, share: float) -> None:
         """Say how far one of them is."""
         self._shares[place] = share
+        now = self._stopwatch.seconds()
+        began = self._began = now if self._began is None else self._began
         asked, done = len(self._shares), sum(one >= 1 for one in self._shares)
         whole = (self._round - 1 + sum(self._shares) / asked) / self._rounds
-        left = (self._stopwatch.seconds() - self._began) * (1 - whole) / whole if whole > 0 else None
+        left = (now - began) * (1 - whole) / whole if whole > 0 else None
         doing = f"{done} of {asked} played" + (f", round {self._round} of {self._rounds}" if self._rounds > 1 else "")
         self._heard(Progress(share=whole, done=done, asked=asked, doing=doing, seconds_left=left))
 

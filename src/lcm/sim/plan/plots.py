@@ -9,7 +9,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 WIDE: Final = 960
-_LEFT: Final = 64
+_LEFT: Final = 84
 _RIGHT: Final = 16
 _TOP: Final = 12
 _BOTTOM: Final = 34

@@ -1,8 +1,11 @@
 """Timetables as people write them: YAML, CSV or a calendar's ICS. Every fault is told with its line and a remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import PurePath
 from typing import Final
+
+import msgspec
 
 from lcm.model.definition import LabletDefinition, version_key
 from lcm.model.errors import Fault, Invalid
@@ -10,7 +13,7 @@ from lcm.sim.plan.reading_csv import read_csv
 from lcm.sim.plan.reading_ics import read_ics
 from lcm.sim.plan.reading_yaml import Stock, read_yaml
 from lcm.sim.plan.slots import Row, wanted
-from lcm.sim.plan.timetable import Timetable, checked
+from lcm.sim.plan.timetable import Timetable, Wanted, checked
 
 MOST_BYTES: Final = 8_000_000
 _SHEETS: Final = frozenset({".xlsx", ".xls", ".ods", ".numbers"})
@@ -52,12 +55,22 @@ def combined(stocks: Sequence[Stock], rows: Sequence[Row]) -> Timetable:
             definitions=tuple(known),
             templates=tuple(templates.values()),
             pools=tuple(pools.values()),
-            sessions=tuple(sessions),
+            sessions=tuple(_apart(sessions)),
             zone=next((stock.zone for stock in stocks if stock.zone), "UTC"),
             prices={kind: price for stock in reversed(stocks) for kind, price in stock.prices.items()},
             now=next((stock.now for stock in stocks if stock.now), None),
         )
     )
+
+
+def _apart(sessions: Sequence[Wanted]) -> Iterator[Wanted]:
+    """Give those that are named alike names of their own: a live system may have promised one of any name."""
+    taken: set[str] = set()
+    for one in sessions:
+        names = (f"{one.name[:50]}-{number}" for number in count(1))
+        name = next(name for name in chain((one.name,), names) if name not in taken)
+        taken.add(name)
+        yield one if name == one.name else msgspec.structs.replace(one, name=name)
 
 
 def definition_named(name: str, known: Sequence[LabletDefinition]) -> LabletDefinition | None:

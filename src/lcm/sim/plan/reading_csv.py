@@ -1,12 +1,13 @@
 """A timetable as a table: `definition,start,end,count,track`, with `minutes` in place of `end`. Called by `reading`."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from lcm.model.errors import Fault, Invalid
-from lcm.sim.plan.slots import Row, minutes_of, moment_of, sound_count, sound_length
+from lcm.sim.plan.slots import Row, minutes_of, moment_of, sound_count, sound_length, whole
 
 _COLUMNS: Final = ("definition", "start", "end", "minutes", "count", "track", "owner")
 _MOST_ROWS: Final = 20_000
@@ -17,7 +18,7 @@ _EXAMPLE: Final = "write definition,start,end,count,track in the first line"
 
 def read_csv(text: str, zone: str = "UTC") -> Sequence[Row]:
     """Read every line; Invalid with every fault. Moments without an offset are those of the zone."""
-    lines = csv.reader(text.splitlines(), delimiter=_between(text), strict=True)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_between(text), strict=True)
     rows: list[Row] = []
     faults: list[Fault] = []
     try:
@@ -54,7 +55,8 @@ def _read(cells: Sequence[str], heading: Sequence[str], where: str, zone: str, f
 def _heading(cells: Sequence[str]) -> Sequence[str]:
     names = [cell.strip().lower() for cell in cells]
     if unknown := [name for name in names if name not in _COLUMNS]:
-        raise Invalid(Fault("line 1", f"no such column: {', '.join(unknown) or 'none'}", _EXAMPLE))
+        told = ", ".join(name or "one without a name" for name in unknown)
+        raise Invalid(Fault("line 1", f"no such column: {told}", _EXAMPLE))
     missing = [name for name in ("definition", "start") if name not in names]
     if missing or not {"end", "minutes"} & set(names):
         raise Invalid(Fault("line 1", f"no column {', '.join(missing) or 'end or minutes'}", _EXAMPLE))
@@ -71,7 +73,8 @@ def _row(cells: Mapping[str, str], where: str, zone: str) -> Row:
         minutes = sound_length((moment_of(end, zone, f"{where}: end") - start) // _MINUTE, f"{where}: end")
     else:
         said, place = cells.get("minutes", ""), f"{where}: minutes"
-        minutes = sound_length(int(said), place) if said.isdecimal() else minutes_of(said, place)
+        number = whole(said)
+        minutes = minutes_of(said, place) if number is None else sound_length(number, place)
     return Row(
         where=where,
         definition=cells["definition"],

@@ -1,10 +1,11 @@
 """A timetable as a calendar's file: each VEVENT is a session of the lab that its summary names. Called by `reading`.
 
 `X-LCM-DEFINITION`, `X-LCM-COUNT` and `X-LCM-TRACK` say it more exactly. Of RRULE it knows days and weeks with INTERVAL,
-COUNT, UNTIL and BYDAY.
+COUNT, UNTIL and BYDAY; an event with a RECURRENCE-ID takes the place of that one of its series.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
@@ -12,10 +13,14 @@ from zoneinfo import ZoneInfo
 
 from lcm.model.errors import Fault, Invalid
 from lcm.model.reservation import Weekday
-from lcm.sim.plan.slots import Row, Series, on_the_clock, sound_count, sound_length, zone_of
+from lcm.sim.plan.slots import Row, Series, on_the_clock, sound_count, sound_length, sound_year, zone_of
 
 _MOST_EVENTS: Final = 20_000
-_FAR: Final = timedelta(days=400)
+_FAR: Final = timedelta(days=3650)
+"""Until when one that is only counted is looked at: longer than any that is played."""
+_BREAK: Final = re.compile(r"\r\n|\n|\r")
+_PARTS: Final = re.compile(r'((?:"[^"]*"|[^":])*):(.*)', re.DOTALL)
+_PARAM: Final = re.compile(r';((?:"[^"]*"|[^";])*)')
 _STAMP: Final = re.compile(r"([0-9]{8})T([0-9]{6})(Z?)")
 _DAY: Final = re.compile(r"[0-9]{8}")
 _LENGTH: Final = re.compile(
@@ -45,12 +50,14 @@ def read_ics(text: str, zone: str = "UTC") -> Sequence[Row]:
     """Read every event; Invalid with every fault. Moments without a zone are those of the given one."""
     rows: list[Row] = []
     faults: list[Fault] = []
-    for number, event in _events(text):
+    events = list(_events(text))
+    moved = _moved(events, zone)
+    for number, event in events:
         if len(rows) >= _MOST_EVENTS:
             raise Invalid(Fault(f"line {number}", f"more than {_MOST_EVENTS} events", "plan a shorter time"))
         if _text(event, "STATUS").upper() != "CANCELLED":
             try:
-                rows.append(_row(event, number, zone))
+                rows.append(_row(event, number, zone, moved))
             except Invalid as error:
                 faults += error.faults
     if faults:
@@ -60,7 +67,7 @@ def read_ics(text: str, zone: str = "UTC") -> Sequence[Row]:
 
 def _events(text: str) -> Iterator[tuple[int, _Event]]:
     lines = list(_unfolded(text))
-    if not lines or (lines[0].name, lines[0].value) != ("BEGIN", "VCALENDAR"):
+    if not lines or (lines[0].name, lines[0].value.upper()) != ("BEGIN", "VCALENDAR"):
         raise Invalid(Fault("line 1", "no calendar", "export it anew: it begins with BEGIN:VCALENDAR"))
     event, begun, inside = None, 0, 0
     for line in lines:
@@ -83,7 +90,7 @@ def _events(text: str) -> Iterator[tuple[int, _Event]]:
 def _unfolded(text: str) -> Iterator[_Line]:
     """Put together what stands on several lines: those that go on begin with a space."""
     whole, first = "", 1
-    for number, line in enumerate([*text.splitlines(), "END:"], start=1):
+    for number, line in enumerate([*_BREAK.split(text), "END:"], start=1):
         if line[:1] in {" ", "\t"}:
             whole += line[1:]
             continue
@@ -93,12 +100,11 @@ def _unfolded(text: str) -> Iterator[_Line]:
 
 
 def _line(text: str, number: int) -> _Line:
-    head, sign, value = text.partition(":")
-    if not sign:
+    found = _PARTS.fullmatch(text)
+    if not found:
         raise Invalid(Fault(f"line {number}", f"{text[:40]!r} has no colon", "export the calendar anew"))
-    name, *params = head.split(";")
-    pairs = dict(one.upper().partition("=")[::2] if "=" not in one else _pair(one) for one in params)
-    return _Line(number, name.upper(), pairs, value.strip())
+    head, value = found.groups()
+    return _Line(number, head.partition(";")[0].upper(), dict(map(_pair, _PARAM.findall(head))), value.strip())
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -106,7 +112,18 @@ def _pair(text: str) -> tuple[str, str]:
     return key.upper(), value.strip('"')
 
 
-def _row(event: _Event, number: int, zone: str) -> Row:
+def _moved(events: Sequence[tuple[int, _Event]], zone: str) -> Mapping[str, frozenset[datetime]]:
+    """Say which slots of which series stand in events of their own, or are cancelled there."""
+    found: dict[str, set[datetime]] = defaultdict(set)
+    for _, event in events:
+        for line in event.get("RECURRENCE-ID", ()):
+            if "RANGE" in line.params:
+                raise Invalid(Fault(line.where, "it moves all that follow", "end the series, and begin another"))
+            found[_text(event, "UID")].add(_moment(line, zone))
+    return {uid: frozenset(moments) for uid, moments in found.items()}
+
+
+def _row(event: _Event, number: int, zone: str, moved: Mapping[str, frozenset[datetime]]) -> Row:
     where = f"line {number}"
     if "DTSTART" not in event:
         raise Invalid(Fault(where, "an event without DTSTART", "give it a beginning"))
@@ -123,8 +140,14 @@ def _row(event: _Event, number: int, zone: str) -> Row:
         start=start,
         count=sound_count(_text(event, "X-LCM-COUNT") or "1", f"{where}: X-LCM-COUNT"),
         track=_text(event, "X-LCM-TRACK"),
-        series=_series(event, start, own, zone),
+        series=_series(event, start, own, _without(event, zone, moved)),
     )
+
+
+def _without(event: _Event, zone: str, moved: Mapping[str, frozenset[datetime]]) -> frozenset[datetime]:
+    """Give the slots of a series that do not take place, or not then."""
+    out = (line._replace(value=value) for line in event.get("EXDATE", ()) for value in line.value.split(","))
+    return moved.get(_text(event, "UID"), frozenset()) | {_moment(one, zone) for one in out}
 
 
 def _minutes(event: _Event, start: datetime, zone: str, where: str) -> int:
@@ -141,30 +164,34 @@ def _minutes(event: _Event, start: datetime, zone: str, where: str) -> int:
     raise Invalid(Fault(where, "an event without an end", "add DTEND or DURATION"))
 
 
-def _series(event: _Event, start: datetime, own: str, zone: str) -> Series | None:
-    if "RRULE" not in event:
+def _series(event: _Event, start: datetime, own: str, without: frozenset[datetime]) -> Series | None:
+    if other := next((event[name][0] for name in ("RDATE", "EXRULE") if name in event), None):
+        raise Invalid(Fault(other.where, "slots that the planner does not know", "give each an event of its own"))
+    if "RRULE" not in event or "RECURRENCE-ID" in event:
         return None
     line = event["RRULE"][0]
     parts = dict(_pair(one) for one in line.value.upper().split(";"))
-    if parts.get("FREQ") not in {"DAILY", "WEEKLY"} or set(parts) - _KNOWN:
+    if parts.get("FREQ") not in {"DAILY", "WEEKLY"} or set(parts) - _KNOWN or _other_weeks(parts):
         remedy = "use FREQ=DAILY or WEEKLY with INTERVAL, COUNT, UNTIL and BYDAY; write other ones out"
         raise Invalid(Fault(line.where, f"{line.value!r} is a rule that the planner does not know", remedy))
     if not {"COUNT", "UNTIL"} & set(parts):
         raise Invalid(Fault(line.where, "it goes on for ever", "add COUNT or UNTIL"))
-    weekdays = _weekdays(parts.get("BYDAY", ""), line)
+    until, last = _until(parts["UNTIL"], own, line) if "UNTIL" in parts else ((start + _FAR).date(), None)
     return Series(
-        every="week" if parts["FREQ"] == "WEEKLY" or weekdays else "day",
-        until=_until(parts["UNTIL"], own, line) if "UNTIL" in parts else (start + _FAR).date(),
+        every="week" if parts["FREQ"] == "WEEKLY" else "day",
+        until=until,
+        last=last,
         zone=own,
         interval=_small(parts.get("INTERVAL", "1"), line),
-        weekdays=weekdays,
+        weekdays=_weekdays(parts.get("BYDAY", ""), line),
         most=_small(parts["COUNT"], line) if "COUNT" in parts else None,
-        without=frozenset(
-            _moment(out._replace(value=value), zone)
-            for out in event.get("EXDATE", ())
-            for value in out.value.split(",")
-        ),
+        without=without,
     )
+
+
+def _other_weeks(parts: Mapping[str, str]) -> bool:
+    """Tell whether it matters that weeks do not begin on Monday: which Sunday belongs to which days."""
+    return parts.get("WKST", "MO") != "MO" and "SU" in parts.get("BYDAY", "") and parts.get("INTERVAL", "1") != "1"
 
 
 def _weekdays(text: str, line: _Line) -> tuple[Weekday, ...]:
@@ -174,12 +201,14 @@ def _weekdays(text: str, line: _Line) -> tuple[Weekday, ...]:
     return tuple(_DAYS[one] for one in dict.fromkeys(names))
 
 
-def _until(text: str, zone: str, line: _Line) -> date:
+def _until(text: str, zone: str, line: _Line) -> tuple[date, datetime | None]:
+    """Read the last day, and the last moment of it if that is said."""
     if found := _STAMP.fullmatch(text):
         wall = _read("%Y%m%d%H%M%S", found[1] + found[2], line)
-        return wall.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).date() if found[3] else wall.date()
+        last = wall.replace(tzinfo=UTC if found[3] else ZoneInfo(zone))
+        return last.astimezone(ZoneInfo(zone)).date(), last
     if _DAY.fullmatch(text):
-        return _read("%Y%m%d", text, line).date()
+        return _read("%Y%m%d", text, line).date(), None
     raise Invalid(Fault(line.where, f"{text!r} is no end", "write UNTIL=20270305 or UNTIL=20270305T170000Z"))
 
 
@@ -198,9 +227,11 @@ def _moment(line: _Line, zone: str) -> datetime:
 
 def _read(form: str, text: str, line: _Line) -> datetime:
     try:
-        return datetime.strptime(text, form)  # noqa: DTZ007  the zone is put to it by who asked
+        found = datetime.strptime(text, form)  # noqa: DTZ007  the zone is put to it by who asked
     except ValueError as error:
         raise Invalid(Fault(line.where, f"{text!r} is no moment", "write 20270301T090000")) from error
+    sound_year(found, line.where)
+    return found
 
 
 def _small(text: str, line: _Line) -> int:

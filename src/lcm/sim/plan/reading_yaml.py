@@ -12,15 +12,17 @@ sessions:
 ```
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import msgspec
 
+from lcm.model import validate
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Fault, Invalid
+from lcm.model.kinds import Resource
 from lcm.model.pool import LabWorkerPool, WorkerTemplate
 from lcm.sim.plan.documents import Lab, Machines, definition_of, pool_of
 from lcm.sim.plan.slots import WORKING, Row, Series, day_of, minutes_of, moment_of, sound_count, zone_of
@@ -61,46 +63,70 @@ def read_yaml(text: str, *, lines: bool = True) -> tuple[Stock, Sequence[Row]]:
     if "zone" in top:
         zone_of(zone, top["zone"].where)
     faults: list[Fault] = []
-    labs = told(faults, _lab, items(top.get("definitions"), _MOST_LABS))
-    pools = told(faults, _pool, items(top.get("fleet"), _MOST_POOLS))
+    said_labs, said_pools = items(top.get("definitions"), _MOST_LABS), items(top.get("fleet"), _MOST_POOLS)
+    labs, pools = told(faults, _lab, said_labs), told(faults, _pool, said_pools)
+    faults += [*_twice(said_labs, "name"), *_twice(said_pools, "track")]
     prices = {kind: _dollars(price) for kind, price in entries(top.get("prices"), "prices").items()}
     rows = told(faults, lambda spot: _row(spot, zone), items(top.get("sessions"), _MOST_ROWS))
     if faults:
         raise Invalid(*faults)
-    made = [pool_of(one) for one in pools]
     stock = Stock(
-        definitions=tuple(definition_of(one) for one in labs),
-        templates=tuple(template for template, _ in made),
-        pools=tuple(pool for _, pool in made),
+        definitions=tuple(labs),
+        templates=tuple(template for template, _ in pools),
+        pools=tuple(pool for _, pool in pools),
         prices=prices,
         zone=zone,
     )
     return stock, rows
 
 
-def _lab(spot: Spot) -> Lab:
+def _twice(spots: Sequence[Spot], key: str) -> Iterator[Fault]:
+    """Tell of each that is there again: only one of them would count."""
+    seen: set[str] = set()
+    for spot in spots:
+        said = spot.value.get(key) if isinstance(spot.value, Mapping) else None
+        if said is not None and isinstance(said.value, str):
+            if said.value.strip() in seen:
+                yield Fault(said.where, f"{said.value.strip()!r} is there twice", "make one of them")
+            seen.add(said.value.strip())
+
+
+def _sound(document: Resource, spot: Spot) -> None:
+    """Refuse at its line what the production code would refuse."""
+    try:
+        validate.read(msgspec.to_builtins(document))
+    except Invalid as error:
+        told = {one.path.rpartition(".")[2].removeprefix("lab_"): one for one in error.faults}
+        faults = [Fault(f"{spot.where}.{key}", one.problem, one.remedy) for key, one in told.items()]
+        raise Invalid(*faults) from error
+
+
+def _lab(spot: Spot) -> LabletDefinition:
     said = entries(spot, "a lab")
     known(said, _LAB)
     name, track = _needed(said, spot, "name", "ccna-exam"), _needed(said, spot, "track", "ccna")
-    return Lab(
+    lab = Lab(
         name=word(name),
         track=word(track),
         cpu=number(_needed(said, spot, "cpu", "4"), 0.001, 10_000),
         memory=number(_needed(said, spot, "memory", "6"), 0.001, 100_000),
         storage=number(said["storage"], 0, 1_000_000) if "storage" in said else 0.0,
         nodes=int(number(said["nodes"], 1, 10_000, whole=True)) if "nodes" in said else 1,
-        ports=int(number(said["ports"], 0, 6_000, whole=True)) if "ports" in said else 0,
+        ports=int(number(said["ports"], 0, 2_000, whole=True)) if "ports" in said else 0,
     )
+    made = definition_of(lab)
+    _sound(made, spot)
+    return made
 
 
-def _pool(spot: Spot) -> Machines:
+def _pool(spot: Spot) -> tuple[WorkerTemplate, LabWorkerPool]:
     said = entries(spot, "a pool")
     known(said, _POOL)
     least = int(number(said["min"], 0, _MOST_WORKERS, whole=True)) if "min" in said else 0
     most = int(number(_needed(said, spot, "max", "6"), 1, _MOST_WORKERS, whole=True))
     if least > most:
         raise Invalid(Fault(said["min"].where, f"min {least} is above max {most}", "let min be max at most"))
-    return Machines(
+    machines = Machines(
         track=word(_needed(said, spot, "track", "ccna")),
         instance_type=word(_needed(said, spot, "instance_type", "m5zn.metal")),
         region=word(said["region"]) if "region" in said else "us-east-1",
@@ -108,6 +134,9 @@ def _pool(spot: Spot) -> Machines:
         most=most,
         price=_dollars(said["price"]) if "price" in said else None,
     )
+    template, pool = pool_of(machines)
+    _sound(template, spot)
+    return template, pool
 
 
 def _row(spot: Spot, zone: str) -> Row:
@@ -116,7 +145,7 @@ def _row(spot: Spot, zone: str) -> Row:
     length = _needed(said, spot, "for", "2h")
     start = _moment(said, "at", zone)
     booked = _moment(said, "booked_at", zone)
-    if start is None and booked is None:
+    if start is None and (booked is None or "every" in said):
         raise Invalid(Fault(spot.where, "it does not say when", "add at: 2027-03-01T09:00"))
     return Row(
         where=spot.where,
@@ -126,7 +155,7 @@ def _row(spot: Spot, zone: str) -> Row:
         count=sound_count(word(said["count"]), said["count"].where) if "count" in said else 1,
         track=word(said["track"]) if "track" in said else "",
         owner=word(said["owner"]) if "owner" in said else "",
-        series=_series(said, spot, zone) if start is not None else None,
+        series=_series(said, spot, zone),
         booked_at=booked,
         cancelled_at=_moment(said, "cancelled_at", zone),
         extended=tuple(_extension(one, zone) for one in items(said.get("extended"), 100)),

@@ -91,7 +91,11 @@ def _within(history: History, session: LabletSession) -> bool:
     begins = spec.timeslot_start or _created(session)
     lasted = timedelta(minutes=_minutes(session))
     over = status.history[-1].at if status.phase in SESSION.final and status.history else None
-    ends = max(over or begins + lasted, begins)
+    waits = spec.timeslot_start is None and status.phase not in SESSION.final
+    ends = max(over or status.ends_at or (history.until if waits else begins + lasted), begins)
+    cancelled = _cancelled_at(session)
+    if cancelled is not None and cancelled <= history.since - _LONG_BEFORE:
+        return False  # others had its room by then: booked before all else, it would keep them out
     return begins < history.until and ends >= history.since
 
 

@@ -111,12 +111,21 @@ def _trouble(trial: Trial, *, named: bool) -> Iterator[str]:
         for late in trial.late[:_SHOWN]:
             yield from _late(late, trial.zone)
         yield from _more(len(trial.late) - _SHOWN)
+    for aside in asides(trial):
+        yield ""
+        yield from wrap(f"{aside}{of}.", WIDTH)
+
+
+def asides(trial: Trial) -> Iterator[str]:
+    """Say what the numbers do not: each a sentence without its full stop."""
     if trial.interrupted:
-        yield ""
-        yield from wrap(f"{trial.interrupted} were interrupted and started anew{of}.", WIDTH)
+        yield f"{trial.interrupted} were interrupted and started anew"
+    if trial.unextended:
+        yield f"Extensions that found no room: {trial.unextended}"
     if trial.waits_seconds or trial.unserved:
-        yield ""
-        yield from wrap(_waits(trial) + of + ".", WIDTH)
+        yield _waits(trial)
+    if kinds := sorted({one.instance_type for one in trial.runs if one.hourly_usd is None}):
+        yield f"Neither `price` nor `prices` tells what {' and '.join(kinds)} costs"
 
 
 def _waits(trial: Trial) -> str:

@@ -11,11 +11,13 @@ import msgspec
 from lcm.model.definition import LabletDefinition
 from lcm.model.errors import Fault, Invalid
 from lcm.model.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
+from lcm.model.rules import YEARS
 from lcm.sim.plan.timetable import MOST_SESSIONS, Extension, Wanted
 
 MOST_AT_ONCE: Final = 5_000
 LONGEST_MINUTES: Final = 31 * 24 * 60
 WORKING: Final = (Weekday.MON, Weekday.TUE, Weekday.WED, Weekday.THU, Weekday.FRI)
+_WHOLE: Final = re.compile(r"[0-9]{1,9}")
 _LENGTH: Final = re.compile(r"(?:([0-9]{1,3})d)?(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m)?")
 _MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -30,6 +32,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
     interval: int = 1
     weekdays: tuple[Weekday, ...] = ()
+    last: datetime | None = None
+    """No slot begins later, where that is said to the minute."""
     most: int | None = None
     """After so many it ends."""
     without: frozenset[datetime] = frozenset()
@@ -76,7 +80,7 @@ def minutes_of(text: str, where: str) -> int:
     """Read a length such as 90m, 2h, 1h30m or 5d."""
     found = _LENGTH.fullmatch(text.strip().lower())
     if not found or not any(found.groups()):
-        raise Invalid(Fault(where, f"{text!r} is no length of time", "write 90m, 2h, 1h30m or 5d"))
+        raise Invalid(Fault(where, f"{text[:40]!r} is no length of time", "write 90m, 2h, 1h30m or 5d"))
     days, hours, minutes = (int(part or 0) for part in found.groups())
     return sound_length(((days * 24) + hours) * 60 + minutes, where)
 
@@ -90,9 +94,15 @@ def sound_length(minutes: int, where: str) -> int:
 
 def sound_count(text: str, where: str) -> int:
     """Read how many sessions there are at once."""
-    if not text.strip().isdecimal() or not 1 <= int(text) <= MOST_AT_ONCE:
-        raise Invalid(Fault(where, f"{text!r} is no count", f"use a whole number from 1 to {MOST_AT_ONCE}"))
-    return int(text)
+    found = whole(text)
+    if found is None or not 1 <= found <= MOST_AT_ONCE:
+        raise Invalid(Fault(where, f"{text[:20]!r} is no count", f"use a whole number from 1 to {MOST_AT_ONCE}"))
+    return found
+
+
+def whole(text: str) -> int | None:
+    """Read a whole number; None for what is none, or longer than any that is meant."""
+    return int(text) if _WHOLE.fullmatch(text.strip()) else None
 
 
 def moment_of(text: str, zone: str, where: str) -> datetime:
@@ -104,7 +114,15 @@ def moment_of(text: str, zone: str, where: str) -> datetime:
         said = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise Invalid(Fault(where, f"{text!r} is no moment", remedy)) from error
+    sound_year(said, where)
     return said.astimezone(UTC) if said.tzinfo else on_the_clock(said, zone, where)
+
+
+def sound_year(moment: datetime, where: str) -> None:
+    """Refuse a moment of a year in which nothing can be booked."""
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        remedy = f"use a moment between the years {YEARS[0]} and {YEARS[1]}"
+        raise Invalid(Fault(where, f"{moment:%Y-%m-%d} is too far away", remedy))
 
 
 def on_the_clock(wall: datetime, zone: str, where: str) -> datetime:
@@ -149,10 +167,10 @@ def _starts(row: Row, start: datetime) -> list[datetime]:
         timeslot_end=start + timedelta(minutes=row.minutes),
         recurrence=recurrence,
     )
-    found = [begin for begin, _ in occurrences(spec)][: series.most]
+    begins = [begin for begin, _ in occurrences(spec) if series.last is None or begin <= series.last]
+    found = begins[: series.most]
     if len(found) > OCCURRENCES_LIMIT:
         raise Invalid(Fault(row.where, f"more than {OCCURRENCES_LIMIT} times", "let it end earlier"))
-    kept = [one for one in found if one not in series.without]
-    if not kept:
+    if not found:
         raise Invalid(Fault(row.where, "it never takes place", "let it end later, or on other days"))
-    return kept
+    return [one for one in found if one not in series.without]

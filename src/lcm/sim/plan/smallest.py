@@ -109,7 +109,8 @@ def _tracks(timetable: Timetable) -> Sequence[str]:
 
 
 def _peaks(timetable: Timetable) -> Mapping[str, int]:
-    tracks = lower_bound(timetable, timetable.sessions).tracks
+    # What is cancelled leaves its room to others.
+    tracks = lower_bound(timetable, [one for one in timetable.sessions if one.cancelled_at is None]).tracks
     return {track: one.peak for track, one in tracks.items()}
 
 

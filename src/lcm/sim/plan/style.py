@@ -43,6 +43,7 @@ STYLE: Final = (
     "summary{cursor:pointer;font-weight:600;padding:8px 0;border-bottom:1px solid var(--rule);margin-top:16px}"
     "@media (max-width:560px){main{padding:16px 12px 40px}table{font-size:.74rem}th,td{padding:4px 5px 4px 0}"
     "tr:first-child th{white-space:normal;vertical-align:bottom}.bound th,.bound td{font-size:inherit}"
-    ".bound th{padding-left:6px}.tick{font-size:14px}}"
+    ".bound th{padding-left:6px}}"
+    "@media (max-width:800px){.tick{font-size:14px}}"
     "@media print{details{display:block}.plot{overflow:visible}}"
 )

@@ -34,6 +34,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "late": len(trial.late),
         "interrupted": trial.interrupted,
         "unserved": trial.unserved,
+        "unextended": trial.unextended,
         "waits_seconds": trial.waits_seconds,
         "session_hours": _number(trial.session_hours),
         "machine_hours": _number(trial.hours),

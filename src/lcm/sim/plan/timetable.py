@@ -114,7 +114,7 @@ def _span(timetable: Timetable) -> list[Fault]:
         return [Fault("sessions", "there are none", "add the sessions that are wanted")]
     if len(timetable.sessions) > MOST_SESSIONS:
         return [Fault("sessions", f"more than {MOST_SESSIONS}", "plan a shorter time")]
-    begin, end = span_of(timetable)
+    begin, end = first_of(timetable), span_of(timetable)[1]
     if end - begin > LONGEST:
         return [Fault("sessions", f"they last for {(end - begin).days} days", f"plan {LONGEST.days} days at most")]
     return []
@@ -122,9 +122,17 @@ def _span(timetable: Timetable) -> list[Fault]:
 
 def span_of(timetable: Timetable) -> tuple[datetime, datetime]:
     """Say from when to when something is wanted."""
-    starts = [one.booked_at or one.start for one in timetable.sessions]
-    ends = [(one.start or one.booked_at, one) for one in timetable.sessions]
-    first = [one for one in (*starts, timetable.now) if one is not None]
-    last = [at + timedelta(minutes=one.minutes + sum(more.minutes for more in one.extended)) for at, one in ends if at]
+    starts = [(one.start or one.booked_at, one) for one in timetable.sessions]
+    first = [one for one in (*(at for at, _ in starts), timetable.now) if one is not None]
+    last = [
+        max(at, one.booked_at or at) + timedelta(minutes=one.minutes + sum(more.minutes for more in one.extended))
+        for at, one in starts
+        if at
+    ]
     assert first, "who has no slot says when it is booked"
-    return min(first), max(last)
+    return min(first), max(*last, *first)
+
+
+def first_of(timetable: Timetable) -> datetime:
+    """Say when something happens first: a slot begins, or is booked."""
+    return min([span_of(timetable)[0], *(one.booked_at for one in timetable.sessions if one.booked_at)])

@@ -21,7 +21,7 @@ from lcm.sim.plan import documents
 from lcm.sim.plan.measured import Trial
 from lcm.sim.plan.measuring import Turned, measured
 from lcm.sim.plan.onlooker import PlannedWorld
-from lcm.sim.plan.timetable import Timetable, Wanted, span_of
+from lcm.sim.plan.timetable import Timetable, Wanted, first_of, span_of
 from lcm.sim.plan.variant import Variant, applied, settings_of
 from lcm.sim.plan.work import Work, booking_share, milestones, works
 from lcm.sim.world.mishaps import table
@@ -65,7 +65,7 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, 
     timetable = applied(timetable, variant)
     settings = settings_of(variant, _TROUBLED if variant.faults else _calm(timetable))
     begins, ends = _span(timetable, settings)
-    start = begins - EARLIER
+    start = (timetable.now or min(begins, first_of(timetable))) - EARLIER
     scenario = Scenario(
         seed=variant.seed,
         start=start,
@@ -115,6 +115,7 @@ class _Play:
         self._trouble = Trouble(self._world)
         self._turned: dict[str, Turned] = {}
         """Why which session was not promised, by its name."""
+        self._unextended = 0
 
     async def between(self, begins: datetime, ends: datetime, heard: Heard, *, brief: bool) -> Trial:
         """Play to the end, and measure what came of it from the beginning on."""
@@ -125,14 +126,18 @@ class _Play:
         await self._found()
         await self._book(first, lambda share: heard(share * booking))
         if brief and self._turned:
-            return measured(self._timetable, self._variant, world, self._turned, since=begins)
+            return self._measured(begins)
         world.begin(self._tell(work, lambda share: heard(booking + share * (1 - booking))))
         await self._pass_until(begins)
         table.begin(self._trouble)
         await self._pass_until(ends - AFTER)
         self._trouble.end()
         await self._pass_until(ends)
-        return measured(self._timetable, self._variant, world, self._turned, since=begins)
+        return self._measured(begins)
+
+    def _measured(self, since: datetime) -> Trial:
+        trial = measured(self._timetable, self._variant, self._world, self._turned, since=since)
+        return msgspec.structs.replace(trial, unextended=self._unextended)
 
     async def _found(self) -> None:
         world, timetable = self._world, self._timetable
@@ -190,7 +195,7 @@ class _Play:
             self._turned[wanted.name] = Turned(type(error).__name__, str(error))
 
     async def _change(self, wanted: Wanted) -> None:
-        """Extend and cancel a session when somebody did; what is refused, is."""
+        """Extend and cancel a session when somebody did; of what is refused only a lack of room is counted."""
         deeds: list[tuple[datetime, Extend | Terminate]] = [
             (one.at, Extend(minutes=one.minutes)) for one in wanted.extended
         ]
@@ -199,8 +204,12 @@ class _Play:
         ref = Ref(LabletSession, wanted.name)
         for number, (at, action) in enumerate(sorted(deeds, key=lambda deed: deed[0])):
             await self._sleep_until(at)
-            with suppress(Refused, Gone):
+            try:
                 await self._act(ref, action, f"{ref.name}-{number}")
+            except NoRoom:
+                self._unextended += 1
+            except (Refused, Gone):
+                continue
 
     async def _act(self, ref: Ref[LabletSession], action: Extend | Terminate, request: str) -> None:
         await self._world.insist(OPERATOR, lambda plane: plane.act(ref, action, request=request))

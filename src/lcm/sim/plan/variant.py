@@ -66,6 +66,15 @@ def variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -> lis
     return [_variant(choices, faults, seed) for choices in product(*axes)]
 
 
+def check_tracks(timetable: Timetable, several: Sequence[Variant]) -> None:
+    """Refuse choices for tracks that no pool has: they would change nothing, and look as if they had."""
+    tracks = dict.fromkeys(pool.spec.lab_track for pool in timetable.pools)
+    named = dict.fromkeys(choice.track for variant in several for choice in variant.choices if choice.track)
+    remedy = f"use {', '.join(tracks)}"
+    if faults := [Fault("compare", f"no pool is of track {one!r}", remedy) for one in named if one not in tracks]:
+        raise Invalid(*faults)
+
+
 def applied(timetable: Timetable, variant: Variant) -> Timetable:
     """Give the timetable with a variant's machines and pools."""
     for choice in variant.choices:

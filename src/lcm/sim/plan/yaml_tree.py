@@ -24,14 +24,14 @@ class Spot:
 
 def parsed(text: str, *, lines: bool) -> Spot:
     """Read one document; Invalid when it is no YAML."""
-    _without_aliases(text)
+    _look_over(text)
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         raise Invalid(_syntax(error)) from error
     if root is None:
         raise Invalid(Fault("line 1", "the file is empty", "begin with `definitions:`, `fleet:` and `sessions:`"))
-    return _Tree(lines=lines).spot(root, "", 0)
+    return _Tree(lines=lines).spot(root, "")
 
 
 def entries(spot: Spot | None, what: str) -> Mapping[str, Spot]:
@@ -104,26 +104,26 @@ class _Tree:
         self._lines = lines
         self._count = 0
 
-    def spot(self, node: yaml.Node, path: str, depth: int) -> Spot:
+    def spot(self, node: yaml.Node, path: str) -> Spot:
         where = self._where(node, path)
         self._count += 1
-        if self._count > _MOST_NODES or depth > _DEEPEST:
-            raise Invalid(Fault(where, "too much, or nested too deep", "write it as the examples are"))
+        if self._count > _MOST_NODES:
+            raise Invalid(Fault(where, "too much", "plan a shorter time"))
         if isinstance(node, yaml.MappingNode):
-            return Spot(self._mapping(node, path, depth), where)
+            return Spot(self._mapping(node, path), where)
         if isinstance(node, yaml.SequenceNode):
-            inner = [self.spot(one, f"{path}[{place}]", depth + 1) for place, one in enumerate(node.value)]
+            inner = [self.spot(one, f"{path}[{place}]") for place, one in enumerate(node.value)]
             return Spot(inner, where)
         return Spot(str(node.value), where)
 
-    def _mapping(self, node: yaml.MappingNode, path: str, depth: int) -> Mapping[str, Spot]:
+    def _mapping(self, node: yaml.MappingNode, path: str) -> Mapping[str, Spot]:
         found: dict[str, Spot] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             inner = f"{path}.{name}" if path else name
             if name in found:
                 raise Invalid(Fault(self._where(key, inner), f"{name} is there twice", "remove one of them"))
-            found[name] = self.spot(value, inner, depth + 1)
+            found[name] = self.spot(value, inner)
         return found
 
     def _where(self, node: yaml.Node, path: str) -> str:
@@ -133,13 +133,17 @@ class _Tree:
         return f"{line}: {path}" if path else line
 
 
-def _without_aliases(text: str) -> None:
-    """Refuse aliases before anything is walked: a few lines of them can stand for billions."""
+def _look_over(text: str) -> None:
+    """Refuse, before anything is walked, aliases, which can stand for billions, and what no stack can hold."""
+    depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            line = event.start_mark.line + 1 if event.start_mark else 1
             if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise Invalid(Fault(f"line {line}", "an alias", "write the value out"))
+            if depth > _DEEPEST:
+                raise Invalid(Fault(f"line {line}", "nested too deep", "write it as the examples are"))
     except yaml.MarkedYAMLError as error:
         raise Invalid(_syntax(error)) from error
     except yaml.reader.ReaderError as error:
