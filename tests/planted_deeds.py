@@ -158,9 +158,12 @@ def _booking(session: LabletSession) -> Question[LabletSession]:
 
 
 async def lease_of_the_lablet_controller_ends(world: World) -> None:
-    """Let a lease end at the store while its holder believes in it."""
+    """Let a lease end at the store while its holder, who has just lost its watches, believes in it."""
     lease = await world.stage.store.lease(LABLET_CONTROLLER)
     if lease is not None:
+        for process in world.alive:
+            if process.name == lease.holder:
+                process.link.cut_watches()
         await world.stage.store.release(lease)
 
 

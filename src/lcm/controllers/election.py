@@ -148,13 +148,13 @@ class Election:
     async def _listen(self, term: "_Term") -> None:
         """End a term whose lease the store has lost: until the next renewal nobody else would tell."""
         while True:
-            try:
-                await self._plane.vacated(self._name)
-            except (Later, Relist, Stuck):
-                await asyncio.sleep(self._ttl_seconds * _RETRY)
-            else:
+            with suppress(Later, Relist, Stuck):  # what happened meanwhile, the next look shows
+                held = await self._plane.lease(self._name)
+                if held is not None and held.term == term.lease.term:
+                    await self._plane.vacated(self._name)
                 term.lose()
                 term.check()
+            await asyncio.sleep(self._ttl_seconds * _RETRY)
 
     async def _release(self, term: "_Term") -> None:
         with suppress(LcmError, TimeoutError):
