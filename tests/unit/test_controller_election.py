@@ -560,6 +560,33 @@ def test_a_leader_whose_lease_the_store_loses_stops_long_before_its_next_renewal
     play(body)
 
 
+def test_a_renewal_that_is_answered_late_does_not_bring_back_a_lost_term() -> None:
+    winding_up: list[str] = []
+
+    async def lead(world: World, _: Plane) -> None:
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            await asyncio.sleep(TTL / 3)
+            try:
+                await world.outside.do("one", "too late")
+            except Deposed:
+                winding_up.append("deposed")
+
+    async def body(world: World) -> None:
+        world.store.renewal_seconds = 2
+        task = asyncio.create_task(world.candidate().run(partial(lead, world)))
+        await asyncio.sleep(TTL / 3 + 1)  # it was renewed, and the answer is on its way
+        lease = await world.plane.lease(LEASE)
+        assert lease is not None
+        await world.plane.release(lease)
+        await asyncio.sleep(TTL / 2)
+        assert winding_up == ["deposed"]
+        await ended([task])
+
+    play(body)
+
+
 def test_what_happens_is_told() -> None:
     async def body(world: World) -> None:
         world.store.down = Unreachable("no answer")

@@ -171,8 +171,9 @@ class _Term:
         self._began = asked_at
 
     def begin(self, asked_at: float) -> None:
-        """Count anew from when a renewal was asked for, not from when its answer came."""
-        self._began = asked_at
+        """Count anew from when a renewal was asked for, not from when its answer came; what is lost stays lost."""
+        if self._began > -math.inf:
+            self._began = asked_at
 
     def lose(self) -> None:
         """Believe in it no longer."""

@@ -16,7 +16,7 @@ def at_hand(loop: AbstractEventLoop) -> Iterator[None]:
     """Have asyncio find this loop at once in this thread, and the task that runs on it."""
     thread = get_ident()
     any_loop, any_task = asyncio.get_running_loop, asyncio.current_task
-    any_loop_or_none = asyncio._get_running_loop  # noqa: SLF001  what asyncio's own parts ask
+    any_loop_or_none = asyncio._get_running_loop  # noqa: SLF001  locks and queues ask this, by no other name
 
     def running() -> AbstractEventLoop:
         return loop if get_ident() == thread and loop.is_running() else any_loop()

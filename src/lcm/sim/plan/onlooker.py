@@ -61,9 +61,9 @@ class Onlooker(Witness):
         elif isinstance(resource, LabWorker) and POOL_LABEL in resource.metadata.labels:
             # One that somebody launched by hand, and that was imported, is not of the fleet.
             ec2 = resource.status.ec2
-            self.hosts[ec2.instance_id] = Host(
-                resource.spec.lab_track, ec2.instance_type or resource.spec.aws.instance_type
-            )
+            if ec2.instance_id:
+                kind = ec2.instance_type or resource.spec.aws.instance_type
+                self.hosts[ec2.instance_id] = Host(resource.spec.lab_track, kind)
 
 
 class Unhurried(Process):

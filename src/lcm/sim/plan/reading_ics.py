@@ -227,7 +227,7 @@ def _moment(line: _Line, zone: str) -> datetime:
 
 def _read(form: str, text: str, line: _Line) -> datetime:
     try:
-        found = datetime.strptime(text, form)  # noqa: DTZ007  the zone is put to it by who asked
+        found = datetime.strptime(text, form)  # noqa: DTZ007  a stamp names none; who asked puts Z or TZID to it
     except ValueError as error:
         raise Invalid(Fault(line.where, f"{text!r} is no moment", "write 20270301T090000")) from error
     sound_year(found, line.where)
