@@ -68,12 +68,12 @@ planted: .venv/dev.stamp ## Plant faults in the code, one at a time, and see tha
 	@$(BIN)/python tests/planted_run.py $(if $(ONLY),"$(ONLY)")
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
-	@$(BIN)/python -m lcm.cli.topologies "$(or $(DIR),tests/topologies)"
+	@$(BIN)/python -m lcm.cli.documents.topologies "$(or $(DIR),tests/topologies)"
 
 docs: .venv/run.stamp ## Write the pages of docs/ that are made from tables
-	$(BIN)/python -m lcm.model.states > docs/states.md
-	$(BIN)/python -m lcm.config_doc > docs/configuration.md
-	$(BIN)/python -m lcm.api.doc > docs/api.md
+	$(BIN)/python -m lcm.model.kinds.registry > docs/states.md
+	$(BIN)/python -m lcm.settings.page > docs/configuration.md
+	$(BIN)/python -m lcm.api.openapi.page > docs/api.md
 
 lock: ## Pin every dependency with its hashes
 	tools/lock

@@ -7,9 +7,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from lcm.control.allocator import ResourceAllocator
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
+from lcm.control.accounts.allocator import ResourceAllocator
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock
 
 
 def show(title: str, allocator: ResourceAllocator) -> None:

@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 import structlog
 from typer.testing import CliRunner, Result
 
-from lcm.api.app import Api
-from lcm.api.limits import Limits
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
 from lcm.cli.main import app
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane
-from lcm.control.records import creation
-from lcm.control.tokens import Tokens
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.model.secret import Secret
-from lcm.placement.terms import Terms
-from lcm.providers.artifacts import Artifacts
-from lcm.serving import listen, serve
+from lcm.control.access.tokens import Tokens
+from lcm.control.objects.records import creation
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.kinds.registry import Resource
+from lcm.placement.claims import Terms
+from lcm.providers.protocols.artifacts import Artifacts
 from lcm.store.base import Op
 from lcm.store.memory import MemoryStore
-from lcm.system import SystemClock, new_epoch
+from lcm.system.clock import SystemClock, new_epoch
+from lcm.system.serving import listen, serve
 from seals import given_keys
 from servers import LOOPBACK, free_port
 

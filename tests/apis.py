@@ -8,25 +8,25 @@ from typing import Any
 import httpx
 import msgspec
 
-from lcm.api.app import Api
-from lcm.api.examples import ANSWERS, DOCUMENTS
-from lcm.api.limits import Limits
-from lcm.api.plans import PlanJob, Plans, PlanWish, Standing
-from lcm.api.routes import Route
-from lcm.api.table import ROUTES
-from lcm.control.local import ControlPlane
-from lcm.control.oidc import Verifier
-from lcm.control.sinks import House
-from lcm.control.tokens import Tokens
-from lcm.model.clock import Clock
-from lcm.model.errors import Gone
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import KINDS
-from lcm.model.secret import Secret
-from lcm.sim.asgi import AsgiTransport
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
+from lcm.api.http.routing import Route
+from lcm.api.openapi.examples import ANSWERS, DOCUMENTS
+from lcm.api.routes.plan_shapes import PlanJob, Plans, PlanWish, Standing
+from lcm.api.routes.table import ROUTES
+from lcm.control.access.oidc import Verifier
+from lcm.control.access.tokens import Tokens
+from lcm.control.delivery.sinks import House
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Gone
+from lcm.model.kinds.registry import KINDS
+from lcm.sim.time.asgi import AsgiTransport
 from lcm.store.base import Store
 from lcm.store.memory import MemoryStore
-from lcm.system import new_id
+from lcm.system.clock import new_id
 from planes import CAST, LIMITS, hand_clock
 from seals import given_keys
 

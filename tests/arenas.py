@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from lcm.store.base import LEASES_PREFIX, Store, everything
-from lcm.store.etcd import EtcdStore
+from lcm.store.etcd.engine import EtcdStore
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 _serial = itertools.count()
 

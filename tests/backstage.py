@@ -7,17 +7,17 @@ from itertools import count
 from typing import TypeVar
 
 import given
-from lcm.control.companions import NO_LIMITS, Fleet
-from lcm.control.drafts import Quota, unlimited
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import ref_of
-from lcm.control.records import creation, find
-from lcm.control.sealing import Sealer
-from lcm.model.clock import Clock
-from lcm.model.definition import DefinitionState, LabletDefinition
-from lcm.model.event import Event, decode
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
+from lcm.control.access.sealing import Sealer
+from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.admission.admit import Quota, unlimited
+from lcm.control.objects.records import creation, find
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import ref_of
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.clock import Clock
+from lcm.model.base.event import Event, decode
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition
+from lcm.model.kinds.registry import Resource
 from lcm.store.base import Store
 from lcm.store.memory import MemoryStore
 from seals import given_keys

@@ -5,9 +5,9 @@ from datetime import timedelta
 import given
 from api_server import ApiServer
 from estates import spec
-from lcm.control.plane import Plane
-from lcm.model.definition import ResourceRequirements
-from lcm.placement.terms import Terms
+from lcm.control.plane.protocol import Plane
+from lcm.model.kinds.definition import ResourceRequirements
+from lcm.placement.claims import Terms
 
 TERMS = Terms(boot=timedelta(minutes=10), instantiation=timedelta(minutes=5))
 

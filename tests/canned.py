@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from answers import AnswerServer, Say, says
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_line import Limits
+from lcm.model.access.secret import Secret
+from lcm.providers.cml.connection import Limits
+from lcm.providers.cml.host import CmlHost
 
 TOKEN = Secret("licence-token-77")
 LAB = {

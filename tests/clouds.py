@@ -9,15 +9,15 @@ from typing import Any, Protocol
 import msgspec
 from aiobotocore.session import AioSession
 
-from lcm.model.worker import AwsSpec, RootVolume
-from lcm.providers.compute import Compute, Launch, MachineMetrics
-from lcm.providers.ec2 import Ec2
-from lcm.providers.ec2_clients import AwsClients, Keys
-from lcm.providers.ec2_launch import tags_of
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature, Order
-from lcm.system import SystemClock
+from lcm.model.kinds.worker import AwsSpec, RootVolume
+from lcm.providers.aws.clients import AwsClients, Keys
+from lcm.providers.aws.ec2 import Ec2
+from lcm.providers.aws.ec2_messages import tags_of
+from lcm.providers.protocols.compute import Compute, Launch, MachineMetrics
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.time.chance import Chance
+from lcm.system.clock import SystemClock
 from moto_server import ACCOUNT, IMAGES
 from stores import HandClock
 

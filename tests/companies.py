@@ -5,16 +5,16 @@ from datetime import datetime
 
 import given
 from backstage import Stage, Standing, service
-from lcm.control.billing import CLOSED, OPEN
-from lcm.control.companions import Fleet
-from lcm.control.licences import SEATS
-from lcm.control.records import CODEC
-from lcm.control.stepping import TEARDOWN
-from lcm.model.billing import BillingInterval
-from lcm.model.licence import LicenceSeat, token_id
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.prices import SHIPPED, PriceBook
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.accounts.billing import CLOSED, OPEN
+from lcm.control.accounts.licences import SEATS
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.objects.records import CODEC
+from lcm.control.objects.steps import TEARDOWN
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.billing import BillingInterval
+from lcm.model.money.licences import LicenceSeat, token_id
+from lcm.model.money.prices import SHIPPED, PriceBook
 from lcm.store.base import Store, everything
 
 P = WorkerPhase

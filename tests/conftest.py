@@ -13,7 +13,7 @@ from coverage import Coverage
 
 import lcm
 import steps
-from lcm.model.kinds import MACHINES
+from lcm.model.kinds.registry import MACHINES
 
 FOLDER = Path(".cache/steps")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

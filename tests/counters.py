@@ -9,21 +9,21 @@ import companies
 import given
 from backstage import NOW, OTTO
 from estates import beside
-from lcm.control.companions import NO_LIMITS, Fleet
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import ref_of
-from lcm.control.records import creation, find
-from lcm.model.capacity import Amount, Claim
-from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
-from lcm.model.identity import Caller
-from lcm.model.kinds import Resource
-from lcm.model.pool import FilledSeat, LabWorkerPool
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.sim.chance import Chance, Ids
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.objects.records import creation, find
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import ref_of
+from lcm.model.access.identity import Caller
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.claims import Terms
+from lcm.sim.time.chance import Chance, Ids
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.memory import MemoryStore
 
 R = TypeVar("R", bound=Resource)

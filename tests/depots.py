@@ -7,13 +7,13 @@ from typing import Protocol
 from aiobotocore.session import AioSession
 
 from certificates import Authority
-from lcm.providers.artifacts import Artifacts, digest_of
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.providers.files import FileSource
-from lcm.providers.s3 import S3Artifacts, S3Source
-from lcm.providers.s3_wire import S3Wire
-from lcm.sim.artifacts import SimulatedArtifacts, SimulatedSource
-from lcm.system import SystemClock
+from lcm.providers.aws.s3 import S3Artifacts, S3Source
+from lcm.providers.aws.s3_calls import S3Wire
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.providers.local.files import FileSource
+from lcm.providers.protocols.artifacts import Artifacts, digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
+from lcm.system.clock import SystemClock
 
 MAX_BYTES = 3_000_000
 REGION = "eu-central-1"

@@ -11,21 +11,21 @@ from typing import Any, ParamSpec
 import given
 from backstage import OTTO, service
 from estates import beside, spec
-from lcm.control.billing import OPEN
-from lcm.control.companions import NO_LIMITS, Fleet
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Ref
-from lcm.model.capacity import Amount, Claim, Profile
-from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
-from lcm.model.errors import Conflict
-from lcm.model.instance_types import declared_capacity
-from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
-from lcm.model.reservation import Reservation
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec
-from lcm.placement.roster import held_by
-from lcm.placement.terms import Terms
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.accounts.billing import OPEN
+from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.capacity import Amount, Claim, Profile
+from lcm.model.base.errors import Conflict
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.model.money.prices import declared_capacity
+from lcm.placement.claims import Terms
+from lcm.placement.places import held_by
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Cursor, Fence, Op, Page
 from lcm.store.memory import MemoryStore
 

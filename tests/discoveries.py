@@ -9,19 +9,19 @@ from typing import Any
 
 from backstage import ROOT, Stage, service
 from clouds import HERE, THERE
-from lcm.config import Settings, effective
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, WorkerRef
-from lcm.controllers.discover import Discovery
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.pool import WorkerTemplate
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
-from lcm.providers.compute import Compute
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature, Order
-from lcm.sim.loop import VirtualClock
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, WorkerRef
+from lcm.controllers.discovery.search import Discovery
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.compute import Compute
+from lcm.settings.load import Settings, effective
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock
 
 BY = service(WORKER_CONTROLLER)
 BOTH = Settings(worker_discovery_regions=(HERE, THERE))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lcm.model.errors import Fault, Invalid
-from lcm.model.validate import read
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds.validate import read
 
 AWS = {"ami_name_pattern": "CML-2.9*"}
 SLOT = {"timeslot_start": "2026-11-02T09:00:00Z", "timeslot_end": "2026-11-02T11:00:00Z"}

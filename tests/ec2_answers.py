@@ -12,10 +12,10 @@ from typing import Any, Self
 from urllib.parse import parse_qsl
 
 from clouds import KEYS, SESSION
-from lcm.model.clock import Clock
-from lcm.providers.ec2 import Ec2
-from lcm.providers.ec2_clients import AwsClients
-from lcm.system import SystemClock
+from lcm.model.base.clock import Clock
+from lcm.providers.aws.clients import AwsClients
+from lcm.providers.aws.ec2 import Ec2
+from lcm.system.clock import SystemClock
 from servers import LOOPBACK
 
 ID = "i-0aaaaaaaaaaaaaaa1"

@@ -12,19 +12,19 @@ import msgspec
 import given
 from backstage import OTTO, service
 from clouds import HERE
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Ref
-from lcm.control.records import creation
+from lcm.control.objects.records import creation
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.capacity import Amount, Claim
-from lcm.model.clock import Clock
-from lcm.model.definition import DefinitionState, LabletDefinition
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import AwsSpec, CmlSpec, LabWorker, LabWorkerSpec, WorkerPhase
-from lcm.providers.compute import Compute
-from lcm.providers.hosts import Hosts
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.clock import Clock
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorker, LabWorkerSpec, WorkerPhase
+from lcm.providers.protocols.compute import Compute
+from lcm.providers.protocols.labhost import Hosts
 
 
 def spec(**changes: Any) -> LabWorkerSpec:

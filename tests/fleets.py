@@ -9,38 +9,38 @@ from datetime import timedelta
 from backstage import service
 from clouds import HERE
 from estates import Estate, beside
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref
-from lcm.controllers.election import Election
-from lcm.controllers.runtime import Runtime
-from lcm.controllers.together import together
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.worker.controller import WorkerController
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.lifecycle import Lifecycle
 from lcm.controllers.worker.look import Eyes
 from lcm.controllers.worker.occupants import Occupants
 from lcm.controllers.worker.view import Rules
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.secret import Secret
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
-from lcm.providers.compute import Compute, Instance
-from lcm.providers.hosts import Hosts
-from lcm.sim.chance import Chance, Ids
+from lcm.model.access.secret import Secret
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.compute import Compute, Instance
+from lcm.providers.protocols.labhost import Hosts
+from lcm.settings.load import Settings
+from lcm.sim.cloud.account import Nature
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.fleet import SimHosts
+from lcm.sim.cloud.machines import Pace
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.licence import LicenceServer
 from lcm.sim.cml.stats import Machine
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature
-from lcm.sim.compute_machines import Pace
-from lcm.sim.hosts import SimHosts
-from lcm.sim.loop import VirtualClock, VirtualStopwatch
-from lcm.sim.power import Power
+from lcm.sim.time.chance import Chance, Ids
+from lcm.sim.time.loop import VirtualClock, VirtualStopwatch
 from lcm.store.base import everything
 from lcm.store.memory import MemoryStore
+from lcm.system.tasks import together
 from seals import given_keys
 
 TOKEN = "good-token"

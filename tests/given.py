@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lcm.model.billing import Billing, BillingInterval
-from lcm.model.capacity import Amount, Claim
-from lcm.model.definition import LabletDefinition, LabletDefinitionSpec, Topology
-from lcm.model.kinds import Resource
-from lcm.model.licence import LicenceSeat, SeatState
-from lcm.model.observation import ResourceObservation
-from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
-from lcm.model.reservation import Reservation, ReservationSpec
-from lcm.model.resource import Metadata, PhaseChange
-from lcm.model.session import LabletSession, LabletSessionSpec
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import AwsSpec, LabWorker, LabWorkerSpec, LicenseFlavour, WorkerTelemetry
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.resource import Metadata, PhaseChange
+from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, Topology
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation, ReservationSpec
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import AwsSpec, LabWorker, LabWorkerSpec, LicenseFlavour, WorkerTelemetry
+from lcm.model.money.billing import Billing, BillingInterval
+from lcm.model.money.licences import LicenceSeat, SeatState
+from lcm.model.telemetry.observation import ResourceObservation
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 IMAGE = AwsSpec(ami_name_pattern="CML-2.9*")

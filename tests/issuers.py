@@ -9,10 +9,9 @@ from joserfc import jws
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from lcm.control.oidc import Verifier
-from lcm.control.oidc_claims import Trust
-from lcm.control.oidc_wire import Fetched
-from lcm.model.errors import LcmError, Unreachable
+from lcm.control.access.oidc import Trust, Verifier
+from lcm.control.access.oidc_keys import Fetched
+from lcm.model.base.errors import LcmError, Unreachable
 from stores import HandClock
 
 ISSUER = "https://login.example.org/realms/labs"

@@ -6,8 +6,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 
 from lablets import Lablets
-from lcm.model.worker import LabWorker
-from lcm.providers.labhost import LabHost, LabSummary
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.labhost import LabHost, LabSummary
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 

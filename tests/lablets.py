@@ -11,41 +11,40 @@ import msgspec
 
 from backstage import service
 from estates import beside, spec
-from lcm.config import Settings
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref
-from lcm.control.records import change, creation, find
+from lcm.control.objects.records import change, creation, find
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LEASE, LabletController
-from lcm.controllers.session.names import prepared_name, title_of
+from lcm.controllers.session.progress import prepared_name, title_of
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.capacity import Amount, Claim
-from lcm.model.definition import (
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Condition, Metadata, PhaseChange, Truth
+from lcm.model.kinds.definition import (
     DefinitionState,
     LabletDefinition,
     LabletDefinitionSpec,
     ResourceRequirements,
     Topology,
 )
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
-from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
-from lcm.model.resource import Condition, Metadata, PhaseChange, Truth
-from lcm.model.session import LabletSession, LabletSessionSpec, LabletSessionStatus, SessionPhase
-from lcm.model.topology import parse, rewrite
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.providers.compute import Instance
-from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabSummary
-from lcm.sim.artifacts import SimulatedArtifacts
-from lcm.sim.chance import Ids
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.topology.lab import parse, rewrite
+from lcm.placement.claims import Terms
+from lcm.providers.protocols.compute import Instance
+from lcm.providers.protocols.labhost import Hosts, LabSummary
+from lcm.settings.load import Settings
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.sim.cloud.effects import Power
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import Lab
-from lcm.sim.host import HOST
-from lcm.sim.loop import VirtualStopwatch
-from lcm.sim.power import Power
+from lcm.sim.time.chance import Ids
+from lcm.sim.time.host import HOST
+from lcm.sim.time.loop import VirtualStopwatch
 from seals import given_keys
 from witnessed_fleet import UNLICENSED, Witnessed
 

@@ -3,9 +3,9 @@
 import yaml
 
 from labworlds import World
-from lcm.model.node_definitions import SHIPPED
-from lcm.providers.labhost import LabHost, LabState, LabSummary, NodeFacts
-from lcm.sim.cml.documents import UserCreate
+from lcm.model.topology.node_definitions import SHIPPED
+from lcm.providers.protocols.labhost import LabHost, LabState, LabSummary, NodeFacts
+from lcm.sim.cml.rest.documents import UserCreate
 
 ROUTER = SHIPPED["iosv"]
 NOWHERE = "00000000-0000-4000-8000-000000000000"

@@ -13,17 +13,16 @@ from typing import Self
 
 import pytest
 
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_line import Limits
-from lcm.providers.cml_tls import fetch_certificate
-from lcm.providers.labhost import LabHost, NotReady
-from lcm.sim.chance import Chance
+from lcm.model.access.secret import Secret
+from lcm.providers.cml.connection import Limits, fetch_certificate
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import LabHost, NotReady
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlApp
-from lcm.sim.cml.memory import MemoryTransport
-from lcm.sim.loop import VirtualClock, run
+from lcm.sim.cml.rest.app import CmlApp
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.sim.world.wire import MemoryTransport
 from servers import LOOPBACK, READY_SECONDS, free_port
 
 SPEED = 1000

@@ -31,24 +31,23 @@ from clouds import HERE, KEYS, SESSION, MotoWorld, unique
 from estates import Estate, beside, spec
 from fleets import Fleet, OneSecret
 from labworlds import PASSWORD, CmlSim
-from lcm.config import Settings
-from lcm.control.plane import Plane
+from lcm.control.plane.protocol import Plane
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker, LabWorkerSpec, RootVolume
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.cml_line import Limits
-from lcm.providers.cml_tls import pinned
-from lcm.providers.compute import InstanceState
-from lcm.providers.ec2_clients import AwsClients
-from lcm.sim.asgi import AsgiTransport
+from lcm.model.access.secret import Secret
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, RootVolume
+from lcm.providers.aws.clients import AwsClients
+from lcm.providers.cml.connection import Limits, pinned
+from lcm.providers.cml.host import CmlHosts
+from lcm.providers.protocols.compute import InstanceState
+from lcm.settings.load import Settings
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlApp
-from lcm.sim.cml.memory import MemoryTransport
-from lcm.sim.loop import run
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock, SystemStopwatch, chance
+from lcm.sim.cml.rest.app import CmlApp
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.loop import run
+from lcm.sim.world.wire import MemoryTransport
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock, SystemStopwatch, chance
 from moto_server import MotoServer
 from planes import Site, served
 from servers import free_port

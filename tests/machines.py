@@ -5,10 +5,9 @@ from typing import Any
 
 import yaml
 
-from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.life import State
-from lcm.sim.cml.parts import Lab, Node
+from lcm.sim.cml.parts import Lab, Node, State
+from lcm.sim.time.chance import Chance
 from stores import HandClock
 
 LONG = 3_600

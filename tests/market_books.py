@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from lcm.control.records import opened
-from lcm.model.capacity import DIMENSIONS, Claim, Profile
-from lcm.model.session import LabletSession, holds
+from lcm.control.objects.records import opened
+from lcm.model.base.capacity import DIMENSIONS, Claim, Profile
+from lcm.model.kinds.session import LabletSession, holds
 from lcm.store.base import Store, everything
 from market_halls import ROOM
 

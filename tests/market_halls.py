@@ -9,11 +9,11 @@ import msgspec
 
 import given
 from estates import spec
-from lcm.control.records import creation
-from lcm.model.capacity import Amount
-from lcm.model.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
-from lcm.model.instance_types import declared_capacity
-from lcm.model.pool import (
+from lcm.control.objects.records import creation
+from lcm.model.base.capacity import Amount
+from lcm.model.base.resource import Condition, Metadata, Truth
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
+from lcm.model.kinds.pool import (
     FilledSeat,
     LabWorkerPool,
     LabWorkerPoolSpec,
@@ -23,9 +23,9 @@ from lcm.model.pool import (
     WorkerTemplate,
     WorkerTemplateSpec,
 )
-from lcm.model.resource import Condition, Metadata, Truth
-from lcm.model.session import Seat
-from lcm.model.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
+from lcm.model.kinds.session import Seat
+from lcm.model.kinds.worker import CmlFacts, LabWorker, LabWorkerStatus, WorkerCondition, WorkerPhase
+from lcm.model.money.prices import declared_capacity
 from lcm.store.base import Store
 
 ROOM = declared_capacity(spec()) or Amount()

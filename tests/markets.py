@@ -13,20 +13,20 @@ import msgspec
 
 from backstage import OTTO, service
 from estates import beside
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Extend, Ref
-from lcm.model.capacity import Claim
-from lcm.model.clock import Clock
-from lcm.model.errors import NoRoom, Refused
-from lcm.model.machine import POOL_CONTROLLER, SCHEDULER
-from lcm.model.placing import Assignment, SeatChange
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Reservation, ReservationPhase, ReservationSpec
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec, Seat
-from lcm.placement.terms import Terms, asap_claim, need_of
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import Extend, Ref
+from lcm.model.base.capacity import Claim
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import NoRoom, Refused
+from lcm.model.base.machine import POOL_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.placement import Assignment, SeatChange
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.reservation import Reservation, ReservationPhase, ReservationSpec
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, Seat
+from lcm.placement.claims import Terms, asap_claim, need_of
 from lcm.store.base import Store
-from lcm.system import new_id
+from lcm.system.clock import new_id
 from market_books import Books
 from market_halls import LABS, SEATS, TRACK, WORKERS, definition
 

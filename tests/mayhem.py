@@ -8,14 +8,14 @@ from datetime import timedelta
 
 from clouds import HERE
 from estates import story
-from lcm.control.plane import Drain, Pause, Ref, Resume, Undrain, WorkerAction
-from lcm.model.errors import LcmError, Throttled, Unreachable
-from lcm.model.session import LabletSession
-from lcm.model.worker import HOSTING, IdlePolicy, LabWorker, WorkerPhase
-from lcm.providers.compute import WORKER_TAG
-from lcm.sim.chance import Chance
-from lcm.sim.cml.refusals import Down
-from lcm.sim.host import Host
+from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Undrain, WorkerAction
+from lcm.model.base.errors import LcmError, Throttled, Unreachable
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import HOSTING, IdlePolicy, LabWorker, WorkerPhase
+from lcm.providers.protocols.compute import WORKER_TAG
+from lcm.sim.cml.faults import Down
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.host import Host
 from unreliable import Unreliable
 from witnessed_fleet import Witnessed
 

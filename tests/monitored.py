@@ -12,20 +12,18 @@ import msgspec
 import given
 from backstage import service
 from clouds import HERE
-from lcm.config import Settings, effective
-from lcm.control.cache import Cache
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref
-from lcm.control.records import creation
-from lcm.controllers.together import together
-from lcm.controllers.worker.facts import ec2_facts
+from lcm.control.objects.cache import Cache
+from lcm.control.objects.records import creation
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
-from lcm.model.clock import Clock
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import Condition, Metadata, condition
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import (
+from lcm.model.base.clock import Clock
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Metadata, condition
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import (
     CmlFacts,
     Ec2Facts,
     LabWorker,
@@ -35,18 +33,20 @@ from lcm.model.worker import (
     WorkerPhase,
     WorkerTelemetry,
 )
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG, Instance
-from lcm.sim.chance import Chance
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance
+from lcm.settings.load import Settings, effective
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.compute import Attach, SimCloud
+from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.fleet import SimHosts
+from lcm.sim.cloud.machines import Pace
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.stats import Machine
-from lcm.sim.compute import Attach, SimCloud
-from lcm.sim.compute_account import Nature, Order
-from lcm.sim.compute_machines import Pace
-from lcm.sim.hosts import SimHosts
-from lcm.sim.loop import VirtualClock
-from lcm.sim.power import Power
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock
 from lcm.store.memory import MemoryStore
+from lcm.system.tasks import together
 from seals import given_keys
 
 SETTLED = timedelta(minutes=2)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lcm.model.errors import LcmError, Relist
+from lcm.model.base.errors import LcmError, Relist
 from lcm.store.base import Lease
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore

@@ -16,27 +16,27 @@ import pytest
 
 import given
 from arenas import etcd_arena
-from lcm.api.app import Api
-from lcm.api.limits import Limits
-from lcm.control.client import HttpPlane
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Changes, Plane, Watch
-from lcm.control.tokens import Tokens
-from lcm.model.clock import Clock
-from lcm.model.identity import Caller, Role
-from lcm.model.pool import WorkerTemplate
-from lcm.model.secret import Secret
-from lcm.placement.terms import Terms
-from lcm.providers.artifacts import Artifacts
-from lcm.serving import listen, serve
-from lcm.sim.artifacts import SimulatedArtifacts, SimulatedSource
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.loop import VirtualClock, run
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
+from lcm.control.access.tokens import Tokens
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Changes, Plane, Watch
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.clock import Clock
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.placement.claims import Terms
+from lcm.providers.protocols.artifacts import Artifacts
+from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Store
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
-from lcm.store.sqlite import SqliteStore
-from lcm.system import new_id
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import new_id
+from lcm.system.serving import listen, serve
 from servers import LOOPBACK, free_port
 from stores import HandClock, HandStopwatch
 

@@ -8,21 +8,21 @@ import msgspec
 import pytest
 
 import given
-from lcm.control import bookings
-from lcm.control.guards import Guards
-from lcm.controllers.scheduler import squeeze
+from lcm.control.booking import request
+from lcm.control.booking.guards import Guards
+from lcm.controllers.scheduler import risk
 from lcm.controllers.scheduler.risk import TOO_SMALL, Risk
 from lcm.controllers.scheduler.view import View
 from lcm.controllers.worker import measure
-from lcm.model import capacity
-from lcm.model.capacity import Amount, Claim
-from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase, holds
-from lcm.model.topology_ports import OPEN_PORTS, used_ports
-from lcm.model.worker import LabWorker
-from lcm.placement import ports, terms
-from lcm.placement.lanes import Lanes
-from lcm.placement.roster import session_holder
+from lcm.model.base import capacity
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.session import CLEAN_UP, LabletSession, SessionPhase, holds
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.topology.ports import OPEN_PORTS, used_ports
+from lcm.placement import claims, ports
+from lcm.placement.places import session_holder
 from lcm.placement.seats import Seats
+from lcm.placement.timeline import Lanes
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from lcm.sim.world.checks.ports import SHARED_PORT
 from lcm.sim.world.scenario import CLASSROOM, Lab
@@ -107,23 +107,23 @@ def pool_has_one_seat_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def claim_ends_with_its_slot(patch: pytest.MonkeyPatch) -> None:
-    def short(start: datetime, end: datetime, need: Amount, by: terms.Terms) -> Claim:
+    def short(start: datetime, end: datetime, need: Amount, by: claims.Terms) -> Claim:
         return Claim(start=start - by.instantiation, end=end, need=need)
 
-    everywhere(patch, terms.slot_claim, short)
+    everywhere(patch, claims.slot_claim, short)
 
 
 def claim_begins_with_its_slot(patch: pytest.MonkeyPatch) -> None:
-    def short(start: datetime, end: datetime, need: Amount, _by: terms.Terms) -> Claim:
+    def short(start: datetime, end: datetime, need: Amount, _by: claims.Terms) -> Claim:
         return Claim(start=start, end=end + CLEAN_UP, need=need)
 
-    everywhere(patch, terms.slot_claim, short)
+    everywhere(patch, claims.slot_claim, short)
 
 
 def promise_has_no_seat(patch: pytest.MonkeyPatch) -> None:
-    real = bookings.seated
+    real = request.seated
 
-    def unseated(booking: Any, found: bookings.Found, now: datetime) -> Any:
+    def unseated(booking: Any, found: request.Found, now: datetime) -> Any:
         made = real(booking, found, now)
         if not isinstance(made, LabletSession):
             return made
@@ -137,7 +137,7 @@ def guard_is_not_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, squeeze.squeezed, lambda _view, _now: {})
+    everywhere(patch, risk.squeezed, lambda _view, _now: {})
 
 
 def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
         sessions = [one for uid in view._workers for one in view.sessions_on(uid)]
         return {session_holder(one): (one, Risk(TOO_SMALL, "it is smaller")) for one in sessions}
 
-    everywhere(patch, squeeze.squeezed, told)
+    everywhere(patch, risk.squeezed, told)
 
 
 def shrinking_is_not_measured(patch: pytest.MonkeyPatch) -> None:

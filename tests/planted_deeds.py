@@ -5,19 +5,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from lcm.control.plane import Drain, Ref, Terminate
-from lcm.model.identity import Caller, Role
-from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG, InstanceState
-from lcm.sim.cml.documents import NodeUpdate
-from lcm.sim.compute_account import Order
-from lcm.sim.faults import Ill, Spell
+from lcm.control.plane.protocol import Drain, Ref, Terminate
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, InstanceState
+from lcm.sim.cloud.account import Order
+from lcm.sim.cml.rest.documents import NodeUpdate
+from lcm.sim.time.faults import Ill, Spell
 from lcm.sim.world.checks.machines import OWNER
-from lcm.sim.world.ground import REGION, definition_name, topology
-from lcm.sim.world.scenario import Lab
+from lcm.sim.world.scenario import REGION, Lab, definition_name, topology
 from lcm.sim.world.world import OPERATOR, Question, World
 from planted import Deed
 

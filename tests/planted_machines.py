@@ -7,15 +7,16 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lcm.control import licences
-from lcm.controllers import orphans, region_search
-from lcm.controllers.worker import complaints, draining, effects, hosting, launching, licensing, look
+from lcm.control.accounts import licences
+from lcm.controllers.discovery import orphans, search
+from lcm.controllers.worker import alerts, effects, hosting, launching, licensing, look
+from lcm.controllers.worker import hosting as draining
 from lcm.controllers.worker.view import Decision, Do, EndSessions, Failure, Outcome, StopMachine, View, move
-from lcm.model.errors import Later
-from lcm.model.licence import LicenceSeat
-from lcm.model.session import LabletSession, SessionPhase, needs_its_worker
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import Launch
+from lcm.model.base.errors import Later
+from lcm.model.kinds.session import LabletSession, SessionPhase, needs_its_worker
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import LicenceSeat
+from lcm.providers.protocols.compute import Launch
 from lcm.sim.world.checks.licences import UNRETURNED
 from lcm.sim.world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTICED
 from planted import QUIET, Planted, changed, everywhere
@@ -61,12 +62,12 @@ def orphans_stay_fresh(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_of_a_batch_is_not_imported(patch: pytest.MonkeyPatch) -> None:
-    real = region_search.RegionSearch._import
+    real = search.RegionSearch._import
 
-    async def one_less(self: region_search.RegionSearch, region: str, source: str, instances: Any) -> Any:
+    async def one_less(self: search.RegionSearch, region: str, source: str, instances: Any) -> Any:
         return await real(self, region, source, instances[:-1])
 
-    patch.setattr(region_search.RegionSearch, "_import", one_less)
+    patch.setattr(search.RegionSearch, "_import", one_less)
 
 
 def end_of_a_machine_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def drain_has_no_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def drain_is_not_warned_of(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(complaints, "_JUDGES", tuple(one for one in complaints._JUDGES if one is not complaints._deadline))
+    patch.setattr(alerts, "_JUDGES", tuple(one for one in alerts._JUDGES if one is not alerts._deadline))
 
 
 MACHINES: Final = (

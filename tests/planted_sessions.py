@@ -7,16 +7,16 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lcm.control import actions, ledger, listing, stepping
-from lcm.control.archive import recalled
-from lcm.control.records import Record, at_revision, find
+from lcm.control.objects import actions, reads, steps, writer
+from lcm.control.objects.records import Record, at_revision, find
+from lcm.control.upkeep.archive import recalled
 from lcm.controllers.session import ending
 from lcm.controllers.session.view import Decision, Discard, Do, View
 from lcm.controllers.worker.view import Unknown
-from lcm.model import resource
-from lcm.model.identity import sees
-from lcm.model.resource import PhaseChange
-from lcm.model.session import SESSION, LabletSession, SessionPhase, is_asap
+from lcm.model.access.identity import sees
+from lcm.model.base import resource
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase, is_asap
 from lcm.sim.world.checks.labs import LEFT
 from lcm.sim.world.checks.phases import ILLEGAL
 from lcm.sim.world.checks.privacy import ANOTHERS
@@ -33,7 +33,7 @@ def lab_is_not_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def deletion_comes_before_teardown(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, stepping.over, lambda one: one.metadata.deletion_timestamp is not None)
+    everywhere(patch, steps.over, lambda one: one.metadata.deletion_timestamp is not None)
 
 
 def silence_is_taken_for_no_lab(patch: pytest.MonkeyPatch) -> None:
@@ -46,18 +46,18 @@ def silence_is_taken_for_no_lab(patch: pytest.MonkeyPatch) -> None:
 
 
 def booking_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    real = ledger.Ledger.write
+    real = writer.Ledger.write
 
-    async def forgotten(self: ledger.Ledger, edit: Any, *ops: Any, **rest: Any) -> Any:
+    async def forgotten(self: writer.Ledger, edit: Any, *ops: Any, **rest: Any) -> Any:
         if edit.before is None and isinstance(edit.after, LabletSession) and is_asap(edit.after):
             return at_revision(edit.after, 1)
         return await real(self, edit, *ops, **rest)
 
-    patch.setattr(ledger.Ledger, "write", forgotten)
+    patch.setattr(writer.Ledger, "write", forgotten)
 
 
 def step_forgets_a_deletion(patch: pytest.MonkeyPatch) -> None:
-    real = stepping.stepped
+    real = steps.stepped
 
     def forgotten(one: Any, status: Any, **rest: Any) -> Any:
         made = real(one, status, **rest)
@@ -97,14 +97,14 @@ def everybody_sees_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 def lists_are_everybodys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(listing, "_limited", lambda _ledger, _kind: False)
+    patch.setattr(reads, "_limited", lambda _ledger, _kind: False)
 
 
 def others_are_touched_by_name(patch: pytest.MonkeyPatch) -> None:
-    async def found(self: ledger.Ledger, ref: Any) -> Record[Any] | None:
+    async def found(self: writer.Ledger, ref: Any) -> Record[Any] | None:
         return await find(self.store, ref) or await recalled(self.store, ref)
 
-    patch.setattr(ledger.Ledger, "recall", found)
+    patch.setattr(writer.Ledger, "recall", found)
 
 
 SESSIONS: Final = (

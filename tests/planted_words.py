@@ -7,15 +7,15 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from lcm.control import events
-from lcm.control.feed import Feed, Position, Question
-from lcm.control.local import LocalPlane
-from lcm.controllers import election
+from lcm.control.delivery import events
+from lcm.control.delivery.feed import Feed, Position, Question
+from lcm.control.plane.local import LocalPlane
+from lcm.controllers.runtime import election
 from lcm.controllers.worker import effects
 from lcm.controllers.worker.view import Outcome, Register, View
-from lcm.model.errors import Stuck
-from lcm.model.event import Event, decode
-from lcm.model.session import LabletSession, SessionPhase
+from lcm.model.base.errors import Stuck
+from lcm.model.base.event import Event, decode
+from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.sim.world.checks.events import GAP
 from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.privacy import LEAK

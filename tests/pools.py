@@ -13,20 +13,20 @@ import given
 from backstage import service
 from estates import beside
 from fleets import Fleet
-from lcm.config import Settings
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Ref
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
-from lcm.model.machine import POOL_CONTROLLER, WORKER_CONTROLLER
-from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, PoolPhase, WorkerTemplate, WorkerTemplateSpec
-from lcm.model.resource import Condition, Metadata, Truth
-from lcm.model.session import LabletSession, LabletSessionSpec
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.sim.chance import Ids
-from lcm.sim.loop import VirtualStopwatch
+from lcm.model.base.machine import POOL_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Metadata, Truth
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, PoolPhase, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.claims import Terms
+from lcm.settings.load import Settings
+from lcm.sim.time.chance import Ids
+from lcm.sim.time.loop import VirtualStopwatch
 from seals import given_keys
 
 CCNA = Ref(LabWorkerPool, "ccna")

@@ -12,17 +12,16 @@ from typing import Any
 
 import msgspec
 
-from lcm.control import sinks
-from lcm.control.outbox import TTL_SECONDS, Outbox
-from lcm.model import event as events
-from lcm.model.addresses import Reach
-from lcm.model.errors import LcmError
-from lcm.model.event import Event
-from lcm.model.secret import Secret
-from lcm.model.signature import verify
-from lcm.model.sink import Sink, SinkStatus
-from lcm.sim.chance import Chance
-from lcm.sim.loop import START, VirtualClock, run
+from lcm.control.delivery import sinks
+from lcm.control.delivery.outbox import TTL_SECONDS, Outbox
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import Reach, verify
+from lcm.model.base import event as events
+from lcm.model.base.errors import LcmError
+from lcm.model.base.event import Event
+from lcm.model.kinds.sink import Sink, SinkStatus
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import START, VirtualClock, run
 from lcm.store.base import Store
 from lcm.store.memory import MemoryStore
 

@@ -12,16 +12,16 @@ import httpx
 from backstage import service
 from estates import beside
 from lablets import HOUR, Lablets
-from lcm.api.app import Api
-from lcm.control.client import HttpPlane
-from lcm.control.plane import Plane
-from lcm.control.tokens import Tokens
+from lcm.api.http.app import Api
+from lcm.control.access.tokens import Tokens
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.protocol import Plane
 from lcm.controllers.session.controller import LabletController
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.hosts import Hosts
-from lcm.sim.asgi import AsgiTransport
+from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
+from lcm.providers.cml.host import CmlHosts
+from lcm.providers.protocols.labhost import Hosts
+from lcm.sim.time.asgi import AsgiTransport
 from lifeworlds import Admin, ByAddress
 from planes import CAST, KEY, LIMITS
 from sse import Listener

@@ -17,26 +17,26 @@ import given
 from backstage import OTTO, service
 from desks import lab, metal
 from estates import beside
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.companions import NO_LIMITS, Fleet
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.control.plane import Plane, Ref, SessionRef, ref_of
-from lcm.control.records import change, creation, find, removal
-from lcm.controllers.runtime import DONE, Again, Runtime, at
+from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.objects.cache import Cache
+from lcm.control.objects.records import change, creation, find, removal
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
+from lcm.controllers.runtime.reconcile import DONE, Again, Runtime, at
 from lcm.controllers.scheduler.controller import SchedulerController
-from lcm.controllers.together import together
-from lcm.model.clock import Clock
-from lcm.model.instance_types import declared_capacity
-from lcm.model.kinds import Resource
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.pool import FilledSeat, LabWorkerPool
-from lcm.model.resource import Condition, Metadata, Truth
-from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.sim.loop import VirtualClock, VirtualStopwatch
+from lcm.model.base.clock import Clock
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Condition, Metadata, Truth
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.money.prices import declared_capacity
+from lcm.placement.claims import Terms
+from lcm.settings.load import Settings
+from lcm.sim.time.loop import VirtualClock, VirtualStopwatch
 from lcm.store.memory import MemoryStore
+from lcm.system.tasks import together
 
 R = TypeVar("R", bound=Resource)
 MINUTE = timedelta(minutes=1)

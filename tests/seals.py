@@ -5,9 +5,8 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-from lcm.model.secret import Secret
-from lcm.providers.installed_keys import InstalledKeys
-from lcm.providers.seal_keys import ensure_keys
+from lcm.model.access.secret import Secret
+from lcm.providers.local.sealed import InstalledKeys, ensure_keys
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 

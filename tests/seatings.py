@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 
 import given
-from lcm.model.capacity import Amount, Claim, Profile
-from lcm.placement.lanes import micros
+from lcm.model.base.capacity import Amount, Claim, Profile
 from lcm.placement.limits import Rules
 from lcm.placement.request import Held
 from lcm.placement.seats import Seats, Span
+from lcm.placement.timeline import micros
 
 LEAD, KEEP = 25, 15
 MINUTE = timedelta(minutes=1)

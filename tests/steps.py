@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from lcm.model import machine as machines
-from lcm.model.machine import Machine
+from lcm.model.base import machine as machines
+from lcm.model.base.machine import Machine
 
 Taken = tuple[str, str, str, str]
 """Machine, source, target, by."""
@@ -19,7 +19,7 @@ BOOKING = "booking"
 
 MODULES = {
     BOOKING: "lcm.control.booking",
-    machines.CONTROL_PLANE: "lcm.control.local",
+    machines.CONTROL_PLANE: "lcm.control.plane.local",
     machines.SCHEDULER: "lcm.controllers.scheduler",
     machines.WORKER_CONTROLLER: "lcm.controllers.worker",
     machines.LABLET_CONTROLLER: "lcm.controllers.session",

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lcm.model.clock import Stopwatch
+from lcm.model.base.clock import Stopwatch
 from lcm.store.base import Changed, Put, Watch
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 
 class HandClock:

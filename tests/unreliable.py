@@ -10,13 +10,13 @@ from typing import Any, ParamSpec
 import structlog
 
 from fleets import Fleet
-from lcm.model.errors import Later, Unreachable
-from lcm.providers.compute import Instance
+from lcm.model.base.errors import Later, Unreachable
+from lcm.providers.protocols.compute import Instance
+from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.machines import Machine
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.refusals import Down
-from lcm.sim.compute_machines import Machine
-from lcm.sim.loop import run
-from lcm.sim.power import Power
+from lcm.sim.cml.faults import Down
+from lcm.sim.time.loop import run
 from outages import FallibleStore
 
 A = ParamSpec("A")

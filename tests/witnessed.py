@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 
 import given
-from lcm.control.audit import PREFIX, AuditRecord
-from lcm.control.events import derive
-from lcm.control.records import CODEC, key_of
-from lcm.model.event import encode
-from lcm.model.identity import Role
-from lcm.model.kinds import Resource
-from lcm.model.machine import ACTORS
-from lcm.model.resource import PhaseChange, with_change
-from lcm.sim.effects import Effect
-from lcm.sim.host import HOST, Host
-from lcm.sim.loop import run
+from lcm.control.access.audit import PREFIX, AuditRecord
+from lcm.control.delivery.events import derive
+from lcm.control.objects.records import CODEC, key_of
+from lcm.model.access.identity import Role
+from lcm.model.base.event import encode
+from lcm.model.base.machine import ACTORS
+from lcm.model.base.resource import PhaseChange, with_change
+from lcm.model.kinds.registry import Resource
+from lcm.sim.cloud.effects import Effect
+from lcm.sim.time.host import HOST, Host
+from lcm.sim.time.loop import run
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.stage import Stage
 from lcm.sim.world.witness import Witness

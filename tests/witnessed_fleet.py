@@ -11,19 +11,19 @@ import msgspec
 from clouds import HERE
 from estates import spec, story
 from fleets import TOKEN, W1, Fleet
-from lcm.control.records import creation
-from lcm.control.stepping import TEARDOWN
-from lcm.controllers.worker.facts import api_url, declared, ec2_facts
-from lcm.model.licence import SeatState
-from lcm.model.resource import Metadata, PhaseChange
-from lcm.model.worker import CmlFacts, CmlSpec, LabWorker, LabWorkerStatus, WorkerPhase
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
-from lcm.sim.cml.documents import Registration
+from lcm.control.objects.records import creation
+from lcm.control.objects.steps import TEARDOWN
+from lcm.controllers.worker.conditions import api_url, declared, ec2_facts
+from lcm.model.base.resource import Metadata, PhaseChange
+from lcm.model.kinds.worker import CmlFacts, CmlSpec, LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.money.licences import SeatState
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.effects import Power
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.facts import licence_facts, stats_facts
-from lcm.sim.compute_account import Order
-from lcm.sim.host import HOST
-from lcm.sim.power import Power
+from lcm.sim.cml.rest.documents import Registration
+from lcm.sim.time.host import HOST
 
 LEASE: Final = "worker-controller"
 _CLOUD: Final = ("run", "start", "stop", "reboot", "terminate", "tag")

@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.baseline.asgi import SameBytes
 from bench.baseline.fastapi_post import application
-from lcm import log, serving
-from lcm.api.app import Api
-from lcm.api.limits import Limits
-from lcm.control.local import ControlPlane
-from lcm.control.tokens import Tokens
-from lcm.model.identity import Role
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
+from lcm.control.access.tokens import Tokens
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Role
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system import log, serving
+from lcm.system.clock import SystemClock
 
 UNLIMITED = Limits(requests_per_second=1e9, burst=10**9)
 

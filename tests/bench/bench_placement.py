@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from bench.baseline.placement import Workers
 from bench.figures import Figure, ratio
 from bench.placement_load import Coming, Day, Ends, coming, filled
-from lcm.placement.ask import Ask
+from lcm.placement.candidate import Ask
 from lcm.placement.fleet import Fleet
 from lcm.placement.place import place
 from lcm.placement.request import Held
-from lcm.placement.scores import bin_pack
+from lcm.placement.strategies import bin_pack
 
 WORKERS = 1_000
 PAIRS = 45

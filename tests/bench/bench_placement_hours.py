@@ -15,8 +15,8 @@ from bench.figures import Figure
 from bench.timetables import LARGE, LEAD, SEEDS, SMALL, timetable
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Promised, promise
+from lcm.placement.repack import reseat
 from lcm.placement.request import Held
-from lcm.placement.reseat import reseat
 from lcm.placement.seats import Seats, span_of
 
 BEFORE = Rules(given.moment("00:00", day=-7))

@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.baseline.etcd import Load, commits_per_second
 from bench.figures import Figure, ratio
 from lcm.store.base import EVENTS_KEY, Put, pack_events
-from lcm.store.etcd import EtcdStore
-from lcm.store.etcd_keys import LOADING_KEY, seal
+from lcm.store.etcd.engine import EtcdStore
+from lcm.store.etcd.keys import LOADING_KEY, seal
 from servers import EtcdServer
 
 WRITERS = 64

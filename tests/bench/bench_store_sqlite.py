@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.baseline.sqlite import commits_per_second
 from bench.figures import Figure, ratio
 from lcm.store.base import Changed, Put
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 WRITERS = 64
 ROUNDS = 100

@@ -4,7 +4,7 @@ import time
 
 from bench.baseline.topology import round_trips_per_second
 from bench.figures import Figure, ratio
-from lcm.model.topology import parse, rewrite
+from lcm.model.topology.lab import parse, rewrite
 
 NODES = 300
 BYTES = 1_000_000

@@ -14,18 +14,18 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.baseline.fan_out import FanOut
-from lcm import log, serving
-from lcm.api.app import Api
-from lcm.api.limits import Limits
-from lcm.api.stream import frame
-from lcm.control.feed import Position
-from lcm.control.local import ControlPlane
-from lcm.control.tokens import Tokens
-from lcm.model.event import Event, encode
-from lcm.model.identity import Role
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
+from lcm.api.routes.stream import frame
+from lcm.control.access.tokens import Tokens
+from lcm.control.delivery.feed import Position
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Role
+from lcm.model.base.event import Event, encode
 from lcm.store.base import Put
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system import log, serving
+from lcm.system.clock import SystemClock
 
 Publish = Callable[[Event, int], Awaitable[None]]
 LIMITS = Limits(requests_per_second=1e9, burst=10**9, streams=10**6)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lcm.store.base import Put
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 
 async def write(path: Path, count: int) -> None:

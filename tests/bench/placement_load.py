@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 import given
-from lcm.model.capacity import Amount, Claim
+from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.fleet import Fleet
 from lcm.placement.place import place
 from lcm.placement.request import Held, Place, Request

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lcm import log
-from lcm.compose import CONTROLLERS, Around, Controller, Part, embedded
-from lcm.config import Settings
-from lcm.control.plane import Plane
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker
-from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabHost, LabSummary
+from lcm.compose.process import CONTROLLERS, Around, Controller, Part, embedded
+from lcm.control.plane.protocol import Plane
+from lcm.model.access.secret import Secret
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.labhost import Hosts, LabHost, LabSummary
+from lcm.settings.load import Settings
+from lcm.system import log
 
 CALLS = "calls.json"
 Call = tuple[str, str, float, float]

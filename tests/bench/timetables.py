@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 
 import given
-from lcm.model.capacity import Amount, Claim
+from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.request import Held
 
 SEEDS = range(20)

@@ -16,30 +16,37 @@ import given
 from backstage import service
 from bench.workers_load import FastClock, allow_sockets, priced, run_fast
 from clouds import HERE
-from lcm import log
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.history import Hour
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref, Sample
-from lcm.control.records import creation, history_prefix, written
-from lcm.controllers.together import ended
-from lcm.controllers.worker.facts import ec2_facts
+from lcm.control.objects.cache import Cache
+from lcm.control.objects.records import creation, history_prefix, written
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref, Sample
+from lcm.control.telemetry.reports import Hour
+from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import Metadata
-from lcm.model.secret import Secret
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import CmlFacts, Ec2Facts, LabWorker, LabWorkerSpec, LabWorkerStatus, WorkerPhase, WorkerTelemetry
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.compute import OWNER_TAG
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature, Order
+from lcm.model.access.secret import Secret
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import (
+    CmlFacts,
+    Ec2Facts,
+    LabWorker,
+    LabWorkerSpec,
+    LabWorkerStatus,
+    WorkerPhase,
+    WorkerTelemetry,
+)
+from lcm.providers.cml.host import CmlHost, CmlHosts
+from lcm.providers.protocols.compute import OWNER_TAG
+from lcm.settings.load import Settings
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.time.chance import Chance
 from lcm.store.base import Put, Store
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system import log
+from lcm.system.tasks import ended
 
 NODES = 5
 WARM_UP_MINUTES = 3

@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import machines
 from bench.workers_load import allow_sockets
-from lcm import log, serving
-from lcm.sim.chance import Chance
-from lcm.sim.cml.certificate import self_signed
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlFleet
-from lcm.system import SystemClock
+from lcm.sim.cml.rest.app import CmlFleet
+from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.time.chance import Chance
+from lcm.system import log, serving
+from lcm.system.clock import SystemClock
 
 NODES = 5
 """What CML runs without a licence."""

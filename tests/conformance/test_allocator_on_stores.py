@@ -3,8 +3,8 @@
 import asyncio
 
 from arenas import Arena
-from lcm.control.allocator import ResourceAllocator
-from lcm.system import SystemClock
+from lcm.control.accounts.allocator import ResourceAllocator
+from lcm.system.clock import SystemClock
 
 
 async def opened(arena: Arena) -> ResourceAllocator:

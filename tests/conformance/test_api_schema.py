@@ -17,11 +17,11 @@ from schemathesis.engine.events import EngineEvent, FatalError, NonFatalError, S
 
 import chaos
 from api_server import ApiServer, served
-from lcm.api.answers import NDJSON, SSE
-from lcm.api.examples import DOCUMENTS
-from lcm.api.routes import Route
-from lcm.api.table import ROUTES
-from lcm.model.identity import Role
+from lcm.api.http.answers import NDJSON, SSE
+from lcm.api.http.routing import Route
+from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.routes.table import ROUTES
+from lcm.model.access.identity import Role
 
 EXHAUSTIVE = chaos.TIMES >= 10
 EXAMPLES = (4 if EXHAUSTIVE else 2) * chaos.TIMES

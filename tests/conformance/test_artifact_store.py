@@ -8,14 +8,14 @@ from aiobotocore.session import AioSession
 from msgspec.structs import replace
 
 from depots import KEY, REGION, SECRET
-from lcm.cli import doctor_reach
-from lcm.cli.doctor_checks import State
-from lcm.compose import embedded
-from lcm.compose_outside import artifact_store
-from lcm.config import Settings
-from lcm.config_checks import contradictions, doubtful
-from lcm.model.errors import Invalid
-from lcm.model.secret import Secret
+from lcm.cli.fleet import doctor
+from lcm.cli.fleet.doctor import State
+from lcm.compose.outside import artifact_store
+from lcm.compose.process import embedded
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid
+from lcm.settings.checks import contradictions, doubtful
+from lcm.settings.load import Settings
 from moto_server import MotoServer
 
 LAB = b"lab: {version: 0.3.0}\n"
@@ -74,9 +74,9 @@ async def test_files_are_kept_in_a_bucket_and_read_from_those_that_were_allowed(
         with pytest.raises(Invalid, match="may not be read"):
             await artifacts.get(f"s3://{BUCKET}/lcm/tmp/uid-1/lab.yaml")
     assert not (tmp_path / "data").exists()
-    (well,) = await doctor_reach.artifacts(settings)
+    (well,) = await doctor.artifacts(settings)
     assert (well.state, well.detail) == (State.OK, f"s3://{BUCKET}/lcm/ answers")
-    (missing,) = await doctor_reach.artifacts(replace(settings, artifacts_s3_bucket=f"{BUCKET}-other"))
+    (missing,) = await doctor.artifacts(replace(settings, artifacts_s3_bucket=f"{BUCKET}-other"))
     assert missing.state is State.FAIL
     assert "no such bucket" in missing.detail
 

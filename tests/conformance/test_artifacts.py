@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from depots import MAX_BYTES, Depot
-from lcm.model.errors import Gone, Invalid, Stuck, TooLarge
-from lcm.providers.artifacts import Artifacts, digest_of
+from lcm.model.base.errors import Gone, Invalid, Stuck, TooLarge
+from lcm.providers.protocols.artifacts import Artifacts, digest_of
 
 HOUR = timedelta(hours=1)
 LAB = b"lab:\n  title: \xc3\xbc\n"

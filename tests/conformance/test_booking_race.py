@@ -13,19 +13,19 @@ from backstage import service
 from chaos import TIMES
 from commands import Running
 from estates import beside
-from lcm.config import Settings
-from lcm.control.client import HttpPlane
-from lcm.control.plane import Plane
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.protocol import Plane
 from lcm.controllers.scheduler.controller import SchedulerController
-from lcm.model.errors import NoRoom
-from lcm.model.machine import SCHEDULER
-from lcm.model.resource import Metadata
-from lcm.model.secret import Secret
-from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import NoRoom
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.settings.load import Settings
 from lcm.store.base import Store
-from lcm.store.etcd import EtcdStore
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock, SystemStopwatch, new_id
+from lcm.store.etcd.engine import EtcdStore
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock, SystemStopwatch, new_id
 from market_books import audited
 from market_halls import LABS, furnish
 from markets import QUARTER

@@ -19,15 +19,15 @@ import filled
 from api_server import Shell
 from canaries import Canary
 from commands import Running, lcm, up
-from lcm.api.answers import NDJSON, SSE
-from lcm.api.examples import BODIES, DOCUMENTS
-from lcm.api.openapi import describe
-from lcm.api.routes import GET, Route
-from lcm.api.table import ROUTES
-from lcm.config_values import VARIABLES
-from lcm.model.kinds import KINDS
-from lcm.model.secrets_in import secrets_in
-from lcm.model.sink import Sink
+from lcm.api.http.answers import NDJSON, SSE
+from lcm.api.http.routing import GET, Route
+from lcm.api.openapi.description import describe
+from lcm.api.openapi.examples import BODIES, DOCUMENTS
+from lcm.api.routes.table import ROUTES
+from lcm.model.access.secret import secrets_in
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.sink import Sink
+from lcm.settings.values import VARIABLES
 from servers import LOOPBACK, free_port
 
 SOON = 60.0

@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from clouds import HERE, KEYS, SESSION, THERE, CloudWorld, MotoWorld, SimWorld, launch, unique
-from lcm.model.errors import Gone, Later, Stuck
-from lcm.providers.compute import (
+from lcm.model.base.errors import Gone, Later, Stuck
+from lcm.providers.aws.clients import AwsClients
+from lcm.providers.protocols.compute import (
     ENDING,
     OWNER_TAG,
     VISIBLE_WITHIN,
@@ -21,7 +22,6 @@ from lcm.providers.compute import (
     InstanceState,
     MachineMetrics,
 )
-from lcm.providers.ec2_clients import AwsClients
 from moto_server import MotoServer
 
 UNKNOWN = "i-0123456789abcdef0"

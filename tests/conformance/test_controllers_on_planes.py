@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, Ref
-from lcm.controllers.election import Election
-from lcm.controllers.together import ended
-from lcm.model.errors import Deposed
-from lcm.model.pool import WorkerTemplate
-from lcm.providers.permit import permit
-from lcm.sim.loop import VirtualStopwatch
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.controllers.runtime.election import Election
+from lcm.model.base.errors import Deposed
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.providers.protocols.permit import permit
+from lcm.sim.time.loop import VirtualStopwatch
+from lcm.system.tasks import ended
 from planes import World, either, template
 
 TTL = 15

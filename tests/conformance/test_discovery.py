@@ -9,12 +9,12 @@ import pytest_asyncio
 import given
 from backstage import ROOT, Stage, Standing, service
 from clouds import HERE, KEYS, SESSION, THERE, CloudWorld, MotoWorld, SimWorld, launch, unique
-from lcm.control.plane import WorkerRef, ref_of
-from lcm.controllers.orphans import GRACE
-from lcm.controllers.region_search import RegionSearch
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.ec2_clients import AwsClients
+from lcm.control.plane.protocol import WorkerRef, ref_of
+from lcm.controllers.discovery.orphans import GRACE
+from lcm.controllers.discovery.search import RegionSearch
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.aws.clients import AwsClients
 from moto_server import MotoServer
 
 BY = service(WORKER_CONTROLLER)

@@ -12,12 +12,12 @@ import pytest
 from grpc import StatusCode
 
 from certificates import Authority
-from lcm.model.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
+from lcm.model.base.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
 from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, Changed, Delete, Put, everything
-from lcm.store.etcd import EtcdStore
-from lcm.store.etcd_keys import seal, unseal
-from lcm.store.etcd_load import Loading
-from lcm.store.etcd_wire import EtcdTls, Message, Method, Peer, Wire, fault, rpc
+from lcm.store.etcd.engine import EtcdStore
+from lcm.store.etcd.keys import seal, unseal
+from lcm.store.etcd.transactions import Loading
+from lcm.store.etcd.wire import EtcdTls, Message, Method, Peer, Wire, fault, rpc
 from servers import LOOPBACK, EtcdServer, Proxy, free_port
 
 _serial = itertools.count()

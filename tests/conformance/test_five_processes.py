@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from commands import Running
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.system import SystemClock, new_id
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.system.clock import SystemClock, new_id
 from servers import EtcdServer
 
 KEY = "a-key-that-nobody-guesses"

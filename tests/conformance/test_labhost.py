@@ -6,12 +6,9 @@ import pytest
 
 from labsteps import BOOTED_AFTER, LAB, NOWHERE, ROUTER, node, started, state, stranger, topology_of, until_converged
 from labworlds import World, everywhere, in_process
-from lcm.model.errors import Gone, NoRoom
-from lcm.providers.labhost import (
-    CmlLabCreationError,
-    LabState,
-)
-from lcm.sim.cml.documents import PoolCreate
+from lcm.model.base.errors import Gone, NoRoom
+from lcm.providers.protocols.labhost import CmlLabCreationError, LabState
+from lcm.sim.cml.rest.documents import PoolCreate
 
 
 @everywhere

@@ -10,15 +10,13 @@ import pytest
 
 from labsteps import BOOTED_AFTER, LAB, started, stranger, topology_of
 from labworlds import World, client, direct, in_process, over_rest
-from lcm.model.errors import Later, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.cml_line import Limits
-from lcm.providers.labhost import (
-    CmlAnswerError,
-)
-from lcm.sim.cml.documents import NoticeCreate, PoolCreate
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Later, Unreachable
+from lcm.providers.cml.connection import Limits
+from lcm.providers.protocols.labhost import CmlAnswerError
 from lcm.sim.cml.faults import HttpFault
-from lcm.sim.loop import START as MIDNIGHT
+from lcm.sim.cml.rest.documents import NoticeCreate, PoolCreate
+from lcm.sim.time.loop import START as MIDNIGHT
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ import pytest
 
 from labsteps import started, topology_of
 from labworlds import World, everywhere, in_process
-from lcm.model.errors import Later
-from lcm.model.secret import Secret
-from lcm.providers.labhost import UNLICENSED_NODES, CmlLicensingError, LabHost, Licence, node_limit
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Later
+from lcm.providers.protocols.labhost import UNLICENSED_NODES, CmlLicensingError, LabHost, Licence, node_limit
 
 TOKEN = Secret("a-good-token")
 BAD_TOKEN = Secret("bad-token")

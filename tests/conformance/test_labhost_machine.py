@@ -6,14 +6,10 @@ import pytest
 
 from labsteps import ROUTER, started, state
 from labworlds import World, client, everywhere, in_process, over_rest
-from lcm.model.secret import Secret
-from lcm.providers.labhost import (
-    CmlAuthenticationError,
-    LabState,
-    NotReady,
-)
-from lcm.sim.cml.documents import NoticeCreate
-from lcm.sim.loop import START as MIDNIGHT
+from lcm.model.access.secret import Secret
+from lcm.providers.protocols.labhost import CmlAuthenticationError, LabState, NotReady
+from lcm.sim.cml.rest.documents import NoticeCreate
+from lcm.sim.time.loop import START as MIDNIGHT
 
 
 @everywhere

@@ -5,11 +5,9 @@ import yaml
 
 from labsteps import LAB, NOWHERE, ROUTER, node, started, until_converged
 from labworlds import World, everywhere, in_process
-from lcm.model.errors import Gone
-from lcm.providers.labhost import (
-    Elements,
-)
-from lcm.sim.cml.documents import ConfigurationFile
+from lcm.model.base.errors import Gone
+from lcm.providers.protocols.labhost import Elements
+from lcm.sim.cml.rest.documents import ConfigurationFile
 
 
 @everywhere

@@ -12,8 +12,8 @@ import msgspec
 
 from api_server import Shell
 from commands import SOON, Running, up
-from lcm.compose_outside import SIM_FILE
-from lcm.model.topology import parse
+from lcm.compose.outside import SIM_FILE
+from lcm.model.topology.lab import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "first"
 TIMETABLE = EXAMPLES.parent / "timetable"

@@ -10,18 +10,17 @@ import pytest
 
 from answers import AnswerServer, Asked, Say
 from arenas import Arena
-from lcm.control import sinks
-from lcm.control.outbox import Outbox
-from lcm.model import event as events
-from lcm.model.addresses import Reach, networks
-from lcm.model.event import Event
-from lcm.model.secret import Secret
-from lcm.model.signature import ID, verify
-from lcm.model.sink import Sink
-from lcm.providers.outbound import Outbound
+from lcm.control.delivery import sinks
+from lcm.control.delivery.outbox import Outbox
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import ID, Reach, networks, verify
+from lcm.model.base import event as events
+from lcm.model.base.event import Event
+from lcm.model.kinds.sink import Sink
+from lcm.providers.local.outbound import Outbound
 from lcm.store.backup import backup, restore
 from lcm.store.base import Store
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 
 HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
 KEY = Secret("whsec_c2lnbmluZy1rZXk=")

@@ -14,13 +14,13 @@ from clouds import HERE, KEYS, SESSION, CloudWorld, MotoWorld, SimWorld, launch,
 from ec2_answers import ID, AwsAnswers, Refusal, ec2_at
 from labsteps import LAB, node, started, until_converged
 from labworlds import World, in_process
-from lcm.model.errors import Deposed
-from lcm.model.secret import Secret
-from lcm.providers.compute import Compute, InstanceState
-from lcm.providers.ec2_clients import AwsClients
-from lcm.providers.labhost import LabHost, LabState
-from lcm.providers.permit import permit, under
-from lcm.sim.loop import VirtualClock
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Deposed
+from lcm.providers.aws.clients import AwsClients
+from lcm.providers.protocols.compute import Compute, InstanceState
+from lcm.providers.protocols.labhost import LabHost, LabState
+from lcm.providers.protocols.permit import permit, under
+from lcm.sim.time.loop import VirtualClock
 from moto_server import MotoServer
 
 TOKEN = Secret("a-good-token")

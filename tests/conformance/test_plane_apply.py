@@ -7,10 +7,10 @@ import pytest
 
 import given
 from documents import document
-from lcm.control.plane import Applied, Document, Plane, Ref
-from lcm.model.errors import Forbidden, Invalid
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import Applied, Document, Plane, Ref
+from lcm.model.base.errors import Forbidden, Invalid
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.worker import LabWorker
 from planes import World, either, everywhere, on_any_wire
 
 

@@ -8,13 +8,13 @@ import pytest
 
 import given
 from counters import lab
-from lcm.control import archive
-from lcm.control.plane import Extend, Plane, Ref, Terminate
-from lcm.control.records import creation
-from lcm.model.errors import Conflict, Gone, IllegalStep, Invalid
-from lcm.model.machine import SCHEDULER
-from lcm.model.selector import parse
-from lcm.model.session import LabletSession, SessionPhase
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
+from lcm.control.upkeep import archive
+from lcm.model.base.errors import Conflict, Gone, IllegalStep, Invalid
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.selector import parse
+from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.store.backup import backup, restore
 from lcm.store.memory import MemoryStore
 from planes import NOW, World, everywhere, on_any_wire

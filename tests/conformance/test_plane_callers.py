@@ -3,17 +3,17 @@
 import pytest
 
 import given
-from lcm.control.plane import Drain, Extend, Ref, Terminate
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Forbidden, Gone, Taken
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.model.machine import SCHEDULER, WORKER_CONTROLLER
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import Drain, Extend, Ref, Terminate
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Conflict, Forbidden, Gone, Taken
+from lcm.model.base.machine import SCHEDULER, WORKER_CONTROLLER
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
 from planes import CAST, World, either, everywhere, template
 
 S1 = Ref(LabletSession, "s1")

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lcm.control.client import HttpPlane
-from lcm.control.client_line import Limits
-from lcm.control.plane import Changes, Plane, Ref
-from lcm.model.errors import Relist, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.pool import WorkerTemplate
-from lcm.store.sqlite import SqliteStore
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.protocol import Changes, Plane, Ref
+from lcm.control.plane.transport import Limits
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Relist, Unreachable
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.store.sqlite.engine import SqliteStore
 from planes import KEY, PATIENCE, Site, hand_clock, served, take, template
 from servers import LOOPBACK, Proxy, free_port
 

@@ -12,7 +12,8 @@ import pytest
 
 import given
 from documents import document
-from lcm.control.plane import (
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import (
     Action,
     BulkImport,
     DiscoveredInstance,
@@ -28,21 +29,20 @@ from lcm.control.plane import (
     Undrain,
     ref_of,
 )
-from lcm.control.records import creation
-from lcm.model.alert import Complaint, Severity
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, IllegalStep, Invalid, LcmError
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import KINDS, Resource
-from lcm.model.learning import observation_of
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.observation import NodeObservation, ResourceObservation
-from lcm.model.selector import parse
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.chance import Chance, Ids
-from lcm.sim.loop import VirtualClock, run
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Conflict, IllegalStep, Invalid, LcmError
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.base.selector import parse
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.observation import NodeObservation, ResourceObservation
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.chance import Chance, Ids
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Fence
 from lcm.store.memory import MemoryStore
 from planes import CAST, NOW, Site, template

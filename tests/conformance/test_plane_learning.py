@@ -10,19 +10,19 @@ import pytest
 
 import given
 from counters import HOUR, lab, pool, running, wanted, warm
-from lcm.control.plane import ObserveResources, Plane, Ref
-from lcm.control.records import creation
-from lcm.model.definition import LabletDefinition, PortUse, ResourceRequirements, Spread
-from lcm.model.errors import Deposed, Forbidden, Gone, IllegalStep, Invalid
-from lcm.model.event import Event, decode
-from lcm.model.kinds import Resource
-from lcm.model.learning import observation_of
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.observation import NodeObservation, ResourceObservation
-from lcm.model.placing import Assignment
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.settings import LearningSettings
-from lcm.placement.terms import Terms
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import ObserveResources, Plane, Ref
+from lcm.model.base.errors import Deposed, Forbidden, Gone, IllegalStep, Invalid
+from lcm.model.base.event import Event, decode
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Spread
+from lcm.model.kinds.placement import Assignment
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.settings import LearningSettings
+from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.observation import NodeObservation, ResourceObservation
+from lcm.placement.claims import Terms
 from lcm.store.base import Fence
 from planes import NOW, World, everywhere, on, on_any_wire
 

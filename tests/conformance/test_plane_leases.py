@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import given
-from lcm.control.plane import BulkImport, DiscoveredInstance, Plane, Ref
-from lcm.model.errors import Deposed, Forbidden, Invalid
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Plane, Ref
+from lcm.model.base.errors import Deposed, Forbidden, Invalid
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Fence, Lease
 from planes import World, either, everywhere, on, on_any_wire
 

@@ -7,13 +7,13 @@ import pytest
 
 import given
 from companies import TOKEN, P, worker
-from lcm.control.plane import Plane, Ref
-from lcm.control.records import creation
-from lcm.model.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
-from lcm.model.licence import SeatState, token_id
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import SeatState, token_id
 from planes import NOW, World, either, everywhere
 
 W1 = Ref(LabWorker, "w1")

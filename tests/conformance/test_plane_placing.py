@@ -4,16 +4,16 @@ import pytest
 
 import given
 from counters import HOUR, lab, pool, running, wanted, warm
-from lcm.control.plane import Plane, Ref
-from lcm.control.records import creation
-from lcm.model.errors import Conflict, Deposed, Forbidden, Gone, Invalid, NoRoom, Refused
-from lcm.model.kinds import Resource
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
-from lcm.model.placing import Assignment, PortWish, SeatChange, Slot, Wish
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.placement.terms import Terms
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Conflict, Deposed, Forbidden, Gone, Invalid, NoRoom, Refused
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
+from lcm.model.kinds.placement import Assignment, PortWish, SeatChange, Slot, Wish
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.placement.claims import Terms
 from lcm.store.base import Fence
 from planes import NOW, World, either, on
 

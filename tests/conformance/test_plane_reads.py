@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.plane import LONGEST_PAGE, Listing, Plane, Ref, ref_of
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Gone, Invalid, Relist
-from lcm.model.pool import WorkerTemplate
-from lcm.model.selector import EVERYTHING, Where, parse
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref, ref_of
+from lcm.model.base.errors import Gone, Invalid, Relist
+from lcm.model.base.selector import EVERYTHING, Where, parse
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
 from planes import World, either, everywhere, on_any_wire, template
 
 

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.plane import Plane, Ref
-from lcm.control.records import change, find
-from lcm.model.alert import Complaint, Severity
-from lcm.model.errors import Deposed, Forbidden, Gone, Invalid
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import Truth
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.control.objects.records import change, find
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Deposed, Forbidden, Gone, Invalid
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.telemetry.alert import Complaint, Severity
 from planes import NOW, World, either, everywhere
 
 W1 = Ref(LabWorker, "w1")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.plane import (
+from lcm.control.plane.protocol import (
     Action,
     BulkImport,
     DiscoveredInstance,
@@ -21,10 +21,10 @@ from lcm.control.plane import (
     Terminate,
     Undrain,
 )
-from lcm.model.errors import Conflict, Forbidden, Gone, IllegalStep, Invalid
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
+from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Invalid
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
 from planes import NOW, World, either, everywhere
 
 P = WorkerPhase

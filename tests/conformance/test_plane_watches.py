@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 import given
-from lcm.control.plane import Changes, Plane, Ref
-from lcm.model.errors import Forbidden, Relist
-from lcm.model.pool import WorkerTemplate
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import Changes, Plane, Ref
+from lcm.model.base.errors import Forbidden, Relist
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Put
 from planes import World, either, everywhere, names, on, on_any_wire, over_http, quiet, take, template
 from stores import puts

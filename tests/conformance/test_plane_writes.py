@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 import given
-from lcm.control.plane import Plane, Ref
-from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, Refused
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid, Refused
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from planes import NOW, World, either, everywhere, on_any_wire, template
 
 METAL = Ref(WorkerTemplate, "metal")

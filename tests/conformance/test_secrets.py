@@ -10,12 +10,12 @@ import pytest
 from aiobotocore.session import AioSession
 
 from depots import REGION
-from lcm.model.errors import Stuck
-from lcm.model.secret import Secret
-from lcm.providers.sealed import KeyRing
-from lcm.providers.secrets import EnvSecrets, FileSecrets, SealedSecrets, Secrets, SecretSources
-from lcm.providers.secrets_aws import AwsSecrets
-from lcm.system import SystemClock, new_nonce, new_seal_key
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Stuck
+from lcm.providers.aws.secrets import AwsSecrets
+from lcm.providers.local.sealed import KeyRing
+from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, SealedSecrets, Secrets, SecretSources
+from lcm.system.clock import SystemClock, new_nonce, new_seal_key
 from moto_server import MotoServer
 
 WORD = "swordfish of conformance"

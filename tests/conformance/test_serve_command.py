@@ -9,7 +9,7 @@ import pytest
 from api_server import Shell
 from commands import SOON, Running, lcm
 from documents import document
-from lcm.system import new_id
+from lcm.system.clock import new_id
 from servers import LOOPBACK, EtcdServer, free_port
 
 KEY = "a-key-that-nobody-guesses"

@@ -11,7 +11,7 @@ import pytest
 
 import given
 from arenas import Arena
-from lcm.model.errors import Invalid, Refused, Relist, TooLarge
+from lcm.model.base.errors import Invalid, Refused, Relist, TooLarge
 from lcm.store.backup import Closing, Header, Record, backup, restore
 from lcm.store.base import MAX_BYTES, Delete, Put, Store, everything
 from lcm.store.memory import MemoryStore

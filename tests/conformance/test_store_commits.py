@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from arenas import Arena
-from lcm.model.errors import Conflict, Invalid, Relist, TooLarge, Unreachable
+from lcm.model.base.errors import Conflict, Invalid, Relist, TooLarge, Unreachable
 from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Cursor, Delete, Put, Store, everything
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from arenas import etcd_arena, sqlite_arena
-from lcm.model.errors import Conflict, LcmError
+from lcm.model.base.errors import Conflict, LcmError
 from lcm.store.base import FIRST_KEY, Check, Cursor, Delete, Entry, Fence, Lease, Op, Put, Store
 from lcm.store.memory import MemoryStore
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from arenas import Arena
-from lcm.model.errors import Conflict, Deposed, Invalid, TooLarge
+from lcm.model.base.errors import Conflict, Deposed, Invalid, TooLarge
 from lcm.store.base import ABSENT, LEASES_PREFIX, MAX_LEASE_SECONDS, MAX_OPERATIONS, Fence, Lease, Put, Store
 
 TTL = 2

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from arenas import Arena
-from lcm.model.errors import Relist
+from lcm.model.base.errors import Relist
 from lcm.store.base import Change, Changed, Delete, Put, Store, Watch
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ import yaml
 from lablets import HOUR, MINUTE
 from labworlds import PASSWORD, client, machine
 from lcm.placement.ports import allocate
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 from lifeworlds import ByAddress
 from restlablets import Json, RestLablets
 from sse import Listener

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lcm.api.app import Api
-from lcm.api.examples import DOCUMENTS
-from lcm.api.limits import Limits
-from lcm.control.feed import WHOLE
-from lcm.control.local import ControlPlane
-from lcm.control.tokens import Tokens
-from lcm.model.event import Event, decode
-from lcm.model.identity import Caller, Role
-from lcm.serving import listen, serve
+from lcm.api.http.app import Api
+from lcm.api.http.limits import Limits
+from lcm.api.openapi.examples import DOCUMENTS
+from lcm.control.access.tokens import Tokens
+from lcm.control.delivery.feed import WHOLE
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.event import Event, decode
 from lcm.store.backup import backup, restore
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock
+from lcm.system.serving import listen, serve
 from servers import LOOPBACK, free_port
 
 CHAOS = int(os.environ.get("LCM_CHAOS", "1"))

@@ -6,9 +6,9 @@ import pytest
 
 from api_server import Shell
 from commands import Running, lcm
-from lcm.compose_outside import aws_identity
-from lcm.config import Settings
-from lcm.model.secret import Secret
+from lcm.compose.outside import aws_identity
+from lcm.model.access.secret import Secret
+from lcm.settings.load import Settings
 from moto_server import ACCOUNT, MotoServer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "first"

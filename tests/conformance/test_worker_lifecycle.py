@@ -10,10 +10,10 @@ import machines
 from estates import Estate, story
 from fleets import W1
 from labworlds import CmlSim
-from lcm.control.plane import Drain, Pause, Resume, Undrain
-from lcm.model.licence import SeatState
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import InstanceState
+from lcm.control.plane.protocol import Drain, Pause, Resume, Undrain
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import SeatState
+from lcm.providers.protocols.compute import InstanceState
 from lifeworlds import everywhere
 
 LAUNCHED = ["PENDING", "PROVISIONING_EC2", "EC2_READY", "STARTING", "READY_UNLICENSED", "LICENSING", "READY"]

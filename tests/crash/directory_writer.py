@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.system import SystemClock
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.system.clock import SystemClock
 
 WRITERS = 4
 SIZE = 200_000

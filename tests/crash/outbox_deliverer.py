@@ -5,12 +5,12 @@ import os
 import sys
 from pathlib import Path
 
-from lcm.control.outbox import Outbox
-from lcm.model.addresses import Reach, networks
-from lcm.model.secret import Secret
-from lcm.providers.outbound import Outbound
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock, chance
+from lcm.control.delivery.outbox import Outbox
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import Reach, networks
+from lcm.providers.local.outbound import Outbound
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock, chance
 
 
 async def reveal(ref: str) -> Secret:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lcm.store.base import ABSENT, Put
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 WRITERS = 8
 PADDING = b"x" * 500

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import chaos
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.system import SystemClock
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.system.clock import SystemClock
 
 WRITER = Path(__file__).with_name("directory_writer.py")
 LINES = 2

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 
 import chaos
-from lcm.model.errors import Unreachable
+from lcm.model.base.errors import Unreachable
 from lcm.store.base import ABSENT, Changed, Happened, Put, everything
-from lcm.store.etcd import EtcdStore
+from lcm.store.etcd.engine import EtcdStore
 from servers import EtcdCluster, EtcdServer, Proxy, etcd_version
 
 WRITERS = 8

@@ -10,15 +10,14 @@ import msgspec
 
 import chaos
 from answers import AnswerServer, Say
-from lcm.control import sinks
-from lcm.model import event as events
-from lcm.model.addresses import Reach, networks
-from lcm.model.event import Event
-from lcm.model.secret import Secret
-from lcm.model.signature import verify
-from lcm.model.sink import Sink
-from lcm.store.sqlite import SqliteStore
-from lcm.system import SystemClock
+from lcm.control.delivery import sinks
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import Reach, networks, verify
+from lcm.model.base import event as events
+from lcm.model.base.event import Event
+from lcm.model.kinds.sink import Sink
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.system.clock import SystemClock
 
 DELIVERER = Path(__file__).with_name("outbox_deliverer.py")
 HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)

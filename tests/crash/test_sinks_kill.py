@@ -12,9 +12,9 @@ from answers import AnswerServer, Say
 from api_server import Shell
 from commands import Running, up
 from documents import document
-from lcm.model.secret import Secret
-from lcm.model.signature import verify
-from lcm.system import SystemClock
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import verify
+from lcm.system.clock import SystemClock
 
 KEY = "whsec_c2lnbmluZy1rZXktb2YtYS10ZXN0"
 SETTINGS = {

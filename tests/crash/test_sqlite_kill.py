@@ -9,7 +9,7 @@ from pathlib import Path
 
 import chaos
 from lcm.store.base import Changed, Happened, Put, everything
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import SqliteStore
 
 WRITER = Path(__file__).with_name("sqlite_writer.py")
 LINES = 2

@@ -12,9 +12,9 @@ import chaos
 from api_server import Shell
 from commands import up
 from documents import document
-from lcm.data_folder import STORE
-from lcm.model import event
+from lcm.model.base import event
 from lcm.store.base import Put, Store
+from lcm.system.data_folder import STORE
 from stores import opened
 
 KILLS = 4 * chaos.TIMES

@@ -10,15 +10,15 @@ import given
 from desks import from_monday
 from estates import beside
 from lablets import HOUR, MINUTE, Lablets
-from lcm.control import archive
-from lcm.control.cache import Cache
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.plane import Ref
-from lcm.model.reservation import Held, Reservation, ReservationPhase
-from lcm.model.resource import Owner
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker
-from lcm.sim.loop import run
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep import archive
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.base.resource import Owner
+from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.loop import run
 from lcm.store.base import Entry
 from lcm.store.memory import MemoryStore
 from schedulings import Room

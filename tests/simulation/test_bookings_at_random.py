@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.sim.loop import VirtualClock, run
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.memory import MemoryStore
 from market_books import audited
 from market_halls import furnish

@@ -7,10 +7,10 @@ import pytest
 
 from labsteps import LAB
 from labworlds import client, direct, machine
-from lcm.model.secret import Secret
-from lcm.providers.labhost import LabHost, LabState
+from lcm.model.access.secret import Secret
+from lcm.providers.protocols.labhost import LabHost, LabState
 from lcm.sim.cml.engine import Cml
-from lcm.sim.crash import crash_everywhere
+from lcm.sim.time.crash import crash_everywhere
 
 TITLE = "exam-1"
 FACES = pytest.mark.parametrize("face", [direct, client])

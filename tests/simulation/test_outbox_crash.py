@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from lcm.control import sinks
-from lcm.control.outbox import TTL_SECONDS
-from lcm.model.errors import LcmError, Refused, Unreachable
-from lcm.sim.chance import Chance
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.host import Host
-from lcm.sim.loop import run
+from lcm.control.delivery import sinks
+from lcm.control.delivery.outbox import TTL_SECONDS
+from lcm.model.base.errors import LcmError, Refused, Unreachable
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import run
 from receivers import World, happen, now_seconds, put, sink
 
 DOWN_SECONDS = 5

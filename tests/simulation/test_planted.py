@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from lcm.sim.world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, writes
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 from planted import Planted, search
 from planted_run import PLANTED, QUICK
 

@@ -10,13 +10,13 @@ import pytest
 import structlog
 
 from chaos import TIMES
-from lcm.config import Settings
-from lcm.control.plane import Drain, Ref
+from lcm.control.plane.protocol import Drain, Ref
 from lcm.controllers.pool.view import SEAT_LABEL
-from lcm.model.pool import LabWorkerPool
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.host import HOST
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.settings.load import Settings
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.host import HOST
 from pools import HOUR, MINUTE, Pools
 
 LEASE, A_NAP = timedelta(seconds=15), timedelta(seconds=40)

@@ -8,13 +8,13 @@ import pytest
 import structlog
 
 from clouds import HERE
-from lcm.control.plane import Drain, Ref
-from lcm.model.errors import NoRoom
-from lcm.model.pool import PoolPhase
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.placement.roster import accepting
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Drain, Ref
+from lcm.model.base.errors import NoRoom
+from lcm.model.kinds.pool import PoolPhase
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.placement.places import accepting
+from lcm.sim.time.loop import run
 from pools import HOUR, MINUTE, Pools, names
 
 EIGHT = datetime(2026, 11, 2, 8, tzinfo=UTC)

@@ -10,14 +10,14 @@ from statistics import median
 
 from backstage import service
 from estates import beside
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import Seen
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Seen
 from lcm.controllers.scheduler.controller import SchedulerController
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec, SessionPhase
-from lcm.sim.loop import VirtualStopwatch, run
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
+from lcm.settings.load import Settings
+from lcm.sim.time.loop import VirtualStopwatch, run
 from pools import Pools
 from schedulings import MINUTE, Lablets
 

@@ -10,14 +10,14 @@ import structlog
 
 from chaos import TIMES
 from lablets import PORTS, Lablets, told
-from lcm.config import Settings
-from lcm.control.plane import Ref, Terminate
-from lcm.controllers.session.names import collected_uri, title_of
+from lcm.control.plane.protocol import Ref, Terminate
+from lcm.controllers.session.progress import collected_uri, title_of
 from lcm.controllers.session.view import Rules
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.topology import parse
-from lcm.providers.labhost import LabState
-from lcm.sim.crash import crash_everywhere, pause_everywhere
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.topology.lab import parse
+from lcm.providers.protocols.labhost import LabState
+from lcm.settings.load import Settings
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 
 _P = SessionPhase
 LEASE = timedelta(seconds=15)

@@ -12,14 +12,14 @@ import yaml
 from clouds import HERE
 from estates import beside
 from lablets import HOUR, MINUTE, SMALL, Lablets, phases, told
-from lcm.control.cache import Cache
-from lcm.control.plane import Extend, Ref, Seen, Terminate
-from lcm.model.session import LabletSession, Progress, SessionPhase
-from lcm.model.topology import parse
-from lcm.sim.chance import Chance
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Extend, Ref, Seen, Terminate
+from lcm.model.kinds.session import LabletSession, Progress, SessionPhase
+from lcm.model.topology.lab import parse
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.exporting import download
-from lcm.sim.loop import VirtualClock, run
+from lcm.sim.cml.topology import download
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock, run
 
 _P = SessionPhase
 S1 = Ref(LabletSession, "s1")

@@ -9,10 +9,10 @@ import structlog
 
 from chaos import TIMES
 from fleets import W1
-from lcm.control.plane import Drain
+from lcm.control.plane.protocol import Drain
 from lcm.controllers.worker.view import Rules
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.sim.crash import crash_everywhere, pause_everywhere
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from witnessed_fleet import QUICKLY, UNLICENSED, Witnessed
 
 LEASE = timedelta(seconds=15)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from chaos import TIMES
-from lcm.control.plane import ref_of
+from lcm.control.plane.protocol import ref_of
 from mayhem import Mayhem
 from unreliable import virtually
 

@@ -10,12 +10,12 @@ import structlog
 
 from estates import story
 from fleets import Fleet
-from lcm.control.plane import Drain, Pause, Ref, Resume
-from lcm.model.errors import Later, Throttled, Unreachable
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import IdlePolicy, LabWorker, Remedy, WorkerPhase
-from lcm.providers.compute import WORKER_TAG
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Drain, Pause, Ref, Resume
+from lcm.model.base.errors import Later, Throttled, Unreachable
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import IdlePolicy, LabWorker, Remedy, WorkerPhase
+from lcm.providers.protocols.compute import WORKER_TAG
+from lcm.sim.time.loop import run
 from outages import FallibleStore
 from unreliable import Unreliable
 

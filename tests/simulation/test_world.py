@@ -16,7 +16,7 @@ from lcm.sim.world.scenario import CAMPUS, CROWDED, Scenario
 from lcm.sim.world.script import perform_file, read
 from lcm.sim.world.telling import tell
 from lcm.sim.world.world import World
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 from planted_run import PLANTED
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

@@ -7,8 +7,8 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
-from lcm.control.actions import acted
-from lcm.control.plane import (
+from lcm.control.objects.actions import acted
+from lcm.control.plane.protocol import (
     Action,
     Drain,
     Extend,
@@ -21,11 +21,11 @@ from lcm.control.plane import (
     Terminate,
     Undrain,
 )
-from lcm.model.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
-from lcm.model.machine import CONTROL_PLANE, WORKER_CONTROLLER
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
-from lcm.model.worker_steps import WORKER
+from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
+from lcm.model.base.machine import CONTROL_PLANE, WORKER_CONTROLLER
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
+from lcm.model.kinds.worker_machine import WORKER
 
 W1 = Ref(LabWorker, "w1")
 S1 = Ref(LabletSession, "s1")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcm.model.addresses import LONGEST_URL, Reach, Target, networks
-from lcm.model.errors import Invalid, Refused
+from lcm.model.access.webhook import LONGEST_URL, Reach, Target, networks
+from lcm.model.base.errors import Invalid, Refused
 
 PUBLIC = Reach()
 OPEN = Reach(networks=networks(["127.0.0.0/8", "::1/128", "10.1.0.0/16", "fd00:1::/32"]), plain_http=True)

@@ -8,17 +8,17 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Ref
-from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
-from lcm.model.errors import Forbidden, Invalid
-from lcm.model.identity import Caller
-from lcm.model.kinds import Resource
-from lcm.model.machine import POOL_CONTROLLER
-from lcm.model.reservation import Recurrence, Weekday
-from lcm.model.resource import Owner
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabType, LabWorker
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Ref
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Forbidden, Invalid
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.resource import Owner
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Recurrence, Weekday
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabType, LabWorker
 from lcm.store.base import Op
 
 

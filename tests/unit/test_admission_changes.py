@@ -6,13 +6,13 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, active
-from lcm.control.plane import Ref
-from lcm.model.definition import DefinitionState, PortUse, Topology
-from lcm.model.errors import Conflict, Forbidden, Gone, Invalid
-from lcm.model.kinds import Resource
-from lcm.model.pool import LabWorkerPool
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabType, LabWorker, WorkerPhase
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid
+from lcm.model.kinds.definition import DefinitionState, PortUse, Topology
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabType, LabWorker, WorkerPhase
 
 
 async def faults(stage: Stage, resource: Resource) -> set[str]:

@@ -11,12 +11,12 @@ import documents
 import filled
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, active
-from lcm.control.plane import Ref
-from lcm.model.errors import Invalid
-from lcm.model.identity import PERMITTED, Caller, Verb
-from lcm.model.kinds import KINDS, Resource
-from lcm.model.resource import Metadata, Status
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Ref
+from lcm.model.access.identity import PERMITTED, Caller, Verb
+from lcm.model.base.errors import Invalid
+from lcm.model.base.resource import Metadata, Status
+from lcm.model.kinds.registry import KINDS, Resource
+from lcm.sim.time.loop import run
 from properties import for_all
 
 THEIRS = {"name", "namespace", "labels", "annotations"}

@@ -3,11 +3,11 @@
 from typing import Any, Final
 
 from backstage import ROOT, Stage
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Pause, Ref
-from lcm.model.kinds import KINDS
-from lcm.model.pool import LabWorkerPool
-from lcm.model.worker import LabWorker
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Pause, Ref
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.worker import LabWorker
 
 BEFORE: Final[dict[str, Any]] = {
     "LabWorker": {"spec": {"aws": {"ami_id": "ami-1", "region": "eu-west-1"}, "idle": {"threshold_minutes": 60}}},

@@ -8,16 +8,16 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
-from lcm.control.formats import Keys, request, summary
-from lcm.control.plane import Ref, ref_of
-from lcm.model.alert import Complaint, Severity
-from lcm.model.errors import Forbidden, Gone, Invalid
-from lcm.model.identity import Caller
-from lcm.model.kinds import Resource
-from lcm.model.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
-from lcm.model.secret import Secret
-from lcm.model.sink import Format, Sink
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.delivery.formats import Keys, request, summary
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.model.access.identity import Caller
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Forbidden, Gone, Invalid
+from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.sink import Format, Sink
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.telemetry.alert import Complaint, Severity
 
 BY = service(WORKER_CONTROLLER)
 W1 = Ref(LabWorker, "w1")

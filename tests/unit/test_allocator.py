@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from lcm.control.allocator import ResourceAllocator
-from lcm.model.errors import Invalid
+from lcm.control.accounts.allocator import ResourceAllocator
+from lcm.model.base.errors import Invalid
 from lcm.store.memory import MemoryStore
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import given
 from apis import Desk, opened
-from lcm.control.records import written
+from lcm.control.objects.records import written
 from lcm.store.base import Put
 
 DAY = "since=2026-11-02T00:00:00Z&until=2026-11-03T00:00:00Z"

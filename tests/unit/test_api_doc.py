@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from apis import Desk, opened
-from lcm.api.doc import page
-from lcm.api.openapi import document
-from lcm.api.table import ROUTES
+from lcm.api.openapi.description import document
+from lcm.api.openapi.page import page
+from lcm.api.routes.table import ROUTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 HEADING = re.compile(r"^### (\w+) (\S+)$", re.MULTILINE)

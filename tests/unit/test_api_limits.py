@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from apis import Desk, document, opened
-from lcm.api.limits import Buckets, Limits, Streams
-from lcm.sim.loop import run
+from lcm.api.http.limits import Buckets, Limits, Streams
+from lcm.sim.time.loop import run
 from planes import NOW, served
 from servers import LOOPBACK, free_port
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from apis import OWNED, Desk, document, name_of, opened, path, stock
-from lcm.api.routes import GET, Route
-from lcm.api.table import ROUTES
-from lcm.control.problems import Problem
-from lcm.model.kinds import KINDS
+from lcm.api.http.routing import GET, Route
+from lcm.api.routes.table import ROUTES
+from lcm.control.plane.problems import Problem
+from lcm.model.kinds.registry import KINDS
 from planes import served
 from servers import LOOPBACK, free_port
 

@@ -6,11 +6,11 @@ import httpx
 import pytest
 
 from apis import OWNED, Desk, document, name_of, opened, path, stock
-from lcm.api.answers import JSON
-from lcm.api.planning import HTML
-from lcm.api.routes import GET, Route
-from lcm.api.table import ROUTES
-from lcm.model.kinds import KINDS
+from lcm.api.http.answers import JSON
+from lcm.api.http.routing import GET, Route
+from lcm.api.routes.plans import HTML
+from lcm.api.routes.table import ROUTES
+from lcm.model.kinds.registry import KINDS
 
 WORKER = path("LabWorker", "ccna-worker-1")
 SESSION = path("LabletSession", document("LabletSession")["metadata"]["name"])

@@ -7,10 +7,10 @@ import pytest
 
 import filled
 from apis import OWNED, Desk, document, name_of, opened, path, stock
-from lcm.control.plane import Ref
-from lcm.control.records import find, removal
-from lcm.model.kinds import KINDS
-from lcm.model.resource import Metadata
+from lcm.control.objects.records import find, removal
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.registry import KINDS
 
 THEIRS = {"name", "namespace", "labels", "annotations"}
 WRITER = {kind: "ada" if kind in OWNED else "root" for kind in KINDS}

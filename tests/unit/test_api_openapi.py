@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from apis import opened
-from lcm.api.examples import DOCUMENTS
-from lcm.api.openapi import describe
-from lcm.api.routes import Route
-from lcm.api.table import ROUTES
-from lcm.model.kinds import KINDS
-from lcm.model.validate import read
+from lcm.api.http.routing import Route
+from lcm.api.openapi.description import describe
+from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.routes.table import ROUTES
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.validate import read
 
 DESCRIBED: dict[str, Any] = msgspec.json.decode(describe(ROUTES))
 SCHEMAS = DESCRIBED["components"]["schemas"]

@@ -17,21 +17,21 @@ import pytest
 import given
 from apis import OWNED, ROLES, Desk, name_of, opened, path, stock
 from apis import document as document_of
-from lcm.api.answers import NDJSON, SSE, Answer
-from lcm.api.auth import _bearer
-from lcm.api.examples import ANSWERS
-from lcm.api.http import Request
-from lcm.api.openapi import describe
-from lcm.api.routes import DENY, GET, Route
-from lcm.api.table import ROUTES
-from lcm.control.licences import seat_key
-from lcm.control.records import written
-from lcm.control.tokens import digest_of
-from lcm.control.wire import ACTOR
-from lcm.model.bearer import LONGEST
-from lcm.model.kinds import Kind
-from lcm.model.licence import SeatState
-from lcm.model.machine import ACTORS
+from lcm.api.http.answers import NDJSON, SSE, Answer
+from lcm.api.http.auth import _bearer
+from lcm.api.http.request import Request
+from lcm.api.http.routing import DENY, GET, Route
+from lcm.api.openapi.description import describe
+from lcm.api.openapi.examples import ANSWERS
+from lcm.api.routes.table import ROUTES
+from lcm.control.access.tokens import digest_of
+from lcm.control.accounts.licences import seat_key
+from lcm.control.objects.records import written
+from lcm.control.plane.wire import ACTOR
+from lcm.model.access.identity import LONGEST
+from lcm.model.base.machine import ACTORS
+from lcm.model.kinds.registry import Kind
+from lcm.model.money.licences import SeatState
 from lcm.store.base import Put
 
 MAY = """

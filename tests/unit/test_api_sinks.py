@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 
 from apis import Desk, opened
-from lcm.control import sinks
-from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
-from lcm.control.outbox_courier import TRIES
-from lcm.control.sinks import House
-from lcm.model import event as events
-from lcm.model.addresses import Reach, networks
-from lcm.model.errors import Stuck
-from lcm.model.secret import Secret
-from lcm.model.sink import TEST, DeadLetter, Sink, StoredEvent, shown_url, wants
-from lcm.providers.secrets import SecretSources
+from lcm.control.delivery import sinks
+from lcm.control.delivery.courier import TRIES
+from lcm.control.delivery.sinks import House, SettingSecrets, built_in_sinks
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import Reach, networks
+from lcm.model.base import event as events
+from lcm.model.base.errors import Stuck
+from lcm.model.kinds.sink import TEST, DeadLetter, Sink, StoredEvent, shown_url, wants
+from lcm.providers.protocols.secrets import SecretSources
 from lcm.store.base import Put
 from planes import hand_clock
 from receivers import event

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from apis import Desk, opened
-from lcm.api.examples import DOCUMENTS
-from lcm.model.identity import Role
+from lcm.api.openapi.examples import DOCUMENTS
+from lcm.model.access.identity import Role
 from sse import Told, told
 
 SOON = 60.0

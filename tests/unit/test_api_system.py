@@ -9,12 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from apis import KEY, Desk, document, opened, stock
-from lcm.api.answers import Answer, Stream
-from lcm.api.http import Request
-from lcm.api.routes import GET, PUBLIC, Route
-from lcm.api.table import ROUTES
-from lcm.model.errors import Later, LcmError, Stuck, Throttled, Unreachable
-from lcm.sim.loop import run
+from lcm.api.http.answers import Answer, Stream
+from lcm.api.http.request import Request
+from lcm.api.http.routing import GET, PUBLIC, Route
+from lcm.api.routes.table import ROUTES
+from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.sim.time.loop import run
 from lcm.store.memory import MemoryStore
 from planes import NOW
 

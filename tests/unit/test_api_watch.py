@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from apis import Desk, document, opened, path, stock
-from lcm.api.limits import Limits
-from lcm.control.wire import EPOCH, LIFE_SECONDS
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.loop import run
+from lcm.api.http.limits import Limits
+from lcm.control.plane.wire import EPOCH, LIFE_SECONDS
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.loop import run
 from lcm.store.memory import MemoryStore
 from planes import LIMITS, NOW, served
 from servers import free_port

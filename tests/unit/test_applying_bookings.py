@@ -11,15 +11,15 @@ import pytest
 import given
 from backstage import OTTO
 from desks import DOZEN, NINE, Office, a_pool, from_monday, lab, metal, slot
-from lcm.control.companions import Fleet
-from lcm.control.plane import Applied, Ref
-from lcm.model.definition import ResourceRequirements
-from lcm.model.errors import Invalid, NoRoom, Refused
-from lcm.model.kinds import Resource
-from lcm.model.licence import token_id
-from lcm.model.reservation import OCCURRENCES_LIMIT, Reservation, ReservationPhase
-from lcm.model.resource import Metadata
-from lcm.model.session import Seat
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.plane.protocol import Applied, Ref
+from lcm.model.base.errors import Invalid, NoRoom, Refused
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import ResourceRequirements
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationPhase
+from lcm.model.kinds.session import Seat
+from lcm.model.money.licences import token_id
 
 SMALL = lab(resource_requirements=ResourceRequirements(cpu_cores=1, memory_gb=2))
 """Of which twenty run on one machine, as many as on any."""

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from lcm.serving import Receive, Scope, Send
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.host import HOST, Host
-from lcm.sim.loop import Unnoticed, run
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.host import HOST, Host
+from lcm.sim.time.loop import Unnoticed, run
+from lcm.system.serving import Receive, Scope, Send
 
 Start = {"type": "http.response.start", "status": 200, "headers": [(b"x-name", b"value")]}
 

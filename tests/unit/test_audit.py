@@ -12,13 +12,13 @@ import given
 from api_server import served, shell
 from apis import Desk, document, name_of, opened, path, stock
 from backstage import ADA, ROOT, Stage, service
-from lcm.control.audit import KEPT, PREFIX, AuditRecord, Origin, Wish, search, sweep
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.plane import BulkImport, DiscoveredInstance, Ref
-from lcm.model.errors import Conflict, Forbidden, Invalid, Refused
-from lcm.model.identity import Role
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker
+from lcm.control.access.audit import KEPT, PREFIX, AuditRecord, Origin, Wish, search, sweep
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.access.identity import Role
+from lcm.model.base.errors import Conflict, Forbidden, Invalid, Refused
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import MAX_OPERATIONS, Put
 from lcm.store.memory import MemoryStore
 from planes import hand_clock

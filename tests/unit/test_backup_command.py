@@ -11,13 +11,13 @@ from api_server import Shell
 from commands import up
 from documents import document
 from lablets import SMALL
-from lcm.cli import backup as command
-from lcm.cli.backup_files import beside
-from lcm.config import Settings
-from lcm.data_folder import STORE
-from lcm.providers.directory import DirectoryArtifacts
+from lcm.cli.server import backup as command
+from lcm.cli.server.backup import beside
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.settings.load import Settings
 from lcm.store import backup as files
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
+from lcm.system.data_folder import STORE
 from stores import opened
 
 YAML = {"Content-Type": "text/yaml"}

@@ -5,13 +5,13 @@ import pytest
 from typer.testing import CliRunner
 
 from api_server import Shell, served
-from lcm.cli import contexts
 from lcm.cli.main import app
-from lcm.config import load
-from lcm.control.client_line import Limits, Line, unanswered
-from lcm.model.bearer import LONGEST, bearer
-from lcm.model.errors import Invalid
-from lcm.model.secret import Secret
+from lcm.cli.output import connection
+from lcm.control.plane.transport import Limits, Line, unanswered
+from lcm.model.access.identity import LONGEST, bearer
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid
+from lcm.settings.load import load
 
 BAD = ["lcm_hush\rhush", "lcm_hush hush", "lcm_hushé", "lcm_hush\x7f", "hush" * LONGEST, "\x00hush", "hush\n\nhush"]
 URL = "http://127.0.0.1:1"
@@ -52,7 +52,7 @@ def test_a_bad_token_is_not_kept_and_one_that_was_kept_is_not_shown(
     desk = Shell(tmp_path_factory.mktemp("other"))
     refused = desk.lcm("context", "set", "foo", "--url", URL, "--token", text)
     assert (refused.exit_code, "hush" in refused.output) == (5, False)
-    contexts.change(lambda _: contexts.Book("foo", {"foo": contexts.Stored(URL, text)}))
+    connection.change(lambda _: connection.Book("foo", {"foo": connection.Stored(URL, text)}))
     for command in (["get", "sessions"], ["doctor"], ["get", "sessions", "--context", "foo"]):
         result = CliRunner().invoke(app, command, catch_exceptions=False)
         assert "token of context foo" in " ".join(result.output.split())

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 import given
-from lcm.placement.terms import FEWEST_BOOTS, Terms, boot_lead, usual_boot
+from lcm.placement.claims import FEWEST_BOOTS, Terms, boot_lead, usual_boot
 from properties import for_all
 
 BOOTS = st.lists(st.floats(1, 7_200), max_size=2 * FEWEST_BOOTS)

@@ -9,9 +9,9 @@ from msgspec import Struct, inspect
 
 from documents import document, paths
 from filled import structs
-from lcm.control.plane import Action
-from lcm.model.kinds import KINDS
-from lcm.model.resource import Metadata
+from lcm.control.plane.protocol import Action
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.registry import KINDS
 
 SPECS = [
     next(field.type for field in msgspec.structs.fields(kind.struct) if field.name == "spec") for kind in KINDS.values()

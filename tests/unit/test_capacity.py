@@ -7,16 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.model.capacity import (
-    DIMENSIONS,
-    NOTHING,
-    Amount,
-    Claim,
-    Profile,
-    can_accommodate,
-    exceeded,
-    utilization,
-)
+from lcm.model.base.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile, can_accommodate, exceeded, utilization
 from properties import for_all
 
 LAST = 12

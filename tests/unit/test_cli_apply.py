@@ -8,11 +8,11 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, served, shell
-from lcm.cli import apply as command
-from lcm.cli.documents import write
-from lcm.control.plane import Plane, Ref
-from lcm.model.kinds import KINDS, Resource
-from lcm.model.worker import LabWorker
+from lcm.cli.documents import apply as command
+from lcm.cli.documents.texts import write
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.worker import LabWorker
 
 WORKER = """\
 kind: LabWorker

@@ -9,12 +9,12 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, served, shell
-from lcm.cli.artifacts import size
-from lcm.control.session_files import kept_name
-from lcm.model.session import Artifact, LabletSession, SessionPhase
-from lcm.providers.artifacts import digest_of
-from lcm.sim.artifacts import SimulatedArtifacts
-from lcm.system import SystemClock
+from lcm.cli.booking.artifacts import size
+from lcm.control.objects.session_files import kept_name
+from lcm.model.kinds.session import Artifact, LabletSession, SessionPhase
+from lcm.providers.protocols.artifacts import digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.system.clock import SystemClock
 
 FILES = {"lab.yaml": b"lab:\n  title: done\n", "notes.txt": b"n" * 2_500}
 

@@ -14,16 +14,16 @@ import given
 from api_server import ApiServer, Shell, served, shell
 from backstage import service
 from bookable import TERMS, furnish
-from lcm.cli.book_times import zone_of
-from lcm.cli.booked import soon_said, state_said
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.placing import Explanation
-from lcm.model.reservation import Reservation
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import LabletSession, Progress, Seat, SessionPhase, Waiting
-from lcm.system import SystemClock
+from lcm.cli.booking.booked import soon_said, state_said
+from lcm.cli.output.times import zone_of
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.placement import Explanation
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, Progress, Seat, SessionPhase, Waiting
+from lcm.system.clock import SystemClock
 
 BERLIN = zone_of("Europe/Berlin")
 NOW = given.moment("09:10")

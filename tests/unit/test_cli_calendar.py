@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from api_server import ApiServer, Shell, served, shell
 from bookable import TERMS, furnish
-from lcm.cli.book_times import zone_of
-from lcm.cli.calendar_draw import ASCII, BLOCKS, Grid, Sight, cells, drawn, grid, headings
-from lcm.cli.calendar_view import Asked, signs_for
-from lcm.model.placing import Booked, CalendarRow, CalendarView, Slot
+from lcm.cli.booking.calendar import ASCII, BLOCKS, Asked, Grid, Sight, cells, drawn, grid, headings, signs_for
+from lcm.cli.output.times import zone_of
+from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
 from properties import for_all
 
 BERLIN = zone_of("Europe/Berlin")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from api_server import ApiServer, Shell, served, shell
-from lcm.control.plane import Plane, Ref
-from lcm.model.definition import DefinitionState, LabletDefinition, ResourceRequirements
-from lcm.providers.artifacts import digest_of
-from lcm.sim.artifacts import SimulatedArtifacts
-from lcm.system import SystemClock
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition, ResourceRequirements
+from lcm.providers.protocols.artifacts import digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.system.clock import SystemClock
 
 LAB = """\
 lab:

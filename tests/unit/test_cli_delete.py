@@ -6,10 +6,10 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.control.plane import Plane, Ref
-from lcm.model.kinds import Resource
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 
 @pytest.fixture(name="desk")

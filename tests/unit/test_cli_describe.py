@@ -8,19 +8,17 @@ from typing import Any
 import pytest
 
 import given
-from lcm.cli.describe import described
-from lcm.cli.digest import digest
-from lcm.control.local import ControlPlane
-from lcm.model.decision import SchedulingDecision
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.model.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
-from lcm.model.reservation import Recurrence, ReservationPhase
-from lcm.model.resource import Condition, Owner, Truth
-from lcm.model.session import Progress, SessionPhase, Waiting
-from lcm.model.worker import IdleVerdict, WorkerPhase
+from lcm.cli.documents.describe import described, digest
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.resource import Condition, Owner, Truth
+from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Recurrence, ReservationPhase
+from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
+from lcm.model.kinds.worker import IdleVerdict, WorkerPhase
 from lcm.store.memory import MemoryStore
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 
 NOW = given.moment("09:10")
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from lcm.cli import documents
-from lcm.cli.documents import Flaw, Written, read, write
-from lcm.cli.render import UNSAFE
-from lcm.model.errors import Fault
+from lcm.cli.documents import texts
+from lcm.cli.documents.texts import Flaw, Written, read, write
+from lcm.cli.output.render import UNSAFE
+from lcm.model.base.errors import Fault
 from properties import for_all
 
 
@@ -152,9 +152,9 @@ def test_a_key_that_looks_like_a_number_is_text() -> None:
 
 def test_a_file_too_deep_or_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nested more than" in flaws("[" * 100_000)[0][2]
-    monkeypatch.setattr(documents, "MOST_EVENTS", 100)
+    monkeypatch.setattr(texts, "MOST_EVENTS", 100)
     assert flaws("- a\n" * 200)[-1][2] == "more than 100 things in one file"
-    monkeypatch.setattr(documents, "MOST_BYTES", 10)
+    monkeypatch.setattr(texts, "MOST_BYTES", 10)
     assert flaws("a: 1\n" * 3) == [(1, "file", "more than 0 MB")]
 
 

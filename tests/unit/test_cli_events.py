@@ -13,13 +13,13 @@ import given
 from answers import AnswerServer, Say
 from api_server import ApiServer, shell
 from commands import Running
-from lcm.control import client_events
-from lcm.control.client_events import Begun, Heard, Standing, Told, Wish, follow, recent
-from lcm.control.client_line import Limits, Line
-from lcm.control.plane import Plane
-from lcm.model.errors import Forbidden, Relist, Stuck, Unreachable
-from lcm.model.secret import Secret
-from lcm.sim.loop import START
+from lcm.control.plane import client_streams
+from lcm.control.plane.client_streams import Begun, Heard, Standing, Told, Wish, follow, recent
+from lcm.control.plane.protocol import Plane
+from lcm.control.plane.transport import Limits, Line
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Forbidden, Relist, Stuck, Unreachable
+from lcm.sim.time.loop import START
 from receivers import event
 from servers import Proxy
 
@@ -157,7 +157,7 @@ async def test_an_api_that_never_answered_is_not_waited_for() -> None:
 
 
 async def test_odd_streams_are_read_as_far_as_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_events, "STREAM", "/api/v0/stream")
+    monkeypatch.setattr(client_streams, "STREAM", "/api/v0/stream")
     good = b': alive\n\nretry: 2000\n\nid: e.1.0\nevent: a.b\ndata: {"x":1}\n\n'
     cut = b'id: e.2.0\nevent: a.c\ndata: {"y"'
     async with AnswerServer() as server, line_to(server.url, "token") as line:

@@ -10,11 +10,10 @@ import pytest
 import given
 from api_server import ApiServer, Shell, served, shell
 from bookable import TERMS, furnish
-from lcm.cli.book_times import zone_of
-from lcm.cli.explained import MOST_PLACES, Subject, explained
-from lcm.model.decision import SchedulingDecision
-from lcm.model.placing import Explanation, PlaceAnswer, Slot
-from lcm.model.session import Seat, Waiting
+from lcm.cli.booking.explain import MOST_PLACES, Subject, explained
+from lcm.cli.output.times import zone_of
+from lcm.model.kinds.placement import Explanation, PlaceAnswer, Slot
+from lcm.model.kinds.session import SchedulingDecision, Seat, Waiting
 
 NOW = given.moment("09:10")
 BERLIN = zone_of("Europe/Berlin")

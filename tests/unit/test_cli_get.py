@@ -15,12 +15,12 @@ import pytest
 
 import given
 from api_server import SERVICE_KEY, ApiServer, Shell, served, shell
-from lcm.cli.documents import read
-from lcm.control import archive
-from lcm.control.plane import Plane, ref_of
-from lcm.control.records import creation
-from lcm.model.kinds import Resource
-from lcm.model.session import SessionPhase
+from lcm.cli.documents.texts import read
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import Plane, ref_of
+from lcm.control.upkeep import archive
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import SessionPhase
 
 LCM = [sys.executable, "-m", "lcm.cli.main"]
 

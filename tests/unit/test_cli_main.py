@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import given
 import pace
 from api_server import ApiServer, Shell, shell
-from lcm.cli import run
 from lcm.cli.main import COMMANDS, app
-from lcm.control.plane import Plane
-from lcm.model.errors import (
+from lcm.cli.output import connection
+from lcm.control.plane.protocol import Plane
+from lcm.model.base.errors import (
     Conflict,
     Deposed,
     Fault,
@@ -35,7 +35,7 @@ from lcm.model.errors import (
 )
 
 LCM = [sys.executable, "-m", "lcm.cli.main"]
-HEAVY = ("httpx", "pydantic", "rich", "yaml", "msgspec", "asyncio", "lcm.model.kinds", "lcm.config")
+HEAVY = ("httpx", "pydantic", "rich", "yaml", "msgspec", "asyncio", "lcm.model.kinds.registry", "lcm.settings.load")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["-h"], []])
@@ -84,7 +84,7 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (run.NoContext(), 1),
+        (connection.NoContext(), 1),
         (Stuck("Disk", "the disk is full"), 1),
         (Gone("there is no w1"), 3),
         (Conflict("workers/default/w1", wanted=1, found=2), 4),
@@ -97,14 +97,14 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
         (TooLarge("too much"), 5),
         (Unreachable("no answer"), 6),
         (Throttled("slow down"), 6),
-        (run.TimeIsUp("not yet"), 7),
-        (run.Impossible("never"), 8),
+        (connection.TimeIsUp("not yet"), 7),
+        (connection.Impossible("never"), 8),
     ],
 )
 def test_every_error_has_its_exit_code_and_its_text(
     capsys: pytest.CaptureFixture[str], error: LcmError, code: int
 ) -> None:
-    assert run.report(error) == code
+    assert connection.report(error) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert str(error) in captured.err
@@ -116,11 +116,11 @@ def test_every_error_of_the_tree_is_mapped() -> None:
     while left:
         kind = left.pop()
         left += kind.__subclasses__()
-        assert any(issubclass(kind, row[0]) for row in run._ROWS)
+        assert any(issubclass(kind, row[0]) for row in connection._ROWS)
 
 
 def test_a_row_never_hides_behind_a_more_general_one() -> None:
-    kinds = [row[0] for row in run._ROWS]
+    kinds = [row[0] for row in connection._ROWS]
     assert not [(a, b) for number, a in enumerate(kinds) for b in kinds[number + 1 :] if issubclass(b, a)]
 
 
@@ -132,8 +132,9 @@ ask() {{ COMP_LINE="$1" COMP_POINT=${{#1}}; _lcm_completion lcm; printf '%s\\n' 
 
 
 PATIENT = """\
-from lcm.cli import main, names
-names._PATIENCE_SECONDS = 60
+from lcm.cli import main
+from lcm.cli.output import options
+options._PATIENCE_SECONDS = 60
 main.app(prog_name="lcm")
 """
 """It waits for names on slow machines too."""

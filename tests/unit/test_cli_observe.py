@@ -9,12 +9,12 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.control.plane import Plane, Ref
-from lcm.model.definition import LabletDefinition, PortUse, ResourceRequirements, Spread
-from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.observation import NodeObservation
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.system import SystemClock
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Spread
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.telemetry.observation import NodeObservation
+from lcm.system.clock import SystemClock
 
 PORTS = {"PC_serial": PortUse(kind="serial", node="PC"), "PC_vnc": PortUse(kind="vnc", node="PC")}
 DECLARED = ResourceRequirements(cpu_cores=4, memory_gb=8, storage_gb=10)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.cli import render
-from lcm.cli.columns import columns
-from lcm.cli.nouns import NOUNS, Wanted, noun, one, title, wanted
-from lcm.cli.table import Column, Table, fitting, squeezed
-from lcm.model.kinds import KINDS
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.cli.output import render
+from lcm.cli.output.columns import columns
+from lcm.cli.output.nouns import NOUNS, Wanted, noun, one, title, wanted
+from lcm.cli.output.table import Column, Table, fitting, squeezed
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from properties import for_all
 
 NOW = datetime(2026, 11, 2, 9, tzinfo=UTC)

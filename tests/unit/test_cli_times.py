@@ -7,7 +7,8 @@ import pytest
 import typer
 from hypothesis import strategies as st
 
-from lcm.cli.book_times import (
+from lcm.cli.booking.book import Booked, name_for, series_of
+from lcm.cli.output.times import (
     Zone,
     day_of,
     length,
@@ -20,8 +21,7 @@ from lcm.cli.book_times import (
     terminal_zone,
     zone_of,
 )
-from lcm.cli.book_wish import Booked, name_for, series_of
-from lcm.model.reservation import Weekday
+from lcm.model.kinds.reservation import Weekday
 from properties import for_all
 
 BERLIN = zone_of("Europe/Berlin")

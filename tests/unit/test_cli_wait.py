@@ -9,15 +9,15 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.cli.nouns import NOUNS, noun
-from lcm.cli.wait import goal_of, reachable, span_of
-from lcm.control.plane import Plane, Ref
-from lcm.model.kinds import MACHINES, Resource
-from lcm.model.machine import SCHEDULER, WORKER_CONTROLLER
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import SESSION, LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase, WorkerTelemetry
-from lcm.system import SystemClock
+from lcm.cli.documents.wait import goal_of, reachable, span_of
+from lcm.cli.output.nouns import NOUNS, noun
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.machine import SCHEDULER, WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.registry import MACHINES, Resource
+from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.system.clock import SystemClock
 
 
 @pytest.fixture(name="desk")

@@ -8,18 +8,18 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.cli.names import workers as completed
-from lcm.control.licences import seat_key
-from lcm.control.plane import Plane, Ref, ref_of
-from lcm.control.records import written
-from lcm.model.alert import Complaint, Severity
-from lcm.model.licence import SeatState
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import Truth
-from lcm.model.session import SessionPhase
-from lcm.model.worker import IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.cli.output.options import workers as completed
+from lcm.control.accounts.licences import seat_key
+from lcm.control.objects.records import written
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.worker import IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.money.licences import SeatState
+from lcm.model.telemetry.alert import Complaint, Severity
 from lcm.store.base import Put
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 
 P = WorkerPhase
 LICENSED = {"version": "2.9.0", "licensed": True, "healthy": True}

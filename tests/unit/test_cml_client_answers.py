@@ -8,12 +8,9 @@ import pytest
 
 from answers import PAGE, AnswerServer, Say, refusal, says
 from canned import DOMINFO, GOOD, LAB, NODE, STATS, TOKEN, host_of, served
-from lcm.model.errors import LcmError, Throttled, Unreachable
-from lcm.providers.cml import CmlHost
-from lcm.providers.labhost import (
-    CmlAnswerError,
-    NotReady,
-)
+from lcm.model.base.errors import LcmError, Throttled, Unreachable
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import CmlAnswerError, NotReady
 
 BODY_BYTES = 300_000
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,9 +7,9 @@ import pytest
 
 from answers import AnswerServer, Say, refusal, says
 from canned import LAB, NODE, STATS, TOKEN, host_of, served
-from lcm.model.errors import Gone, Invalid, Later, LcmError, NoRoom, Throttled, Unreachable
-from lcm.providers.cml import CmlHost
-from lcm.providers.labhost import (
+from lcm.model.base.errors import Gone, Invalid, Later, LcmError, NoRoom, Throttled, Unreachable
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import (
     CmlAnswerError,
     CmlApiError,
     CmlAuthenticationError,

@@ -6,9 +6,9 @@ import pytest
 
 from answers import AnswerServer, Say, refusal, says
 from canned import LICENCE, REGISTERED, TOKEN, host_of, served
-from lcm.model.errors import Later, Unreachable
-from lcm.providers.cml import CmlHost
-from lcm.providers.labhost import CmlLicensingError
+from lcm.model.base.errors import Later, Unreachable
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import CmlLicensingError
 
 
 @pytest.fixture

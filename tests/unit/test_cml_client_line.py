@@ -8,11 +8,11 @@ import pytest
 
 from answers import AnswerServer, Say, says
 from canned import NODE, host_of, served
-from lcm.model.errors import Gone, Invalid
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_patience import together
-from lcm.providers.labhost import NotReady
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Gone, Invalid
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.cml.polling import together
+from lcm.providers.protocols.labhost import NotReady
 from servers import LOOPBACK, free_port
 
 

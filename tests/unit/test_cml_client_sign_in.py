@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from answers import TOKEN, AnswerServer, Say, refusal, says
-from lcm.model.errors import Throttled, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_line import Limits
-from lcm.providers.labhost import CmlAnswerError, CmlAuthenticationError
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Throttled, Unreachable
+from lcm.providers.cml.connection import Limits
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import CmlAnswerError, CmlAuthenticationError
 
 EXPIRED = refusal(401, "401: Unauthorized")
 MANY = 20

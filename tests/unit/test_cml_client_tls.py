@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from answers import AnswerServer, Say, SelfSigned, says
-from lcm.model.errors import Invalid, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.cml_tls import fetch_certificate
-from lcm.providers.labhost import CmlCertificateError, NotReady
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid, Unreachable
+from lcm.providers.cml.connection import fetch_certificate
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import CmlCertificateError, NotReady
 from servers import LOOPBACK, free_port
 
 READY = says({"version": "2.9.0", "ready": True})

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from lcm.sim.cml.documents import LabUpdate, NodeSpec, NodeUpdate
+from lcm.sim.cml.faults import Down, Full, Refusal
 from lcm.sim.cml.labs import files
-from lcm.sim.cml.life import State
 from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.refusals import Down, Full, Refusal
+from lcm.sim.cml.parts import State
+from lcm.sim.cml.rest.documents import LabUpdate, NodeSpec, NodeUpdate
+from lcm.sim.cml.rest.views import element_states
 from lcm.sim.cml.stats import Machine
-from lcm.sim.cml.views import element_states
 from machines import LONG, Bench, link, node, one, text
 from stores import HandClock
 

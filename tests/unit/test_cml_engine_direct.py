@@ -6,21 +6,21 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from lcm.model.errors import Gone, NoRoom, Throttled, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.labhost import (
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Gone, NoRoom, Throttled, Unreachable
+from lcm.providers.protocols.labhost import (
     CmlApiError,
     CmlAuthenticationError,
     CmlLabCreationError,
     CmlLicensingError,
     LabHost,
 )
-from lcm.sim.chance import Chance
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.cml.documents import UserCreate
 from lcm.sim.cml.engine import Cml
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock, run
+from lcm.sim.cml.rest.documents import UserCreate
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock, run
 from machines import LONG, Bench, link, node, text
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from lcm.model.node_definitions import SHIPPED
-from lcm.sim.cml.documents import (
+from lcm.model.topology.node_definitions import SHIPPED
+from lcm.sim.cml.faults import Full, Refusal
+from lcm.sim.cml.labs import QUEUE_SECONDS
+from lcm.sim.cml.rest.documents import (
     Association,
     Associations,
     Credentials,
@@ -18,8 +20,6 @@ from lcm.sim.cml.documents import (
     UserCreate,
     UserUpdate,
 )
-from lcm.sim.cml.labs import QUEUE_SECONDS
-from lcm.sim.cml.refusals import Full, Refusal
 from lcm.sim.cml.stats import Machine, layer3_addresses, load, simulation_stats, system_stats
 from machines import LONG, Bench, link, node, one, text
 

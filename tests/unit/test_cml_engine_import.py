@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import pace
-from lcm.sim.cml.exporting import ALL_FILES, MAIN_FILE, NO_FILES, download, topology
-from lcm.sim.cml.refusals import Refusal
+from lcm.sim.cml.faults import Refusal
+from lcm.sim.cml.topology import ALL_FILES, MAIN_FILE, NO_FILES, download, topology
 from machines import Bench, document, link, node, one, text
 
 TOPOLOGIES = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lcm.sim.cml.documents import FeatureCount, Registration, Transport
+from lcm.sim.cml.faults import Refusal
 from lcm.sim.cml.licence import BASE, EXPANSION, LicenceServer, Licensing
-from lcm.sim.cml.refusals import Refusal
+from lcm.sim.cml.rest.documents import FeatureCount, Registration, Transport
 from machines import LONG, Bench, node, text
 
 GOOD, BAD = Registration("a-good-token"), Registration("bad-token")

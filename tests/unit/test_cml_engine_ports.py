@@ -8,12 +8,12 @@ from random import SystemRandom
 
 import pytest
 
-from lcm.sim.chance import Chance
-from lcm.sim.cml.documents import NodeUpdate
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.patty import Mapped
 from lcm.sim.cml.patty_ports import PattyPorts
-from lcm.system import SystemClock
+from lcm.sim.cml.rest.documents import NodeUpdate
+from lcm.sim.time.chance import Chance
+from lcm.system.clock import SystemClock
 from machines import LONG, Bench, link, node, one, text
 
 LOOPBACK = "127.0.0.1"

@@ -8,19 +8,19 @@ import httpx
 import pytest
 
 from clouds import HERE, launch
-from lcm.model.errors import Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.compute import Check, Instance
-from lcm.providers.labhost import LabHost, LabState, NotReady
-from lcm.sim.chance import Chance
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Unreachable
+from lcm.providers.protocols.compute import Check, Instance
+from lcm.providers.protocols.labhost import LabHost, LabState, NotReady
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.effects import Power
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlApp
-from lcm.sim.cml.memory import MemoryTransport
-from lcm.sim.cml.refusals import Refusal
-from lcm.sim.compute import SimCloud
-from lcm.sim.loop import VirtualClock, run
-from lcm.sim.power import Power
+from lcm.sim.cml.faults import Refusal
+from lcm.sim.cml.rest.app import CmlApp
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.sim.world.wire import MemoryTransport
 from machines import text
 from stores import HandClock
 

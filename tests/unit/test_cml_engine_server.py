@@ -15,13 +15,13 @@ import httpx
 import pytest
 from cryptography import x509
 
-from lcm.model.errors import Refused
-from lcm.serving import listen, serve
-from lcm.sim.chance import Chance
-from lcm.sim.cml.certificate import self_signed
+from lcm.model.base.errors import Refused
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlFleet
-from lcm.system import SystemClock
+from lcm.sim.cml.rest.app import CmlFleet
+from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.time.chance import Chance
+from lcm.system.clock import SystemClock
+from lcm.system.serving import listen, serve
 
 LOOPBACK = "127.0.0.1"
 

@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 import given
-from lcm.model.errors import Stuck
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker
-from lcm.providers import cml_hosts
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.labhost import CmlCertificateError, NotReady
-from lcm.serving import listen, serve
-from lcm.sim.chance import Chance
-from lcm.sim.cml.certificate import self_signed
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Stuck
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.cml import host as cml_hosts
+from lcm.providers.cml.host import CmlHosts
+from lcm.providers.protocols.labhost import CmlCertificateError, NotReady
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlApp
-from lcm.sim.loop import run
-from lcm.system import SystemClock, allow_many_files
+from lcm.sim.cml.rest.app import CmlApp
+from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import run
+from lcm.system.clock import SystemClock, allow_many_files
+from lcm.system.serving import listen, serve
 from servers import LOOPBACK
 
 

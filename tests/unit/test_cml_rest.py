@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from lcm.sim.chance import Chance
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.faults import HttpFault
-from lcm.sim.cml.http import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
-from lcm.sim.cml.http_route import LARGE, Route, Routes
-from lcm.sim.cml.memory import MemoryTransport
-from lcm.sim.loop import VirtualClock, run
+from lcm.sim.cml.rest.app import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
+from lcm.sim.cml.rest.routing import LARGE, Route, Routes
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.sim.world.wire import MemoryTransport
 from machines import LONG, Bench, link, node, one, text
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 import filled
 import given
-from lcm.model.allocation import Allocation
-from lcm.model.errors import Stuck
-from lcm.model.kinds import KINDS
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Reservation
-from lcm.model.resource import with_change
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerTelemetry
+from lcm.control.accounts.allocator import Allocation
+from lcm.model.base.errors import Stuck
+from lcm.model.base.resource import with_change
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerTelemetry
 from lcm.store.codec import Codec
 from properties import for_all
 

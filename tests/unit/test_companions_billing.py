@@ -12,15 +12,15 @@ import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
 from clouds import HERE
 from companies import LAUNCHED, P, fleet, intervals, move, pass_time, worker
-from lcm.control.plane import BulkImport, DiscoveredInstance, Ref
-from lcm.model.billing import Billing, BillingInterval, cut, total, totals
-from lcm.model.errors import Forbidden, Invalid
-from lcm.model.prices import SHIPPED, PriceBook
-from lcm.model.worker import LabWorker, RootVolume
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Order
-from lcm.sim.compute_bill import Prices
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.model.base.errors import Forbidden, Invalid
+from lcm.model.kinds.worker import LabWorker, RootVolume
+from lcm.model.money.billing import Billing, BillingInterval, cut, total, totals
+from lcm.model.money.prices import SHIPPED, PriceBook
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.bill import Prices
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.time.chance import Chance
 from stores import HandClock
 
 MINUTE = timedelta(minutes=1)

@@ -9,12 +9,12 @@ import pytest
 import given
 from backstage import ADA, ANNA, OTTO, ROOT, Stage, service
 from companies import TOKEN, P, fleet, move, seats, worker
-from lcm.control.licences import ORPHANED, seat_key
-from lcm.control.plane import License, Ref
-from lcm.control.records import written
-from lcm.model.errors import Forbidden, Gone, NoRoom, Refused
-from lcm.model.licence import UNRETURNED, SeatState, token_id
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.accounts.licences import ORPHANED, seat_key
+from lcm.control.objects.records import written
+from lcm.control.plane.protocol import License, Ref
+from lcm.model.base.errors import Forbidden, Gone, NoRoom, Refused
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import UNRETURNED, SeatState, token_id
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 

@@ -8,13 +8,13 @@ import pytest
 import given
 from backstage import NOW, OTTO, ROOT, Stage, active, service
 from companies import P, move, pass_time, worker
-from lcm.control.occupancy import guard_key
-from lcm.control.plane import Ref, Terminate
-from lcm.control.stepping import TEARDOWN
-from lcm.model.errors import Conflict, IllegalStep
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.booking.guards import guard_key
+from lcm.control.objects.steps import TEARDOWN
+from lcm.control.plane.protocol import Ref, Terminate
+from lcm.model.base.errors import Conflict, IllegalStep
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.kinds.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.store.memory import MemoryStore
 
 S = SessionPhase

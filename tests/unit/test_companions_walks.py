@@ -10,14 +10,14 @@ import pytest
 
 from backstage import NOW, Stage, Standing
 from companies import BY, P, intervals, move, pass_time, seats, worker
-from lcm.control.plane import Ref
-from lcm.model.errors import IllegalStep
-from lcm.model.licence import SeatState
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker
-from lcm.model.worker_steps import WORKER
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import IllegalStep
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.money.licences import SeatState
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock
 from lcm.store.base import Entry, Page
 from lcm.store.memory import MemoryStore
 

@@ -7,15 +7,15 @@ import httpx
 import pytest
 
 from documents import document
-from lcm import compose
-from lcm.compose import Around, Controller, Part, embedded
-from lcm.config import Settings
-from lcm.control.plane import Plane, Ref
-from lcm.data_folder import STORE
-from lcm.model.errors import Invalid, LcmError, Refused, Stuck
-from lcm.model.identity import Caller, Role
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.compose import process
+from lcm.compose.process import Around, Controller, Part, embedded
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid, LcmError, Refused, Stuck
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.settings.load import Settings
+from lcm.system.data_folder import STORE
 from servers import LOOPBACK, free_port
 from stores import opened, puts
 
@@ -94,7 +94,7 @@ async def test_the_allocator_and_the_cloud_are_there(tmp_path: Path) -> None:
 async def test_the_limits_of_the_settings_hold(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, port=0, control_plane_api_key=KEY, body_bytes=10)
     headers = {"authorization": f"Bearer {KEY.reveal()}"}
-    async with compose.serve(settings, [Part.API]) as it, httpx.AsyncClient(trust_env=False, headers=headers) as client:
+    async with process.serve(settings, [Part.API]) as it, httpx.AsyncClient(trust_env=False, headers=headers) as client:
         assert (await client.post(f"{it.url}/api/workers", json=document("LabWorker"))).status_code == 413
 
 
@@ -104,16 +104,16 @@ async def test_what_listens_everywhere_is_reached_here(tmp_path: Path) -> None:
 
 
 async def test_a_part_that_is_not_built_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose, "CONTROLLERS", compose.CONTROLLERS[:1])
+    monkeypatch.setattr(process, "CONTROLLERS", process.CONTROLLERS[:1])
     settings = Settings(data_dir=tmp_path / "data", port=0, control_plane_api_key=KEY)
     with pytest.raises(Refused, match="this version has no scheduler; it can serve all, api, worker-controller"):
-        await compose.serve(settings, [Part.API, Part.SCHEDULER]).__aenter__()
+        await process.serve(settings, [Part.API, Part.SCHEDULER]).__aenter__()
     assert not (tmp_path / "data").exists()
 
 
 async def test_nothing_is_served_without_a_key_for_controllers(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY"):
-        await compose.serve(Settings(data_dir=tmp_path, port=0), [Part.ALL]).__aenter__()
+        await process.serve(Settings(data_dir=tmp_path, port=0), [Part.ALL]).__aenter__()
 
 
 @pytest.mark.parametrize("host", ["nohost.invalid", "192.0.2.1", "a" * 70 + ".invalid"])
@@ -132,7 +132,7 @@ async def test_a_controller_in_its_own_process_works_for_the_api_of_another(tmp_
         control_plane_api_url=f"http://{LOOPBACK}:{port}",
         cloud="simulated",
     )
-    async with compose.attend(here, [Part.WORKER_CONTROLLER]), compose.serve(there, [Part.API]) as it:
+    async with process.attend(here, [Part.WORKER_CONTROLLER]), process.serve(there, [Part.API]) as it:
         plane = it.control.acting(ADMIN)
         await plane.apply([document("LabWorker")])
         await until_phase(plane, WorkerPhase.PROVISIONING_EC2)
@@ -149,7 +149,7 @@ async def test_a_controller_with_a_wrong_key_ends_and_says_so(tmp_path: Path) ->
     there = Settings(data_dir=tmp_path, port=port, control_plane_api_key=KEY)
     other = Secret("a-key-that-nobody-knows-here")
     here = Settings(control_plane_api_key=other, control_plane_api_url=f"http://{LOOPBACK}:{port}", cloud="simulated")
-    async with compose.serve(there, [Part.API]), compose.attend(here, [Part.WORKER_CONTROLLER]) as parts:
+    async with process.serve(there, [Part.API]), process.attend(here, [Part.WORKER_CONTROLLER]) as parts:
         with pytest.raises(LcmError, match="token"):
             await parts.until(asyncio.Event())
 

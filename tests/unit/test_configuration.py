@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 import given
-from lcm import config
-from lcm.config import Settings, effective, examine, explain, load
-from lcm.config_sources import Variable
-from lcm.config_values import ELSEWHERE, VARIABLES
-from lcm.model.errors import Invalid
-from lcm.model.settings import Strategy, SystemSettings, SystemSettingsSpec
-from lcm.model.validate import read
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.settings import Strategy, SystemSettings, SystemSettingsSpec
+from lcm.model.kinds.validate import read
+from lcm.settings import load as config
+from lcm.settings.load import Settings, effective, examine, explain, load
+from lcm.settings.sources import Variable
+from lcm.settings.values import ELSEWHERE, VARIABLES
 from lcm.store.base import MAX_LEASE_SECONDS, MIN_LEASE_SECONDS
 from variables import FILES, FIRST_PLAN, NAMED, environment
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lcm.config_doc import render
-from lcm.config_values import ELSEWHERE, HEADINGS, VARIABLES, Settings
+from lcm.settings.page import render
+from lcm.settings.values import ELSEWHERE, HEADINGS, VARIABLES, Settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
@@ -28,5 +28,5 @@ def test_every_variable_stands_under_a_heading() -> None:
 
 
 def test_the_command_prints_the_page() -> None:
-    printed = subprocess.run([sys.executable, "-m", "lcm.config_doc"], capture_output=True, check=True, text=True)
+    printed = subprocess.run([sys.executable, "-m", "lcm.settings.page"], capture_output=True, check=True, text=True)
     assert printed.stdout == render()

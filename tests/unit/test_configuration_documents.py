@@ -8,16 +8,16 @@ import pytest
 
 import given
 from documents import document
-from lcm.config import Settings, document_defaults, load, referred
-from lcm.control.local import ControlPlane
-from lcm.model.defaults import beneath, kept
-from lcm.model.errors import Invalid
-from lcm.model.kinds import Resource
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.validate import read
-from lcm.model.worker import LabWorker, LabWorkerSpec
+from lcm.control.plane.local import ControlPlane
+from lcm.model.base.defaults import beneath, kept
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.validate import read
+from lcm.model.kinds.worker import LabWorker, LabWorkerSpec
+from lcm.settings.load import Settings, document_defaults, load, referred
 from lcm.store.memory import MemoryStore
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 from variables import NAMED, environment
 
 EC2 = ("EC2_AMI_ID", "EC2_VPC_ID", "EC2_SUBNET_ID", "EC2_SECURITY_GROUP_IDS")

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
-from lcm.control.cache import Cache
-from lcm.control.plane import PAGE, Ref, Seen
-from lcm.model.errors import Forbidden, Stuck, Throttled, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.worker import LabWorker
-from lcm.sim.chance import Chance
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import PAGE, Ref, Seen
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Forbidden, Stuck, Throttled, Unreachable
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock, run
 from outages import FallibleStore
 from planes import NOW, template
 from properties import for_all

@@ -11,16 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
-from lcm.control.plane import Plane, Ref
-from lcm.controllers.election import Election, Lead
-from lcm.controllers.together import ended
-from lcm.model.errors import Deposed, Forbidden, Later, LcmError, Stuck, Unreachable
-from lcm.model.pool import WorkerTemplate
-from lcm.providers.permit import permit
-from lcm.sim.chance import Chance
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.host import Host
-from lcm.sim.loop import VirtualClock, VirtualStopwatch, run
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.controllers.runtime.election import Election, Lead
+from lcm.model.base.errors import Deposed, Forbidden, Later, LcmError, Stuck, Unreachable
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.providers.protocols.permit import permit
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import VirtualClock, VirtualStopwatch, run
+from lcm.system.tasks import ended
 from outages import FallibleStore
 from planes import NOW, template
 from stores import HandStopwatch

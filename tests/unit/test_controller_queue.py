@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from lcm.controllers.queue import Queue
-from lcm.sim.loop import run
+from lcm.controllers.runtime.reconcile import Queue
+from lcm.sim.time.loop import run
 from properties import for_all
 
 Body = Callable[[Queue[str]], Awaitable[None]]

@@ -11,13 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
-from lcm.control.cache import Cache
-from lcm.control.plane import Ref
-from lcm.controllers.runtime import DONE, Again, Runtime, after, at, never
-from lcm.controllers.together import ended, together
-from lcm.model.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
-from lcm.model.pool import WorkerTemplate
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref
+from lcm.controllers.runtime.reconcile import DONE, Again, Runtime, after, at, never
+from lcm.model.base.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.system.tasks import ended, together
 from planes import NOW, template
 
 HOURLY = timedelta(hours=1)

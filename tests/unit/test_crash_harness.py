@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.model.errors import Conflict
-from lcm.sim.crash import crash_everywhere, pause_everywhere
+from lcm.model.base.errors import Conflict
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.store.base import Delete, Fence, Lease, Put, everything
 from lcm.store.memory import MemoryStore
 

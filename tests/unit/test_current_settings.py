@@ -4,14 +4,14 @@ import asyncio
 from datetime import timedelta
 
 from backstage import ROOT, Stage
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import ref_of
-from lcm.controllers.current import Current
-from lcm.controllers.together import ended
-from lcm.model.resource import Metadata
-from lcm.model.settings import SchedulerSettings, SystemSettings, SystemSettingsSpec
-from lcm.sim.loop import run
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import ref_of
+from lcm.controllers.runtime.settings import Current
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.settings import SchedulerSettings, SystemSettings, SystemSettingsSpec
+from lcm.settings.load import Settings
+from lcm.sim.time.loop import run
+from lcm.system.tasks import ended
 
 
 def test_settings_follow_the_object_that_stands_over_them() -> None:

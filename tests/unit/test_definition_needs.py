@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 import given
-from lcm.model.capacity import Amount
-from lcm.model.definition import PortUse, ResourceRequirements, Topology, amount
+from lcm.model.base.capacity import Amount
+from lcm.model.kinds.definition import PortUse, ResourceRequirements, Topology, amount
 
 
 def test_what_a_session_takes_is_rounded_up_and_counts_nodes_ports_and_itself() -> None:

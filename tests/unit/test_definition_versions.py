@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.definition import AmiRequirements, version_allowed, version_key
+from lcm.model.kinds.definition import AmiRequirements, version_allowed, version_key
 from properties import for_all
 
 ASCENDING = [

@@ -12,18 +12,18 @@ import given
 from backstage import ADA, OTTO
 from desks import CCNA, DOZEN, NINE, Office, from_monday, slot
 from estates import beside
-from lcm.control.calendar import PATIENCE
-from lcm.control.companions import Fleet
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Extend, Ref, ref_of
-from lcm.model.errors import Later, NoRoom
-from lcm.model.licence import token_id
-from lcm.model.machine import POOL_CONTROLLER
-from lcm.model.placing import SeatChange
-from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.placement.slots import STEP
-from lcm.placement.terms import Terms
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.booking.calendar import PATIENCE
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Extend, Ref, ref_of
+from lcm.model.base.errors import Later, NoRoom
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.kinds.placement import SeatChange
+from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.money.licences import token_id
+from lcm.placement.claims import Terms
+from lcm.placement.promise import STEP
 
 Slot = tuple[datetime, datetime]
 

@@ -7,14 +7,14 @@ import pytest
 import given
 from backstage import NOW
 from counters import HOUR, Counter, attended, lab, pool, warm
-from lcm.control.companions import Fleet
-from lcm.control.plane import Ref
-from lcm.model.errors import NoRoom
-from lcm.model.licence import token_id
-from lcm.model.pool import Budget, LabWorkerPool, ScalingPolicy, WorkerTemplate
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.pool import Budget, LabWorkerPool, ScalingPolicy, WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.licences import token_id
 
 TOKEN = "env:CML_LICENSE_TOKEN"
 KEEPING = (ScalingPolicy.NONE, ScalingPolicy.CAPACITY_BASED, ScalingPolicy.LAB_COUNT_BASED)

@@ -9,17 +9,17 @@ import pytest
 import given
 from backstage import NOW
 from counters import HOUR, Counter, attended, lab, pool, warm
-from lcm.control.plane import Extend, Ref, ref_of
-from lcm.model.capacity import Amount, Claim
-from lcm.model.definition import AmiRequirements
-from lcm.model.errors import NoRoom
-from lcm.model.placing import Wish
-from lcm.model.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
-from lcm.model.resource import condition
-from lcm.model.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Extend, Ref, ref_of
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import condition
+from lcm.model.kinds.definition import AmiRequirements
+from lcm.model.kinds.placement import Wish
+from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
+from lcm.model.kinds.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.placement.claims import Terms
+from lcm.sim.time.loop import run
 from schedulings import Room
 
 NONE = ScalingPolicy.NONE

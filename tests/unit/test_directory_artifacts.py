@@ -13,12 +13,12 @@ from threading import Event
 
 import pytest
 
-from lcm.model.errors import Gone, Invalid, Later, Stuck, Throttled, TooLarge, Unreachable
-from lcm.providers import directory
-from lcm.providers.artifacts import Address, digest_of
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.providers.files import FileSource, translate
-from lcm.system import SystemClock
+from lcm.model.base.errors import Gone, Invalid, Later, Stuck, Throttled, TooLarge, Unreachable
+from lcm.providers.local import directory
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.providers.local.files import FileSource, translate
+from lcm.providers.protocols.artifacts import Address, digest_of
+from lcm.system.clock import SystemClock
 from stores import HandClock
 
 LAB = b"lab:\n"
@@ -301,9 +301,9 @@ async def test_a_lock_that_is_never_released_ends_the_wait(
 
 FULL = """
 import asyncio, pathlib, resource, sys
-from lcm.model.errors import Later
-from lcm.providers.directory import DirectoryArtifacts
-from lcm.system import SystemClock
+from lcm.model.base.errors import Later
+from lcm.providers.local.directory import DirectoryArtifacts
+from lcm.system.clock import SystemClock
 
 async def main():
     store = await DirectoryArtifacts.open(pathlib.Path(sys.argv[1]), clock=SystemClock())

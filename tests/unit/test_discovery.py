@@ -12,17 +12,17 @@ import given
 from backstage import ROOT
 from clouds import HERE, THERE
 from discoveries import BY, Seeking, running
-from lcm.config import Settings
-from lcm.control.plane import Ref
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.worker.launching import pending
 from lcm.controllers.worker.view import Report, View
-from lcm.model.errors import Deposed, Unreachable
-from lcm.model.resource import Truth, condition
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import WorkerPhase
-from lcm.providers.compute import OWNER_TAG, InstanceState, Unauthorized
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.loop import run
+from lcm.model.base.errors import Deposed, Unreachable
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.providers.protocols.compute import OWNER_TAG, InstanceState, Unauthorized
+from lcm.settings.load import Settings
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.loop import run
 
 SYSTEM = Ref(SystemSettings, "system")
 

@@ -15,14 +15,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import given
-from lcm import compose, compose_api
-from lcm.cli import doctor, doctor_checks, doctor_reach
-from lcm.cli.doctor_checks import Check, State, clock, data_folder
+from lcm.cli.fleet import doctor
+from lcm.cli.fleet import doctor as doctor_checks
+from lcm.cli.fleet import doctor as doctor_reach
+from lcm.cli.fleet.doctor import Check, State, clock, data_folder
 from lcm.cli.main import app
-from lcm.config import load
-from lcm.config_values import VARIABLES
-from lcm.model.identity import Caller, Role
-from lcm.model.settings import SystemSettingsSpec
+from lcm.compose import api, process
+from lcm.model.access.identity import Caller, Role
+from lcm.model.kinds.settings import SystemSettingsSpec
+from lcm.settings.load import load
+from lcm.settings.values import VARIABLES
 from servers import LOOPBACK, EtcdServer, free_port
 from variables import NAMED, environment
 
@@ -240,7 +242,7 @@ def test_a_damaged_store_fails(home: Path) -> None:
 
 
 async def test_what_runs_is_found_well_and_its_settings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with compose.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         token, _ = await it.running.tokens.make("ada", Role.ADMIN)
         spec = msgspec.convert({"idle": {"threshold_minutes": 44}}, SystemSettingsSpec)
         await it.running.control.acting(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
@@ -260,7 +262,7 @@ async def test_what_runs_is_found_well_and_its_settings_are_shown(monkeypatch: p
 
 
 async def test_without_an_api_the_settings_object_is_read_from_the_store() -> None:
-    async with compose.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         spec = msgspec.convert({"scheduler": {"strategy": "Random"}}, SystemSettingsSpec)
         await it.running.control.acting(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
     found = await doctor.examine()
@@ -269,7 +271,7 @@ async def test_without_an_api_the_settings_object_is_read_from_the_store() -> No
 
 
 async def test_a_token_that_is_not_accepted_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with compose.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         monkeypatch.setenv("LCM_URL", it.running.url)
         monkeypatch.setenv("LCM_TOKEN", "lcm_hush")
         found = await doctor.examine()
@@ -278,7 +280,7 @@ async def test_a_token_that_is_not_accepted_fails(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_user_who_may_not_see_settings_is_shown_the_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with compose.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         token, _ = await it.running.tokens.make("eve", Role.USER)
         await it.running.control.acting(ADMIN).create(given.settings())
         monkeypatch.setenv("LCM_URL", it.running.url)
@@ -289,7 +291,7 @@ async def test_a_user_who_may_not_see_settings_is_shown_the_stores(monkeypatch: 
 
 async def test_controllers_key_is_tried_where_there_is_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"LCM_PORT": "0", "LCM_DATA_DIR": ".data", "CONTROL_PLANE_API_KEY": "a-long-random-text,one-before-that-one"}
-    async with compose.embedded(load(said)) as it:
+    async with process.embedded(load(said)) as it:
         monkeypatch.setenv("CONTROL_PLANE_API_KEY", said["CONTROL_PLANE_API_KEY"])
         monkeypatch.setenv("CONTROL_PLANE_API_URL", it.running.url)
         found = await doctor.examine()
@@ -341,5 +343,5 @@ def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
 
 
 async def begin(endpoint: str) -> None:
-    store = await compose_api.open_store(load({"ETCD_ENDPOINTS": endpoint}))
+    store = await api.open_store(load({"ETCD_ENDPOINTS": endpoint}))
     await store.close()

@@ -11,11 +11,11 @@ from aiobotocore.session import AioSession
 import ec2_answers as say
 from clouds import HERE, KEYS, launch
 from ec2_answers import ID, Answer, AwsAnswers, ec2_at
-from lcm.model.errors import Gone, Later, LcmError, Stuck, Throttled, Unreachable
-from lcm.providers.compute import Unauthorized
-from lcm.providers.ec2 import Ec2
-from lcm.providers.ec2_clients import AwsClients
-from lcm.system import SystemClock
+from lcm.model.base.errors import Gone, Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.providers.aws.clients import AwsClients
+from lcm.providers.aws.ec2 import Ec2
+from lcm.providers.protocols.compute import Unauthorized
+from lcm.system.clock import SystemClock
 from servers import LOOPBACK, free_port
 from stores import HandClock
 

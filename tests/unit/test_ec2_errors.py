@@ -2,10 +2,10 @@
 
 import pytest
 
-from lcm.model.errors import Gone, Later, LcmError, Refused, Stuck, Throttled, Unreachable
-from lcm.providers.compute import NoCapacity, QuotaExceeded, Unauthorized
-from lcm.providers.ec2_clients import Keys
-from lcm.providers.ec2_errors import Said, clean, meaning, vcpu_quota
+from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Throttled, Unreachable
+from lcm.providers.aws.clients import Keys
+from lcm.providers.aws.errors import Said, clean, meaning, vcpu_quota
+from lcm.providers.protocols.compute import NoCapacity, QuotaExceeded, Unauthorized
 
 
 def said(code: str, text: str = "no", *, status: int = 400, machine: str = "m5zn.metal") -> Said:

@@ -11,10 +11,10 @@ import pytest_asyncio
 import ec2_answers as say
 from clouds import HERE, THERE
 from ec2_answers import ID, AwsAnswers, ec2_at
-from lcm.model.errors import Later, Stuck, Unreachable
-from lcm.model.worker import AwsSpec, RootVolume
-from lcm.providers.compute import Check, Checks, InstanceState, Launch, MachineMetrics, Unauthorized
-from lcm.providers.ec2 import Ec2
+from lcm.model.base.errors import Later, Stuck, Unreachable
+from lcm.model.kinds.worker import AwsSpec, RootVolume
+from lcm.providers.aws.ec2 import Ec2
+from lcm.providers.protocols.compute import Check, Checks, InstanceState, Launch, MachineMetrics, Unauthorized
 
 NOBODY = say.instances()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

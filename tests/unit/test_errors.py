@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.model import errors
-from lcm.model.errors import Conflict, Fault, Invalid, Later, LcmError, Stuck, Unreachable
+from lcm.model.base import errors
+from lcm.model.base.errors import Conflict, Fault, Invalid, Later, LcmError, Stuck, Unreachable
 
 
 def drawn() -> dict[str, str]:

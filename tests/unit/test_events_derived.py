@@ -7,17 +7,17 @@ import pytest
 
 import given
 from backstage import ADA, NOW, ROOT, Stage, active, service
-from lcm.control.events import IMPORTED, derive, measured
-from lcm.control.plane import ref_of
-from lcm.control.stepping import moved
-from lcm.model.event import Event
-from lcm.model.kinds import Resource
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.pool import PoolPhase, ScalingDecision
-from lcm.model.reservation import ReservationPhase
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import Progress, SessionPhase
-from lcm.model.worker import WorkerPhase
+from lcm.control.delivery.events import IMPORTED, derive, measured
+from lcm.control.objects.steps import moved
+from lcm.control.plane.protocol import ref_of
+from lcm.model.base.event import Event
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.pool import PoolPhase, ScalingDecision
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import ReservationPhase
+from lcm.model.kinds.session import Progress, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
 
 NOUNS = {
     "LabWorker": "worker",

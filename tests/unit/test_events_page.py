@@ -7,9 +7,9 @@ import pytest
 
 from apis import ROLES, Desk, opened, path, stock
 from apis import document as document_of
-from lcm.api import events as page_of_events
-from lcm.control.feed import WHOLE
-from lcm.sim.loop import START
+from lcm.api.routes import events as page_of_events
+from lcm.control.delivery.feed import WHOLE
+from lcm.sim.time.loop import START
 from lcm.store.base import Put, Store
 from receivers import happen as happened_at
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.cli.lab_files import attached
-from lcm.cli.sources import gather
-from lcm.model.node_definitions import SHIPPED
-from lcm.model.topology import needs, parse, rewrite
-from lcm.model.validate import read as read_resource
-from lcm.providers.artifacts import digest_of
+from lcm.cli.documents.lab_files import attached
+from lcm.cli.documents.sources import gather
+from lcm.model.kinds.validate import read as read_resource
+from lcm.model.topology.lab import needs, parse, rewrite
+from lcm.model.topology.node_definitions import SHIPPED
+from lcm.providers.protocols.artifacts import digest_of
 from machines import Bench
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,16 +12,16 @@ import pytest
 import given
 from backstage import ADA, BOB, NOW, OTTO
 from counters import HOUR, Counter, attended, lab, pool, running, wanted, warm
-from lcm.control.plane import Ref
-from lcm.model.capacity import Amount
-from lcm.model.definition import AmiRequirements, PortUse, ResourceRequirements
-from lcm.model.errors import Gone, Invalid
-from lcm.model.kinds import Resource
-from lcm.model.placing import Explanation, Slot, Wish
-from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
-from lcm.model.resource import Condition, PhaseChange, Truth
-from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhase, Waiting
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.capacity import Amount
+from lcm.model.base.errors import Gone, Invalid
+from lcm.model.base.resource import Condition, PhaseChange, Truth
+from lcm.model.kinds.definition import AmiRequirements, PortUse, ResourceRequirements
+from lcm.model.kinds.placement import Explanation, Slot, Wish
+from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase, Waiting
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 P = WorkerPhase
 WANTED = Ref(LabletSession, "wanted")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 import given
-from lcm.control.feed import QUEUE_BYTES, WHOLE, Feed, Position, Subscriber
-from lcm.model.errors import Relist
-from lcm.model.event import Event, ObjectEvent, data_of, encode
+from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE, Feed, Position, Subscriber
+from lcm.model.base.errors import Relist
+from lcm.model.base.event import Event, ObjectEvent, data_of, encode
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 

@@ -9,19 +9,19 @@ import pytest
 import typer
 
 from api_server import Shell
-from lcm.cli.first import First, first
-from lcm.cli.from_now import fixed
-from lcm.cli.sources import gather
-from lcm.compose import Embedded, embedded
-from lcm.config import Settings
-from lcm.control.beginning import begin, beginning
-from lcm.control.plane import Ref
-from lcm.controllers.current import terms_of
-from lcm.model.errors import Invalid
-from lcm.model.identity import Caller, Role
-from lcm.model.pool import WorkerTemplate
-from lcm.model.session import LabletSession
-from lcm.placement.terms import Terms
+from lcm.cli.documents.lab_files import fixed
+from lcm.cli.documents.sources import gather
+from lcm.cli.server.greeting import First, first
+from lcm.compose.process import Embedded, embedded
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep.installation import begin, beginning
+from lcm.controllers.runtime.settings import terms_of
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.placement.claims import Terms
+from lcm.settings.load import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATHS = [str(EXAMPLES / "first"), str(EXAMPLES / "timetable")]

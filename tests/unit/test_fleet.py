@@ -10,15 +10,15 @@ import pytest
 import given
 from backstage import Standing
 from labsteps import LAB
-from lcm.model.errors import Stuck
-from lcm.model.worker import AwsSpec
-from lcm.providers.compute import Instance, InstanceState, Launch
-from lcm.sim.chance import Chance
+from lcm.model.base.errors import Stuck
+from lcm.model.kinds.worker import AwsSpec
+from lcm.providers.protocols.compute import Instance, InstanceState, Launch
+from lcm.sim.cloud.fleet import Fleet, size
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.cml.documents import Registration
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.life import State
-from lcm.sim.fleet import Fleet, size
+from lcm.sim.cml.parts import State
+from lcm.sim.cml.rest.documents import Registration
+from lcm.sim.time.chance import Chance
 
 REGION = "us-east-1"
 BEGIN = given.moment("08:00")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lcm.sim.host import Host
-from lcm.sim.loop import run
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import run
 
 
 async def three_awaits(heard: list[int]) -> None:

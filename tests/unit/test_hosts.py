@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.model.errors import Deposed
-from lcm.sim.host import HOST, Host
-from lcm.sim.loop import Deadlock, Unnoticed, run
+from lcm.model.base.errors import Deposed
+from lcm.sim.time.host import HOST, Host
+from lcm.sim.time.loop import Deadlock, Unnoticed, run
 from lcm.store.base import Lease, Put
 from lcm.store.memory import MemoryStore
 
@@ -399,8 +399,8 @@ def test_a_leader_that_wakes_up_too_late_is_fenced_off() -> None:
 
 LAST_WORDS = """
 import asyncio, gc, sys
-from lcm.sim.host import Host
-from lcm.sim.loop import run
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import run
 
 async def linger():
     try:

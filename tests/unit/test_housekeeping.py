@@ -8,20 +8,21 @@ import pytest
 
 import given
 from backstage import ADA, NOW, ROOT, Stage, Standing, active, service
-from lcm.control import archive, sinks
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.plane import Ref
-from lcm.control.records import key_of, written
-from lcm.control.requests import sweep
-from lcm.model.addresses import Reach
-from lcm.model.alert import Complaint, Severity
-from lcm.model.errors import Gone, Relist
-from lcm.model.machine import SCHEDULER
-from lcm.model.pool import WorkerTemplate
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.sink import Sink
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.delivery import sinks
+from lcm.control.objects.records import key_of, written
+from lcm.control.objects.requests import sweep
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep import archive
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.access.webhook import Reach
+from lcm.model.base.errors import Gone, Relist
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.sink import Sink
+from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Put
 
 

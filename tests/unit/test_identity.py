@@ -3,10 +3,10 @@
 import pytest
 
 import given
-from lcm.model.event import Event as StoredEvent
-from lcm.model.event import ObjectEvent, data_of, decode, encode
-from lcm.model.identity import PERMITTED, SEES_ALL, Caller, Role, Verb, owner_of, sees
-from lcm.model.kinds import KINDS
+from lcm.model.access.identity import PERMITTED, SEES_ALL, Caller, Role, Verb, owner_of, sees
+from lcm.model.base.event import Event as StoredEvent
+from lcm.model.base.event import ObjectEvent, data_of, decode, encode
+from lcm.model.kinds.registry import KINDS
 
 ADA = Caller(name="ada", role=Role.USER)
 BOB = Caller(name="bob", role=Role.USER)

@@ -7,10 +7,9 @@ from structlog.testing import capture_logs
 
 from apis import Desk, opened
 from issuers import OTHER_RSA, RSA, Issuer
-from lcm.api.failures import Failures
-from lcm.api.limits import Limits
-from lcm.api.problems import UNAUTHORIZED
-from lcm.sim.loop import run
+from lcm.api.http.limits import Failures, Limits
+from lcm.api.http.problems import UNAUTHORIZED
+from lcm.sim.time.loop import run
 from planes import NOW
 
 TIGHT = Limits(requests_per_second=1e9, burst=10**9, failures_per_minute=6, failure_burst=3)

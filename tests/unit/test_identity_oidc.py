@@ -12,18 +12,18 @@ from joserfc.jwk import RSAKey
 
 from apis import Desk, opened
 from issuers import ISSUER, OTHER_RSA, RSA, Issuer, part, signed, signed_with_public_key
-from lcm.api.app import Api
-from lcm.api.issued import Issued
-from lcm.api.limits import Limits
-from lcm.compose_api import verifier_of
-from lcm.config import load
-from lcm.control.local import ControlPlane
-from lcm.control.oidc_claims import Refusal, Trust
-from lcm.control.tokens import Tokens
-from lcm.model.errors import Invalid
-from lcm.model.identity import Role
+from lcm.api.http.app import Api
+from lcm.api.http.auth import Issued
+from lcm.api.http.limits import Limits
+from lcm.compose.api import verifier_of
+from lcm.control.access.oidc import Refusal, Trust
+from lcm.control.access.tokens import Tokens
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Role
+from lcm.model.base.errors import Invalid
+from lcm.settings.load import load
 from lcm.store.memory import MemoryStore
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 from planes import served
 from servers import LOOPBACK, free_port
 

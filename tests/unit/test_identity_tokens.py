@@ -11,12 +11,12 @@ import pytest
 
 from api_server import ApiServer, served, shell
 from apis import Desk, opened
-from lcm.config import load
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.tokens import Tokens
-from lcm.model.errors import Invalid
-from lcm.model.identity import RANKS, Caller, Role
-from lcm.model.secret import Secret
+from lcm.control.access.tokens import Tokens
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.access.identity import RANKS, Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid
+from lcm.settings.load import load
 from lcm.store.memory import MemoryStore
 from planes import CAST, NOW, hand_clock
 

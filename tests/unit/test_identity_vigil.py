@@ -10,13 +10,13 @@ import pytest
 
 from apis import Desk, opened
 from issuers import RSA, Issuer
-from lcm.api.auth import Vigil
-from lcm.api.http import Request
-from lcm.control.tokens import Credential
-from lcm.control.wire import LIFE_SECONDS
-from lcm.model.identity import Caller, Role
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.loop import VirtualClock, run
+from lcm.api.http.auth import Vigil
+from lcm.api.http.request import Request
+from lcm.control.access.tokens import Credential
+from lcm.control.plane.wire import LIFE_SECONDS
+from lcm.model.access.identity import Caller, Role
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.loop import VirtualClock, run
 from planes import NOW
 
 WATCH = "/api/watch?kinds=LabletSession&after=0"

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 import given
-from lcm.model.idle import is_warning, judge, says_more
-from lcm.model.resource import Truth
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.telemetry.idle import is_warning, judge, says_more
 
 NOW = given.moment("10:00")
 HOUR = timedelta(hours=1)

@@ -13,20 +13,20 @@ import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
 from desks import CountingStore
 from estates import beside
-from lcm.control.guards import pool_guard
-from lcm.control.idleness import Judgement
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Ref, Snooze
-from lcm.control.records import creation
-from lcm.model.errors import Forbidden, Gone, IllegalStep
-from lcm.model.identity import Caller
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.pool import FilledSeat, LabWorkerPool
-from lcm.model.reservation import Held, Reservation, ReservationPhase
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.model.settings import IdleSettings, MonitoringSettings, SchedulerSettings
-from lcm.model.worker import IdleVerdict, LabWorker, WorkerPhase
-from lcm.placement.terms import Terms
+from lcm.control.booking.guards import pool_guard
+from lcm.control.objects.records import creation
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Ref, Snooze
+from lcm.control.telemetry.idleness import Judgement
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Forbidden, Gone, IllegalStep
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool
+from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.settings import IdleSettings, MonitoringSettings, SchedulerSettings
+from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase
+from lcm.placement.claims import Terms
 from lcm.store.base import Put
 
 BY = service(WORKER_CONTROLLER)

@@ -6,16 +6,14 @@ from pathlib import Path
 import pytest
 
 from documents import document
-from lcm.compose import embedded
-from lcm.config import Settings
-from lcm.control.plane import Ref
-from lcm.model.errors import Invalid, Stuck
-from lcm.model.identity import Caller, Role
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker
-from lcm.providers.installed_keys import InstalledKeys
-from lcm.providers.seal_keys import add_key, read_keys
-from lcm.providers.sealed import fingerprint
+from lcm.compose.process import embedded
+from lcm.control.plane.protocol import Ref
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid, Stuck
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.local.sealed import InstalledKeys, add_key, fingerprint, read_keys
+from lcm.settings.load import Settings
 from seals import NEW, OLD, given_keys, kept_keys
 
 WORD = Secret("swordfish")

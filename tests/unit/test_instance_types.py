@@ -1,10 +1,9 @@
 """What templates promise by their instance types."""
 
-from lcm.model.capacity import Amount
-from lcm.model.instance_types import HARDWARE, declared_capacity
-from lcm.model.prices import SHIPPED
-from lcm.model.worker import AwsSpec, CmlSpec, LabWorkerSpec, RootVolume
-from lcm.sim.fleet import size
+from lcm.model.base.capacity import Amount
+from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec, RootVolume
+from lcm.model.money.prices import HARDWARE, SHIPPED, declared_capacity
+from lcm.sim.cloud.fleet import size
 
 
 def spec(instance_type: str, *alternatives: str) -> LabWorkerSpec:

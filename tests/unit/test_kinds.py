@@ -8,19 +8,8 @@ import pytest
 
 import filled
 import given
-from lcm.model.capacity import Amount
-from lcm.model.decision import SchedulingDecision
-from lcm.model.definition import (
-    FIXED_PER_VERSION,
-    AmiRequirements,
-    LabletDefinitionSpec,
-    ResourceRequirements,
-    Spread,
-)
-from lcm.model.kinds import KINDS
-from lcm.model.pool import DECISIONS_KEPT, CapacityThresholds, LabWorkerPoolSpec, ScalingDecision, with_decision
-from lcm.model.reservation import OCCURRENCES_LIMIT, Held
-from lcm.model.resource import (
+from lcm.model.base.capacity import Amount
+from lcm.model.base.resource import (
     HISTORY_LIMIT,
     Condition,
     Metadata,
@@ -32,9 +21,20 @@ from lcm.model.resource import (
     with_change,
     with_condition,
 )
-from lcm.model.session import (
+from lcm.model.kinds.definition import (
+    FIXED_PER_VERSION,
+    AmiRequirements,
+    LabletDefinitionSpec,
+    ResourceRequirements,
+    Spread,
+)
+from lcm.model.kinds.pool import DECISIONS_KEPT, CapacityThresholds, LabWorkerPoolSpec, ScalingDecision, with_decision
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Held
+from lcm.model.kinds.session import (
     LabletSessionSpec,
     LabletSessionStatus,
+    SchedulingDecision,
     Seat,
     SessionCondition,
     SessionPhase,
@@ -46,8 +46,8 @@ from lcm.model.session import (
     is_container_type,
     requires_worker_assignment,
 )
-from lcm.model.settings import DiscoverySettings
-from lcm.model.worker import (
+from lcm.model.kinds.settings import DiscoverySettings
+from lcm.model.kinds.worker import (
     COARSE,
     AwsSpec,
     CmlSpec,

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.control.actions import acted
-from lcm.control.plane import ObserveResources
-from lcm.model.definition import LabletDefinition, PortEnd, PortUse, ResourceRequirements, Spread
-from lcm.model.errors import IllegalStep
-from lcm.model.learning import (
+from lcm.control.objects.actions import acted
+from lcm.control.plane.protocol import ObserveResources
+from lcm.model.base.errors import IllegalStep
+from lcm.model.kinds.definition import LabletDefinition, PortEnd, PortUse, ResourceRequirements, Spread
+from lcm.model.kinds.session import SESSION, ObservationRequest, SessionPhase, given_up, unanswered
+from lcm.model.kinds.settings import LearningSettings
+from lcm.model.telemetry.learning import (
     KEPT,
     ObservedSample,
     Review,
@@ -26,10 +28,8 @@ from lcm.model.learning import (
     spread,
     with_sample,
 )
-from lcm.model.observation import NodeObservation, NodeStats, drift
-from lcm.model.session import SESSION, ObservationRequest, SessionPhase, given_up, unanswered
-from lcm.model.settings import LearningSettings
-from lcm.model.topology_ports import observable
+from lcm.model.telemetry.observation import NodeObservation, NodeStats, drift
+from lcm.model.topology.ports import observable
 from properties import for_all
 
 NOW = given.moment("10:00")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from api_server import Shell
-from lcm.cli import contexts
-from lcm.cli.local_context import ADMIN, Kept, keep
-from lcm.compose import embedded
-from lcm.compose_api import Running
-from lcm.config import Settings
-from lcm.model.identity import Role
-from lcm.model.secret import Secret
+from lcm.cli.output import connection
+from lcm.cli.server.greeting import ADMIN, Kept, keep
+from lcm.compose.api import Running
+from lcm.compose.process import embedded
+from lcm.model.access.identity import Role
+from lcm.model.access.secret import Secret
+from lcm.settings.load import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ async def up(folder: Path) -> AsyncIterator[tuple[Running, Kept]]:
 
 
 def current() -> tuple[str, str]:
-    found = contexts.current(None, {})
+    found = connection.current(None, {})
     assert found
     return found.name, found.token.reveal()
 
@@ -43,7 +43,7 @@ async def test_a_second_one_leaves_the_first_ones_context_alone_while_that_answe
         async with up(home / "b") as (second, beside):
             assert beside == Kept(f"local-{second.url.rpartition(':')[2]}", current=False)
             assert current() == ("local", token)
-            found = contexts.read().find(beside.name)
+            found = connection.read().find(beside.name)
             assert found
             assert (found.url, second.tokens.find(found.token.reveal()) is not None) == (second.url, True)
     assert first.url != second.url
@@ -61,10 +61,10 @@ async def test_going_back_to_a_folder_is_going_back_to_its_token(home: Path) -> 
 
 
 async def test_a_context_that_a_person_made_is_not_replaced(home: Path) -> None:
-    contexts.remember("local", "https://lcm.example.org", Secret("mine"), make_current=True)
+    connection.remember("local", "https://lcm.example.org", Secret("mine"), make_current=True)
     async with up(home / "a") as (running, kept):
         assert kept == Kept(f"local-{running.url.rpartition(':')[2]}", current=True)
-    found = contexts.read().find("local")
+    found = connection.read().find("local")
     assert found
     assert (found.url, found.token.reveal()) == ("https://lcm.example.org", "mine")
 
@@ -73,7 +73,7 @@ async def test_a_new_token_ends_the_one_before_and_no_other(home: Path) -> None:
     async with up(home / "a") as (running, _):
         lost = current()[1]
         by_hand, _ = await running.tokens.make(ADMIN, Role.ADMIN, made_by=ADMIN)
-    contexts.file().unlink()
+    connection.file().unlink()
     async with up(home / "a") as (running, _):
         assert running.tokens.find(lost) is None
         assert running.tokens.find(current()[1]) is not None
@@ -83,8 +83,8 @@ async def test_a_new_token_ends_the_one_before_and_no_other(home: Path) -> None:
 async def test_a_token_of_no_administrator_is_not_taken_for_ones_own(home: Path) -> None:
     async with up(home / "a") as (running, _):
         token, _ = await running.tokens.make("eve", Role.USER)
-        contexts.remember("local", running.url, token, make_current=True)
-        contexts.change(lambda book: contexts.Book(book.current, book.contexts))
+        connection.remember("local", running.url, token, make_current=True)
+        connection.change(lambda book: connection.Book(book.current, book.contexts))
         await keep(running, home / "a")
         found = running.tokens.find(current()[1])
         assert found
@@ -100,13 +100,13 @@ async def test_the_commands_on_contexts_keep_what_up_remembers(home: Path) -> No
     desk.out("context", "delete", "local")
     async with up(home / "a"):
         assert current() == ("local", token)
-    found = contexts.read().find("local")
+    found = connection.read().find("local")
     assert found
     assert found.token.reveal() == token
 
 
 def test_the_token_in_use_is_printed_for_programs(home: Path) -> None:
-    contexts.remember("local", "http://127.0.0.1:1", Secret("t1"), make_current=True)
+    connection.remember("local", "http://127.0.0.1:1", Secret("t1"), make_current=True)
     assert Shell(home / "config").out("context", "token") == "t1\n"
     desk = Shell(home / "config", LCM_URL="http://127.0.0.1:2", LCM_TOKEN="t2")
     assert desk.out("context", "token") == "t2\n"

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 import given
-from lcm.model.errors import IllegalStep
-from lcm.model.kinds import KINDS, MACHINES
-from lcm.model.machine import (
+from lcm.model.base.errors import IllegalStep
+from lcm.model.base.machine import (
     CONTROL_PLANE,
     LABLET_CONTROLLER,
     POOL_CONTROLLER,
@@ -23,14 +22,15 @@ from lcm.model.machine import (
     Machine,
     Step,
 )
-from lcm.model.reservation import RESERVATION
-from lcm.model.reservation import ReservationPhase as R
-from lcm.model.resource import PhaseChange, Status
-from lcm.model.session import ON_WORKER, SESSION, LabletSessionStatus
-from lcm.model.session import SessionPhase as S
-from lcm.model.worker import HOSTING, CmlFacts, Ec2Facts, LabWorkerStatus
-from lcm.model.worker import WorkerPhase as W
-from lcm.model.worker_steps import WORKER
+from lcm.model.base.resource import PhaseChange, Status
+from lcm.model.kinds.registry import KINDS, MACHINES
+from lcm.model.kinds.reservation import RESERVATION
+from lcm.model.kinds.reservation import ReservationPhase as R
+from lcm.model.kinds.session import ON_WORKER, SESSION, LabletSessionStatus
+from lcm.model.kinds.session import SessionPhase as S
+from lcm.model.kinds.worker import HOSTING, CmlFacts, Ec2Facts, LabWorkerStatus
+from lcm.model.kinds.worker import WorkerPhase as W
+from lcm.model.kinds.worker_machine import WORKER
 
 RESTING = {
     "LabWorker": {

@@ -14,22 +14,21 @@ import given
 import machines
 from backstage import ROOT
 from clouds import HERE
-from lcm.control.plane import Ref
-from lcm.control.records import creation, key_of, written
-from lcm.controllers.worker.measure import HostView, with_host
-from lcm.controllers.worker.slots import fraction
-from lcm.controllers.worker.strangers import Ours
-from lcm.model.capacity import Amount
-from lcm.model.errors import Deposed, Later, Throttled, Unreachable
-from lcm.model.resource import Metadata, Truth
-from lcm.model.secret import Secret
-from lcm.model.session import SessionPhase
-from lcm.model.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.compute import MachineMetrics
-from lcm.providers.labhost import NodeFacts, Stats
+from lcm.control.objects.records import creation, key_of, written
+from lcm.control.plane.protocol import Ref
+from lcm.controllers.worker.measure import HostView, Ours, with_host
+from lcm.controllers.worker.polling import fraction
+from lcm.model.access.secret import Secret
+from lcm.model.base.capacity import Amount
+from lcm.model.base.errors import Deposed, Later, Throttled, Unreachable
+from lcm.model.base.resource import Metadata, Truth
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.settings import MonitoringSettings, SystemSettings, SystemSettingsSpec
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.protocols.compute import MachineMetrics
+from lcm.providers.protocols.labhost import NodeFacts, Stats
 from lcm.sim.cml.stats import Machine
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Put
 from monitored import SMALL, Watched, minutes
 

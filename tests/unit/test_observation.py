@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.model.observation import InterfaceObservation, NodeObservation, NodeStats, ResourceObservation, drift
+from lcm.model.telemetry.observation import InterfaceObservation, NodeObservation, NodeStats, ResourceObservation, drift
 from properties import for_all
 
 DOCUMENTED: dict[type[msgspec.Struct], str] = {

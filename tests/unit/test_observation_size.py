@@ -3,9 +3,8 @@
 import msgspec
 
 import given
-from lcm.model.learning import observation_of
-from lcm.model.observation import InterfaceObservation, NodeObservation
-from lcm.model.observation_size import LARGEST_BYTES, bounded, drifted
+from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.observation import LARGEST_BYTES, InterfaceObservation, NodeObservation, bounded, drifted
 
 NOW = given.moment("10:00")
 

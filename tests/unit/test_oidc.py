@@ -10,10 +10,9 @@ from hypothesis import strategies
 
 import issuers
 from issuers import AUDIENCE, ED25519, ISSUER, OTHER_RSA, P256, P384, P521, RSA, Issuer, part, signed
-from lcm.control.oidc import LONGEST_TOKEN, Verified, Verifier
-from lcm.control.oidc_claims import Reason, Refusal, Trust
-from lcm.model.errors import Invalid
-from lcm.model.identity import Caller, Role
+from lcm.control.access.oidc import LONGEST_TOKEN, Reason, Refusal, Trust, Verified, Verifier
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Invalid
 from properties import for_all
 
 DEEP = b'{"alg":' + b"[" * 3000

@@ -9,11 +9,9 @@ import pytest
 
 from certificates import Authority
 from issuers import AUDIENCE, RSA, Issuer, signed
-from lcm.control.oidc import Verified, Verifier
-from lcm.control.oidc_claims import Trust
-from lcm.control.oidc_fetch import HttpFetch
-from lcm.control.oidc_wire import Fetched
-from lcm.model.errors import LcmError, Stuck, Throttled, Unreachable
+from lcm.control.access.oidc import Trust, Verified, Verifier
+from lcm.control.access.oidc_keys import Fetched, HttpFetch
+from lcm.model.base.errors import LcmError, Stuck, Throttled, Unreachable
 from scripted import HANG, Asked, Scripted, http
 from servers import LOOPBACK
 

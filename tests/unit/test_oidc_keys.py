@@ -8,10 +8,9 @@ from hypothesis import strategies
 from joserfc.jwk import OctKey, RSAKey
 
 from issuers import DISCOVERY_URL, ED25519, ISSUER, JWKS_URL, OTHER_RSA, P256, P384, RSA, Issuer, signed, without_kid
-from lcm.control.oidc import Verified
-from lcm.control.oidc_claims import Reason, Refusal
-from lcm.control.oidc_keys import MOST_KEYS
-from lcm.model.errors import Later, Stuck, Throttled, Unreachable
+from lcm.control.access.oidc import Reason, Refusal, Verified
+from lcm.control.access.oidc_keys import MOST_KEYS
+from lcm.model.base.errors import Later, Stuck, Throttled, Unreachable
 from properties import for_all
 
 FIELDS = ("kty", "kid", "use", "alg", "key_ops", "n", "e", "crv", "x", "y", "x5c", "x5u", "oth")

@@ -11,16 +11,16 @@ import given
 from backstage import NOW, ROOT, Stage
 from clouds import HERE, THERE, launch
 from discoveries import BY, Seeking
-from lcm.config import Settings
-from lcm.control.plane import BulkImport, DiscoveredInstance, Ref, ref_of
-from lcm.controllers.orphans import GRACE, Findings, Sorting
-from lcm.model.kinds import Resource
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref, ref_of
+from lcm.controllers.discovery.orphans import GRACE, Findings, Sorting
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
+from lcm.settings.load import Settings
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import run
 
 ORPHAN = Ref(LabWorker, "worker-uid-lost")
 RUNNING = InstanceState.RUNNING

@@ -13,9 +13,9 @@ import pytest
 
 from answers import AnswerServer, Say, SelfSigned
 from certificates import Authority
-from lcm.model.addresses import Address, Reach, networks
-from lcm.model.errors import Invalid, Later, LcmError, Refused, Throttled, Unreachable
-from lcm.providers.outbound import Limits, Outbound, connect, resolve
+from lcm.model.access.webhook import Address, Reach, networks
+from lcm.model.base.errors import Invalid, Later, LcmError, Refused, Throttled, Unreachable
+from lcm.providers.local.outbound import Limits, Outbound, connect, resolve
 from servers import LOOPBACK, free_port
 
 HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)

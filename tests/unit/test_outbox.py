@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from lcm.control import outbox_letters, sinks
-from lcm.control.outbox import LEASE, TTL_SECONDS, Outbox
-from lcm.model.errors import LcmError, Refused, Stuck, Throttled, Unreachable
-from lcm.model.secret import Secret
-from lcm.sim.host import Host
-from lcm.sim.loop import START, VirtualClock
+from lcm.control.delivery import progress, sinks
+from lcm.control.delivery.outbox import LEASE, TTL_SECONDS, Outbox
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import START, VirtualClock
 from lcm.store.base import Op, Put
 from lcm.store.memory import MemoryStore
 from receivers import (
@@ -380,7 +380,7 @@ async def test_a_bug_in_posting_is_not_hidden() -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         await world.outbox(post=broken).run()
     assert caught.group_contains(AssertionError)
-    assert outbox_letters.MAX_LETTERS == 1000
+    assert progress.MAX_LETTERS == 1000
 
 
 @virtual

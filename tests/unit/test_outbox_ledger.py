@@ -6,13 +6,12 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from lcm.control import sinks
-from lcm.control.outbox_ledger import Ledger
-from lcm.control.outbox_letters import Letters
-from lcm.control.sinks import CODEC, CURSORS
-from lcm.model.errors import Deposed
-from lcm.model.sink import DeadLetter, SinkStatus, read_event
-from lcm.sim.loop import START, VirtualClock
+from lcm.control.delivery import sinks
+from lcm.control.delivery.progress import Ledger, Letters
+from lcm.control.delivery.sinks import CODEC, CURSORS
+from lcm.model.base.errors import Deposed
+from lcm.model.kinds.sink import DeadLetter, SinkStatus, read_event
+from lcm.sim.time.loop import START, VirtualClock
 from lcm.store.base import Lease, Put
 from lcm.store.memory import MemoryStore
 from receivers import event, put, sink, virtual

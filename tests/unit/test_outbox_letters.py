@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.control import sinks
-from lcm.model.errors import LcmError, Refused, Unreachable
-from lcm.model.sink import DeadLetter, read_event
-from lcm.sim.loop import START, run
+from lcm.control.delivery import sinks
+from lcm.model.base.errors import LcmError, Refused, Unreachable
+from lcm.model.kinds.sink import DeadLetter, read_event
+from lcm.sim.time.loop import START, run
 from lcm.store.base import Delete, Op, Put
 from lcm.store.memory import MemoryStore
 from receivers import (
@@ -76,7 +76,7 @@ async def test_what_cannot_be_delivered_for_a_day_becomes_a_dead_letter() -> Non
 
 
 def test_dead_letters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lcm.control.outbox_ledger.MAX_LETTERS", 5)
+    monkeypatch.setattr("lcm.control.delivery.progress.MAX_LETTERS", 5)
 
     async def story() -> None:
         world = World()

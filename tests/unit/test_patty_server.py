@@ -15,18 +15,18 @@ from structlog.testing import capture_logs
 
 import given
 from backstage import Standing
-from lcm.compose import embedded
-from lcm.config import Settings
-from lcm.model.worker import AwsSpec
-from lcm.providers.compute import Instance, Launch
-from lcm.sim.chance import Chance
+from lcm.compose.process import embedded
+from lcm.model.kinds.worker import AwsSpec
+from lcm.providers.protocols.compute import Instance, Launch
+from lcm.settings.load import Settings
+from lcm.sim.cloud.fleet import Fleet
+from lcm.sim.cloud.patty_server import PattyServer, home
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.patty_talk import Console, Screen
-from lcm.sim.fleet import Fleet
-from lcm.sim.patty_server import PattyServer, home
-from lcm.system import SystemClock
+from lcm.sim.cml.patty_ports import Console, Screen
+from lcm.sim.time.chance import Chance
+from lcm.system.clock import SystemClock
 from machines import link, node, text
 
 REGION = "us-east-1"

@@ -6,13 +6,12 @@ import msgspec
 import pytest
 
 import given
-from lcm.model.worker import LabType, LicenseFlavour
-from lcm.placement.explain import Answer, explain
+from lcm.model.kinds.worker import LabType, LicenseFlavour
 from lcm.placement.fleet import Fleet
-from lcm.placement.place import MOST_EXAMPLES, place
+from lcm.placement.place import MOST_EXAMPLES, Answer, explain, place
 from lcm.placement.request import Held, Place, Request
 from lcm.placement.rules import LARGER, REMEDIES
-from lcm.placement.scores import STRATEGIES
+from lcm.placement.strategies import STRATEGIES
 
 
 def worker(id_: str = "w1", **overrides: Any) -> Place:

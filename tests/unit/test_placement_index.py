@@ -9,16 +9,14 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile
-from lcm.placement import packing
-from lcm.placement.ask import Ask
-from lcm.placement.explain import explain
+from lcm.model.base.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile
+from lcm.placement import strategies
+from lcm.placement.candidate import TICK, Ask
 from lcm.placement.fleet import Fleet
-from lcm.placement.lanes import Lanes, micros, moment_of, rounded_up
-from lcm.placement.line import TICK
-from lcm.placement.place import place
+from lcm.placement.place import explain, place
 from lcm.placement.request import Held, Place, Request
-from lcm.placement.scores import SCORES, STRATEGIES
+from lcm.placement.strategies import SCORES, STRATEGIES
+from lcm.placement.timeline import Lanes, micros, moment_of, rounded_up
 from properties import for_all
 
 START = given.moment("08:00")
@@ -190,7 +188,7 @@ asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), 
 @for_all(asked_in_turn)
 def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_MANY", 0)
+        patch.setattr(strategies, "_MANY", 0)
         remembering = turns(several)
     assert remembering == turns(several)
 
@@ -198,7 +196,7 @@ def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[An
 def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(packing, "_MANY", 0)
+    monkeypatch.setattr(strategies, "_MANY", 0)
     fleet = Fleet([one()], {"w1": [Held("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
     assert place(fleet, Request("long", given.claim("09:05", "11:00"))).decision.action == "wait"
     assert place(fleet, Request("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"

@@ -7,7 +7,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcm.model.capacity import Amount, Claim, Profile, can_accommodate
+from lcm.model.base.capacity import Amount, Claim, Profile, can_accommodate
 from lcm.sim.plan.bound import Machine, bound_of, needed
 
 NINE = datetime(2027, 3, 1, 9, tzinfo=UTC)

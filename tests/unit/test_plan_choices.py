@@ -10,17 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.model.errors import Invalid
-from lcm.sim.plan.live import Live, stock_of
-from lcm.sim.plan.measured import Comparison, Refusal, Run, Spent, Trial
-from lcm.sim.plan.measuring import spent
+from lcm.model.base.errors import Invalid
+from lcm.sim.plan.__main__ import Request, answer
+from lcm.sim.plan.compare import Job, most_rounds, smallest
+from lcm.sim.plan.measure import spent
 from lcm.sim.plan.page import page_of
-from lcm.sim.plan.reading import combined, read
+from lcm.sim.plan.reading import Live, combined, read, stock_of
 from lcm.sim.plan.reading_yaml import Stock
 from lcm.sim.plan.report import asides
-from lcm.sim.plan.request import Request, answer
+from lcm.sim.plan.results import Comparison, Refusal, Run, Spent, Trial
 from lcm.sim.plan.slots import Row
-from lcm.sim.plan.smallest import Job, most_rounds, smallest
 from lcm.sim.plan.timetable import Timetable, Wanted, price_of
 from lcm.sim.plan.variant import Variant, applied, variants
 

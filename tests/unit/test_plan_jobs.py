@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from apis import ROOT, Desk, document, opened
-from lcm.api.examples import BODIES
-from lcm.api.plans import (
+from lcm.api.openapi.examples import BODIES
+from lcm.api.routes.plan_shapes import (
     PlanJob,
     PlannedLab,
     PlannedPool,
@@ -22,12 +22,12 @@ from lcm.api.plans import (
     PlanState,
     PlanWish,
 )
-from lcm.model.errors import Gone, IllegalStep, Invalid, Throttled
-from lcm.model.resource import Part
-from lcm.plan_jobs import PlanJobs, PlanLimits
-from lcm.sim.plan import reading_yaml, request
-from lcm.sim.plan.summary import summary
-from lcm.system import new_id
+from lcm.compose.plan_jobs import PlanJobs, PlanLimits
+from lcm.model.base.errors import Gone, IllegalStep, Invalid, Throttled
+from lcm.model.base.resource import Part
+from lcm.sim.plan import __main__, reading_yaml
+from lcm.sim.plan.results import summary
+from lcm.system.clock import new_id
 from planes import hand_clock
 from stores import HandClock
 
@@ -225,7 +225,7 @@ async def waited(desk: Desk, where: str) -> Any:
 
 def test_the_api_says_of_a_result_all_that_the_planner_says() -> None:
     asked = {**BODIES["PlanWish"], "compare": [], "cores": 1}
-    told = msgspec.json.encode(summary(request.answer(msgspec.convert(asked, request.Request))))
+    told = msgspec.json.encode(summary(__main__.answer(msgspec.convert(asked, __main__.Request))))
     read = msgspec.json.encode(msgspec.json.decode(told, type=PlanResult))
     assert msgspec.json.decode(read) == msgspec.json.decode(told)
 

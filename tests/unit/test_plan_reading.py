@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import Invalid
+from lcm.model.base.errors import Invalid
 from lcm.sim.plan.documents import Lab, definition_of, lab_file
 from lcm.sim.plan.reading import read, read_stock
 from lcm.sim.plan.timetable import Timetable

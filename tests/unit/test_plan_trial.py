@@ -8,19 +8,18 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.records import CODEC, key_of
+from lcm.control.objects.records import CODEC, key_of
 from lcm.controllers.pool.view import POOL_LABEL
-from lcm.model.worker import Ec2Facts
-from lcm.sim.loop import run
-from lcm.sim.plan.measured import Comparison
-from lcm.sim.plan.onlooker import PlannedWorld
+from lcm.model.kinds.worker import Ec2Facts
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import read
 from lcm.sim.plan.report import text_of
-from lcm.sim.plan.summary import summary
+from lcm.sim.plan.results import Comparison, summary
 from lcm.sim.plan.timetable import Extension, Timetable
 from lcm.sim.plan.trial import play
 from lcm.sim.plan.variant import variants
+from lcm.sim.plan.world import PlannedWorld
+from lcm.sim.time.loop import run
 from lcm.sim.world.scenario import Scenario
 from lcm.store.base import Change, Entry
 

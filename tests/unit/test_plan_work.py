@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from lcm.sim.plan.timetable import Wanted
-from lcm.sim.plan.work import Work, booking_share, milestones, works
+from lcm.sim.plan.trial import Work, booking_share, milestones, works
 
 BEGIN = datetime(2027, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -13,16 +13,16 @@ import given
 import pace
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active
 from documents import document
-from lcm.control.plane import LONGEST_APPLY, Ref
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Forbidden, Invalid, TooLarge
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession
-from lcm.model.validate import read
-from lcm.model.worker import LabWorker
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock
+from lcm.control.plane.protocol import LONGEST_APPLY, Ref
+from lcm.model.base.errors import Conflict, Forbidden, Invalid, TooLarge
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.validate import read
+from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock
 from lcm.store.base import Op
 from stores import opened
 

@@ -9,19 +9,19 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.client import HttpPlane
-from lcm.control.client_line import Limits
-from lcm.control.plane import Drain, Extend, Plane, Ref
-from lcm.control.problems import problem_of
-from lcm.model.errors import Forbidden, Gone, Invalid, LcmError, Relist, Stuck, Throttled, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.machine import SCHEDULER
-from lcm.model.pool import WorkerTemplate
-from lcm.model.secret import Secret
-from lcm.model.selector import Term, Where
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
-from lcm.sim.loop import run
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.problems import problem_of
+from lcm.control.plane.protocol import Drain, Extend, Plane, Ref
+from lcm.control.plane.transport import Limits
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Forbidden, Gone, Invalid, LcmError, Relist, Stuck, Throttled, Unreachable
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.selector import Term, Where
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Lease
 
 URL = "http://lcm.test"

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.client import HttpPlane
-from lcm.control.client_watch import HttpWatch
-from lcm.control.problems import problem_of
-from lcm.control.wire import LIFE_SECONDS
-from lcm.model.errors import Forbidden, LcmError, Relist, Stuck, Throttled, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.secret import Secret
-from lcm.model.worker import LabWorker
-from lcm.serving import Receive, Scope, Send
-from lcm.sim.asgi import AsgiTransport
-from lcm.sim.loop import run
+from lcm.control.plane.client import HttpPlane
+from lcm.control.plane.client_streams import HttpWatch
+from lcm.control.plane.problems import problem_of
+from lcm.control.plane.wire import LIFE_SECONDS
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Forbidden, LcmError, Relist, Stuck, Throttled, Unreachable
+from lcm.model.kinds.worker import LabWorker
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.loop import run
+from lcm.system.serving import Receive, Scope, Send
 
 Act = Callable[["Stream"], Awaitable[None]]
 OPERATOR = Caller(name="otto", role=Role.OPERATOR)

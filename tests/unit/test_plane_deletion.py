@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, Standing, active, service
-from lcm.control.deletion import finish_deletions
-from lcm.control.plane import Ref, ref_of
-from lcm.model.alert import Complaint, Severity
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, LcmError, Refused
-from lcm.model.kinds import Resource
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, WORKER_CONTROLLER
-from lcm.model.pool import LabWorkerPool, PoolPhase, WorkerTemplate
-from lcm.model.reservation import ReservationPhase
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.objects.deletion import finish_deletions
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid, LcmError, Refused
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, WorkerTemplate
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import ReservationPhase
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.loop import VirtualClock, run
 from properties import for_all
 
 METAL = Ref(WorkerTemplate, "metal")

@@ -9,13 +9,13 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
-from lcm.control.plane import BulkImport, DiscoveredInstance, Ref
-from lcm.model.errors import Forbidden, Gone, Invalid
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.model.base.errors import Forbidden, Gone, Invalid
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock
 
 BY = service(WORKER_CONTROLLER)
 W1 = Ref(LabWorker, "w1")

@@ -7,12 +7,12 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, OTTO, ROOT, Stage, active, service
-from lcm.control.plane import LONGEST_PAGE, Listing, Plane, Ref
-from lcm.model.errors import Forbidden, Invalid, Relist
-from lcm.model.machine import SCHEDULER
-from lcm.model.selector import EVERYTHING, Where, parse
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref
+from lcm.model.base.errors import Forbidden, Invalid, Relist
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.selector import EVERYTHING, Where, parse
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 
 
 async def workers(count: int) -> Stage:

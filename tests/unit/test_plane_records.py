@@ -9,13 +9,13 @@ import pytest
 
 import given
 from backstage import ADA, ROOT, Stage, active
-from lcm.control.applying import ORDER
-from lcm.control.plane import Ref, ref_of
-from lcm.control.records import find, located, written
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Conflict, Invalid, LcmError
-from lcm.model.kinds import KINDS, Resource
-from lcm.model.worker import LabWorker
+from lcm.control.objects.apply import ORDER
+from lcm.control.objects.records import find, located, written
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.model.base.errors import Conflict, Invalid, LcmError
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.registry import KINDS, Resource
+from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 from stores import opened

@@ -7,12 +7,12 @@ import pytest
 
 import given
 from backstage import ADA, BOB, NOW, OTTO, ROOT, Stage, active
-from lcm.control.plane import Extend, Pause, Ref, Snooze, Terminate
-from lcm.model.errors import Conflict, Gone, Invalid
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.loop import VirtualClock
+from lcm.control.plane.protocol import Extend, Pause, Ref, Snooze, Terminate
+from lcm.model.base.errors import Conflict, Gone, Invalid
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.loop import VirtualClock
 
 S1 = Ref(LabletSession, "s1")
 W1 = Ref(LabWorker, "w1")

@@ -10,14 +10,14 @@ import pytest
 import documents
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, active, service
-from lcm.control.plane import BulkImport, DiscoveredInstance, Drain, Plane, Ref
-from lcm.model.definition import Spread
-from lcm.model.errors import Conflict, Deposed, Forbidden, Gone, IllegalStep, Invalid
-from lcm.model.identity import Caller
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.pool import LabWorkerPoolStatus, WorkerTemplate
-from lcm.model.resource import PhaseChange
-from lcm.model.worker import Ec2Facts, LabWorker, WorkerPhase
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Drain, Plane, Ref
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Conflict, Deposed, Forbidden, Gone, IllegalStep, Invalid
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.definition import Spread
+from lcm.model.kinds.pool import LabWorkerPoolStatus, WorkerTemplate
+from lcm.model.kinds.worker import Ec2Facts, LabWorker, WorkerPhase
 from lcm.store.base import Fence
 
 BY = service(WORKER_CONTROLLER)

@@ -8,12 +8,12 @@ import pytest
 
 import given
 from backstage import ADA, ROOT, Stage, active, service
-from lcm.control.plane import ref_of
-from lcm.model.errors import Conflict, Invalid, Refused
-from lcm.model.kinds import Resource
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER
-from lcm.model.pool import LabWorkerPool, PoolPhase
-from lcm.model.session import LabletSession, SessionPhase
+from lcm.control.plane.protocol import ref_of
+from lcm.model.base.errors import Conflict, Invalid, Refused
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER
+from lcm.model.kinds.pool import LabWorkerPool, PoolPhase
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession, SessionPhase
 
 
 def pool(name: str, **overrides: object) -> LabWorkerPool:

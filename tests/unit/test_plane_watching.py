@@ -6,15 +6,15 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, OTTO, ROOT, Stage, active, service
-from lcm.control.plane import Changes, Ref, Terminate, Watch
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Forbidden, Relist
-from lcm.model.identity import Caller
-from lcm.model.kinds import KINDS
-from lcm.model.machine import SCHEDULER
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.plane.protocol import Changes, Ref, Terminate, Watch
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Forbidden, Relist
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 
 
 async def booked(*owners: str) -> Stage:

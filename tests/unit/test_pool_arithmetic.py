@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.pool import (
+from lcm.model.kinds.pool import (
     CapacityThresholds,
     PoolCapacitySummary,
     get_overall_utilization,

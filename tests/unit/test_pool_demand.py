@@ -8,16 +8,15 @@ from hypothesis import given as example
 from hypothesis import strategies as st
 
 import given
-from lcm.controllers.pool.book import Claimed
 from lcm.controllers.pool.demand import LINGER, Plan, Timelines, plan
-from lcm.controllers.pool.hands import described
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, View
-from lcm.model.capacity import Amount, Claim
-from lcm.model.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
-from lcm.model.resource import Owner, PhaseChange
-from lcm.model.worker import LabWorker, Remedy, WorkerPhase
+from lcm.controllers.pool.effects import described
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, Claimed, View
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.base.resource import Owner, PhaseChange
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
+from lcm.model.kinds.worker import LabWorker, Remedy, WorkerPhase
+from lcm.placement.claims import Terms
 from lcm.placement.request import Held
-from lcm.placement.terms import Terms
 
 NOW = given.moment("08:00")
 OWNER = Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")

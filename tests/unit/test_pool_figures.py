@@ -6,17 +6,15 @@ from typing import Any
 import pytest
 
 import given
-from lcm.controllers.pool.book import Claimed
-from lcm.controllers.pool.complaints import complaints
 from lcm.controllers.pool.demand import plan
 from lcm.controllers.pool.phases import retry_at, said_of, turn
-from lcm.controllers.pool.summary import Boot, boots, by_phase, measured, summary
-from lcm.controllers.pool.view import View
-from lcm.model.pool import PoolCondition, PoolPhase
-from lcm.model.resource import Condition, PhaseChange, Truth
-from lcm.model.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.controllers.pool.report import Boot, boots, by_phase, complaints, measured, summary
+from lcm.controllers.pool.view import Claimed, View
+from lcm.model.base.resource import Condition, PhaseChange, Truth
+from lcm.model.kinds.pool import PoolCondition, PoolPhase
+from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.claims import Terms
 from lcm.placement.request import Held
-from lcm.placement.terms import Terms
 
 NOW = given.moment("10:00")
 P = WorkerPhase

@@ -11,23 +11,22 @@ import structlog
 
 import given
 from estates import beside
-from lcm.control.cache import Cache
-from lcm.control.plane import Changes, Drain, Ref
-from lcm.control.records import creation
-from lcm.controllers.pool.book import Book
-from lcm.controllers.pool.controller import KINDS
-from lcm.controllers.pool.follower import Follower
-from lcm.controllers.runtime import Runtime
-from lcm.controllers.together import together
-from lcm.model.errors import NoRoom
-from lcm.model.machine import POOL_CONTROLLER
-from lcm.model.pool import LabWorkerPool, PoolCondition, PoolPhase, ScalingPolicy, WorkerTemplate
-from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.placement.terms import Terms
-from lcm.sim.loop import run
+from lcm.control.objects.cache import Cache
+from lcm.control.objects.records import creation
+from lcm.control.plane.protocol import Changes, Drain, Ref
+from lcm.controllers.pool.controller import KINDS, Follower
+from lcm.controllers.pool.view import Book
+from lcm.controllers.runtime.reconcile import Runtime
+from lcm.model.base.errors import NoRoom
+from lcm.model.base.machine import POOL_CONTROLLER
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.pool import LabWorkerPool, PoolCondition, PoolPhase, ScalingPolicy, WorkerTemplate
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.placement.claims import Terms
+from lcm.sim.time.loop import run
 from lcm.store.base import Delete
+from lcm.system.tasks import together
 from pools import CCNA, HOUR, MINUTE, PER_WORKER, Pools, names
 
 LEAD = timedelta(minutes=40)

@@ -8,20 +8,19 @@ import pytest
 import structlog
 
 import given
-from lcm.control.plane import Ref
-from lcm.controllers.pool.book import Claimed
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.pool.demand import plan
-from lcm.controllers.pool.reseating import Reseating, better
-from lcm.controllers.pool.view import View
-from lcm.model.capacity import Claim
-from lcm.model.placing import SeatChange
-from lcm.model.pool import PoolPhase, ScalingPolicy
-from lcm.model.reservation import Reservation, ReservationSpec
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession
+from lcm.controllers.pool.effects import Reseating, better
+from lcm.controllers.pool.view import Claimed, View
+from lcm.model.base.capacity import Claim
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.placement import SeatChange
+from lcm.model.kinds.pool import PoolPhase, ScalingPolicy
+from lcm.model.kinds.reservation import Reservation, ReservationSpec
+from lcm.model.kinds.session import LabletSession
+from lcm.placement.claims import Terms
 from lcm.placement.request import Held
-from lcm.placement.terms import Terms
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 from pools import HOUR, MINUTE, Pools, names
 
 NOW = given.moment("08:00")

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import given
-from lcm.model.topology_ports import OPEN_PORTS
+from lcm.model.topology.ports import OPEN_PORTS
 from lcm.placement.ports import allocate, free_ports, taken_on
 
 PORTS = st.integers(1990, 8010)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lcm.config_prices import read_prices
-from lcm.model.errors import Invalid
-from lcm.model.prices import SHIPPED, price_file
-from lcm.model.worker import AwsSpec, RootVolume
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.worker import AwsSpec, RootVolume
+from lcm.model.money.prices import SHIPPED, price_file
+from lcm.settings.checks import read_prices
 
 USUAL = AwsSpec()
 

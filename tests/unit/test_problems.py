@@ -5,9 +5,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from lcm.control.problems import Problem, error_of, problem_of
-from lcm.model import errors
-from lcm.model.errors import (
+from lcm.control.plane.problems import Problem, error_of, problem_of
+from lcm.model.base import errors
+from lcm.model.base.errors import (
     Conflict,
     Deposed,
     Fault,

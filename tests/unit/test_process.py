@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lcm.control.presence import TTL_SECONDS, Presence
-from lcm.data_folder import claimed
-from lcm.model.errors import Refused, Stuck, Unreachable
-from lcm.sim.loop import run
+from lcm.control.upkeep.installation import TTL_SECONDS, Presence
+from lcm.model.base.errors import Refused, Stuck, Unreachable
+from lcm.sim.time.loop import run
 from lcm.store.base import Lease
 from lcm.store.memory import MemoryStore
-from lcm.supervise import Parts
+from lcm.system.data_folder import claimed
+from lcm.system.tasks import Parts
 
 LEASE = "processes/p1"
 
@@ -183,7 +183,7 @@ def test_a_folder_that_others_can_look_into_is_warned_of(tmp_path: Path, capsys:
 
 def test_the_claim_of_a_killed_process_is_gone_at_once(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from lcm.data_folder import claimed\n"
+        "import sys, time; from pathlib import Path; from lcm.system.data_folder import claimed\n"
         "with claimed(Path(sys.argv[1]), alone=True):\n"
         "    print('claimed', flush=True); time.sleep(60)"
     )

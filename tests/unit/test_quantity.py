@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.errors import Invalid
-from lcm.model.quantity import Quantity, parse_cpu, parse_limits, parse_memory
+from lcm.model.base.errors import Invalid
+from lcm.model.base.quantity import Quantity, parse_cpu, parse_limits, parse_memory
 from properties import for_all
 
 MOST = 999_999_999

@@ -11,12 +11,12 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, served, shell
-from lcm.control import archive
-from lcm.control.plane import Plane
-from lcm.model.definition import DefinitionState, ResourceRequirements
-from lcm.model.resource import PhaseChange
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.plane.protocol import Plane
+from lcm.control.upkeep import archive
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.definition import DefinitionState, ResourceRequirements
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.sim.plan.reading import read
 from lcm.sim.plan.recording import Failure, History, recorded
 from lcm.sim.plan.timetable import Extension, Timetable, Wanted

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import given
 from backstage import ANNA, NOW, ROOT, Stage, Standing, service
-from lcm.control.board import Alerts
-from lcm.control.measuring import CALM_AFTER, CALM_PERCENT, THRESHOLD_PERCENT, held_to_limits
-from lcm.control.plane import Ref, ref_of
-from lcm.control.records import change, find
-from lcm.control.wire import CmlMetrics, Ec2Metrics, MetricsReport, report_of, telemetry_of
-from lcm.model.errors import Gone, Invalid
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.worker import LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.control.objects.records import change, find
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.control.plane.wire import CmlMetrics, Ec2Metrics, MetricsReport, report_of, telemetry_of
+from lcm.control.telemetry.alert_records import Alerts
+from lcm.control.telemetry.reports import CALM_AFTER, CALM_PERCENT, THRESHOLD_PERCENT, held_to_limits
+from lcm.model.base.errors import Gone, Invalid
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
 from properties import for_all
 
 BY = service(WORKER_CONTROLLER)

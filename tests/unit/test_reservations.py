@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 import given
 from backstage import ADA, OTTO
 from desks import DOZEN, ELEVEN, NINE, Office, from_monday, lab, slot
-from lcm.control.guards import pool_guard
-from lcm.control.plane import Ref
-from lcm.model.definition import Requirements
-from lcm.model.errors import Forbidden, Gone, IllegalStep, Invalid, NoRoom, Refused
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import (
+from lcm.control.booking.guards import pool_guard
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, NoRoom, Refused
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Metadata, Owner
+from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.reservation import (
     OCCURRENCES_LIMIT,
     Recurrence,
     Reservation,
@@ -31,9 +32,8 @@ from lcm.model.reservation import (
     Weekday,
     occurrences,
 )
-from lcm.model.resource import Metadata, Owner
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.model.validate import check
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.validate import check
 
 ZURICH = ZoneInfo("Europe/Zurich")
 CLASS = Ref(Reservation, "class")

@@ -12,19 +12,18 @@ import pytest
 import given
 from apis import Desk, opened
 from backstage import OTTO, ROOT, Stage, Standing
-from lcm.control.audit import Deed, Wish, search
-from lcm.control.ledger import Ledger
-from lcm.control.plane import Ref
-from lcm.control.presence import Presence
-from lcm.control.rotation import Rotated, Rotation
-from lcm.control.sinks import CODEC, SINKS
-from lcm.model.errors import Refused, Stuck
-from lcm.model.secret import Secret
-from lcm.model.sink import Sink
-from lcm.model.worker import LabWorker
-from lcm.providers.seal_keys import read_keys
-from lcm.providers.sealed import fingerprint
-from lcm.sim.crash import crash_everywhere, pause_everywhere
+from lcm.control.access.audit import Deed, Wish, search
+from lcm.control.delivery.sinks import CODEC, SINKS
+from lcm.control.objects.writer import Ledger
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep.installation import Presence
+from lcm.control.upkeep.rotation import Rotated, Rotation
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Refused, Stuck
+from lcm.model.kinds.sink import Sink
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.local.sealed import fingerprint, read_keys
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.store.base import Put, everything
 from seals import NEW, OLD, given_keys, kept_keys
 

@@ -8,9 +8,9 @@ import pytest
 
 import filled
 from documents import AWS, SERIES, SLOT, document, faults
-from lcm.model.kinds import KINDS
-from lcm.model.rules import RULES
-from lcm.model.validate import read
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.rules import RULES
+from lcm.model.kinds.validate import read
 
 RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_worker_can_launch": [

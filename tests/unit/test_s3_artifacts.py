@@ -16,11 +16,11 @@ from aiobotocore.session import AioSession
 
 from certificates import Authority
 from depots import KEY, REGION, SECRET, aws_session
-from lcm.model.errors import Gone, Invalid, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
-from lcm.providers import s3
-from lcm.providers.artifacts import digest_of
-from lcm.providers.s3 import S3Artifacts, S3Source
-from lcm.providers.s3_wire import Patience, S3Wire
+from lcm.model.base.errors import Gone, Invalid, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
+from lcm.providers.aws import s3
+from lcm.providers.aws.s3 import S3Artifacts, S3Source
+from lcm.providers.aws.s3_calls import Patience, S3Wire
+from lcm.providers.protocols.artifacts import digest_of
 from scripted import HANG, Asked, Scripted, http
 
 LAB = b"lab: x\n"

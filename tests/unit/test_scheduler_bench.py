@@ -6,10 +6,10 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 import given
-from lcm.control.plane import Ref
-from lcm.controllers.scheduler.bench import Bench
-from lcm.model.capacity import NOTHING, Claim
-from lcm.model.session import LabletSession
+from lcm.control.plane.protocol import Ref
+from lcm.controllers.scheduler.index import Bench
+from lcm.model.base.capacity import NOTHING, Claim
+from lcm.model.kinds.session import LabletSession
 
 _NOW = given.moment("09:00")
 _HOUR = timedelta(hours=1)

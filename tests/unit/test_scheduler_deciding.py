@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 
 import given
-from lcm.controllers.scheduler.deciding import Bind, Facts, Move, Wait, decide, lost, rests
-from lcm.model.machine import SCHEDULER
-from lcm.model.resource import Truth
-from lcm.model.session import SESSION, LabletSession, Seat, SessionCondition, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.controllers.scheduler.sessions import Bind, Facts, Move, Wait, decide, lost, rests
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import SESSION, LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from schedulings import booting, serving
 
 _P = SessionPhase

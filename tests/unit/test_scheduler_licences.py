@@ -4,15 +4,15 @@ import asyncio
 
 import given
 from desks import from_monday
-from lcm.control.companions import Fleet
-from lcm.control.licences import SEATS
-from lcm.control.records import written
+from lcm.control.accounts.licences import SEATS
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.objects.records import written
 from lcm.controllers.scheduler.licences import Shortage, Span
-from lcm.model.capacity import Claim
-from lcm.model.licence import LicenceSeat, SeatState, token_id
-from lcm.model.resource import Condition, Truth, condition
-from lcm.model.session import LabletSession, SessionCondition, SessionPhase
-from lcm.model.worker import WorkerPhase
+from lcm.model.base.capacity import Claim
+from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.model.money.licences import LicenceSeat, SeatState, token_id
 from lcm.store.base import Delete, Put
 from schedulings import HOUR, MINUTE, Room, booting, serving
 

@@ -10,14 +10,14 @@ import msgspec
 
 import given
 import pace
-from lcm.controllers.scheduler.pace import Boot
+from lcm.controllers.scheduler.effects import basis, told, untold
+from lcm.controllers.scheduler.places import Boot
 from lcm.controllers.scheduler.queue_plan import MINUTE, Outcome, Rules, Seeker, plan
-from lcm.controllers.scheduler.waiting import basis, told, untold
-from lcm.model.capacity import Amount, Claim
-from lcm.model.session import Waiting
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.session import Waiting
 from lcm.placement.fleet import Fleet
 from lcm.placement.request import BOOTING, Held, Place, Request
-from lcm.system import SystemStopwatch
+from lcm.system.clock import SystemStopwatch
 
 NOW = given.moment("08:00")
 ROOM = Amount(cpu_millis=8, labs=8)

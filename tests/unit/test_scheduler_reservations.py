@@ -6,16 +6,16 @@ from datetime import date, timedelta
 import given
 from desks import CountingStore, from_monday
 from estates import beside
-from lcm.control.cache import Cache
-from lcm.control.plane import Ref
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref
 from lcm.controllers.scheduler.controller import KINDS
 from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Reservations, Wait, decide
-from lcm.model.capacity import Claim
-from lcm.model.machine import SCHEDULER
-from lcm.model.placing import FULFILLED_AT_ONCE
-from lcm.model.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
-from lcm.model.resource import Metadata, Owner, PhaseChange
-from lcm.model.session import LabletSession, Seat, SessionPhase
+from lcm.model.base.capacity import Claim
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.base.resource import Metadata, Owner, PhaseChange
+from lcm.model.kinds.placement import FULFILLED_AT_ONCE
+from lcm.model.kinds.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from schedulings import HOUR, MINUTE, Room
 
 _P = ReservationPhase

@@ -4,13 +4,13 @@ import asyncio
 
 import given
 from desks import METAL, from_monday
-from lcm.control.plane import Drain, ref_of
+from lcm.control.plane.protocol import Drain, ref_of
 from lcm.controllers.scheduler.risk import NO_WORKER, Risk, flagged
-from lcm.model.capacity import Amount
-from lcm.model.pool import ScalingPolicy
-from lcm.model.resource import Condition, Truth, condition
-from lcm.model.session import LabletSession, Seat, SessionCondition, SessionPhase
-from lcm.model.worker import WorkerPhase
+from lcm.model.base.capacity import Amount
+from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.kinds.pool import ScalingPolicy
+from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
 from schedulings import HOUR, MINUTE, Room, booting, filled, serving
 
 _P = SessionPhase

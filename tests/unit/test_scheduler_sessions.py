@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import given
 from desks import from_monday
-from lcm.config import Settings
-from lcm.control.plane import Ref
-from lcm.model.definition import LabletDefinition
-from lcm.model.resource import condition
-from lcm.model.session import Seat, SessionCondition, SessionPhase
-from lcm.model.worker import WorkerPhase
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.resource import condition
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.session import Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.settings.load import Settings
 from schedulings import HOUR, MINUTE, Room, filled
 
 _P = SessionPhase

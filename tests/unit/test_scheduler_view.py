@@ -8,19 +8,19 @@ import msgspec
 import given
 from desks import from_monday
 from estates import beside
-from lcm.control.cache import Cache
-from lcm.control.plane import ref_of
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import ref_of
 from lcm.controllers.scheduler.controller import KINDS
-from lcm.controllers.scheduler.holdings import Holdings
+from lcm.controllers.scheduler.index import Holdings
 from lcm.controllers.scheduler.view import View
-from lcm.model.capacity import Claim
-from lcm.model.machine import SCHEDULER
-from lcm.model.pool import ScalingPolicy
-from lcm.model.reservation import Held, ReservationPhase
-from lcm.model.session import Seat, SessionPhase
-from lcm.model.worker import WorkerPhase
+from lcm.model.base.capacity import Claim
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.kinds.pool import ScalingPolicy
+from lcm.model.kinds.reservation import Held, ReservationPhase
+from lcm.model.kinds.session import Seat, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.placement.claims import Terms
 from lcm.placement.request import BOOTING
-from lcm.placement.terms import Terms
 from schedulings import HOUR, MINUTE, POOL, Room, booting, filled, serving
 
 _P = SessionPhase

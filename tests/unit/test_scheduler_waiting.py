@@ -8,14 +8,14 @@ import msgspec
 
 import given
 from desks import from_monday
-from lcm.config import Settings
-from lcm.control.companions import Fleet
-from lcm.control.plane import Ref, Terminate
-from lcm.model.licence import token_id
-from lcm.model.pool import AllowedHours, Budget, WorkerTemplate
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.model.settings import SchedulerSettings, Strategy
-from lcm.model.worker import WorkerPhase
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.plane.protocol import Ref, Terminate
+from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.settings import SchedulerSettings, Strategy
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.model.money.licences import token_id
+from lcm.settings.load import Settings
 from schedulings import HOUR, MINUTE, Room, booting, filled, serving
 
 _P = SessionPhase

@@ -12,23 +12,30 @@ import given
 from backstage import NOW, OTTO, service
 from estates import beside
 from halls import HOUR, NEED, PORTS, ROOM, Hall, assignment, booked, claim, filled, hall, lab, on, waiting, worker
-from lcm.control.companions import Fleet
-from lcm.control.guards import pool_guard, worker_guard
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Extend, Ref, ref_of
-from lcm.model.capacity import DIMENSIONS
-from lcm.model.decision import SchedulingDecision
-from lcm.model.errors import Conflict, Forbidden, IllegalStep, Invalid, NoRoom, Refused
-from lcm.model.licence import token_id
-from lcm.model.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.placing import Assignment, PortWish
-from lcm.model.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
-from lcm.model.resource import Truth, condition
-from lcm.model.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase, Waiting
-from lcm.model.topology_ports import OPEN_PORTS
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.accounts.step_records import Fleet
+from lcm.control.booking.guards import pool_guard, worker_guard
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Extend, Ref, ref_of
+from lcm.model.base.capacity import DIMENSIONS
+from lcm.model.base.errors import Conflict, Forbidden, IllegalStep, Invalid, NoRoom, Refused
+from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.placement import Assignment, PortWish
+from lcm.model.kinds.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
+from lcm.model.kinds.session import (
+    CLEAN_UP,
+    LabletSession,
+    SchedulingDecision,
+    Seat,
+    SessionCondition,
+    SessionPhase,
+    Waiting,
+)
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import token_id
+from lcm.model.topology.ports import OPEN_PORTS
+from lcm.placement.claims import Terms
 from lcm.placement.rules import ROOM as FILTERS
-from lcm.placement.terms import Terms
 
 _P = SessionPhase
 POOL: Ref[LabWorkerPool] = Ref(LabWorkerPool, "ccna")

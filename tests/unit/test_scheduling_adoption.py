@@ -11,10 +11,10 @@ import given
 from desks import CountingStore
 from estates import beside
 from halls import Hall, filled, lab, waiting, worker
-from lcm.model.errors import Conflict, NoRoom
-from lcm.model.pool import FilledSeat, LabWorkerPool, ScalingPolicy
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker
+from lcm.model.base.errors import Conflict, NoRoom
+from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, ScalingPolicy
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker
 
 
 @dataclass

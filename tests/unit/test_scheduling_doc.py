@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import given
-from lcm.model.capacity import Amount
+from lcm.model.base.capacity import Amount
+from lcm.placement.claims import Terms, slot_claim
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Promised, promise
 from lcm.placement.request import Held
 from lcm.placement.seats import Seats, length, span_of
-from lcm.placement.terms import Terms, slot_claim
 
 CORES = Amount(cpu_millis=48_000, memory_mb=192 * 1024, storage_mb=250 * 1024, nodes=200, ports=6000, labs=20)
 LAB = Amount(cpu_millis=20_000, labs=1)

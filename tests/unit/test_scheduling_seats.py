@@ -7,14 +7,14 @@ import pytest
 import given
 from backstage import NOW, service
 from halls import HOUR, NEED, Hall, booked, claim, filled, hall, worker
-from lcm.control.plane import Ref
-from lcm.model.capacity import Claim
-from lcm.model.errors import Conflict, Forbidden, Gone, Invalid, LcmError, NoRoom, TooLarge
-from lcm.model.machine import SCHEDULER
-from lcm.model.placing import SeatChange
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Held, Reservation, ReservationPhase
-from lcm.model.session import LabletSession, Seat, SessionPhase
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.capacity import Claim
+from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid, LcmError, NoRoom, TooLarge
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.kinds.placement import SeatChange
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 
 POOL: Ref[LabWorkerPool] = Ref(LabWorkerPool, "ccna")
 SOON = NOW + HOUR

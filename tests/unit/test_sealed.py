@@ -12,12 +12,20 @@ import msgspec
 import pytest
 from hypothesis import strategies
 
-import lcm.system
-from lcm.model.errors import Invalid, LcmError, Stuck, TooLarge
-from lcm.model.resource import SecretRef
-from lcm.model.secret import Secret
-from lcm.providers.seal_keys import add_key, ensure_keys, keep_first_key, parse_keys, read_keys
-from lcm.providers.sealed import MAX_BYTES, KeyRing, fingerprint
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Invalid, LcmError, Stuck, TooLarge
+from lcm.model.base.resource import SecretRef
+from lcm.providers.local.sealed import (
+    MAX_BYTES,
+    KeyRing,
+    add_key,
+    ensure_keys,
+    fingerprint,
+    keep_first_key,
+    parse_keys,
+    read_keys,
+)
+from lcm.system import clock as lcm_system
 from properties import for_all
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
@@ -52,7 +60,7 @@ def test_the_longest_secret_still_fits_into_a_reference() -> None:
 
 
 def test_the_same_secret_is_never_sealed_the_same_twice() -> None:
-    keys = KeyRing([lcm.system.new_seal_key()], new_nonce=lcm.system.new_nonce)
+    keys = KeyRing([lcm_system.new_seal_key()], new_nonce=lcm_system.new_nonce)
     assert len({keys.seal(WORD) for _ in range(100)}) == 100
 
 
@@ -134,18 +142,18 @@ def test_a_file_of_keys_is_made_once_and_for_its_owner_only(tmp_path: Path) -> N
     path = tmp_path / "new" / "seal.key"
     old = os.umask(0)
     try:
-        made = ensure_keys(path, new_key=lcm.system.new_seal_key)
+        made = ensure_keys(path, new_key=lcm_system.new_seal_key)
     finally:
         os.umask(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert ensure_keys(path, new_key=lcm.system.new_seal_key) == read_keys(path) == made
+    assert ensure_keys(path, new_key=lcm_system.new_seal_key) == read_keys(path) == made
     assert [file.name for file in path.parent.iterdir()] == ["seal.key"]
 
 
 def test_of_several_who_make_the_file_one_does(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: ensure_keys(tmp_path / "k", new_key=lcm.system.new_seal_key), range(16)))
+        made = list(pool.map(lambda _: ensure_keys(tmp_path / "k", new_key=lcm_system.new_seal_key), range(16)))
     assert all(keys == made[0] for keys in made)
 
 

@@ -10,15 +10,14 @@ import pytest
 import filled
 import given
 from backstage import NOW, OTTO, ROOT, Stage
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Ref
-from lcm.model.errors import Conflict, Invalid
-from lcm.model.kinds import KINDS
-from lcm.model.resource import PhaseChange
-from lcm.model.secret import Secret
-from lcm.model.secrets_in import secrets_in
-from lcm.model.worker import LabWorker
-from lcm.providers.installed_keys import InstalledKeys
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Ref
+from lcm.model.access.secret import Secret, secrets_in
+from lcm.model.base.errors import Conflict, Invalid
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.local.sealed import InstalledKeys
 from lcm.store.base import everything
 from seals import NEW, OLD, given_keys
 

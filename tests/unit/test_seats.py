@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.model.capacity import Amount, Claim
-from lcm.model.pool import ScalingPolicy
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.pool import ScalingPolicy
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Promised, Refused, extend, promise, promise_all
 from lcm.placement.request import Held

@@ -6,13 +6,12 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from lcm.model.capacity import Amount, Claim
-from lcm.placement.horizon import Demand, demand, next_change
+from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.limits import Rules
 from lcm.placement.promise import Promised, promise
+from lcm.placement.repack import MOST_AT_ONCE, reseat
 from lcm.placement.request import Held
-from lcm.placement.reseat import MOST_AT_ONCE, reseat
-from lcm.placement.seats import Seats, span_of
+from lcm.placement.seats import Demand, Seats, demand, next_change, span_of
 from properties import for_all
 from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, at, books, claim, filled, on, plainly_running, seats, sound
 

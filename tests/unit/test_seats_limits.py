@@ -7,14 +7,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.capacity import Amount, Claim
-from lcm.model.pool import AllowedHours, Budget
-from lcm.placement.hours import closed_at, open_time
-from lcm.placement.lanes import micros
-from lcm.placement.limits import Rules, forecast
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.pool import AllowedHours, Budget
+from lcm.placement.limits import Rules, closed_at, forecast, open_time
 from lcm.placement.promise import Promised, Refused, promise
 from lcm.placement.request import Held
 from lcm.placement.seats import Seats, Span
+from lcm.placement.timeline import micros
 from properties import for_all
 from seatings import EARLY, at, books, claim, filled, on, plainly_fits, plainly_running, seats
 

@@ -8,13 +8,12 @@ from time import process_time
 from hypothesis import strategies as st
 
 import pace
-from lcm.model.capacity import Amount, Claim
-from lcm.model.pool import AllowedHours, Budget
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.pool import AllowedHours, Budget
 from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, promise, promise_all
-from lcm.placement.search import Search, Work, shifted
+from lcm.placement.promise import Promised, nearest, promise, promise_all, seats_for_all
 from lcm.placement.seats import Seats
-from lcm.placement.slots import nearest, seats_for_all
+from lcm.placement.slot_search import Search, Work, shifted
 from properties import for_all
 from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, ROOM, at, claim, filled, plainly_running, seats
 

@@ -6,7 +6,7 @@ import pickle
 import msgspec
 import pytest
 
-from lcm.model.secret import Secret
+from lcm.model.access.secret import Secret
 
 
 def test_a_secret_never_prints() -> None:

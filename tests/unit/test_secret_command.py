@@ -8,7 +8,7 @@ import yaml
 
 from api_server import ApiServer, Shell, served, shell
 from documents import document
-from lcm.model.secret import Secret
+from lcm.model.access.secret import Secret
 from seals import OLD, given_keys
 
 WORD = "swordfish"

@@ -8,9 +8,9 @@ import pytest
 
 import filled
 import given
-from lcm.model.kinds import KINDS
-from lcm.model.resource import Part, SecretRef
-from lcm.model.secrets_in import secrets_in, with_raw_secrets, with_secrets
+from lcm.model.access.secret import secrets_in, with_raw_secrets, with_secrets
+from lcm.model.base.resource import Part, SecretRef
+from lcm.model.kinds.registry import KINDS
 
 
 class Plain(Part, tag=True):

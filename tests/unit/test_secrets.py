@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import LcmError, Stuck
-from lcm.model.secret import Secret
-from lcm.providers.secrets import MAX_BYTES, EnvSecrets, FileSecrets, Secrets, SecretSources
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import LcmError, Stuck
+from lcm.providers.protocols.secrets import MAX_BYTES, EnvSecrets, FileSecrets, Secrets, SecretSources
 
 ENVIRONMENT = {"CML_ADMIN_PASSWORD": "swordfish", "CML_EMPTY": "", "AWS_SECRET_ACCESS_KEY": "hunter2"}
 

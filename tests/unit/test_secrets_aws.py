@@ -13,10 +13,10 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, NoRegionError, ParamValidationError, SSLError
 
 from depots import REGION, SECRET, aws_session
-from lcm.model.errors import Later, LcmError, Stuck, Throttled, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.secrets_aws import MOST_KEPT, AwsSecrets
-from lcm.providers.secrets_aws_errors import translate
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.providers.aws.secrets import MOST_KEPT, AwsSecrets
+from lcm.providers.aws.secrets_errors import translate
 from scripted import HANG, Scripted, http
 from servers import LOOPBACK
 from stores import HandClock

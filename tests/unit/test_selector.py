@@ -3,10 +3,10 @@
 import pytest
 
 import given
-from lcm.model.errors import Invalid
-from lcm.model.selector import EVERYTHING, Term, parse, selects, write
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.model.base.errors import Invalid
+from lcm.model.base.selector import EVERYTHING, Term, parse, selects, write
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 READY = given.worker(phase=WorkerPhase.READY, labels={"tier": "gold", "site": "ber"}, lab_track="ccna")
 

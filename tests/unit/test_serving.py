@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lcm.serving import Receive, Scope, Send, listen, serve
+from lcm.system.serving import Receive, Scope, Send, listen, serve
 
 LOOPBACK = "127.0.0.1"
 SOON = 60.0
@@ -85,7 +85,7 @@ async def served(**limits: Any) -> AsyncIterator[Served]:
 @pytest.fixture(name="long_grace")
 def a_grace_longer_than_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who waits for the end of the grace be told from who does not, on slow machines too."""
-    monkeypatch.setattr("lcm.serving._GRACE_SECONDS", 2 * PROMPT)
+    monkeypatch.setattr("lcm.system.serving._GRACE_SECONDS", 2 * PROMPT)
 
 
 @pytest.mark.usefixtures("long_grace")

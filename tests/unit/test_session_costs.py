@@ -8,15 +8,14 @@ import pytest
 
 import given
 from backstage import NOW, Stage, service
-from lcm.control.billing import CLOSED, open_key
-from lcm.control.records import written
-from lcm.control.session_costs import cost_of
-from lcm.model.billing import Billing, BillingInterval
-from lcm.model.capacity import Amount
-from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.resource import PhaseChange
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker
+from lcm.control.accounts.billing import CLOSED, cost_of, open_key
+from lcm.control.objects.records import written
+from lcm.model.base.capacity import Amount
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.billing import Billing, BillingInterval
 from lcm.store.base import Put
 
 MACHINE = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=250_000, nodes=200, ports=6000, labs=20)

@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 import given
 from lcm.controllers.session.lifecycle import decide, react, rests
-from lcm.controllers.session.names import title_of
-from lcm.controllers.session.progress import StepName, booting, usual_start
-from lcm.controllers.session.restarts import restarts
+from lcm.controllers.session.progress import StepName, booting, restarts, title_of, usual_start
 from lcm.controllers.session.view import (
     Collect,
     Decision,
@@ -31,11 +29,11 @@ from lcm.controllers.session.view import (
     Wait,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.capacity import Amount
-from lcm.model.definition import LabletDefinition, PortUse
-from lcm.model.machine import LABLET_CONTROLLER
-from lcm.model.resource import Condition, Truth, condition
-from lcm.model.session import (
+from lcm.model.base.capacity import Amount
+from lcm.model.base.machine import LABLET_CONTROLLER
+from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.kinds.definition import LabletDefinition, PortUse
+from lcm.model.kinds.session import (
     CLEAN_UP,
     SESSION,
     LabletSession,
@@ -45,10 +43,10 @@ from lcm.model.session import (
     SessionCondition,
     SessionPhase,
 )
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.placement.terms import Terms, asap_claim
-from lcm.providers.artifacts import Stored
-from lcm.providers.labhost import LabState, LabSummary
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.placement.claims import Terms, asap_claim
+from lcm.providers.protocols.artifacts import Stored
+from lcm.providers.protocols.labhost import LabState, LabSummary
 
 _P = SessionPhase
 NOW = given.moment("10:00")

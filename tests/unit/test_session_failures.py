@@ -7,16 +7,16 @@ import pytest
 import structlog
 
 from lablets import HOUR, MINUTE, PORTS, Lablets, phases, prepared, told
-from lcm.control.plane import Ref
-from lcm.controllers.session.complaints import LEFT_BEHIND, STOPPED
-from lcm.controllers.session.names import prepared_uri
-from lcm.model.definition import Topology
-from lcm.model.errors import Stuck, TooLarge, Unreachable
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import WorkerPhase
-from lcm.providers.labhost import CmlLabCreationError
-from lcm.sim.cml.life import State
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Ref
+from lcm.controllers.session.alerts import LEFT_BEHIND, STOPPED
+from lcm.controllers.session.progress import prepared_uri
+from lcm.model.base.errors import Stuck, TooLarge, Unreachable
+from lcm.model.kinds.definition import Topology
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.providers.protocols.labhost import CmlLabCreationError
+from lcm.sim.cml.parts import State
+from lcm.sim.time.loop import run
 
 _P = SessionPhase
 S1 = Ref(LabletSession, "s1")

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 import given
-from lcm.control.plane import Ref
-from lcm.control.records import creation
-from lcm.control.session_files import kept_name, lines
-from lcm.model.decision import SchedulingDecision
-from lcm.model.errors import Gone, Refused
-from lcm.model.session import Artifact, LabletSession, Progress, SessionPhase, Waiting
-from lcm.providers.artifacts import digest_of
+from lcm.control.objects.records import creation
+from lcm.control.objects.session_files import kept_name, lines
+from lcm.control.plane.protocol import Ref
+from lcm.model.base.errors import Gone, Refused
+from lcm.model.kinds.session import Artifact, LabletSession, Progress, SchedulingDecision, SessionPhase, Waiting
+from lcm.providers.protocols.artifacts import digest_of
 from planes import NOW, World, either, on
 
 S1 = Ref(LabletSession, "s1")

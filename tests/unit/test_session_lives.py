@@ -12,14 +12,14 @@ from estates import beside
 from lablet_hosts import Through
 from lablets import HOUR, MINUTE, PORTS, SMALL, Lablets, phases, prepared
 from labworlds import client
-from lcm.control.plane import ObserveResources, Ref
-from lcm.controllers.session.names import collected_uri, prepared_uri, title_of
-from lcm.model.clock import Clock
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.topology import parse
-from lcm.providers.labhost import LabSummary
+from lcm.control.plane.protocol import ObserveResources, Ref
+from lcm.controllers.session.progress import collected_uri, prepared_uri, title_of
+from lcm.model.base.clock import Clock
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.topology.lab import parse
+from lcm.providers.protocols.labhost import LabSummary
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 
 _P = SessionPhase
 S1 = Ref(LabletSession, "s1")

@@ -1,11 +1,11 @@
 """What is made of CML's answers about a lab."""
 
 import given
-from lcm.controllers.session.observing import observe
-from lcm.model.definition import PortTemplate, PortUse
-from lcm.model.observation import drift
-from lcm.model.topology_ports import observable
-from lcm.providers.labhost import NodeFacts, NodeUse, SimulationStats
+from lcm.controllers.session.effects import observe
+from lcm.model.kinds.definition import PortTemplate, PortUse
+from lcm.model.telemetry.observation import drift
+from lcm.model.topology.ports import observable
+from lcm.providers.protocols.labhost import NodeFacts, NodeUse, SimulationStats
 
 NOW = given.moment("10:00")
 TEMPLATE: PortTemplate = {

@@ -7,10 +7,10 @@ import pytest
 import structlog
 
 from lablets import HOUR, PORTS, Lablets, prepared
-from lcm.controllers.session.complaints import STOPPED
-from lcm.model.errors import NoRoom
-from lcm.model.session import SessionPhase
-from lcm.sim.loop import run
+from lcm.controllers.session.alerts import STOPPED
+from lcm.model.base.errors import NoRoom
+from lcm.model.kinds.session import SessionPhase
+from lcm.sim.time.loop import run
 
 _P = SessionPhase
 

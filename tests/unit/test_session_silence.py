@@ -9,17 +9,17 @@ import structlog
 
 import given
 from lablets import HOUR, MINUTE, S1, prepared
-from lcm.control.plane import ObserveResources
-from lcm.controllers.session.complaints import LEFT_BEHIND, STUCK
-from lcm.controllers.session.memory import Memory
-from lcm.controllers.session.unseen import LAB_SEEN
+from lcm.control.plane.protocol import ObserveResources
+from lcm.controllers.session.alerts import LEFT_BEHIND, STUCK
+from lcm.controllers.session.lifecycle import LAB_SEEN
+from lcm.controllers.session.look import Memory
 from lcm.controllers.session.view import Rules
 from lcm.controllers.worker.view import Unknown
-from lcm.model.errors import Unreachable
-from lcm.model.resource import Truth, condition
-from lcm.model.session import SessionPhase
-from lcm.providers.labhost import CmlApiError
-from lcm.sim.loop import VirtualClock, run
+from lcm.model.base.errors import Unreachable
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.session import SessionPhase
+from lcm.providers.protocols.labhost import CmlApiError
+from lcm.sim.time.loop import VirtualClock, run
 
 _P = SessionPhase
 SILENT = Unknown("no answer")

@@ -9,15 +9,15 @@ import structlog
 
 import given
 from lablets import HOUR, PORTS, S1, Lablets, prepared
-from lcm.control.housekeeping import Housekeeping
-from lcm.control.plane import Ref
-from lcm.controllers.session.names import collected_uri
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.controllers.session.progress import collected_uri
 from lcm.controllers.session.sweeping import leftovers
-from lcm.model.errors import Gone
-from lcm.model.session import Artifact, LabletSession, SessionPhase
-from lcm.model.settings import ArtifactSettings
-from lcm.providers.artifacts import Listed, digest_of
-from lcm.sim.loop import run
+from lcm.model.base.errors import Gone
+from lcm.model.kinds.session import Artifact, LabletSession, SessionPhase
+from lcm.model.kinds.settings import ArtifactSettings
+from lcm.providers.protocols.artifacts import Listed, digest_of
+from lcm.sim.time.loop import run
 
 NOW = given.moment("10:00", day=60)
 DAY, MONTH = timedelta(days=1), timedelta(days=30)

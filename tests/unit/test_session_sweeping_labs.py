@@ -8,10 +8,10 @@ import structlog
 
 from lablet_hosts import LateHost, Through
 from lablets import HOUR, MINUTE, PORTS, S1, SMALL, prepared
-from lcm.control.plane import Terminate
-from lcm.controllers.session.names import owner_of, title_of
-from lcm.model.session import SessionPhase
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Terminate
+from lcm.controllers.session.progress import owner_of, title_of
+from lcm.model.kinds.session import SessionPhase
+from lcm.sim.time.loop import run
 
 _P = SessionPhase
 

@@ -7,12 +7,12 @@ import pytest
 import given
 from backstage import ADA, BOB, NOW, OTTO
 from counters import HOUR, Counter, attended, lab, pool, running, warm
-from lcm.control.plane import Extend, Ref
-from lcm.model.errors import Invalid
-from lcm.model.identity import Caller
-from lcm.model.placing import Booked, CalendarRow, CalendarView, Slot
-from lcm.model.session import LabletSession
-from lcm.model.settings import SchedulerSettings
+from lcm.control.plane.protocol import Extend, Ref
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SchedulerSettings
 
 DAY = timedelta(days=1)
 W1, EXTRA = warm("w1"), warm("stray")

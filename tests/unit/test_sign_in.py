@@ -14,10 +14,10 @@ import pytest
 from api_server import served, shell
 from apis import Desk, document, opened, path, stock
 from commands import up
-from lcm.control.sign_in import PREFIX, SignIns
-from lcm.control.tokens import digest_of
-from lcm.model.errors import Unreachable
-from lcm.sim.asgi import AsgiTransport
+from lcm.control.access.sign_in import PREFIX, SignIns
+from lcm.control.access.tokens import digest_of
+from lcm.model.base.errors import Unreachable
+from lcm.sim.time.asgi import AsgiTransport
 from planes import hand_clock
 
 SESSIONS = path("LabletSession")

@@ -6,11 +6,11 @@ from decimal import Decimal
 import pytest
 
 from clouds import HERE, THERE
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature, Order
-from lcm.sim.compute_bill import Bill, Prices
-from lcm.sim.compute_machines import RUNNING, STOPPED, STOPPING, Machine, Pace
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.bill import Bill, Prices
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.machines import RUNNING, STOPPED, STOPPING, Machine, Pace
+from lcm.sim.time.chance import Chance
 from stores import HandClock
 
 ZERO = timedelta(0)

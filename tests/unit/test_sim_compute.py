@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clouds import HERE, THERE, launch
-from lcm.model.clock import Clock
-from lcm.model.errors import Gone, Later, Throttled, Unreachable
-from lcm.providers.compute import (
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Gone, Later, Throttled, Unreachable
+from lcm.providers.protocols.compute import (
     ENDING,
     WORKER_TAG,
     Check,
@@ -23,13 +23,13 @@ from lcm.providers.compute import (
     QuotaExceeded,
     Unauthorized,
 )
-from lcm.sim.chance import Chance
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Nature, Order
-from lcm.sim.compute_machines import Pace
-from lcm.sim.crash import crash_everywhere, pause_everywhere
-from lcm.sim.loop import START, VirtualClock, run
-from lcm.system import SystemClock
+from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.machines import Pace
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.crash import crash_everywhere, pause_everywhere
+from lcm.sim.time.loop import START, VirtualClock, run
+from lcm.system.clock import SystemClock
 from stores import HandClock
 
 AT_ONCE = timedelta(0)

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.model.errors import Gone, Stuck, Unreachable
-from lcm.providers.artifacts import digest_of
-from lcm.sim.artifacts import SimulatedArtifacts, SimulatedSource
-from lcm.sim.crash import crash_everywhere
-from lcm.sim.loop import VirtualClock, run
+from lcm.model.base.errors import Gone, Stuck, Unreachable
+from lcm.providers.protocols.artifacts import digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
+from lcm.sim.time.crash import crash_everywhere
+from lcm.sim.time.loop import VirtualClock, run
 
 LAB = b"lab:\n"
 OUTAGE = Unreachable("no answer")

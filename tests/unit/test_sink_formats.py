@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.control.formats import Keys, Request, request, summary
-from lcm.model.errors import Invalid, Refused
-from lcm.model.event import Event
-from lcm.model.secret import Secret
-from lcm.model.signature import ID, SIGNATURE, TIMESTAMP, signed, verify
-from lcm.model.sink import Format, Sink, event_id, read_event, wants
+from lcm.control.delivery.formats import Keys, Request, request, summary
+from lcm.model.access.secret import Secret
+from lcm.model.access.webhook import ID, SIGNATURE, TIMESTAMP, signed, verify
+from lcm.model.base.errors import Invalid, Refused
+from lcm.model.base.event import Event
+from lcm.model.kinds.sink import Format, Sink, event_id, read_event, wants
 
 NOW = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 SOURCE = "https://lcm.example.org"

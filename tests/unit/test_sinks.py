@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from lcm.control import sinks
-from lcm.model.addresses import Reach
-from lcm.model.errors import Conflict, Gone, Invalid, NoRoom
-from lcm.model.sink import Format, Sink
-from lcm.sim.loop import START
+from lcm.control.delivery import sinks
+from lcm.model.access.webhook import Reach
+from lcm.model.base.errors import Conflict, Gone, Invalid, NoRoom
+from lcm.model.kinds.sink import Format, Sink
+from lcm.sim.time.loop import START
 from lcm.store.base import ABSENT
 from lcm.store.memory import MemoryStore
 from receivers import sink

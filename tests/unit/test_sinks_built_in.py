@@ -2,14 +2,14 @@
 
 import asyncio
 
-from lcm.control import sinks
-from lcm.control.built_in_sinks import SettingSecrets, built_in_sinks
-from lcm.control.installation import installation
-from lcm.control.outbox import Outbox
-from lcm.model.secret import Secret
-from lcm.providers.secrets import SecretSources
-from lcm.sim.chance import Chance
-from lcm.sim.loop import VirtualClock
+from lcm.control.delivery import sinks
+from lcm.control.delivery.outbox import Outbox
+from lcm.control.delivery.sinks import SettingSecrets, built_in_sinks
+from lcm.control.upkeep.installation import installation
+from lcm.model.access.secret import Secret
+from lcm.providers.protocols.secrets import SecretSources
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock
 from lcm.store.memory import MemoryStore
 from receivers import SOURCE, delivering, happen, virtual
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import Conflict, Unreachable
+from lcm.model.base.errors import Conflict, Unreachable
 from lcm.store.base import ABSENT, Delete, Entry, Put
-from lcm.store.recent import LARGEST_BYTES, MOST, Recent
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite.engine import LARGEST_BYTES, MOST, Recent, SqliteStore
 
 KEYS = [f"k/{number}" for number in range(5)]
 

@@ -7,10 +7,11 @@ from typing import cast
 
 import pytest
 
-from lcm.model.errors import Conflict, Invalid, Relist, Unreachable
-from lcm.store import sqlite_log, sqlite_rows
+from lcm.model.base.errors import Conflict, Invalid, Relist, Unreachable
 from lcm.store.base import ABSENT, Cursor, Delete, Page, Put, everything
-from lcm.store.sqlite import SqliteStore
+from lcm.store.sqlite import log
+from lcm.store.sqlite import rows as sqlite_rows
+from lcm.store.sqlite.engine import SqliteStore
 from stores import following, opened
 
 
@@ -116,7 +117,7 @@ async def test_history_is_read_in_pieces_that_never_split_a_commit(
 
 
 async def test_compaction_sweeps_in_stretches(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_log, "_SWEEP_ROWS", 3)
+    monkeypatch.setattr(log, "_SWEEP_ROWS", 3)
     for n in range(20):
         await store.commit(Put("hot", str(n).encode()), Put(f"k/{n}", b""))
         await store.commit(Delete(f"k/{n - 1}"))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import Later, LcmError, Stuck, Unreachable
+from lcm.model.base.errors import Later, LcmError, Stuck, Unreachable
 from lcm.store.base import Delete, Put, everything
-from lcm.store.sqlite import SqliteStore
-from lcm.store.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.store.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate
 from stores import following, opened
 
 PAGE = 4096

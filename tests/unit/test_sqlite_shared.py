@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import Deposed, Refused, Relist
-from lcm.store import sqlite_log
+from lcm.model.base.errors import Deposed, Refused, Relist
 from lcm.store.base import LEASES_PREFIX, Put, everything
-from lcm.store.sqlite import SqliteStore
-from lcm.store.sqlite_file import open_file
-from lcm.store.sqlite_log import Cut, Log
-from lcm.system import SystemStopwatch
+from lcm.store.sqlite import log as sqlite_log
+from lcm.store.sqlite.engine import SqliteStore
+from lcm.store.sqlite.file import open_file
+from lcm.store.sqlite.log import Cut, Log
+from lcm.system.clock import SystemStopwatch
 from stores import HandStopwatch, following, opened, puts
 
 TTL = 10
@@ -52,7 +52,7 @@ async def test_processes_that_make_the_file_together_share_one_history(path: Pat
     script = (
         "import asyncio, sys, pathlib\n"
         "from lcm.store.base import Put\n"
-        "from lcm.store.sqlite import SqliteStore\n"
+        "from lcm.store.sqlite.engine import SqliteStore\n"
         "async def main():\n"
         "    sys.stdin.readline()\n"
         "    store = await SqliteStore.open(pathlib.Path(sys.argv[1]))\n"

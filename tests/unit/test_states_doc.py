@@ -4,9 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lcm.model.kinds import MACHINES
-from lcm.model.machine import describe
-from lcm.model.states import render
+from lcm.model.base.machine import describe
+from lcm.model.kinds.registry import MACHINES, render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 
@@ -38,5 +37,7 @@ def test_spans_are_written_for_people() -> None:
 
 
 def test_the_command_prints_the_page() -> None:
-    printed = subprocess.run([sys.executable, "-m", "lcm.model.states"], capture_output=True, check=True, text=True)
+    printed = subprocess.run(
+        [sys.executable, "-m", "lcm.model.kinds.registry"], capture_output=True, check=True, text=True
+    )
     assert printed.stdout == render()

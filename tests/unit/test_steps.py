@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import steps
-from lcm.model.machine import CONTROL_PLANE, SCHEDULER, WORKER_CONTROLLER, Machine, Step
-from lcm.model.reservation import RESERVATION
-from lcm.model.resource import Status
+from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, WORKER_CONTROLLER, Machine, Step
+from lcm.model.base.resource import Status
+from lcm.model.kinds.reservation import RESERVATION
 
 
 class Lamp(StrEnum):
@@ -59,5 +59,5 @@ def test_a_step_taken_in_any_process_counts(tmp_path: Path) -> None:
 def test_a_part_exists_when_its_module_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(steps.MODULES, SCHEDULER, "lcm.nowhere.scheduler")
     assert not steps.exists(SCHEDULER)
-    monkeypatch.setitem(steps.MODULES, SCHEDULER, "lcm.model.machine")
+    monkeypatch.setitem(steps.MODULES, SCHEDULER, "lcm.model.base.machine")
     assert steps.exists(SCHEDULER)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lcm.control.tokens import PREFIX, Tokens
-from lcm.model.errors import Gone, Invalid, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.secret import Secret
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.access.tokens import PREFIX, Tokens
+from lcm.model.access.identity import Caller, Role
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Gone, Invalid, Unreachable
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 from planes import NOW

@@ -7,17 +7,17 @@ import pytest
 
 import given
 from apis import opened
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Plane, Ref
-from lcm.model.definition import LabletDefinition, PortUse, ResourceRequirements, Topology
-from lcm.model.errors import Forbidden, Invalid, Refused, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.learning import observation_of
-from lcm.model.observation import NodeObservation
-from lcm.model.topology import parse, rewrite
-from lcm.providers.artifacts import digest_of
-from lcm.sim.artifacts import SimulatedArtifacts
-from lcm.sim.loop import VirtualClock, run
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Forbidden, Invalid, Refused, Unreachable
+from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Topology
+from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.observation import NodeObservation
+from lcm.model.topology.lab import parse, rewrite
+from lcm.providers.protocols.artifacts import digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.memory import MemoryStore
 from planes import NOW, World, either, on
 

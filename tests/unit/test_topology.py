@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lcm.model.errors import Invalid
-from lcm.model.node_definitions import NO_SIZE, SHIPPED, Size
-from lcm.model.topology import VERSIONS, needs, parse
+from lcm.model.base.errors import Invalid
+from lcm.model.topology.lab import VERSIONS, needs, parse
+from lcm.model.topology.node_definitions import NO_SIZE, SHIPPED, Size
 from topology_text import FILES, lab, node
 
 BY_STEM = {path.stem: path for path in FILES}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lcm.cli import topologies
+from lcm.cli.documents import topologies
 from topology_text import FILES, lab, node
 
 

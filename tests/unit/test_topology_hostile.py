@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.errors import Invalid, Refused, TooLarge
-from lcm.model.topology import parse, rewrite
-from lcm.model.topology_yaml import LONGEST_SCALAR, MOST_BYTES, MOST_DEPTH, MOST_EVENTS, MOST_MEMBERS, read
+from lcm.model.base.errors import Invalid, Refused, TooLarge
+from lcm.model.topology.lab import parse, rewrite
+from lcm.model.topology.yaml_tree import LONGEST_SCALAR, MOST_BYTES, MOST_DEPTH, MOST_EVENTS, MOST_MEMBERS, read
 from properties import for_all
 from topology_text import FILES, lab
 

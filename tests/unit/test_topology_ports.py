@@ -2,11 +2,11 @@
 
 import pytest
 
-from lcm.model.definition import PortEnd, PortUse
-from lcm.model.errors import Invalid
-from lcm.model.observation import drift
-from lcm.model.topology import parse
-from lcm.model.topology_ports import PortTag, observable, ports_on, read_tag, used_ports
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.definition import PortEnd, PortUse
+from lcm.model.telemetry.observation import drift
+from lcm.model.topology.lab import parse
+from lcm.model.topology.ports import PortTag, observable, ports_on, read_tag, used_ports
 from topology_text import lab, node
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from lcm.model.definition import PortTemplate
-from lcm.model.errors import Invalid
-from lcm.model.topology import parse, rewrite
-from lcm.model.topology_ports import observable, ports_on
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.definition import PortTemplate
+from lcm.model.topology.lab import parse, rewrite
+from lcm.model.topology.ports import observable, ports_on
 from properties import for_all
 from topology_text import FILES, Made, lab, made_up, node
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import filled
 import given
 from documents import AWS, SLOT, document, faults, paths
-from lcm.model.errors import Invalid
-from lcm.model.kinds import KINDS
-from lcm.model.session import LabletSession
-from lcm.model.validate import check, read
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.validate import check, read
 from properties import for_all
 
 

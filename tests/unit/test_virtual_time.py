@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from lcm.model.errors import Deposed
-from lcm.sim.chance import Chance, Ids
-from lcm.sim.host import Host
-from lcm.sim.loop import START, Deadlock, Endless, Unnoticed, VirtualClock, run
+from lcm.model.base.errors import Deposed
+from lcm.sim.time.chance import Chance, Ids
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import START, Deadlock, Endless, Unnoticed, VirtualClock, run
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 

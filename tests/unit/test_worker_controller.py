@@ -6,13 +6,13 @@ from datetime import timedelta
 from clouds import HERE
 from estates import story
 from fleets import W1, Fleet
-from lcm.config import Settings
-from lcm.control.plane import Drain, Pause, Resume, Snooze, Undrain
-from lcm.model.resource import Truth, condition
-from lcm.model.worker import IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.compute import InstanceState
-from lcm.sim.compute_account import Order
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Drain, Pause, Resume, Snooze, Undrain
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.worker import IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.protocols.compute import InstanceState
+from lcm.settings.load import Settings
+from lcm.sim.cloud.account import Order
+from lcm.sim.time.loop import run
 
 MINUTES = timedelta(minutes=1)
 

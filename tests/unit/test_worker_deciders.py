@@ -10,17 +10,16 @@ from msgspec.structs import replace
 
 import given
 from chaos import TIMES
-from lcm.control.stepping import stepped
-from lcm.controllers.worker.complaints import NAMES, complaints
-from lcm.controllers.worker.conditions import conditioned
-from lcm.controllers.worker.facts import declared
+from lcm.control.objects.steps import stepped
+from lcm.controllers.worker.alerts import NAMES, complaints
+from lcm.controllers.worker.conditions import conditioned, declared
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
 from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
-from lcm.model.capacity import Amount
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.resource import Condition, PhaseChange, Truth, condition
-from lcm.model.session import SessionPhase
-from lcm.model.worker import (
+from lcm.model.base.capacity import Amount
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, PhaseChange, Truth, condition
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.worker import (
     HOSTING,
     CmlFacts,
     Ec2Facts,
@@ -31,8 +30,8 @@ from lcm.model.worker import (
     WorkerCondition,
     WorkerPhase,
 )
-from lcm.providers.compute import Check, Checks, Instance, InstanceState
-from lcm.providers.labhost import Licence, Stats, System
+from lcm.providers.protocols.compute import Check, Checks, Instance, InstanceState
+from lcm.providers.protocols.labhost import Licence, Stats, System
 
 NOW = given.moment("12:00")
 AGES = [timedelta(0), timedelta(minutes=6), timedelta(minutes=11), timedelta(minutes=16), timedelta(hours=3)]

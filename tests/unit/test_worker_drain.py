@@ -10,19 +10,18 @@ from clouds import HERE
 from estates import story
 from fleets import W1, OneSecret
 from labsteps import LAB
-from lcm.control.plane import Drain, Pause, Ref, Resume, Undrain
-from lcm.controllers.worker.ailments import STRANDED
-from lcm.controllers.worker.complaints import DRAIN, OVERDUE
+from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Undrain
+from lcm.controllers.worker.alerts import DRAIN, OVERDUE, STRANDED
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.view import EndSessions, View
-from lcm.model.errors import Conflict
-from lcm.model.licence import SeatState
-from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.compute import InstanceState
-from lcm.sim.cml.refusals import Down
-from lcm.sim.compute_account import Order
+from lcm.model.base.errors import Conflict
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.money.licences import SeatState
+from lcm.providers.protocols.compute import InstanceState
+from lcm.sim.cloud.account import Order
+from lcm.sim.cml.faults import Down
 from unreliable import Unreliable, virtually
 
 P = WorkerPhase

@@ -6,9 +6,9 @@ from typing import Any
 
 import given
 from apis import Desk, document, opened
-from lcm.control.plane import Ref
-from lcm.control.records import change, find
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.control.objects.records import change, find
+from lcm.control.plane.protocol import Ref
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from planes import hand_clock
 from sse import Told, told
 

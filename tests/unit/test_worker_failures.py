@@ -12,20 +12,20 @@ import pytest
 from clouds import HERE, THERE
 from estates import beside, spec, story
 from fleets import W1, Fleet
-from lcm.control.plane import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
-from lcm.controllers.worker.complaints import FAILED, OVERDUE, STUCK
-from lcm.model.alert import Severity
-from lcm.model.errors import IllegalStep, Stuck, Unreachable
-from lcm.model.resource import Truth, condition
-from lcm.model.secret import Secret
-from lcm.model.worker import AwsSpec, CmlSpec, LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.compute import InstanceState, Unauthorized
-from lcm.sim.cml.refusals import Down
-from lcm.sim.compute_account import Order
-from lcm.sim.compute_machines import PENDING, RUNNING, Change
-from lcm.sim.hosts import SimHosts
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
+from lcm.controllers.worker.alerts import FAILED, OVERDUE, STUCK
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import IllegalStep, Stuck, Unreachable
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.telemetry.alert import Severity
+from lcm.providers.cml.host import CmlHosts
+from lcm.providers.protocols.compute import InstanceState, Unauthorized
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.fleet import SimHosts
+from lcm.sim.cloud.machines import PENDING, RUNNING, Change
+from lcm.sim.cml.faults import Down
+from lcm.sim.time.loop import run
 from lifeworlds import ByAddress, RestFleet
 from outages import FallibleStore
 from unreliable import Unreliable, virtually

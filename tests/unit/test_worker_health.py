@@ -7,23 +7,22 @@ from datetime import timedelta
 from clouds import HERE
 from estates import story
 from fleets import W1, Fleet
-from lcm.control.cache import Cache
-from lcm.control.plane import Pause, Ref, Resume
-from lcm.controllers.worker.ailments import STRANDED, UNHEALTHY, UNREACHABLE
-from lcm.controllers.worker.complaints import FAILED
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Pause, Ref, Resume
+from lcm.controllers.worker.alerts import FAILED, STRANDED, UNHEALTHY, UNREACHABLE
 from lcm.controllers.worker.occupants import Occupants
-from lcm.model.alert import Alert
-from lcm.model.errors import Unreachable
-from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession
-from lcm.model.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.compute import Instance
+from lcm.model.base.errors import Unreachable
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.telemetry.alert import Alert
+from lcm.providers.protocols.compute import Instance
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.fleet import SimHosts
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.compute import SimCloud
-from lcm.sim.compute_account import Order
-from lcm.sim.hosts import SimHosts
-from lcm.sim.power import Power
 from unreliable import virtually
 
 P = WorkerPhase

@@ -10,16 +10,16 @@ import pytest
 import given
 from clouds import HERE
 from fleets import W1, Fleet
-from lcm.config import Settings
-from lcm.control.idleness import Judgement
-from lcm.control.local import ControlPlane
-from lcm.control.plane import Pause, Resume, Snooze
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Pause, Resume, Snooze
+from lcm.control.telemetry.idleness import Judgement
 from lcm.controllers.worker.hosting import ready
 from lcm.controllers.worker.measure import heard
 from lcm.controllers.worker.view import Report, View, Wait
-from lcm.model.worker import IdlePolicy, IdleVerdict, LabWorker, WorkerPhase
-from lcm.providers.labhost import Activity
-from lcm.sim.loop import run
+from lcm.model.kinds.worker import IdlePolicy, IdleVerdict, LabWorker, WorkerPhase
+from lcm.providers.protocols.labhost import Activity
+from lcm.settings.load import Settings
+from lcm.sim.time.loop import run
 
 P = WorkerPhase
 LAB = 'lab:\n  title: mine\n  version: "0.2.0"\nnodes: []\nlinks: []\n'

@@ -11,19 +11,19 @@ from msgspec.structs import replace
 import given
 from estates import story
 from fleets import W1
-from lcm.config import Settings
-from lcm.control.plane import Drain
-from lcm.controllers.worker.complaints import LICENCE, OVERDUE
+from lcm.control.plane.protocol import Drain
+from lcm.controllers.worker.alerts import LICENCE, OVERDUE
 from lcm.controllers.worker.lifecycle import decide, react
 from lcm.controllers.worker.view import Do, Failure, Register, Report, Unknown, View
-from lcm.model.idle import last_activity
-from lcm.model.licence import SeatState
-from lcm.model.resource import PhaseChange
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import CmlFacts, IdlePolicy, LabWorker, WorkerPhase
-from lcm.providers.compute import Check, Checks
-from lcm.providers.labhost import Licence
-from lcm.sim.cml.refusals import Down
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import CmlFacts, IdlePolicy, LabWorker, WorkerPhase
+from lcm.model.money.licences import SeatState
+from lcm.model.telemetry.idle import last_activity
+from lcm.providers.protocols.compute import Check, Checks
+from lcm.providers.protocols.labhost import Licence
+from lcm.settings.load import Settings
+from lcm.sim.cml.faults import Down
 from unreliable import Unreliable, virtually
 
 P = WorkerPhase

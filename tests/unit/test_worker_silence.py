@@ -11,10 +11,10 @@ import given
 from fleets import Fleet
 from lcm.controllers.worker.look import HOST_SECONDS, Eyes
 from lcm.controllers.worker.view import Rules, Unknown
-from lcm.model.worker import LabWorker, WorkerPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.sim.cloud.fleet import SimHosts
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.hosts import SimHosts
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 
 CLIENT_SECONDS = 60
 """As long as a client of CML waits for an answer."""

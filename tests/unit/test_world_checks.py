@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 import given
-from lcm.model.capacity import Amount
-from lcm.model.identity import Caller, Role
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.reservation import Held
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import LabletSession, Seat, SessionPhase
-from lcm.model.worker import WorkerPhase
-from lcm.sim.loop import run
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.capacity import Amount
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.reservation import Held
+from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.sim.time.loop import run
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from lcm.sim.world.checks.events import GAP, heard_each_once
 from lcm.sim.world.checks.leaders import DEPOSED

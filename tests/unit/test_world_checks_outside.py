@@ -7,22 +7,22 @@ from datetime import timedelta
 import msgspec
 
 import given
-from lcm.control.board import Alerts, Standing
-from lcm.control.licences import SEATS
-from lcm.control.records import ALERTS, CODEC
-from lcm.controllers.session.names import title_of
-from lcm.model.alert import Alert, Severity
-from lcm.model.licence import SeatState
-from lcm.model.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
-from lcm.model.reservation import Held, Reservation, ReservationPhase
-from lcm.model.resource import Owner
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import OWNER_TAG, WORKER_TAG
-from lcm.sim.cml.documents import Registration
+from lcm.control.accounts.licences import SEATS
+from lcm.control.objects.records import ALERTS, CODEC
+from lcm.control.telemetry.alert_records import Alerts, Standing
+from lcm.controllers.session.progress import title_of
+from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
+from lcm.model.base.resource import Owner
+from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import SeatState
+from lcm.model.telemetry.alert import Alert, Severity
+from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG
+from lcm.sim.cloud.account import Order
 from lcm.sim.cml.engine import Cml
-from lcm.sim.compute_account import Order
-from lcm.sim.loop import run
+from lcm.sim.cml.rest.documents import Registration
+from lcm.sim.time.loop import run
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.events import GAP
 from lcm.sim.world.checks.labs import LEFT
@@ -30,8 +30,7 @@ from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.licences import UNRETURNED
 from lcm.sim.world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTICED
 from lcm.sim.world.checks.rest import AT_REST
-from lcm.sim.world.ground import REGION, topology
-from lcm.sim.world.scenario import CROWDED, Lab
+from lcm.sim.world.scenario import CROWDED, REGION, Lab, topology
 from lcm.sim.world.telling import tell
 from lcm.sim.world.world import Outcome
 from witnessed import LEADER, OTHER, Watched

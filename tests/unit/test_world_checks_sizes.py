@@ -4,18 +4,17 @@ import asyncio
 from datetime import timedelta
 
 import given
-from lcm.model.resource import Condition, Truth
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.providers.compute import InstanceState
-from lcm.sim.cml.documents import NodeUpdate
-from lcm.sim.compute_account import Order
-from lcm.sim.loop import run
+from lcm.model.base.resource import Condition, Truth
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.providers.protocols.compute import InstanceState
+from lcm.sim.cloud.account import Order
+from lcm.sim.cml.rest.documents import NodeUpdate
+from lcm.sim.time.loop import run
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.ports import SEEN_GRACE, SHARED_PORT
 from lcm.sim.world.checks.sizes import TOLD_GRACE, TOO_SMALL
-from lcm.sim.world.ground import REGION, topology
-from lcm.sim.world.scenario import Lab
+from lcm.sim.world.scenario import REGION, Lab, topology
 from witnessed import Watched
 
 MINUTE = timedelta(minutes=1)

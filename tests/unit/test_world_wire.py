@@ -6,20 +6,19 @@ from dataclasses import dataclass
 
 import pytest
 
-from lcm.model.errors import LcmError, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.cml import CmlHost
-from lcm.providers.labhost import NotReady
-from lcm.sim.chance import Chance
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import LcmError, Unreachable
+from lcm.providers.cml.host import CmlHost
+from lcm.providers.protocols.labhost import NotReady
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.effects import SENDER, Effect
+from lcm.sim.cloud.fleet import Fleet
 from lcm.sim.cml.engine import Cml
-from lcm.sim.compute_account import Order
-from lcm.sim.effects import SENDER, Effect
-from lcm.sim.faults import Ill, Spell, Spells
-from lcm.sim.fleet import Fleet
-from lcm.sim.host import Host
-from lcm.sim.loop import VirtualClock, run
-from lcm.sim.world.ground import REGION, topology
-from lcm.sim.world.scenario import Lab
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.faults import Ill, Spell, Spells
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.sim.world.scenario import REGION, Lab, topology
 from lcm.sim.world.wire import Wire
 
 BOOT_SECONDS = 1_200

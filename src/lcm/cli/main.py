@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lcm.cli.command import OneCommand, not_given
-from lcm.model.errors import LcmError
+from lcm.cli.output.command import OneCommand, not_given
+from lcm.model.base.errors import LcmError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -30,44 +30,48 @@ class Entry(NamedTuple):
 
 _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
 COMMANDS: Final[Mapping[str, Entry]] = {
-    "get": Entry("lcm.cli.get:get", "List objects, or follow them; show the calendar.", _SEE),
-    "describe": Entry("lcm.cli.describe:describe", "Show everything about an object.", _SEE),
-    "story": Entry("lcm.cli.story:story", "Tell what an object went through, and how long.", _SEE),
-    "explain": Entry("lcm.cli.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
-    "logs": Entry("lcm.cli.logs:logs", "Tell a session's story and decisions as lines.", _SEE),
-    "artifacts": Entry("lcm.cli.artifacts:artifacts", "List or download what a session left.", _SEE),
-    "observe": Entry("lcm.cli.observe:observe", "Look at what labs really use, and declare that.", _SEE),
-    "wait": Entry("lcm.cli.wait:wait", "Wait until an object has come to something.", _SEE),
-    "events": Entry("lcm.cli.events:events", "Tell what happened, or follow what happens.", _SEE),
-    "audit": Entry("lcm.cli.audit:audit", "List who wrote what, when and from where.", _SEE),
-    "alerts": Entry("lcm.cli.alerts:alerts", "List what needs somebody's attention.", _SEE),
-    "plan": Entry("lcm.cli.plan:plan_", "Play a timetable before anybody books it: what is late, refused, paid.", _SEE),
-    "record": Entry("lcm.cli.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE),
-    "licenses": Entry("lcm.cli.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
-    "book": Entry("lcm.cli.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE),
-    "extend": Entry("lcm.cli.extend:extend", "Make a session end later.", _CHANGE),
-    "cancel": Entry("lcm.cli.cancel:cancel", "End sessions now, or cancel reservations.", _CHANGE),
-    "apply": Entry("lcm.cli.apply:apply", "Create or change objects from files.", _CHANGE),
-    "delete": Entry("lcm.cli.delete:delete", "Ask for objects to go.", _CHANGE),
-    "drain": Entry("lcm.cli.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),
-    "undrain": Entry("lcm.cli.workers:undrain", "Cancel a drain.", _CHANGE),
-    "pause": Entry("lcm.cli.workers:pause", "Stop a worker's machine once nothing is on it.", _CHANGE),
-    "resume": Entry("lcm.cli.workers:resume", "Start a paused worker's machine.", _CHANGE),
-    "snooze": Entry("lcm.cli.workers:snooze", "Do not pause a worker for being idle, for a while.", _CHANGE),
-    "license": Entry("lcm.cli.workers:license_", "Register a worker's CML anew.", _CHANGE),
-    "secret": Entry("lcm.cli.secret:app", "Seal secrets for documents, and change the key.", _CHANGE),
-    "sink": Entry("lcm.cli.sink:app", "Send events to others, and again what they did not take.", _CHANGE),
-    "up": Entry("lcm.cli.up:up", "Run everything in this process.", _RUN),
-    "serve": Entry("lcm.cli.serve:serve", "Run one part, such as the API.", _RUN),
-    "backup": Entry("lcm.cli.backup:backup", "Write everything that is stored into a file.", _RUN),
-    "restore": Entry("lcm.cli.backup:restore", "Replace everything that is stored by a backup.", _RUN),
-    "doctor": Entry("lcm.cli.doctor:doctor", "Check settings and surroundings; say where each value is from.", _RUN),
-    "cml-sim": Entry("lcm.cli.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
-    "context": Entry("lcm.cli.context:app", "Choose which API to talk to, and as whom.", _OWN),
-    "token": Entry("lcm.cli.token:app", "Make, list and revoke tokens.", _OWN),
-    "sign-in": Entry("lcm.cli.sign_in:sign_in", "Print a link with which a browser signs in.", _OWN),
-    "completion": Entry("lcm.cli.completion:completion", "Print a script that completes commands and names.", _OWN),
-    "version": Entry("lcm.cli.version:version", "Print the version.", _OWN),
+    "get": Entry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
+    "describe": Entry("lcm.cli.documents.describe:describe", "Show everything about an object.", _SEE),
+    "story": Entry("lcm.cli.documents.story:story", "Tell what an object went through, and how long.", _SEE),
+    "explain": Entry("lcm.cli.booking.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
+    "logs": Entry("lcm.cli.documents.story:logs", "Tell a session's story and decisions as lines.", _SEE),
+    "artifacts": Entry("lcm.cli.booking.artifacts:artifacts", "List or download what a session left.", _SEE),
+    "observe": Entry("lcm.cli.booking.observe:observe", "Look at what labs really use, and declare that.", _SEE),
+    "wait": Entry("lcm.cli.documents.wait:wait", "Wait until an object has come to something.", _SEE),
+    "events": Entry("lcm.cli.fleet.events:events", "Tell what happened, or follow what happens.", _SEE),
+    "audit": Entry("lcm.cli.fleet.audit:audit", "List who wrote what, when and from where.", _SEE),
+    "alerts": Entry("lcm.cli.fleet.licenses:alerts", "List what needs somebody's attention.", _SEE),
+    "plan": Entry(
+        "lcm.cli.booking.plan:plan_", "Play a timetable before anybody books it: what is late, refused, paid.", _SEE
+    ),
+    "record": Entry("lcm.cli.booking.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE),
+    "licenses": Entry("lcm.cli.fleet.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
+    "book": Entry("lcm.cli.booking.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE),
+    "extend": Entry("lcm.cli.booking.extend:extend", "Make a session end later.", _CHANGE),
+    "cancel": Entry("lcm.cli.booking.extend:cancel", "End sessions now, or cancel reservations.", _CHANGE),
+    "apply": Entry("lcm.cli.documents.apply:apply", "Create or change objects from files.", _CHANGE),
+    "delete": Entry("lcm.cli.documents.delete:delete", "Ask for objects to go.", _CHANGE),
+    "drain": Entry("lcm.cli.fleet.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),
+    "undrain": Entry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
+    "pause": Entry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once nothing is on it.", _CHANGE),
+    "resume": Entry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
+    "snooze": Entry("lcm.cli.fleet.workers:snooze", "Do not pause a worker for being idle, for a while.", _CHANGE),
+    "license": Entry("lcm.cli.fleet.workers:license_", "Register a worker's CML anew.", _CHANGE),
+    "secret": Entry("lcm.cli.people.secret:app", "Seal secrets for documents, and change the key.", _CHANGE),
+    "sink": Entry("lcm.cli.fleet.sink:app", "Send events to others, and again what they did not take.", _CHANGE),
+    "up": Entry("lcm.cli.server.up:up", "Run everything in this process.", _RUN),
+    "serve": Entry("lcm.cli.server.serve:serve", "Run one part, such as the API.", _RUN),
+    "backup": Entry("lcm.cli.server.backup:backup", "Write everything that is stored into a file.", _RUN),
+    "restore": Entry("lcm.cli.server.backup:restore", "Replace everything that is stored by a backup.", _RUN),
+    "doctor": Entry(
+        "lcm.cli.fleet.doctor:doctor", "Check settings and surroundings; say where each value is from.", _RUN
+    ),
+    "cml-sim": Entry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
+    "context": Entry("lcm.cli.people.context:app", "Choose which API to talk to, and as whom.", _OWN),
+    "token": Entry("lcm.cli.people.token:app", "Make, list and revoke tokens.", _OWN),
+    "sign-in": Entry("lcm.cli.people.token:sign_in", "Print a link with which a browser signs in.", _OWN),
+    "completion": Entry("lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN),
+    "version": Entry("lcm.cli.output.command:version", "Print the version.", _OWN),
 }
 
 
@@ -115,9 +119,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except LcmError as error:
-            from lcm.cli import run  # noqa: PLC0415 - loaded only when something went wrong
+            from lcm.cli.output import connection  # noqa: PLC0415 - loaded only when something went wrong
 
-            raise typer.Exit(run.report(error)) from error
+            raise typer.Exit(connection.report(error)) from error
 
 
 def _loaded(name: str, entry: Entry) -> "Command":

@@ -7,13 +7,11 @@ it is too much; `take` is for those who ask first.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from lcm.model.capacity import Amount, Claim
-from lcm.placement.ask import Ask
-from lcm.placement.lanes import Lanes, micros, moment_of, rounded_up
-from lcm.placement.line import TICK, Holding, Line, ticks
+from lcm.model.base.capacity import Amount, Claim
+from lcm.placement.candidate import TICK, Ask, Holding, Line, ticks
 from lcm.placement.request import Held, Place
 from lcm.placement.shelf import Shelf
-from lcm.placement.timeline import BEGINNING
+from lcm.placement.timeline import BEGINNING, Lanes, micros, moment_of, rounded_up
 
 
 class Fleet:

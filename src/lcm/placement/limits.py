@@ -6,16 +6,82 @@ None. Whoever books asks through `seating`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
+from zoneinfo import ZoneInfo
 
-from lcm.model.pool import AllowedHours, Budget, ScalingPolicy
-from lcm.placement.hours import closed_at, open_time
-from lcm.placement.lanes import micros, moment_of
+from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.placement.seats import END, Seats, Span, busiest, length
-from lcm.placement.timeline import BEGINNING, Timeline
+from lcm.placement.timeline import BEGINNING, Timeline, micros, moment_of
+
+_QUARTER: Final = 15 * 60 * 1_000_000
+_A_DAY: Final = 96
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def closed_at(hours: AllowedHours, span: Span) -> int | None:
+    """Find the first moment of a span at which no machine may run."""
+    if _always(hours):
+        return None
+    first, last = span.start // _QUARTER, -(-span.end // _QUARTER)
+    for day in range(first // _A_DAY, -(-last // _A_DAY)):
+        closed = ~_open(hours, day) & _cut(day, first, last)
+        if closed:
+            return max(span.start, (day * _A_DAY + _lowest(closed)) * _QUARTER)
+    return None
+
+
+@lru_cache(maxsize=64)
+def open_time(hours: AllowedHours, span: Span) -> int:
+    """Add up the microseconds of a span in which machines may run."""
+    if _always(hours):
+        return max(0, span.end - span.start)
+    first, last = span.start // _QUARTER, -(-span.end // _QUARTER)
+    days = range(first // _A_DAY, -(-last // _A_DAY))
+    whole = sum((_open(hours, day) & _cut(day, first, last)).bit_count() for day in days) * _QUARTER
+    # The first and the last quarter may be in the span only in part.
+    begun = (span.start - first * _QUARTER) * _is_open(hours, first)
+    return whole - begun - (last * _QUARTER - span.end) * _is_open(hours, last - 1)
+
+
+def _cut(day: int, first: int, last: int) -> int:
+    """Give the quarters of a day, as a mask, that are among those from a first one to before a last one."""
+    begin = min(max(first - day * _A_DAY, 0), _A_DAY)
+    end = min(max(last - day * _A_DAY, begin), _A_DAY)
+    return (1 << end) - (1 << begin)
+
+
+def _lowest(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _is_open(hours: AllowedHours, quarter: int) -> int:
+    return _open(hours, quarter // _A_DAY) >> quarter % _A_DAY & 1
+
+
+@lru_cache(maxsize=64)
+def _always(hours: AllowedHours) -> bool:
+    return all(_allowed(hours, hour) for hour in range(24))
+
+
+@lru_cache(maxsize=4096)
+def _open(hours: AllowedHours, day: int) -> int:
+    """Give the open quarters of a day of UTC, counted from 1970, as a mask."""
+    zone = ZoneInfo(hours.time_zone)
+    begin = _EPOCH + timedelta(days=day)
+    local = ((begin + timedelta(minutes=15 * number)).astimezone(zone).hour for number in range(_A_DAY))
+    return sum(1 << number for number, hour in enumerate(local) if _allowed(hours, hour))
+
+
+def _allowed(hours: AllowedHours, hour: int) -> bool:
+    start, end = hours.start_hour, hours.end_hour
+    if start < end:
+        return start <= hour < end
+    return hour >= start or hour < end
+
 
 OPENING: Final = frozenset({ScalingPolicy.SCHEDULED, ScalingPolicy.HYBRID})
 """Policies that open seats for bookings; the others promise only what has a worker."""

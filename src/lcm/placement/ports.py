@@ -7,9 +7,9 @@ also on another worker, unless somebody has them.
 from collections.abc import Collection, Iterable, Mapping
 from zlib import crc32
 
-from lcm.model.session import LabletSession
-from lcm.model.topology_ports import OPEN_PORTS
-from lcm.model.worker import LabWorker
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.topology.ports import OPEN_PORTS
 
 
 def taken_on(worker: LabWorker, sessions: Iterable[LabletSession]) -> frozenset[int]:

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.capacity import Amount, Claim
-from lcm.model.worker import LabType, LicenseFlavour
+from lcm.model.base.capacity import Amount, Claim
+from lcm.model.kinds.worker import LabType, LicenseFlavour
 
 DRAINING: Final = "draining"
 BOOTING: Final = "booting"

@@ -7,8 +7,8 @@ what places of one kind have in common, so that it is asked once for all of them
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from lcm.model.definition import AmiRequirements, version_allowed
-from lcm.model.worker import LabType, satisfies
+from lcm.model.kinds.definition import AmiRequirements, version_allowed
+from lcm.model.kinds.worker import LabType, satisfies
 from lcm.placement.request import BOOTING, DRAINING, Place, Request
 
 Filter = Callable[[Place, Request], str | None]

@@ -7,14 +7,13 @@ store's word and is taken as it is, even if it is too much.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from lcm.model.capacity import DIMENSIONS, NOTHING, Amount, Claim
-from lcm.placement.lanes import GUARD, Lanes, micros
+from lcm.model.base.capacity import DIMENSIONS, NOTHING, Amount, Claim
 from lcm.placement.request import Held
-from lcm.placement.timeline import BEGINNING, Timeline
+from lcm.placement.timeline import BEGINNING, GUARD, Lanes, Timeline, micros, moment_of
 
 KEEP: Final = timedelta(minutes=15)
 """A worker is kept through a gap that is longer than a boot by less than this: stopping and starting take time too."""
@@ -231,3 +230,31 @@ def busiest(counts: Sequence[Timeline], span: Span) -> tuple[int, int]:
 def least(left: Amount, right: Amount) -> Amount:
     """Give the smaller of two amounts in each dimension."""
     return Amount(**{name: min(getattr(left, name), getattr(right, name)) for name in DIMENSIONS})
+
+
+class Demand(NamedTuple):
+    """A seat's worker must be launched or resumed at `start_by`, and may be released at `needed_until`, None: never."""
+
+    start_by: datetime
+    needed_until: datetime | None
+
+
+def demand(seats: Seats, now: datetime) -> Mapping[int, Demand]:
+    """Say of each seat that needs a worker, now or later, when it does next; a seat without is not needed any more."""
+    numbers = range(1, len(seats) + 1)
+    standing = {number: Demand(now, None) for number in numbers if number in seats.always}
+    others = {number: _next(seats, number, now) for number in numbers if number not in seats.always}
+    return standing | {number: found for number, found in others.items() if found}
+
+
+def next_change(seats: Seats, now: datetime) -> datetime | None:
+    """Say when the demand changes next; None if it stays as it is."""
+    wanted = demand(seats, now).values()
+    moments = [moment for one in wanted for moment in (one.start_by, one.needed_until) if moment and moment > now]
+    return min(moments, default=None)
+
+
+def _next(seats: Seats, number: int, now: datetime) -> Demand | None:
+    present = micros(now)
+    run = next((run for run in seats.runs(number) if run.end > present), None)
+    return Demand(moment_of(run.start), moment_of(run.end)) if run else None

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from lcm.model.errors import Fault, Invalid
+from lcm.model.base.errors import Fault, Invalid
 from lcm.store.base import MAX_BYTES, Entry, Put, Store, check_commit, everything
 
 _MAGIC: Final = b"LCM-BACKUP 1\n"

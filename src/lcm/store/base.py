@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self
 
 import msgspec
 
-from lcm.model.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge
+from lcm.model.base.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge
 
 MAX_OPERATIONS: Final = 128
 MAX_BYTES: Final = 1_000_000

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
-from lcm.model.errors import Stuck
+from lcm.model.base.errors import Stuck
 
 T = TypeVar("T", bound=msgspec.Struct)
 Json = Any

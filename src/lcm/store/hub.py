@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Self
 
-from lcm.model.errors import LcmError, Relist
+from lcm.model.base.errors import LcmError, Relist
 from lcm.store.base import Change, Changed, key_range
 
 BACKLOG: Final = 10_000

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 
 import msgspec
 
-from lcm.model.errors import Conflict, Relist, Unreachable
+from lcm.model.base.errors import Conflict, Relist, Unreachable
 from lcm.store.base import (
     ABSENT,
     EVENTS_KEY,

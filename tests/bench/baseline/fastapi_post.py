@@ -9,10 +9,10 @@ import msgspec
 from fastapi import Depends, FastAPI, Header, HTTPException, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from lcm.control.local import ControlPlane
-from lcm.control.tokens import Tokens
-from lcm.model.identity import Caller
-from lcm.model.worker import LabWorker
+from lcm.control.access.tokens import Tokens
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller
+from lcm.model.kinds.worker import LabWorker
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.:-]{0,61}[a-z0-9])?$")]
 Region = Annotated[str, Field(pattern=r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$")]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from lcm.model.capacity import DIMENSIONS, Amount
+from lcm.model.base.capacity import DIMENSIONS, Amount
 from lcm.placement.request import Held
 from lcm.placement.seats import span_of
 

@@ -7,9 +7,9 @@ depends on the request alone is worked out once for all workers.
 
 from dataclasses import dataclass, field
 
-from lcm.model.capacity import Claim
-from lcm.model.definition import AmiRequirements, version_allowed
-from lcm.model.worker import satisfies
+from lcm.model.base.capacity import Claim
+from lcm.model.kinds.definition import AmiRequirements, version_allowed
+from lcm.model.kinds.worker import satisfies
 from lcm.placement.request import Held, Place, Request
 
 HALF_HOUR = 30 * 60

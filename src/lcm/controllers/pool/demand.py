@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.pool.book import Claimed
-from lcm.controllers.pool.view import View, is_leaving, is_lost, is_over, is_wanted, seat_number
-from lcm.model.capacity import NOTHING
-from lcm.model.pool import PoolPhase
-from lcm.model.worker import HOSTING, LabWorker
-from lcm.placement.horizon import Demand, demand
-from lcm.placement.seats import KEEP, Seats
+from lcm.controllers.pool.view import Claimed, View, is_leaving, is_lost, is_over, is_wanted, seat_number
+from lcm.model.base.capacity import NOTHING
+from lcm.model.kinds.pool import PoolPhase
+from lcm.model.kinds.worker import HOSTING, LabWorker
+from lcm.placement.seats import KEEP, Demand, Seats, demand
 
 PAUSED_FOR: Final = timedelta(hours=12)
 """A worker is paused, and not deleted, if its next claim begins within this: a launch takes longer than a start."""

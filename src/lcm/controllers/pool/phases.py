@@ -7,10 +7,10 @@ from typing import Final, Literal, NamedTuple
 
 from lcm.controllers.pool.demand import Plan, in_words
 from lcm.controllers.pool.view import View, is_over
-from lcm.model.pool import POOL, LabWorkerPool, PoolCondition, PoolPhase
-from lcm.model.resource import Condition, Truth, with_condition
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.placement.roster import Row, accepting, template_room
+from lcm.model.base.resource import Condition, Truth, with_condition
+from lcm.model.kinds.pool import POOL, LabWorkerPool, PoolCondition, PoolPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.placement.places import Row, accepting, template_room
 
 RETRIES: Final = 5
 """A minimum that failed to come up so often waits for a person, or for its workers."""

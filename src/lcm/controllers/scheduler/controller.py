@@ -10,25 +10,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, R, Ref
-from lcm.controllers.current import Current
-from lcm.controllers.election import Election
-from lcm.controllers.runtime import Again, Runtime, never
-from lcm.controllers.scheduler.deciding import rests
-from lcm.controllers.scheduler.placing import Placing
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, R, Ref
+from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.reconcile import Again, Runtime, never
+from lcm.controllers.runtime.settings import Current
+from lcm.controllers.scheduler.placement import Placing
 from lcm.controllers.scheduler.reservations import Reservations
-from lcm.controllers.scheduler.sessions import Sessions
+from lcm.controllers.scheduler.sessions import Sessions, rests
 from lcm.controllers.scheduler.view import View
-from lcm.controllers.together import together
-from lcm.model.clock import Clock, Stopwatch
-from lcm.model.definition import LabletDefinition
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
+from lcm.model.base.clock import Clock, Stopwatch
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.settings.load import Settings
+from lcm.system.tasks import together
 
 LEASE: Final = "scheduler"
 Resync = Callable[[], timedelta]

@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from lcm.control.plane import Plane
-from lcm.controllers.scheduler.holdings import PoolRef
+from lcm.control.plane.protocol import Plane
+from lcm.controllers.scheduler.index import PoolRef
 from lcm.controllers.scheduler.risk import NO_LICENCE, Risk
 from lcm.controllers.scheduler.view import View
-from lcm.model.capacity import Claim
-from lcm.model.licence import LicenceLedger, LicenceSeat, SeatState, token_id
-from lcm.model.session import LabletSession, is_cml_type
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.placement.ask import clock
+from lcm.model.base.capacity import Claim
+from lcm.model.kinds.session import LabletSession, is_cml_type
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import LicenceLedger, LicenceSeat, SeatState, token_id
+from lcm.placement.candidate import clock
 
 _REMEDY: Final = "give one of those back (`lcm licenses`), or raise CML_LICENSE_SEATS"
 _TRYING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})

@@ -12,18 +12,16 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.capacity import Claim
-from lcm.model.clock import Stopwatch
-from lcm.model.decision import Rejection, SchedulingDecision
-from lcm.model.session import LabletSession, is_asap
-from lcm.placement.ask import Ask, clock
+from lcm.model.base.capacity import Claim
+from lcm.model.base.clock import Stopwatch
+from lcm.model.kinds.session import LabletSession, Rejection, SchedulingDecision, is_asap
+from lcm.placement.candidate import Ask, Line, accepts, clock
 from lcm.placement.fleet import Fleet
-from lcm.placement.lanes import micros, moment_of
-from lcm.placement.line import Line, accepts
 from lcm.placement.place import Placement, assign, rejections
+from lcm.placement.places import session_holder
 from lcm.placement.request import BOOTING, Held, Place, Request
-from lcm.placement.roster import session_holder
 from lcm.placement.rules import asked_of, static_rejection
+from lcm.placement.timeline import micros, moment_of
 
 MINUTE: Final = timedelta(minutes=1)
 """What is better by no more than this is no reason to move. It is also how long a priority of one is worth."""

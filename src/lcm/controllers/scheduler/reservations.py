@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, Ref, Seen, Terminate, ref_of
-from lcm.controllers.runtime import DONE, Again, at
-from lcm.model.alert import Complaint, Severity
-from lcm.model.clock import Clock
-from lcm.model.placing import FULFILLED_AT_ONCE
-from lcm.model.reservation import RESERVATION, Reservation, ReservationPhase, ReservationStatus
-from lcm.model.session import CLEAN_UP, SESSION, LabletSession
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, Ref, Seen, Terminate, ref_of
+from lcm.controllers.runtime.reconcile import DONE, Again, at
+from lcm.model.base.clock import Clock
+from lcm.model.kinds.placement import FULFILLED_AT_ONCE
+from lcm.model.kinds.reservation import RESERVATION, Reservation, ReservationPhase, ReservationStatus
+from lcm.model.kinds.session import CLEAN_UP, SESSION, LabletSession
+from lcm.model.telemetry.alert import Complaint, Severity
 
 AHEAD: Final = timedelta(days=7)
 """How long before its claim begins a session is made."""

@@ -3,19 +3,22 @@
 `placing` first tries to keep the promise elsewhere; what is told here is what could not be helped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from lcm.model.alert import Complaint, Severity
-from lcm.model.capacity import NOTHING, Claim, Profile
-from lcm.model.resource import Condition, Truth, condition, with_condition
-from lcm.model.session import LabletSession, LabletSessionStatus, SessionCondition
-from lcm.placement.ask import clock
+from lcm.controllers.scheduler.view import View
+from lcm.model.base.capacity import NOTHING, Amount, Claim, Profile
+from lcm.model.base.resource import Condition, Truth, condition, with_condition
+from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, holds
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.placement.candidate import clock
 from lcm.placement.fleet import Fleet
+from lcm.placement.places import session_holder, whole_of
 from lcm.placement.request import BOOTING, Place
 from lcm.placement.seats import STRANGERS_STAY
 
@@ -143,3 +146,51 @@ def _bears_alone(fleet: Fleet, place: Place, claim: Claim) -> bool:
     if place.whole is None:
         return False
     return Profile.of(one.claim for one in fleet.held(place.id)).peak(claim.start, claim.end).within(place.whole)
+
+
+_P: Final = SessionPhase
+_TURNS: Final[Mapping[SessionPhase, int]] = {_P.STOPPING: 0, _P.COLLECTING: 0, _P.RUNNING: 1, _P.INSTANTIATING: 2}
+"""Who has what there is: those who leave, then those who work, then those who come up; the others after them."""
+_LAST: Final = 3
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def squeezed(view: View, now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
+    """Give, by holder, the sessions that do not fit any more beside the others on their worker."""
+    found: dict[str, tuple[LabletSession, Risk]] = {}
+    for uid in view.small:
+        worker, sessions = view.worker(uid), view.sessions_on(uid)
+        whole = whole_of(worker) if worker else None
+        if worker is None or whole is None or _holds_all(view, worker, sessions, now):
+            continue
+        text = f"{worker.metadata.name} has less than its template says: more is on it than it holds"
+        for session in _misfits(sessions, whole, now):
+            found[session_holder(session)] = session, Risk(TOO_SMALL, text, "end others there")
+    return found
+
+
+def _holds_all(view: View, worker: LabWorker, sessions: Iterable[LabletSession], now: datetime) -> bool:
+    """Tell, by the index alone, whether everything fits that is on a worker or promised there."""
+    ends = [claim.end for one in sessions if (claim := holds(one)) is not None and claim.end > now]
+    place = view.place_at(worker.metadata.uid)
+    if not ends or place is None:
+        return not ends
+    return view.fleet(worker.metadata.namespace).fits(place.id, Claim(start=now, end=max(ends), need=NOTHING))
+
+
+def _misfits(sessions: Iterable[LabletSession], room: Amount, now: datetime) -> Iterator[LabletSession]:
+    kept: list[Claim] = []
+    for session in sorted(sessions, key=_turn):
+        claim = holds(session)
+        if claim is None or claim.end <= now:
+            continue
+        left = msgspec.structs.replace(claim, start=max(claim.start, now))
+        if _TURNS.get(session.status.phase) == 0 or Profile.of(kept).fits(left, room):
+            kept.append(left)
+        else:
+            yield session
+
+
+def _turn(session: LabletSession) -> tuple[int, datetime, str]:
+    status = session.status
+    return _TURNS.get(status.phase, _LAST), status.assigned_at or _EVER, session.metadata.name

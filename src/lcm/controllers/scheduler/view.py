@@ -11,23 +11,21 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Ref, Seen, SessionRef, ref_of
-from lcm.controllers.scheduler.holdings import Holdings, PoolRef, Spot, sessions_in
-from lcm.controllers.scheduler.line_up import LineUp
-from lcm.controllers.scheduler.pace import Boot, Pace
-from lcm.controllers.scheduler.places import boot_of, places_of
-from lcm.model.capacity import Claim
-from lcm.model.instance_types import declared_capacity
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession, Seat, holds
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Ref, Seen, SessionRef, ref_of
+from lcm.controllers.scheduler.index import Holdings, LineUp, PoolRef, Spot, sessions_in
+from lcm.controllers.scheduler.places import Boot, Pace, boot_of, places_of
+from lcm.model.base.capacity import Claim
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession, Seat, holds
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.prices import declared_capacity
+from lcm.placement.claims import Terms
 from lcm.placement.fleet import Fleet
+from lcm.placement.places import Row, row_of, worker_place
 from lcm.placement.request import Place
-from lcm.placement.roster import Row, row_of, worker_place
-from lcm.placement.terms import Terms
 
 _RETIME: Final = timedelta(seconds=1)
 

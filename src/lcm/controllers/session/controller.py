@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, Seen, SessionRef, WorkerRef, ref_of
-from lcm.controllers.current import Current
-from lcm.controllers.election import Election
-from lcm.controllers.runtime import RESYNC, Runtime
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, Seen, SessionRef, WorkerRef, ref_of
+from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.reconcile import RESYNC, Runtime
+from lcm.controllers.runtime.settings import Current
 from lcm.controllers.session.effects import Hands
 from lcm.controllers.session.lifecycle import Lifecycle, rests
-from lcm.controllers.session.look import Eyes
-from lcm.controllers.session.memory import Memory
-from lcm.controllers.session.sweeping import Sweep
-from lcm.controllers.session.sweeping_labs import LabSweep
+from lcm.controllers.session.look import Eyes, Memory
+from lcm.controllers.session.sweeping import LabSweep, Sweep
 from lcm.controllers.session.view import Rules
-from lcm.controllers.together import together
 from lcm.controllers.worker.occupants import Occupants
-from lcm.model.clock import Clock, Stopwatch
-from lcm.model.definition import LabletDefinition
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
-from lcm.providers.artifacts import Artifacts
-from lcm.providers.hosts import Hosts
+from lcm.model.base.clock import Clock, Stopwatch
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.artifacts import Artifacts
+from lcm.providers.protocols.labhost import Hosts
+from lcm.settings.load import Settings
+from lcm.system.tasks import together
 
 LEASE: Final = "lablet-controller"
 CONCURRENCY: Final = 64

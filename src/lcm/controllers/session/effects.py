@@ -5,16 +5,16 @@ the last moment, by the hosts' providers, and here before files are written.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, Literal
 
 import structlog
 
-from lcm.control.plane import Plane, ref_of
-from lcm.control.session_files import kept_name
-from lcm.controllers.session.names import LAB_FILE, collected_uri, prepared_name, prepared_uri, title_of
-from lcm.controllers.session.observing import Observer, observe
+from lcm.control.objects.session_files import kept_name
+from lcm.control.plane.protocol import Plane, ref_of
+from lcm.controllers.session.progress import LAB_FILE, collected_uri, prepared_name, prepared_uri, title_of
 from lcm.controllers.session.starting import NOT_PREPARED
 from lcm.controllers.session.view import (
     Collect,
@@ -32,15 +32,86 @@ from lcm.controllers.session.view import (
 )
 from lcm.controllers.worker.look import answered
 from lcm.controllers.worker.view import Unknown
-from lcm.model.clock import Clock
-from lcm.model.errors import Gone, Invalid, Later, Refused, Stuck, TooLarge
-from lcm.model.observation_size import bounded
-from lcm.model.topology import rewrite
-from lcm.model.topology_ports import used_ports
-from lcm.providers.artifacts import Artifacts
-from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabHost, LabSummary
-from lcm.providers.permit import permit
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Gone, Invalid, Later, Refused, Stuck, TooLarge
+from lcm.model.kinds.definition import PortTemplate
+from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.observation import (
+    InterfaceObservation,
+    NodeObservation,
+    NodeStats,
+    ResourceObservation,
+    bounded,
+)
+from lcm.model.topology.lab import rewrite
+from lcm.model.topology.ports import used_ports
+from lcm.providers.protocols.artifacts import Artifacts
+from lcm.providers.protocols.labhost import (
+    Hosts,
+    InterfaceFacts,
+    LabHost,
+    LabSummary,
+    NodeFacts,
+    NodeUse,
+    SimulationStats,
+)
+from lcm.providers.protocols.permit import permit
+
+Observer = Literal["lablet-controller", "manual"]
+
+
+def observe(
+    nodes: Sequence[NodeFacts],
+    stats: SimulationStats | None,
+    allocated: Mapping[str, int],
+    template: PortTemplate,
+    now: datetime,
+    *,
+    observer: Observer,
+) -> ResourceObservation:
+    """Put together what was seen of a lab; without `stats` what its nodes were given is known all the same."""
+    used = {ref: _stats(use) for ref, use in stats.nodes.items()} if stats else None
+    seen, ours = [_node(node) for node in nodes], frozenset(allocated.values())
+    return observation_of(seen, template, at=now, observer=observer, stats=used, allocated=ours)
+
+
+def _node(node: NodeFacts) -> NodeObservation:
+    return NodeObservation(
+        node_id=node.node_id,
+        label=node.label,
+        node_definition=node.node_definition,
+        state=node.state,
+        cpu_limit=node.cpu_limit,
+        ram_mb=node.ram_mb,
+        tags=node.tags,
+        interfaces=tuple(map(_interface, node.interfaces)),
+        cpus=node.cpus,
+        disk_gb=node.disk_gb,
+    )
+
+
+def _interface(one: InterfaceFacts) -> InterfaceObservation:
+    return InterfaceObservation(
+        interface_id=one.interface_id,
+        label=one.label,
+        slot=one.slot,
+        state=one.state,
+        mac_address=one.mac_address,
+        ip4=one.ip4,
+    )
+
+
+def _stats(use: NodeUse) -> NodeStats:
+    return NodeStats(
+        cpu_usage=use.cpu_usage, ram_usage=use.ram_usage, disk_usage=use.disk_usage, boot_seconds=_boot_seconds(use)
+    )
+
+
+def _boot_seconds(use: NodeUse) -> float | None:
+    """Say how long a node booted: CML tells how long ago it started, and how long ago it had booted."""
+    started, booted = use.seconds_in_state.get("STARTED", 0.0), use.seconds_in_state.get("BOOTED", 0.0)
+    return started - booted if 0 < booted <= started else None
+
 
 EFFECT_SECONDS: Final = 60.0
 """How long one effect may keep others waiting; what takes longer goes on at the next look."""

@@ -5,9 +5,8 @@ Saving never keeps anybody from removing: what could not be saved in time is tol
 
 from typing import Any, Final
 
-from lcm.controllers.scheduler.deciding import MOST_RETRIES
-from lcm.controllers.session.names import LAB_FILE
-from lcm.controllers.session.progress import StepName, at_step
+from lcm.controllers.scheduler.sessions import MOST_RETRIES
+from lcm.controllers.session.progress import LAB_FILE, StepName, at_step
 from lcm.controllers.session.view import (
     CAN_RUN,
     Collect,
@@ -27,8 +26,8 @@ from lcm.controllers.session.view import (
     soon,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.session import Artifact, SessionPhase, is_asap, without_its_worker
-from lcm.providers.artifacts import Stored
+from lcm.model.kinds.session import Artifact, SessionPhase, is_asap, without_its_worker
+from lcm.providers.protocols.artifacts import Stored
 
 _P: Final = SessionPhase
 _OFF_WORKER: Final = {

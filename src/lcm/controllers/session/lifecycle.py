@@ -4,20 +4,19 @@ What each phase decides stands in the file named in `DECIDERS`; what an effect's
 """
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import structlog
 from msgspec.structs import replace
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, SessionRef, ref_of
-from lcm.controllers.runtime import DONE, Again, after, at
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, SessionRef, ref_of
+from lcm.controllers.runtime.reconcile import DONE, Again, after, at
 from lcm.controllers.session import ending, running, starting
-from lcm.controllers.session.complaints import NAMES, STUCK, complaints, stuck
+from lcm.controllers.session.alerts import NAMES, STUCK, complaints, stuck
 from lcm.controllers.session.effects import Hands
 from lcm.controllers.session.look import Eyes
-from lcm.controllers.session.unseen import with_silence
 from lcm.controllers.session.view import (
     Collect,
     Decide,
@@ -38,10 +37,35 @@ from lcm.controllers.session.view import (
     Start,
     View,
     Wait,
+    denied,
+    note,
+    said,
 )
-from lcm.model.alert import Complaint, Severity
-from lcm.model.clock import Clock
-from lcm.model.session import SESSION, LabletSession, SessionPhase
+from lcm.controllers.worker.view import Unknown
+from lcm.model.base.clock import Clock
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.model.telemetry.alert import Complaint, Severity
+
+LAB_SEEN: Final = "LabSeen"
+"""False: its worker has not said for a while what its lab does."""
+
+
+def with_silence(view: View, decision: Decision) -> Decision:
+    """Say that a lab is out of sight, or seen again; what else was decided does not wait for it to be seen."""
+    if not isinstance(view.lab, Unknown):
+        if not denied(view.session, LAB_SEEN):
+            return decision
+        return note(view, conditions=said(view, LAB_SEEN, Truth.TRUE, "Seen")) or decision
+    since = view.unseen_since
+    if since is None or not isinstance(decision, Wait):
+        return decision
+    if view.now >= since + view.rules.unseen_for and not denied(view.session, LAB_SEEN):
+        told = f"{view.on_worker} has not shown it since {since.astimezone(UTC):%H:%M:%S}Z: {view.lab.why}"
+        return note(view, conditions=said(view, LAB_SEEN, Truth.FALSE, view.lab.reason or "Silent", told)) or decision
+    then = view.now + min(view.now - since, view.rules.seldom)
+    return Wait(view.no_later(max(decision.until or then, then)))
+
 
 DECIDERS: Final[Mapping[SessionPhase, Decide]] = {
     SessionPhase.SCHEDULED: starting.scheduled,

@@ -4,31 +4,126 @@ No answer, or none in time, becomes `Unknown`, by the same rules as for workers;
 to us, since limits and ends must be decided all the same. A machine that was seen gone has no labs, and is not asked.
 """
 
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, R, Ref
-from lcm.controllers.session.line import ahead_of
-from lcm.controllers.session.memory import Memory
-from lcm.controllers.session.names import title_of
-from lcm.controllers.session.progress import before_import, is_due, usual_start
-from lcm.controllers.session.restarts import LAB_RUNS
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, R, Ref
+from lcm.controllers.session.progress import LAB_RUNS, before_import, coming_up, is_due, title_of, usual_start
 from lcm.controllers.session.view import Rules, View, denied, machine_gone
 from lcm.controllers.worker import look as at_workers
 from lcm.controllers.worker.occupants import Occupants
 from lcm.controllers.worker.view import Unknown
-from lcm.model.clock import Clock
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Refused
-from lcm.model.session import ON_WORKER, LabletSession, SessionPhase
-from lcm.model.worker import LabWorker
-from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabHost, LabState, LabSummary
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Refused
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.labhost import Hosts, LabHost, LabState, LabSummary
+
+_DOUBLINGS: Final = 10
+_FRESH: Final = timedelta(minutes=1)
+
+
+@dataclass(slots=True)
+class _Silence:
+    """A worker that did not answer: what was heard instead, and until when nobody asks it again."""
+
+    told: Unknown
+    until: datetime
+    failures: int = 0
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the looks of one term have in common."""
+
+    clock: Clock
+    _silent: dict[str, _Silence] = field(default_factory=dict)
+    _unseen: dict[str, datetime] = field(default_factory=dict)
+    _usual: dict[tuple[str, str], tuple[datetime, timedelta | None]] = field(default_factory=dict)
+
+    def silence(self, worker: str) -> Unknown | None:
+        """Say what a worker answered last if it is not to be asked now: one at a time asks a silent one, in turn.
+
+        Each who waits for an answer keeps a session waiting whose own worker would answer at once.
+        """
+        known = self._silent.get(worker)
+        return known.told if known and (known.asked or self.clock.now() < known.until) else None
+
+    @contextmanager
+    def asking(self, worker: str) -> Iterator[None]:
+        """Be the one who asks a worker, if it is silent."""
+        known = self._silent.get(worker)
+        if known is None:
+            yield
+            return
+        known.asked = True
+        try:
+            yield
+        finally:
+            known.asked = False
+
+    def heard(self, worker: str, answer: object, rules: Rules) -> None:
+        """Take note of whether a worker answered; those who asked at the same time met the same silence."""
+        if not isinstance(answer, Unknown) or answer.answered:
+            self._silent.pop(worker, None)
+            return
+        now, known = self.clock.now(), self._silent.get(worker)
+        if known is None:
+            self._silent[worker] = _Silence(answer, now + rules.poll)
+        elif now >= known.until:
+            known.failures = min(known.failures + 1, _DOUBLINGS)
+            known.told, known.until = answer, now + min(rules.poll * 2**known.failures, rules.seldom)
+
+    def unseen(self, session: str, lab: object) -> datetime | None:
+        """Say since when a session's lab has been asked for in vain; None if it was seen."""
+        if isinstance(lab, Unknown):
+            return self._unseen.setdefault(session, self.clock.now())
+        self._unseen.pop(session, None)
+        return None
+
+    def usual(self, namespace: str, definition: str, find: Callable[[], timedelta | None]) -> timedelta | None:
+        """Say how long labs of a definition take to start, as it was found within the last minute."""
+        now, known = self.clock.now(), self._usual.get((namespace, definition))
+        if known is None or now >= known[0] + _FRESH:
+            known = self._usual[namespace, definition] = (now, find())
+        return known[1]
+
+
+def ahead_of(session: LabletSession, others: Iterable[LabletSession], now: datetime) -> int:
+    """Count the labs on a session's worker that start now, or are to start before its own."""
+    mine = _turn(session)
+    rest = (one for one in others if one.metadata.uid != session.metadata.uid)
+    return sum(_starts(one, now) or (_waits(one, now) and _turn(one) < mine) for one in rest)
+
+
+def _starts(session: LabletSession, now: datetime) -> bool:
+    """Tell whether its lab boots; one that runs and never comes up again keeps no place for ever."""
+    phase = session.status.phase
+    return phase is SessionPhase.INSTANTIATING or (phase is SessionPhase.RUNNING and coming_up(session, now))
+
+
+def _waits(session: LabletSession, now: datetime) -> bool:
+    status = session.status
+    has_all = status.claim is not None and status.allocated_ports is not None
+    return status.phase is SessionPhase.SCHEDULED and has_all and status.claim is not None and status.claim.start <= now
+
+
+def _turn(session: LabletSession) -> tuple[str, str, str]:
+    claim, made = session.status.claim, session.metadata.created_at
+    return (
+        claim.start.isoformat() if claim else "",
+        made.isoformat() if made else "",
+        session.metadata.uid,
+    )
+
 
 _P: Final = SessionPhase
 _HORIZON: Final = timedelta(days=1)

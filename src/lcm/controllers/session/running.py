@@ -3,9 +3,18 @@
 from datetime import timedelta
 from typing import Final
 
-from lcm.controllers.session.access import access_urls, address_of
-from lcm.controllers.session.progress import StepName, at_step
-from lcm.controllers.session.restarts import LAB_RUNS, coming_up, left, restarts, tried, up_again
+from lcm.controllers.session.progress import (
+    LAB_RUNS,
+    StepName,
+    access_urls,
+    address_of,
+    at_step,
+    coming_up,
+    left,
+    restarts,
+    tried,
+    up_again,
+)
 from lcm.controllers.session.starting import give_up
 from lcm.controllers.session.view import (
     Decision,
@@ -25,8 +34,8 @@ from lcm.controllers.session.view import (
     worker_lost,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.session import SessionPhase, given_up
-from lcm.providers.labhost import LabSummary
+from lcm.model.kinds.session import SessionPhase, given_up
+from lcm.providers.protocols.labhost import LabSummary
 
 _P: Final = SessionPhase
 _OVER: Final = "its time is over"

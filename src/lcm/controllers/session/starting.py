@@ -7,9 +7,7 @@ another's. Each step is told of once it is done; what is there decides, so that 
 from datetime import datetime, timedelta
 from typing import Any
 
-from lcm.controllers.session.access import access_urls
-from lcm.controllers.session.progress import StepName, at_step, before_import, booting, is_at
-from lcm.controllers.session.restarts import LAB_RUNS
+from lcm.controllers.session.progress import LAB_RUNS, StepName, access_urls, at_step, before_import, booting, is_at
 from lcm.controllers.session.view import (
     CAN_RUN,
     Decision,
@@ -31,11 +29,11 @@ from lcm.controllers.session.view import (
     worker_lost,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.resource import Truth
-from lcm.model.session import CLEAN_UP, INSTANTIATION_LIMIT, SessionPhase, is_asap
-from lcm.placement.roster import accepting
-from lcm.placement.terms import asap_length, too_late
-from lcm.providers.labhost import LabSummary
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import CLEAN_UP, INSTANTIATION_LIMIT, SessionPhase, is_asap
+from lcm.placement.claims import asap_length, too_late
+from lcm.placement.places import accepting
+from lcm.providers.protocols.labhost import LabSummary
 
 NOT_PREPARED = "NotPrepared"
 _P = SessionPhase

@@ -11,12 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from lcm.controllers.worker.view import Unknown
-from lcm.model.definition import LabletDefinition
-from lcm.model.resource import Condition, Truth, condition, with_condition
-from lcm.model.session import OBSERVATION_LIMIT, SESSION, LabletSession, LabletSessionStatus, SessionPhase
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.artifacts import Stored
-from lcm.providers.labhost import LabState, LabSummary
+from lcm.model.base.resource import Condition, Truth, condition, with_condition
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.protocols.artifacts import Stored
+from lcm.providers.protocols.labhost import LabState, LabSummary
 
 UNASKED: Final = Unknown()
 CAN_RUN: Final = "CanRun"

@@ -8,29 +8,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, WorkerRef
-from lcm.controllers.current import Current
-from lcm.controllers.discover import Discovery
-from lcm.controllers.election import Election
-from lcm.controllers.runtime import Runtime
-from lcm.controllers.together import together
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, WorkerRef
+from lcm.controllers.discovery.search import Discovery
+from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.reconcile import Runtime
+from lcm.controllers.runtime.settings import Current
 from lcm.controllers.worker.effects import Hands
-from lcm.controllers.worker.idling import Idling
 from lcm.controllers.worker.lifecycle import Lifecycle
 from lcm.controllers.worker.look import Eyes
 from lcm.controllers.worker.monitor import Monitor
-from lcm.controllers.worker.occupants import Occupants
+from lcm.controllers.worker.occupants import Idling, Occupants
 from lcm.controllers.worker.view import Rules
-from lcm.model.clock import Clock, Stopwatch
-from lcm.model.pool import WorkerTemplate
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
-from lcm.providers.compute import Compute
-from lcm.providers.hosts import Hosts
-from lcm.providers.secrets import Secrets
+from lcm.model.base.clock import Clock, Stopwatch
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.compute import Compute
+from lcm.providers.protocols.labhost import Hosts
+from lcm.providers.protocols.secrets import Secrets
+from lcm.settings.load import Settings
+from lcm.system.tasks import together
 
 LEASE: Final = "worker-controller"
 CONCURRENCY: Final = 64

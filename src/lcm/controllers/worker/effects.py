@@ -6,7 +6,7 @@ permit at the last moment.
 
 from dataclasses import dataclass
 
-from lcm.control.plane import Plane, Ref, Terminate, ref_of
+from lcm.control.plane.protocol import Plane, Ref, Terminate, ref_of
 from lcm.controllers.worker.view import (
     Ask,
     BeginDrain,
@@ -24,11 +24,11 @@ from lcm.controllers.worker.view import (
     StopMachine,
     View,
 )
-from lcm.model.errors import Conflict, Gone, Refused, Stuck
-from lcm.model.session import LabletSession
-from lcm.providers.compute import Compute, NoCapacity
-from lcm.providers.hosts import Hosts
-from lcm.providers.secrets import Secrets
+from lcm.model.base.errors import Conflict, Gone, Refused, Stuck
+from lcm.model.kinds.session import LabletSession
+from lcm.providers.protocols.compute import Compute, NoCapacity
+from lcm.providers.protocols.labhost import Hosts
+from lcm.providers.protocols.secrets import Secrets
 
 
 @dataclass(frozen=True, slots=True)

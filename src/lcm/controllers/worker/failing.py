@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from lcm.controllers.worker.view import Decision, Failure, Unknown, View, Wait, move, note, soon
-from lcm.model.worker import Remedy, WorkerPhase
-from lcm.providers.compute import ENDING, Instance, InstanceState
+from lcm.model.kinds.worker import Remedy, WorkerPhase
+from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
 
 _FIRST: Final = timedelta(minutes=1)
 _LONGEST_TEXT: Final = 2000

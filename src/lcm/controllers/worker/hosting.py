@@ -4,17 +4,19 @@ The monitor keeps the facts fresh; here they are only judged. Nothing is done to
 """
 
 from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import api_url, ec2_facts, unseen
+from lcm.controllers.worker.conditions import api_url, ec2_facts, unseen
 from lcm.controllers.worker.failing import failed, ours, replaced
 from lcm.controllers.worker.launching import gone, stopped_by_hand
-from lcm.controllers.worker.remedies import CURED_AFTER, ailing, exhausted, well_for
+from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import (
     BeginDrain,
     Decision,
     Do,
+    EndSessions,
     Failure,
     Outcome,
     SetTelemetry,
@@ -25,8 +27,36 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
-from lcm.model.worker import IdleVerdict, Remedy, WorkerPhase
-from lcm.providers.compute import ENDING, InstanceState
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import CmlFacts, IdleVerdict, Remedy, WorkerCondition, WorkerPhase
+from lcm.providers.protocols.compute import ENDING, InstanceState
+
+CURED_AFTER: Final = timedelta(hours=1)
+"""What was done helped if nothing was wrong for so long; what comes later is another illness."""
+_MOST: Final = 4
+_MOST_OF_A_STRANGER: Final = 1
+
+
+def ailing(view: View) -> bool:
+    """Tell whether it has been unhealthy for so long that something must be done."""
+    since = view.status.unhealthy_since
+    return since is not None and view.status.phase in SERVING and view.now >= since + view.rules.unhealthy_for
+
+
+def exhausted(view: View) -> bool:
+    """Tell whether all was tried that may be."""
+    return view.status.remedies >= (_MOST if ours(view) else _MOST_OF_A_STRANGER)
+
+
+def well_for(view: View) -> timedelta:
+    """Tell how long it has been seen healthy since it was last up; zero if it is not."""
+    status = view.status
+    known = condition(status.conditions, WorkerCondition.HEALTH_CHECK_PASSED)
+    if status.phase not in SERVING or known is None or known.status is not Truth.TRUE:
+        return timedelta(0)
+    moments = (known.last_transition_at, status.ready_at, status.remedied_at)
+    return view.now - max(one for one in moments if one is not None)
 
 
 def ready(view: View) -> Decision:
@@ -148,3 +178,43 @@ def _next(view: View) -> datetime | None:
     moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
     moments += [ill + view.rules.unhealthy_for] if ill else []
     return min((one for one in moments if one > view.now), default=None)
+
+
+_ENDING: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
+
+
+def draining(view: View) -> Decision:
+    """Wait for the sessions; when their time is up, end them and give them time to be collected."""
+    if (ended := confirmed(view)) is not None:
+        return ended
+    deadline = view.status.drain_deadline_at or view.entered_at
+    if not view.sessions:
+        return _on(view, "empty")
+    if view.now < deadline:
+        return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
+    if lingering := [session for session in view.sessions if session.status.phase not in _ENDING]:
+        return Do(
+            EndSessions([_name(session) for session in lingering], "its worker is drained and the deadline has passed")
+        )
+    if view.now < deadline + view.rules.clean_up:
+        return Wait(deadline + view.rules.clean_up)
+    return _on(view, f"its deadline passed with {len(view.sessions)} sessions on it")
+
+
+def _on(view: View, why: str) -> Decision:
+    licensed = view.status.cml.licensed
+    if licensed is None:
+        if isinstance(view.licence, Unknown):
+            return soon(view)
+        licensed = view.licence.registered
+    if licensed:
+        return move(view, WorkerPhase.UNLICENSING, why, cml=_said(view, licensed=True))
+    return move(view, WorkerPhase.STOPPING, why, cml=_said(view, licensed=False))
+
+
+def _said(view: View, *, licensed: bool) -> CmlFacts:
+    return msgspec.structs.replace(view.status.cml, licensed=licensed)
+
+
+def _name(session: LabletSession) -> tuple[str, str]:
+    return session.metadata.namespace, session.metadata.name

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import licence_facts
+from lcm.controllers.worker.conditions import licence_facts
 from lcm.controllers.worker.failing import failed
 from lcm.controllers.worker.hosting import confirmed, hosting
 from lcm.controllers.worker.view import (
@@ -29,11 +29,11 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
-from lcm.model.licence import SEAT_UNKNOWN, UNRETURNED
-from lcm.model.worker import CmlSpec, LicenseFlavour, Remedy, WorkerPhase
-from lcm.model.worker_steps import LICENSE_LIMIT
-from lcm.providers.compute import Check
-from lcm.providers.labhost import INCLUDED_NODES, Licence
+from lcm.model.kinds.worker import CmlSpec, LicenseFlavour, Remedy, WorkerPhase
+from lcm.model.kinds.worker_machine import LICENSE_LIMIT
+from lcm.model.money.licences import SEAT_UNKNOWN, UNRETURNED
+from lcm.providers.protocols.compute import Check
+from lcm.providers.protocols.labhost import INCLUDED_NODES, Licence
 
 PRODUCTS: Final[Mapping[LicenseFlavour, str]] = {
     LicenseFlavour.PERSONAL: "CML_Personal",

@@ -10,11 +10,13 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, Ref, ref_of
-from lcm.controllers.runtime import DONE, Again, after, at
-from lcm.controllers.worker import booting, draining, failing, hosting, launching, licensing, stopping
-from lcm.controllers.worker.complaints import NAMES, STUCK, complaints, standing, stuck
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.controllers.runtime.reconcile import DONE, Again, after, at
+from lcm.controllers.worker import failing, hosting, launching, licensing, stopping
+from lcm.controllers.worker import hosting as draining
+from lcm.controllers.worker import launching as booting
+from lcm.controllers.worker.alerts import NAMES, STUCK, complaints, standing, stuck
 from lcm.controllers.worker.conditions import conditioned
 from lcm.controllers.worker.effects import Hands
 from lcm.controllers.worker.look import Eyes
@@ -40,10 +42,10 @@ from lcm.controllers.worker.view import (
     Wait,
     soon,
 )
-from lcm.model.alert import Severity
-from lcm.model.clock import Clock
-from lcm.model.errors import NoRoom
-from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import NoRoom
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.telemetry.alert import Severity
 
 DECIDERS: Final[Mapping[WorkerPhase, Decide]] = {
     WorkerPhase.PENDING: launching.pending,

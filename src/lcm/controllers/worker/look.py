@@ -11,13 +11,12 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from lcm.controllers.worker.view import Rules, Unknown, View
-from lcm.model.clock import Clock
-from lcm.model.errors import Later, Stuck
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import WORKER_TAG, Checks, Compute, Instance, InstanceState, oldest_live
-from lcm.providers.hosts import Hosts
-from lcm.providers.labhost import LabHost, Licence, NodeFacts, NotReady, System
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Later, Stuck
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.providers.protocols.compute import WORKER_TAG, Checks, Compute, Instance, InstanceState, oldest_live
+from lcm.providers.protocols.labhost import Hosts, LabHost, Licence, NodeFacts, NotReady, System
 
 T = TypeVar("T")
 

@@ -14,24 +14,90 @@ from typing import Any, Final
 
 import structlog
 
-from lcm.config import Settings
-from lcm.control.cache import Cache
-from lcm.control.plane import Plane, Seen, WorkerRef, ref_of
-from lcm.controllers.together import ended
+from lcm.control.objects.cache import Cache
+from lcm.control.plane.protocol import Plane, Seen, WorkerRef, ref_of
 from lcm.controllers.worker import measure
-from lcm.controllers.worker.asking import ask
-from lcm.controllers.worker.census import Census
-from lcm.controllers.worker.measure import CloudView, Heard, HostView
-from lcm.controllers.worker.monitor_log import MonitorLog
-from lcm.controllers.worker.slots import next_slot, turn
-from lcm.controllers.worker.strangers import Ours, ours
-from lcm.model.clock import Clock
-from lcm.model.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
-from lcm.providers.compute import Compute, InstanceState
-from lcm.providers.hosts import Hosts
+from lcm.controllers.worker.measure import CloudView, Heard, HostView, Ours, ours
+from lcm.controllers.worker.polling import Census, ask, next_slot, turn
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase, WorkerTelemetry
+from lcm.providers.protocols.compute import Compute, InstanceState
+from lcm.providers.protocols.labhost import Hosts
+from lcm.settings.load import Settings
+from lcm.system.tasks import ended
+
+THRESHOLD: Final = 90.0
+CALM: Final = 10.0
+"""How far below the threshold a value must fall before crossing it is worth another line."""
+_log: Final = structlog.get_logger()
+_LINES: Final = {
+    "cpu": ("HIGH CPU", "cpu_utilization"),
+    "memory": ("HIGH MEMORY", "memory_utilization"),
+    "disk": ("HIGH DISK", "storage_utilization"),
+}
+
+
+class MonitorLog:
+    """Remembers what was said last about each worker."""
+
+    def __init__(self) -> None:
+        self._trouble: dict[object, str] = {}
+        self._high: set[tuple[WorkerRef, str]] = set()
+
+    def collected(self, ref: WorkerRef, found: WorkerTelemetry) -> None:
+        """Say that a worker was measured, and which values have become too high."""
+        first = self._trouble.get(ref) != ""
+        self._trouble[ref] = ""
+        tell = _log.info if first else _log.debug
+        tell("Collected metrics for worker", **_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization)
+        for metric, (message, field) in _LINES.items():
+            self._value(ref, metric, message, getattr(found, field))
+
+    def failed(self, ref: WorkerRef, error: LcmError) -> None:
+        """Say that a worker could not be measured, unless that was said already."""
+        if self._news(ref, error):
+            _log.warning("Failed to collect metrics for worker", **_keys(ref), error=str(error))
+
+    def region(self, region: str, error: LcmError | None) -> None:
+        """Say that the cloud does not answer in a region, or does again."""
+        if error is None and self._trouble.pop(region, ""):
+            _log.info("Collected facts of region again", region=region)
+        elif error is not None and self._news(region, error):
+            _log.warning("Failed to collect facts of region", region=region, error=str(error))
+
+    def started(self, ref: WorkerRef) -> None:
+        """Say that a worker is measured from now on."""
+        _log.info("Started monitoring worker", **_keys(ref))
+
+    def stopped(self, ref: WorkerRef) -> None:
+        """Say that a worker is measured no more, and forget it."""
+        self._trouble.pop(ref, None)
+        self._high = {one for one in self._high if one[0] != ref}
+        _log.info("Stopped monitoring worker", **_keys(ref))
+
+    def _news(self, key: object, error: LcmError) -> bool:
+        kind = type(error).__name__
+        known = self._trouble.get(key)
+        self._trouble[key] = kind
+        return known != kind
+
+    def _value(self, ref: WorkerRef, metric: str, message: str, value: float | None) -> None:
+        if value is None:
+            return
+        if value >= THRESHOLD and (ref, metric) not in self._high:
+            self._high.add((ref, metric))
+            _log.warning(message, **_keys(ref), value=value, threshold=THRESHOLD)
+            _log.warning("Threshold Violation", **_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
+        elif value < THRESHOLD - CALM:
+            self._high.discard((ref, metric))
+
+
+def _keys(ref: WorkerRef) -> dict[str, Any]:
+    return {"worker": f"{ref.namespace}/{ref.name}"}
+
 
 AT_ONCE: Final = 512
 """How many are measured at once: enough to try a thousand that never answer once a minute each."""
@@ -42,7 +108,6 @@ SELDOM: Final = 10
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 _SOONEST: Final = timedelta(seconds=5)
 _DOUBLINGS: Final = 16
-_log: Final = structlog.get_logger()
 
 
 class Monitor:

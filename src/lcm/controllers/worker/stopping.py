@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.facts import ec2_facts, put_off, unseen
+from lcm.controllers.worker.conditions import ec2_facts, put_off, unseen
 from lcm.controllers.worker.launching import gone
 from lcm.controllers.worker.view import (
     Decision,
@@ -23,9 +23,9 @@ from lcm.controllers.worker.view import (
     note,
     soon,
 )
-from lcm.model.session import SessionPhase
-from lcm.model.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
-from lcm.providers.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
+from lcm.model.kinds.session import SessionPhase
+from lcm.model.kinds.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
+from lcm.providers.protocols.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
 
 _STARTED: Final = frozenset({InstanceState.PENDING, InstanceState.RUNNING})
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker, LabWorkerStatus, WorkerPhase
-from lcm.providers.compute import Checks, Instance, Launch
-from lcm.providers.labhost import Licence, Stats, System
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.providers.protocols.compute import Checks, Instance, Launch
+from lcm.providers.protocols.labhost import Licence, Stats, System
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lcm.model.node_definitions import SHIPPED, ShippedNode
+from lcm.model.topology.node_definitions import SHIPPED, ShippedNode
 
 Json = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from lcm.model.errors import Gone, Later, LcmError, NoRoom, Unreachable
-from lcm.model.secret import Secret
-from lcm.providers.cml_patience import until
-from lcm.providers.labhost import (
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Gone, Later, LcmError, NoRoom, Unreachable
+from lcm.providers.cml.polling import until
+from lcm.providers.protocols.labhost import (
     Activity,
     CmlApiError,
     CmlAuthenticationError,
@@ -34,18 +34,17 @@ from lcm.providers.labhost import (
     Stats,
     System,
 )
-from lcm.providers.permit import permit
+from lcm.providers.protocols.permit import permit
 from lcm.sim.cml import facts
-from lcm.sim.cml.documents import Credentials, FeatureCount, NodeUpdate, Registration
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.exporting import download
+from lcm.sim.cml.faults import Down, Refusal, bad
 from lcm.sim.cml.licence import EXPANSION
-from lcm.sim.cml.life import State
-from lcm.sim.cml.parts import Lab
-from lcm.sim.cml.refusals import Down, Refusal, bad
+from lcm.sim.cml.parts import Lab, State
+from lcm.sim.cml.rest.documents import Credentials, FeatureCount, NodeUpdate, Registration
+from lcm.sim.cml.rest.views import element_states
+from lcm.sim.cml.topology import download
 from lcm.sim.cml.users import User
-from lcm.sim.cml.views import element_states
-from lcm.sim.faults import Failures, Spells
+from lcm.sim.time.faults import Failures, Spells
 
 T = TypeVar("T")
 

@@ -6,28 +6,97 @@ cloud tells by `power` when it was on; one that stands alone has a switch of its
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lcm.model.clock import Clock
-from lcm.sim.chance import Chance, Ids
-from lcm.sim.cml.faults import Faults
-from lcm.sim.cml.importing import build, read
+from msgspec import UNSET
+
+from lcm.model.base.clock import Clock
+from lcm.sim.cloud.effects import OnLab, Power, Run, unheard
+from lcm.sim.cml.faults import Down, Faults, Full, Refusal, missing
 from lcm.sim.cml.labs import Core, Labs
 from lcm.sim.cml.licence import LicenceServer, Licensing
-from lcm.sim.cml.life import ACTIVE
-from lcm.sim.cml.notices import Notices
 from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import Lab, Node
+from lcm.sim.cml.parts import ACTIVE, Lab, Node
 from lcm.sim.cml.patty import Mapped, mapping
-from lcm.sim.cml.pools import Pool, Pools, usage
-from lcm.sim.cml.refusals import Down, Full, Refusal
+from lcm.sim.cml.rest.documents import MaintenanceUpdate, NoticeCreate, NoticeUpdate
 from lcm.sim.cml.stats import Machine
 from lcm.sim.cml.telemetry import Telemetry
-from lcm.sim.cml.users import User, Users
-from lcm.sim.effects import OnLab, unheard
-from lcm.sim.faults import Spells
-from lcm.sim.power import Power, Run
+from lcm.sim.cml.topology import build, read
+from lcm.sim.cml.users import Pool, Pools, User, Users, usage
+from lcm.sim.time.chance import Chance, Ids
+from lcm.sim.time.faults import Spells
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Notice:
+    """Something that an administrator wants everyone to know."""
+
+    id: str
+    level: str
+    label: str
+    content: str
+    enabled: bool
+    acknowledged: dict[str, bool] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
+
+
+class Notices:
+    """All notices, and whether CML is closed."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.all: dict[str, Notice] = {}
+        self.maintenance = False
+        self.maintenance_notice: str | None = None
+
+    def get(self, ref: str) -> Notice:
+        """Find a notice or refuse."""
+        if ref not in self.all:
+            raise missing("System notice", ref)
+        return self.all[ref]
+
+    def add(self, wanted: NoticeCreate) -> Notice:
+        """Make a notice."""
+        notice = Notice(self._core.ids(), wanted.level, wanted.label, wanted.content, wanted.enabled)
+        notice.groups = wanted.groups
+        self.all[notice.id] = notice
+        self._core.telemetry.record("notice_state_change")
+        return notice
+
+    def change(self, notice: Notice, wanted: NoticeUpdate) -> Notice:
+        """Change a notice."""
+        for name in wanted.__struct_fields__:
+            if (value := getattr(wanted, name)) is not UNSET:
+                setattr(notice, name, value)
+        return notice
+
+    def remove(self, notice: Notice) -> None:
+        """Remove a notice."""
+        del self.all[notice.id]
+        if self.maintenance_notice == notice.id:
+            self.maintenance_notice = None
+
+    def set_maintenance(self, wanted: MaintenanceUpdate) -> None:
+        """Close or open CML, and say why."""
+        if isinstance(wanted.maintenance_mode, bool):
+            self.maintenance = wanted.maintenance_mode
+        if wanted.notice is None or isinstance(wanted.notice, str):
+            self.maintenance_notice = self.get(wanted.notice).id if wanted.notice else None
+        self._core.telemetry.record("maintenance_state_change")
+
+    def status(self) -> Json:
+        """Write whether CML is closed, and why."""
+        notice = self.all.get(self.maintenance_notice or "")
+        return {
+            "maintenance_mode": self.maintenance,
+            "notice": self.maintenance_notice,
+            "resolved_notice": asdict(notice) if notice else None,
+        }
+
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from lcm.providers.labhost import (
+from lcm.providers.protocols.labhost import (
     Health,
     InterfaceFacts,
     LabState,
@@ -20,10 +20,9 @@ from lcm.providers.labhost import (
 )
 from lcm.sim.cml.definitions import Kind
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.life import State
-from lcm.sim.cml.parts import Interface, Lab, Node
-from lcm.sim.cml.pools import Pool
+from lcm.sim.cml.parts import Interface, Lab, Node, State
 from lcm.sim.cml.stats import health, node_addresses, simulation_stats, system_stats
+from lcm.sim.cml.users import Pool
 from lcm.sim.cml.wiring import interface_state
 
 _MB: Final = 1024 * 1024

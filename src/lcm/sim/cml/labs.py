@@ -6,17 +6,15 @@ from typing import Final, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from lcm.sim.chance import Chance, Ids
-from lcm.sim.cml.annotations import tidy_tags
+from lcm.sim.cloud.effects import OnLab, unheard
 from lcm.sim.cml.definitions import KINDS, Kind, unknown
-from lcm.sim.cml.documents import Configuration, ConfigurationFile, LabUpdate, NodeSpec, NodeUpdate
-from lcm.sim.cml.life import ACTIVE, Life, State
+from lcm.sim.cml.faults import bad, missing
 from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import Files, Lab, Node
-from lcm.sim.cml.refusals import bad, missing
+from lcm.sim.cml.parts import ACTIVE, Files, Lab, Life, Node, State
+from lcm.sim.cml.rest.documents import Configuration, ConfigurationFile, LabUpdate, NodeSpec, NodeUpdate
 from lcm.sim.cml.telemetry import Telemetry
-from lcm.sim.cml.wiring import behind_nat, drop_interface, fill_slots
-from lcm.sim.effects import OnLab, unheard
+from lcm.sim.cml.wiring import behind_nat, drop_interface, fill_slots, tidy_tags
+from lcm.sim.time.chance import Chance, Ids
 
 T = TypeVar("T")
 

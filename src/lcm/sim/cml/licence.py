@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from lcm.providers.labhost import node_limit
-from lcm.sim.cml.documents import FeatureCount, Registration, Transport
+from lcm.providers.protocols.labhost import node_limit
+from lcm.sim.cml.faults import Refusal, bad
 from lcm.sim.cml.labs import Core
-from lcm.sim.cml.refusals import Refusal, bad
+from lcm.sim.cml.rest.documents import FeatureCount, Registration, Transport
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.model.clock import Clock
+from lcm.model.base.clock import Clock
 
 FASTEST: Final = 1_000_000
 

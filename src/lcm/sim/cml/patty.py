@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from lcm.model.topology_ports import OPEN_PORTS, read_tag
-from lcm.sim.cml.life import RUNNING, State
-from lcm.sim.cml.parts import Lab, Node
+from lcm.model.topology.ports import OPEN_PORTS, read_tag
+from lcm.sim.cml.parts import RUNNING, Lab, Node, State
 
 POLL_SECONDS: Final = 5.0
 _read_tag: Final = lru_cache(10_000)(read_tag)

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lcm.sim.cml.life import ACTIVE, RUNNING, State
 from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import Lab, Link, Node
+from lcm.sim.cml.parts import ACTIVE, RUNNING, Lab, Link, Node, State
 from lcm.sim.cml.wiring import link_state
 
 Json = dict[str, Any]

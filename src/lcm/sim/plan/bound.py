@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from lcm.model.capacity import DIMENSIONS, Amount, Claim, Profile
+from lcm.model.base.capacity import DIMENSIONS, Amount, Claim, Profile
 
 
 class TrackBound(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ from zlib import crc32
 
 import msgspec
 
-from lcm.control.records import NAME
-from lcm.model.definition import (
+from lcm.control.objects.records import NAME
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import (
     AmiRequirements,
     DefinitionState,
     LabletDefinition,
@@ -22,10 +23,9 @@ from lcm.model.definition import (
     ResourceRequirements,
     Topology,
 )
-from lcm.model.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
-from lcm.model.resource import Metadata
-from lcm.model.worker import AwsSpec, CmlSpec, LabWorkerSpec
-from lcm.providers.artifacts import Stored
+from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
+from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
+from lcm.providers.protocols.artifacts import Stored
 
 VERSION: Final = "1.0.0"
 IMAGES: Final = "CML-2.9*"

@@ -11,8 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from lcm.model.errors import Fault, Invalid
-from lcm.model.reservation import Weekday
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds.reservation import Weekday
 from lcm.sim.plan.slots import Row, Series, on_the_clock, sound_count, sound_length, sound_year, zone_of
 
 _MOST_EVENTS: Final = 20_000

@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from lcm.model import validate
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Invalid
-from lcm.model.kinds import Resource
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds import validate
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.registry import Resource
 from lcm.sim.plan.documents import Lab, Machines, definition_of, pool_of
 from lcm.sim.plan.slots import WORKING, Row, Series, day_of, minutes_of, moment_of, sound_count, zone_of
 from lcm.sim.plan.timetable import Extension, Wanted

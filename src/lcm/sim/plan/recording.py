@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.model.capacity import Amount
-from lcm.model.definition import LabletDefinition
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.reservation import Reservation
-from lcm.model.resource import PhaseChange
-from lcm.model.session import SESSION, LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.model.base.capacity import Amount
+from lcm.model.base.resource import PhaseChange
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
 
 _MINUTE: Final = timedelta(minutes=1)
 _LONG_BEFORE: Final = timedelta(hours=2)

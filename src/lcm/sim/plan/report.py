@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from lcm.sim.plan.measured import Comparison, Late, Refusal, Trial
+from lcm.sim.plan.results import Comparison, Late, Refusal, Trial
 
 WIDTH: Final = 80
 _SHOWN: Final = 10

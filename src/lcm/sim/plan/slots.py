@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Invalid
-from lcm.model.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
-from lcm.model.rules import YEARS
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
+from lcm.model.kinds.rules import YEARS
 from lcm.sim.plan.timetable import MOST_SESSIONS, Extension, Wanted
 
 MOST_AT_ONCE: Final = 5_000

@@ -7,11 +7,10 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import Fault, Invalid
-from lcm.model.instance_types import declared_capacity
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.prices import SHIPPED
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.money.prices import SHIPPED, declared_capacity
 
 MOST_SESSIONS: Final = 20_000
 LONGEST: Final = timedelta(days=400)

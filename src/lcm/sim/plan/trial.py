@@ -1,35 +1,89 @@
 """One variant is played: everything is booked as people would book it, by the production code, in virtual time."""
 
 import asyncio
-from collections.abc import Callable, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lcm.config import Settings
-from lcm.control.plane import Extend, Ref, Terminate
-from lcm.model.errors import Gone, NoRoom, Refused, Taken
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.model.resource import Metadata
-from lcm.model.session import CLEAN_UP, LabletSession, LabletSessionSpec
-from lcm.placement.terms import Terms
-from lcm.sim.loop import run
+from lcm.control.plane.protocol import Extend, Ref, Terminate
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Gone, NoRoom, Refused, Taken
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import CLEAN_UP, LabletSession, LabletSessionSpec
+from lcm.placement.claims import Terms
+from lcm.settings.load import Settings
 from lcm.sim.plan import documents
-from lcm.sim.plan.measured import Trial
-from lcm.sim.plan.measuring import Turned, measured
-from lcm.sim.plan.onlooker import PlannedWorld
+from lcm.sim.plan.measure import Turned, measured
+from lcm.sim.plan.results import Trial
 from lcm.sim.plan.timetable import Timetable, Wanted, first_of, span_of
 from lcm.sim.plan.variant import Variant, applied, settings_of
-from lcm.sim.plan.work import Work, booking_share, milestones, works
+from lcm.sim.plan.world import PlannedWorld
+from lcm.sim.time.loop import run
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.playing import quiet
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.world import OPERATOR
-from lcm.system import SystemStopwatch
+from lcm.system.clock import SystemStopwatch
+
+_BOOKED: Final = 1.0
+_COMES: Final = 7.0
+_GOES: Final = 3.0
+_A_DAY: Final = 50.0
+_UP: Final = timedelta(minutes=40)
+_DOWN: Final = timedelta(minutes=5)
+_DAY: Final = timedelta(days=1)
+
+
+class Work(NamedTuple):
+    """So much is to be done between two moments."""
+
+    since: datetime
+    until: datetime
+    weight: float
+
+
+def works(sessions: Iterable[Wanted], begins: datetime, ends: datetime) -> Iterator[Work]:
+    """Say what there is to do from a moment on, at which what has no `booked_at` is booked already."""
+    yield Work(begins, ends, _A_DAY * ((ends - begins) / _DAY))
+    for one in sessions:
+        if one.booked_at is not None:
+            yield Work(one.booked_at, one.booked_at + timedelta(seconds=1), _BOOKED)
+        start = one.start or (one.booked_at or begins) + _UP
+        end = start + timedelta(minutes=one.minutes)
+        yield Work(start - _UP, start, _COMES)
+        yield Work(end, end + _DOWN, _GOES)
+
+
+def booking_share(bookings: int, several: Iterable[Work]) -> float:
+    """Say which part of all is to book so many at the beginning."""
+    booked = bookings * _BOOKED
+    whole = booked + sum(one.weight for one in several)
+    return booked / whole if whole else 0.0
+
+
+def milestones(several: Sequence[Work], steps: int) -> Iterator[tuple[datetime, float]]:
+    """Give the moments at which each of so many equal parts of the work is done, and the share that is over then."""
+    slopes: dict[datetime, float] = defaultdict(float)
+    for one in several:
+        slope = one.weight / max((one.until - one.since).total_seconds(), 1.0)
+        slopes[one.since] += slope
+        slopes[one.until] -= slope
+    whole, done, slope, step = sum(one.weight for one in several), 0.0, 0.0, 1
+    for since, until in pairwise(sorted(slopes)):
+        slope += slopes[since]
+        after = done + slope * (until - since).total_seconds()
+        while step < steps and after >= whole * step / steps and slope > 0:
+            yield since + timedelta(seconds=(whole * step / steps - done) / slope), step / steps
+            step += 1
+        done = after
+
 
 Heard = Callable[[float], None]
 """Hears how much of a trial is over, from 0 to 1."""

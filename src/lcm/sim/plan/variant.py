@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from lcm.config import Settings
-from lcm.model.errors import Fault, Invalid
-from lcm.model.instance_types import HARDWARE
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.settings import Strategy
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.settings import Strategy
+from lcm.model.money.prices import HARDWARE
+from lcm.settings.load import Settings
 from lcm.sim.plan.timetable import Timetable
 
 MOST_VARIANTS: Final = 64

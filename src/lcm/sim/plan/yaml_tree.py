@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import yaml
 
-from lcm.model.errors import Fault, Invalid
+from lcm.model.base.errors import Fault, Invalid
 
 T = TypeVar("T")
 _MOST_NODES: Final = 500_000

@@ -16,7 +16,7 @@ from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign, run_seed
 from lcm.sim.world.one_line import scenario_in
 from lcm.sim.world.scenario import CAMPUS, Scenario
 from lcm.sim.world.script import perform_file, read
-from lcm.system import SystemClock
+from lcm.system.clock import SystemClock
 
 MISHAPS_AN_HOUR: Final = 6.0
 _CLIENT_SHARE: Final = 0.25

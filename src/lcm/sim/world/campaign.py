@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.garbage import collect_seldom
+from lcm.sim.time.chance import collect_seldom
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.telling import tell

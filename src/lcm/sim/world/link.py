@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
-from lcm.model.errors import Relist, Unreachable
+from lcm.model.base.errors import Relist, Unreachable
 from lcm.store.base import EVENTS_KEY, Cursor, Entry, EventReader, Fence, Lease, Op, Page, Put
 from lcm.store.hub import QueueWatch
 from lcm.store.memory import MemoryStore

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lcm.config import Settings
+from lcm.settings.load import Settings
 from lcm.sim.world.scenario import CAMPUS, CLASSROOM, CROWDED, Scenario
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble

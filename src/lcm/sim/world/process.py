@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
-from lcm.config import Settings
-from lcm.control.feed import Feed, Position
-from lcm.control.housekeeping import EVERY, Housekeeping
-from lcm.control.local import ControlPlane, LocalPlane
-from lcm.controllers.current import terms_of
+from lcm.control.delivery.feed import Feed, Position
+from lcm.control.plane.local import ControlPlane, LocalPlane
+from lcm.control.upkeep.housekeeping import EVERY, Housekeeping
 from lcm.controllers.pool.controller import PoolController
+from lcm.controllers.runtime.settings import terms_of
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.controllers.session.controller import LabletController
-from lcm.controllers.together import together
 from lcm.controllers.worker.controller import WorkerController
-from lcm.model.errors import LcmError, Unreachable
-from lcm.model.event import Event
-from lcm.model.identity import Caller, Role
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.sim.chance import Ids
-from lcm.sim.host import Host
-from lcm.sim.loop import VirtualStopwatch
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import LcmError, Unreachable
+from lcm.model.base.event import Event
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.settings.load import Settings
+from lcm.sim.time.chance import Ids
+from lcm.sim.time.host import Host
+from lcm.sim.time.loop import VirtualStopwatch
 from lcm.sim.world.link import Link
 from lcm.sim.world.stage import Stage
+from lcm.system.tasks import together
 
 T = TypeVar("T")
 PATIENCE_SECONDS: Final = 30.0

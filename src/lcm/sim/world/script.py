@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.loop import run
+from lcm.sim.time.loop import run
 from lcm.sim.world.one_line import scenario_in
 from lcm.sim.world.playing import play, quiet
 from lcm.sim.world.scenario import CLASSROOM, MONDAY, Scenario

@@ -6,17 +6,16 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final
 
-from lcm.control.plane import Extend, Ref, Terminate
-from lcm.model.errors import LcmError
-from lcm.model.identity import Caller, Role
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec
-from lcm.sim.faults import Ill, Spell
+from lcm.control.plane.protocol import Extend, Ref, Terminate
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import LcmError
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.sim.time.faults import Ill, Spell
 from lcm.sim.world.checks.violation import Violation
-from lcm.sim.world.ground import VERSION
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.process import Process
-from lcm.sim.world.scenario import MONDAY
+from lcm.sim.world.scenario import MONDAY, VERSION
 from lcm.sim.world.script_stage import Stagecraft
 
 UNMET: Final = "what a scenario expects"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lcm.control.events import phase_of
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.delivery.events import phase_of
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.world import World
 from lcm.store.base import Change

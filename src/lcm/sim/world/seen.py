@@ -11,21 +11,21 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from lcm.control.audit import PREFIX as AUDIT
-from lcm.control.audit import AuditRecord
-from lcm.control.board import Alerts
-from lcm.control.licences import SEATS
-from lcm.control.records import ALERTS, CODEC, located
-from lcm.model.alert import Alert
-from lcm.model.event import Event
-from lcm.model.instance_types import declared_capacity
-from lcm.model.kinds import Resource
-from lcm.model.licence import LicenceSeat
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.reservation import Reservation
-from lcm.model.session import SESSION, LabletSession
-from lcm.model.worker import LabWorker
-from lcm.sim.effects import Effect
+from lcm.control.access.audit import PREFIX as AUDIT
+from lcm.control.access.audit import AuditRecord
+from lcm.control.accounts.licences import SEATS
+from lcm.control.objects.records import ALERTS, CODEC, located
+from lcm.control.telemetry.alert_records import Alerts
+from lcm.model.base.event import Event
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import SESSION, LabletSession
+from lcm.model.kinds.worker import LabWorker
+from lcm.model.money.licences import LicenceSeat
+from lcm.model.money.prices import declared_capacity
+from lcm.model.telemetry.alert import Alert
+from lcm.sim.cloud.effects import Effect
 from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Lease, unpack_events
 
 R = TypeVar("R", bound=Resource)

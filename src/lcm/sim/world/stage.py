@@ -3,18 +3,17 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from lcm.model.secret import Secret
-from lcm.providers.artifacts import Listed
-from lcm.providers.cml_hosts import CmlHosts
-from lcm.providers.compute import ENDING, Instance
-from lcm.providers.hosts import Hosts
-from lcm.sim.artifacts import SimulatedArtifacts
-from lcm.sim.chance import Chance
+from lcm.model.access.secret import Secret
+from lcm.providers.cml.host import CmlHosts
+from lcm.providers.protocols.artifacts import Listed
+from lcm.providers.protocols.compute import ENDING, Instance
+from lcm.providers.protocols.labhost import Hosts
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
+from lcm.sim.cloud.effects import OnEffect, unheard
+from lcm.sim.cloud.fleet import PASSWORD, Fleet, SimHosts
 from lcm.sim.cml.engine import Cml
-from lcm.sim.effects import OnEffect, unheard
-from lcm.sim.fleet import PASSWORD, Fleet
-from lcm.sim.hosts import SimHosts
-from lcm.sim.loop import VirtualClock
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.loop import VirtualClock
 from lcm.sim.world.scenario import SECRET, Scenario
 from lcm.sim.world.wire import Wire
 from lcm.store.base import Change, Op

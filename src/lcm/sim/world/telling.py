@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from lcm.control.events import phase_of
-from lcm.model.kinds import Resource
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.delivery.events import phase_of
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.one_line import line_of
 from lcm.sim.world.seen import Turn
@@ -19,6 +19,7 @@ from lcm.sim.world.seen import Turn
 if TYPE_CHECKING:
     from lcm.sim.world.witness import Line
     from lcm.sim.world.world import Outcome
+
 
 LONGEST: Final = 60
 """Lines of a story: the last ones tell most."""

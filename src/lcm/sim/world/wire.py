@@ -11,15 +11,16 @@ from typing import Final
 
 import httpx
 
-from lcm.model.clock import Clock
-from lcm.model.errors import LcmError
-from lcm.providers.labhost import NotReady
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import LcmError
+from lcm.providers.protocols.labhost import NotReady
+from lcm.sim.cloud.compute import SimCloud
+from lcm.sim.cloud.effects import SENDER
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.http import CmlApp
-from lcm.sim.cml.memory import MemoryTransport
-from lcm.sim.compute import SimCloud
-from lcm.sim.effects import SENDER
-from lcm.sim.faults import Spells
+from lcm.sim.cml.faults import Down
+from lcm.sim.cml.rest.app import REFUSABLE, CmlApp, CmlFleet
+from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.time.faults import Spells
 
 _LAB: Final = r"/labs/[^/]+"
 _VERBS: Final = tuple(
@@ -36,6 +37,23 @@ _VERBS: Final = tuple(
         ("DELETE", "/licensing/deregistration", "deregister"),
     )
 )
+
+
+_EXTENSIONS: Final[dict[str, object]] = {REFUSABLE: {}}
+
+
+class MemoryTransport(AsgiTransport):
+    """Hands requests to the simulator's REST face in the same process; a machine that is down refuses them."""
+
+    def __init__(self, app: CmlApp | CmlFleet, *, context: Context | None = None) -> None:
+        super().__init__(app, context=context, extensions=_EXTENSIONS, refusal=Down)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except Down as error:
+            cause = ConnectionRefusedError(str(error)) if error.there else OSError(errno.EHOSTUNREACH, str(error))
+            raise httpx.ConnectError(str(error), request=request) from cause
 
 
 class Wire(httpx.AsyncBaseTransport):

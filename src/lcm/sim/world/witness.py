@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lcm.model.identity import Caller
-from lcm.model.kinds import Resource
-from lcm.sim.effects import SENDER, Effect
-from lcm.sim.host import HOST
+from lcm.model.access.identity import Caller
+from lcm.model.kinds.registry import Resource
+from lcm.sim.cloud.effects import SENDER, Effect
+from lcm.sim.time.host import HOST
 from lcm.sim.world.checks.events import Place, heard_each_once
 from lcm.sim.world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret
 from lcm.sim.world.checks.table import AFTER_EFFECT, ALWAYS, EACH_COMMIT, EVERY_MINUTE, LOOKING, OTHERS, at_rest

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
-from lcm.control.local import LocalPlane
-from lcm.model.errors import Later, Taken, Unreachable
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.sim.effects import Effect
-from lcm.sim.world import ground
+from lcm.control.plane.local import LocalPlane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Later, Taken, Unreachable
+from lcm.model.kinds.registry import Resource
+from lcm.sim.cloud.effects import Effect
+from lcm.sim.world import scenario as ground
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from lcm.model.capacity import NOTHING, Amount, Claim, Profile, exceeded
-from lcm.model.instance_types import declared_capacity
-from lcm.model.kinds import Resource
-from lcm.model.reservation import RESERVATION, Reservation
-from lcm.model.session import LabletSession, Seat
+from lcm.model.base.capacity import NOTHING, Amount, Claim, Profile, exceeded
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import RESERVATION, Reservation
+from lcm.model.kinds.session import LabletSession, Seat
+from lcm.model.money.prices import declared_capacity
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn, is_live
 

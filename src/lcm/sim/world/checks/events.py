@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from lcm.control.events import phase_of
-from lcm.model.event import Event
-from lcm.model.identity import SEES_ALL, Caller
-from lcm.model.kinds import Resource
+from lcm.control.delivery.events import phase_of
+from lcm.model.access.identity import SEES_ALL, Caller
+from lcm.model.base.event import Event
+from lcm.model.kinds.registry import Resource
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Commit, Seen, Told, Turn
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.model.session import LabletSession
-from lcm.providers.compute import InstanceState
+from lcm.model.kinds.session import LabletSession
+from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Deed, Seen, Turn, is_live
 from lcm.sim.world.stage import Stage

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lcm.model.definition import LabletDefinition
-from lcm.model.kinds import Resource
-from lcm.model.machine import ACTORS, LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.settings import SystemSettings
-from lcm.model.worker import LabWorker
+from lcm.model.base.machine import ACTORS, LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Commit, Deed, Seen, Turn
 from lcm.sim.world.stage import Stage

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from lcm.model.licence import SeatState
-from lcm.model.worker_steps import WORKER
-from lcm.providers.compute import ENDING
+from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.money.licences import SeatState
+from lcm.providers.protocols.compute import ENDING
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Deed, Seen
 from lcm.sim.world.stage import Stage

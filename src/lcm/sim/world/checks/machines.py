@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.model.machine import WORKER_CONTROLLER
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.model.worker import HOSTING, LabWorker, WorkerPhase
-from lcm.model.worker_steps import WORKER
-from lcm.providers.compute import ENDING, OWNER_TAG, WORKER_TAG, Instance, InstanceState
+from lcm.model.base.machine import WORKER_CONTROLLER
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.model.kinds.worker_machine import WORKER
+from lcm.providers.protocols.compute import ENDING, OWNER_TAG, WORKER_TAG, Instance, InstanceState
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Deed, Seen, Turn
 from lcm.sim.world.stage import Stage

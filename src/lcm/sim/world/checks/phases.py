@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lcm.model.errors import IllegalStep
-from lcm.model.kinds import KINDS, Resource
-from lcm.model.machine import ACTORS, CONTROL_PLANE, Machine
-from lcm.model.resource import HISTORY_LIMIT, PhaseChange
+from lcm.model.base.errors import IllegalStep
+from lcm.model.base.machine import ACTORS, CONTROL_PLANE, Machine
+from lcm.model.base.resource import HISTORY_LIMIT, PhaseChange
+from lcm.model.kinds.registry import KINDS, Resource
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.model.resource import Truth, condition
-from lcm.model.session import LabletSession
-from lcm.model.worker import HOSTING, LabWorker, WorkerCondition
+from lcm.model.base.resource import Truth, condition
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerCondition
 from lcm.sim.cml.engine import Cml
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn, is_live

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
+from lcm.model.access.identity import Caller, Role
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.scenario import SECRET
 from lcm.sim.world.seen import Commit, Seen

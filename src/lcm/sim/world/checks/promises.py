@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.model.reservation import ReservationPhase
-from lcm.model.resource import condition
-from lcm.model.session import SESSION, LabletSession, SessionCondition, SessionPhase
+from lcm.model.base.resource import condition
+from lcm.model.kinds.reservation import ReservationPhase
+from lcm.model.kinds.session import SESSION, LabletSession, SessionCondition, SessionPhase
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen, Turn, is_live

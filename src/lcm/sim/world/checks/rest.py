@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.control.session_files import COLLECTED
-from lcm.model.session import CLEAN_UP, LabletSession, SessionPhase
-from lcm.model.worker import WorkerPhase
-from lcm.model.worker_steps import WORKER
-from lcm.providers.artifacts import parse
-from lcm.providers.compute import OWNER_TAG, InstanceState
+from lcm.control.objects.session_files import COLLECTED
+from lcm.model.kinds.session import CLEAN_UP, LabletSession, SessionPhase
+from lcm.model.kinds.worker import WorkerPhase
+from lcm.model.kinds.worker_machine import WORKER
+from lcm.providers.protocols.artifacts import parse
+from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
 from lcm.sim.world.checks.labs import LEFT, uid_in
 from lcm.sim.world.checks.machines import NO_RECORD, OWNER
 from lcm.sim.world.checks.violation import Violation, violation

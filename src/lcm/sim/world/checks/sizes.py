@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
-from lcm.model.capacity import Amount, Claim, Profile
-from lcm.model.pool import LabWorkerPool
-from lcm.model.resource import Condition, Truth, condition
-from lcm.model.session import CLEAN_UP, LabletSession, SessionCondition, SessionPhase
-from lcm.model.worker import LabWorker, WorkerCondition, WorkerPhase
+from lcm.model.base.capacity import Amount, Claim, Profile
+from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.session import CLEAN_UP, LabletSession, SessionCondition, SessionPhase
+from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Seen

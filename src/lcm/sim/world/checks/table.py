@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from lcm.model.kinds import Resource
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
 from lcm.sim.world.checks.events import alerts_are_told, change_is_told
 from lcm.sim.world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed

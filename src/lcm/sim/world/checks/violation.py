@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lcm.model.kinds import Resource
+from lcm.model.kinds.registry import Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from lcm.control.events import phase_of
-from lcm.control.records import key_of
-from lcm.model.kinds import KINDS, Resource
+from lcm.control.delivery.events import phase_of
+from lcm.control.objects.records import key_of
+from lcm.model.kinds.registry import KINDS, Resource
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.seen import Commit, Seen, Turn
 

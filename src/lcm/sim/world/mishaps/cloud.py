@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Final
 
-from lcm.model.errors import LcmError
-from lcm.providers.compute import OWNER_TAG, InstanceState
-from lcm.sim.compute_account import Order
-from lcm.sim.faults import Ill, Spell
-from lcm.sim.fleet import size
-from lcm.sim.world.ground import REGION
+from lcm.model.base.errors import LcmError
+from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
+from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.fleet import size
+from lcm.sim.time.faults import Ill, Spell
 from lcm.sim.world.mishaps.trouble import Trouble
+from lcm.sim.world.scenario import REGION
 
 RUNNING, STOPPED = InstanceState.RUNNING, InstanceState.STOPPED
 _EFFECTS: Final = ("ensure", "start", "stop", "remove")

@@ -3,14 +3,13 @@
 import asyncio
 from typing import Final
 
-from lcm.providers.labhost import NotReady
-from lcm.sim.cml.documents import NodeUpdate
+from lcm.providers.protocols.labhost import NotReady
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import Lab
-from lcm.sim.faults import Ill, Spell
-from lcm.sim.world.ground import topology
+from lcm.sim.cml.rest.documents import NodeUpdate
+from lcm.sim.time.faults import Ill, Spell
 from lcm.sim.world.mishaps.trouble import Trouble
-from lcm.sim.world.scenario import SECRET
+from lcm.sim.world.scenario import SECRET, topology
 from lcm.sim.world.scenario import Lab as Wanted
 
 _VERBS: Final = ("ensure", "start", "stop", "remove", "register", "deregister", "topology")

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from lcm.model.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.sim.faults import Ill, Spell, Spells
+from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
+from lcm.sim.time.faults import Ill, Spell, Spells
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.process import Process
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from lcm.model.errors import LcmError
-from lcm.sim.cml.refusals import Refusal
+from lcm.model.base.errors import LcmError
+from lcm.sim.cml.faults import Refusal
 from lcm.sim.world.mishaps import cloud, labs, processes
 from lcm.sim.world.mishaps.trouble import Trouble
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from lcm.providers.compute import InstanceState
+from lcm.providers.protocols.compute import InstanceState
+from lcm.sim.cloud.machines import Machine
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import Lab
-from lcm.sim.compute_machines import Machine
 from lcm.sim.world.process import Process
 from lcm.sim.world.world import World
 

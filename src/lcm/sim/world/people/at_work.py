@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from lcm.model.session import LabletSession, SessionPhase
-from lcm.sim.chance import Chance
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.sim.time.chance import Chance
 from lcm.sim.world.world import World
 
 _EVERY_SECONDS: Final = 900

@@ -4,19 +4,19 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from lcm.control.local import LocalPlane
-from lcm.control.plane import Ref
-from lcm.model.definition import LabletDefinition
-from lcm.model.errors import LcmError
-from lcm.model.identity import Role
-from lcm.model.kinds import Resource
-from lcm.model.placing import Wish
-from lcm.model.pool import LabWorkerPool
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
-from lcm.sim.world.ground import definition_name
+from lcm.control.plane.local import LocalPlane
+from lcm.control.plane.protocol import Ref
+from lcm.model.access.identity import Role
+from lcm.model.base.errors import LcmError
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.placement import Wish
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.people.person import Person
+from lcm.sim.world.scenario import definition_name
 from lcm.sim.world.world import World
 
 _EVERY_SECONDS: Final = 2_700

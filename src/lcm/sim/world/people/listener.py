@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from lcm.control.feed import WHOLE, Feed, Position
-from lcm.model.errors import LcmError, Relist
-from lcm.model.event import Event
-from lcm.model.identity import SEES_ALL, Role
+from lcm.control.delivery.feed import WHOLE, Feed, Position
+from lcm.model.access.identity import SEES_ALL, Role
+from lcm.model.base.errors import LcmError, Relist
+from lcm.model.base.event import Event
 from lcm.sim.world.checks.events import heard_each_once
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.people.person import Person

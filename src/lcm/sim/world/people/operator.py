@@ -6,19 +6,19 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.plane import Drain, Pause, Ref, Resume, Snooze, Undrain, WorkerAction
-from lcm.model.alert import Alert
-from lcm.model.definition import DefinitionState, LabletDefinition
-from lcm.model.errors import Gone, LcmError
-from lcm.model.identity import Role
-from lcm.model.licence import LicenceSeat, SeatState
-from lcm.model.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.resource import Metadata
-from lcm.model.rules import SETTINGS_NAME
-from lcm.model.settings import SchedulerSettings, Strategy, SystemSettings, SystemSettingsSpec
-from lcm.model.worker import LabWorker, WorkerPhase
-from lcm.providers.compute import ENDING, WORKER_TAG
-from lcm.sim.world import ground
+from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Snooze, Undrain, WorkerAction
+from lcm.model.access.identity import Role
+from lcm.model.base.errors import Gone, LcmError
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.definition import DefinitionState, LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.rules import SETTINGS_NAME
+from lcm.model.kinds.settings import SchedulerSettings, Strategy, SystemSettings, SystemSettingsSpec
+from lcm.model.kinds.worker import LabWorker, WorkerPhase
+from lcm.model.money.licences import LicenceSeat, SeatState
+from lcm.model.telemetry.alert import Alert
+from lcm.providers.protocols.compute import ENDING, WORKER_TAG
+from lcm.sim.world import scenario
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.scenario import Lab
 from lcm.sim.world.world import World
@@ -156,11 +156,11 @@ class Operator(Person):
 
     async def _published(self, lab: Lab, version: str) -> str | None:
         try:
-            stored = await self.world.stage.artifacts.put(ground.topology(lab))
+            stored = await self.world.stage.artifacts.put(scenario.topology(lab))
         except LcmError as error:
             self.witness.tell(f"otto cannot store {lab.name}: {type(error).__name__}")
             return None
-        first = ground.definition(lab, stored)
+        first = scenario.definition(lab, stored)
         spec = msgspec.structs.replace(first.spec, version=version, state=DefinitionState.ACTIVE)
         name = f"{lab.name}:{version}"
         wanted = LabletDefinition(metadata=Metadata(name=name), spec=spec)
@@ -169,7 +169,7 @@ class Operator(Person):
 
     async def _hire(self) -> None:
         """Have a worker outside of pools, for an hour or some."""
-        template, _ = ground.pool(self.dice.choice(self.world.scenario.pools))
+        template, _ = scenario.pool(self.dice.choice(self.world.scenario.pools))
         assert isinstance(template, WorkerTemplate), "a pool comes after its template"
         self._number += 1
         name = f"extra-{self._number}"

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Final, TypeVar
 
-from lcm.model.errors import Later, LcmError
-from lcm.model.identity import Caller, Role
-from lcm.model.kinds import Resource
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Later, LcmError
+from lcm.model.kinds.registry import Resource
 from lcm.sim.world.world import Question, World
 
 T = TypeVar("T")

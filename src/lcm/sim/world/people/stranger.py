@@ -4,13 +4,13 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final
 
-from lcm.control.local import LocalPlane
-from lcm.control.plane import Drain, Extend, Ref, Terminate
-from lcm.model.errors import LcmError, Unreachable
-from lcm.model.kinds import Resource
-from lcm.model.reservation import Reservation
-from lcm.model.session import LabletSession
-from lcm.model.worker import LabWorker
+from lcm.control.plane.local import LocalPlane
+from lcm.control.plane.protocol import Drain, Extend, Ref, Terminate
+from lcm.model.base.errors import LcmError, Unreachable
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.checks.privacy import ANOTHERS
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.people.person import Person

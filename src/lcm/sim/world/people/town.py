@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from lcm.model.identity import Role
-from lcm.sim.world.ground import definition_name
+from lcm.model.access.identity import Role
 from lcm.sim.world.people.auditor import Auditor
 from lcm.sim.world.people.listener import Listener
 from lcm.sim.world.people.operator import Operator
 from lcm.sim.world.people.stranger import Stranger
 from lcm.sim.world.people.visitors import Visitors
+from lcm.sim.world.scenario import definition_name
 from lcm.sim.world.world import World
 
 _LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))

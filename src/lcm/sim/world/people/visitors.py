@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.control.plane import Extend, ObserveResources, Ref, Terminate
-from lcm.model.identity import Caller, Role
-from lcm.model.reservation import Recurrence, Reservation, ReservationSpec
-from lcm.model.resource import Metadata
-from lcm.model.session import LabletSession, LabletSessionSpec
+from lcm.control.plane.protocol import Extend, ObserveResources, Ref, Terminate
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.checks.writes import LOST
 from lcm.sim.world.people.at_work import work

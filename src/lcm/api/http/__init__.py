@@ -1,0 +1,1 @@
+"""The HTTP server: application, requests, answers, authentication, limits, routing."""

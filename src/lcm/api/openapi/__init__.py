@@ -1,0 +1,1 @@
+"""The description of the API: OpenAPI document, examples, and the page in docs."""

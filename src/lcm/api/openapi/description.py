@@ -1,0 +1,244 @@
+"""The description of everything that is served: OpenAPI 3.1, made from the table of routes. Read by `app` at start."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final, get_args
+
+import msgspec
+
+from lcm.api.http.answers import PROBLEM
+from lcm.api.http.problems import REASONS
+from lcm.api.http.routing import Patch, Route
+from lcm.api.openapi.examples import ANSWERS, BODIES
+from lcm.api.routes.shapes import SCHEMAS
+from lcm.control.plane.problems import Problem
+from lcm.control.plane.wire import IDEMPOTENCY_KEY, REQUEST_PATTERN
+from lcm.model.base.event import Data
+from lcm.model.base.resource import Part
+from lcm.model.kinds.registry import KINDS
+
+Json = Any
+"""A part of the document; JSON Schema has no better type here."""
+
+_NULL: Final = {"type": "null"}
+_TEMPLATE: Final = SCHEMAS + "{name}"
+
+
+class Schemas:
+    """Every schema that a table of routes needs, by name."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        shapes = [shape for route in routes for shape in (route.body, route.answer) if _is_struct(shape)]
+        kinds = [kind.struct for kind in KINDS.values()]
+        every = list(dict.fromkeys([Problem, *kinds, *get_args(Data), *shapes]))
+        _, self._named = msgspec.json.schema_components(every, ref_template=_TEMPLATE)
+        for route in routes:
+            if isinstance(route.body, Patch):
+                self._patch(route.body.of.__name__)
+
+    @property
+    def named(self) -> Mapping[str, Json]:
+        """All of them, in the order of their names."""
+        return dict(sorted(self._named.items()))
+
+    def of(self, shape: Json) -> Json:
+        """Refer to the schema of a type."""
+        return {"type": "string"} if _is_text(shape) else {"$ref": SCHEMAS + name_of(shape)}
+
+    def _patch(self, name: str) -> Json:
+        """Make the schema of a merge patch: nothing is required, and null unsets."""
+        patch = f"{name}Patch"
+        if patch not in self._named:
+            whole = self._named[name]
+            self._named[patch] = {}  # named before its parts are made, lest one refer to it
+            self._named[patch] = {
+                "title": patch,
+                "description": f"A merge patch (RFC 7396): {whole['description']}",
+                "type": "object",
+                "properties": {field: self._nullable(part) for field, part in whole["properties"].items()},
+                "additionalProperties": False,
+            }
+        return {"$ref": SCHEMAS + patch}
+
+    def _nullable(self, schema: Json) -> Json:
+        options = [self._patched(one) for one in schema.get("anyOf", [_without_default(schema)])]
+        return {"anyOf": [*(one for one in options if one != _NULL), _NULL]}
+
+    def _patched(self, schema: Json) -> Json:
+        name = schema.get("$ref", "").removeprefix(SCHEMAS)
+        if name and self._named[name].get("type") == "object":
+            return self._patch(name)
+        values = schema.get("additionalProperties")
+        return {**schema, "additionalProperties": self._nullable(values)} if isinstance(values, dict) else schema
+
+
+def parameters(query: type[Part]) -> list[Json]:
+    """Describe the fields of a query."""
+    _, named = msgspec.json.schema_components([query], ref_template=_TEMPLATE)
+    whole = named[query.__name__]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in whole.get("required", ()),
+            **({"description": schema["description"]} if "description" in schema else {}),
+            "schema": {key: part for key, part in schema.items() if key != "description"},
+        }
+        for name, schema in whole["properties"].items()
+    ]
+
+
+def name_of(shape: Json) -> str:
+    """Name the schema of a type."""
+    return f"{shape.of.__name__}Patch" if isinstance(shape, Patch) else str(shape.__name__)
+
+
+def _is_struct(shape: Json) -> bool:
+    return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
+
+
+def _is_text(shape: Json) -> bool:
+    return isinstance(shape, type) and issubclass(shape, str)
+
+
+def _without_default(schema: Json) -> Json:
+    return {key: part for key, part in schema.items() if key != "default"}
+
+
+_ABOUT: Final = """\
+Workers, labs and bookings of a Lablet Cloud Manager.
+
+Send a token as `Authorization: Bearer TOKEN`; services may send their key as `X-API-Key` instead, say in `Lcm-Actor`
+which of them they are, and bind any write to a lease's term with `Lcm-Fence: NAME;TERM`. `{id}` is an object's name or
+its uid. Errors are problem documents (RFC 9457); programs look at `reason`. What belongs to somebody else is answered
+like what does not exist.
+"""
+_SECURITY: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token made by `lcm token`."},
+    "serviceKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The key of our services."},
+}
+_HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
+    "If-Match": (
+        "the ETag that the object must still have; 412 if it has another",
+        {"type": "string", "pattern": '^(\\*|"[0-9]{1,15}")$', "examples": ['"42"']},
+    ),
+    IDEMPOTENCY_KEY: (
+        "repeated with the same key, the request is done once and answered as the first time",
+        {"type": "string", "pattern": f"^{REQUEST_PATTERN}$", "examples": ["4f0c2a51-7d0e"]},
+    ),
+    "Last-Event-ID": (
+        "the id of the last event received; what happened since comes first, or `reset` if that is not known any more",
+        {"type": "string", "maxLength": 128, "examples": ["9f3c1a2b.42.0"]},
+    ),
+}
+_ETAG: Final = {"description": "the object's revision", "schema": {"type": "string", "examples": ['"42"']}}
+_LOCATION: Final = {"description": "where the object is", "schema": {"type": "string"}}
+_PLACES: Final = {
+    "id": ("the object's name or uid", {"type": "string", "minLength": 1, "maxLength": 128}),
+    "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
+    "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
+}
+_RESPONSES: Final = "#/components/responses/"
+_ANY_BODY: Final = (400, 408, 413, 415, 422)
+
+
+@cache
+def describe(routes: tuple[Route, ...]) -> bytes:
+    """Write the description of a table of routes."""
+    return msgspec.json.encode(document(routes))
+
+
+def document(routes: Sequence[Route]) -> Json:
+    """Make the description of a table of routes."""
+    schemas = Schemas(routes)
+    paths: dict[str, Json] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Lablet Cloud Manager", "version": version("lablet-cloud-manager"), "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.named,
+            "responses": {f"Problem{status}": _problem(reasons) for status, reasons in REASONS.items()},
+            "securitySchemes": _SECURITY,
+        },
+        "tags": [{"name": name} for name in dict.fromkeys(map(_tag, routes))],
+    }
+
+
+def statuses(route: Route) -> Sequence[int]:
+    """List the statuses of the problems that a route may answer."""
+    found = {422, 429, 500, *route.also}
+    found |= set() if route.policy.public else {401, 403, 503}
+    found |= {404} if "{" in route.path else set()
+    found |= {409} if route.writes else set()
+    found |= {412} if "If-Match" in route.headers else set()
+    found |= set(_ANY_BODY) if route.body is not None else set()
+    return sorted(found)
+
+
+def _operation(route: Route, schemas: Schemas) -> Json:
+    answers = {str(route.status): _success(route, schemas)}
+    answers |= {str(status): _failure(route, status, schemas) for status in statuses(route)}
+    return {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "tags": [_tag(route)],
+        "security": [] if route.policy.public else [{name: []} for name in _SECURITY],
+        "x-roles": [] if route.policy.public else sorted(route.policy.roles),
+        "parameters": [*_places(route), *parameters(route.query), *_headers(route)],
+        **({"requestBody": _body(route, schemas)} if route.body is not None else {}),
+        "responses": answers,
+    }
+
+
+def _body(route: Route, schemas: Schemas) -> Json:
+    content = {"schema": schemas.of(route.body), "example": BODIES[name_of(route.body)]}
+    return {"required": route.body_needed, "content": {media.decode(): content for media in route.body_media}}
+
+
+def _success(route: Route, schemas: Schemas) -> Json:
+    if route.answer is None:
+        return {"description": "Done."}
+    content = {"schema": schemas.of(route.answer)}
+    example = ANSWERS.get(name_of(route.answer))
+    if example is not None:
+        content["example"] = example
+    tagged = {"ETag": _ETAG} if route.kind is not None and route.answer is route.kind.struct else {}
+    located = {"Location": _LOCATION} if route.status == HTTPStatus.CREATED else {}
+    return {
+        "description": f"{route.summary}: done.",
+        "headers": tagged | located,
+        "content": {route.answer_media.decode(): content},
+    }
+
+
+def _failure(route: Route, status: int, schemas: Schemas) -> Json:
+    if route.policy.public and status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return _success(route, schemas) | {"description": "Not ready."}
+    return {"$ref": f"{_RESPONSES}Problem{status}"}
+
+
+def _problem(reasons: str) -> Json:
+    return {"description": reasons, "content": {PROBLEM.decode(): {"schema": {"$ref": f"{SCHEMAS}Problem"}}}}
+
+
+def _places(route: Route) -> Iterable[Json]:
+    for name, (about, schema) in _PLACES.items():
+        if f"{{{name}}}" in route.path:
+            yield {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
+
+
+def _headers(route: Route) -> Iterable[Json]:
+    for name in route.headers:
+        about, schema = _HEADERS[name]
+        yield {"name": name, "in": "header", "required": False, "description": about, "schema": schema}
+
+
+def _tag(route: Route) -> str:
+    if "/internal/" in route.path:
+        return "internal"
+    return route.kind.name if route.kind else "system"

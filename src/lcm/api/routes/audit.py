@@ -1,0 +1,99 @@
+"""The audit over HTTP, for administrators: who did what to which objects, when and from where."""
+
+from typing import Annotated, Final
+
+from msgspec import UNSET, Meta, UnsetType
+
+from lcm.api.http.answers import Answer, value
+from lcm.api.http.request import Request
+from lcm.api.http.routing import GET, POST, Policy, Route
+from lcm.control.access.audit import Wish, search
+from lcm.control.access.sealing import ClearText, SealedText
+from lcm.control.objects.writer import Ledger
+from lcm.control.plane.wire import AuditList
+from lcm.control.upkeep.rotation import Rotated, Rotation, RotationWish
+from lcm.model.access.identity import ADMINS, STAFF
+from lcm.model.access.secret import Secret
+from lcm.model.base.resource import Moment, Part
+
+LONGEST: Final = 500
+_Text = Annotated[str, Meta(max_length=512)]
+
+
+class AuditQuery(Part):
+    """Which records to list."""
+
+    since: Annotated[Moment, Meta(description="from this moment on")] | UnsetType = UNSET
+    until: Annotated[Moment, Meta(description="before this moment")] | UnsetType = UNSET
+    who: Annotated[_Text, Meta(description="of this caller only")] = ""
+    kind: Annotated[_Text, Meta(description="about things of this kind only", examples=["LabWorker"])] = ""
+    name: Annotated[_Text, Meta(description="about things of this name only")] = ""
+    limit: Annotated[int, Meta(ge=1, le=LONGEST, description="records in a page, at most")] = 100
+    cursor: Annotated[str, Meta(min_length=1, max_length=256, description="`next` of the page before")] | UnsetType = (
+        UNSET
+    )
+
+
+async def _list(request: Request) -> Answer:
+    query = request.query(AuditQuery)
+    wish = Wish(
+        since=None if isinstance(query.since, UnsetType) else query.since,
+        until=None if isinstance(query.until, UnsetType) else query.until,
+        who=query.who,
+        kind=query.kind,
+        name=query.name,
+    )
+    after = None if isinstance(query.cursor, UnsetType) else query.cursor
+    found = await search(request.shared.core.store, wish, limit=query.limit, after=after)
+    return value(AuditList(items=tuple(found.records), next=found.next))
+
+
+AUDIT_ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        GET,
+        "/api/audit",
+        _list,
+        "listAudit",
+        "List who wrote what, newest last",
+        policy=Policy(ADMINS),
+        query=AuditQuery,
+        answer=AuditList,
+    ),
+)
+
+
+async def _seal(request: Request) -> Answer:
+    text = Secret((await request.read(ClearText)).text)
+    return value(SealedText(sealed=request.shared.core.sealing.text(text)))
+
+
+async def _rotate(request: Request) -> Answer:
+    wish = await request.read(RotationWish, empty=RotationWish())
+    core = request.shared.core
+    ledger = Ledger(core.store, core.clock, request.signed_in, origin=request.origin, record_ids=core.record_ids)
+    return value(await Rotation(ledger, core.sealing.need()).run(drop_old=wish.drop_old))
+
+
+SECRET_ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        POST,
+        "/api/secrets/seal",
+        _seal,
+        "sealSecret",
+        "Seal a secret for a document",
+        policy=Policy(STAFF),
+        body=ClearText,
+        answer=SealedText,
+    ),
+    Route(
+        POST,
+        "/api/secrets/rotate",
+        _rotate,
+        "rotateSealKeys",
+        "Seal all secrets anew with another key",
+        policy=Policy(ADMINS),
+        body=RotationWish,
+        body_needed=False,
+        answer=Rotated,
+    ),
+)

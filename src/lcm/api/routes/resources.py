@@ -1,0 +1,182 @@
+"""The resource routes: list, create, get, replace, patch and delete, the same for every kind."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from lcm.api.http.answers import JSON, MERGE_PATCH, Answer, resource, stored, value
+from lcm.api.http.request import Request, epoch_header
+from lcm.api.http.routing import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, permitted
+from lcm.api.routes.shapes import LISTS, ApplyBody, DryQuery, ListQuery, OneQuery, WriteQuery
+from lcm.control.objects.writer import missing
+from lcm.control.plane.protocol import Ref
+from lcm.control.plane.wire import IDEMPOTENCY_KEY, Results
+from lcm.model.access.identity import Verb
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import DEFAULT_NAMESPACE
+from lcm.model.base.selector import EVERYTHING, parse
+from lcm.model.kinds.registry import KINDS, Kind, Resource
+
+IF_MATCH: Final = "If-Match"
+
+
+class Collection:
+    """The handlers of one kind."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._struct: type[Any] = kind.struct
+
+    async def list(self, request: Request) -> Answer:
+        """Answer a page of objects."""
+        query = request.query(ListQuery)
+        selected = query.label_selector or query.field_selector
+        where = parse(self._struct, query.label_selector, query.field_selector) if selected else EVERYTHING
+        page = await request.plane.list(
+            self._struct,
+            namespace=query.namespace or None,
+            where=where,
+            limit=query.limit,
+            cursor=query.cursor or None,
+            archived=query.archived,
+        )
+        answer = value({"items": page.items, "revision": page.revision, "next": page.next})
+        answer.headers = (epoch_header(request),)
+        return answer
+
+    async def create(self, request: Request) -> Answer:
+        """Make an object."""
+        query, key, plane = request.query(DryQuery), request.key, request.writing
+        wanted = request.shared.core.read(await request.document(), self._struct)
+        made = await plane.create(wanted, dry_run=query.dry_run, request=key)
+        return resource(made, 201, () if query.dry_run else ((b"location", self._location(made)),))
+
+    async def get(self, request: Request) -> Answer:
+        """Answer an object."""
+        ref = self._ref(request, request.query(OneQuery))
+        found = await request.plane.get(ref)
+        if found is None:
+            raise missing(ref)
+        return stored(found)
+
+    async def replace(self, request: Request) -> Answer:
+        """Put a document in an object's place."""
+        query, at, plane = request.query(WriteQuery), request.at, request.writing
+        ref = self._ref(request, query)
+        document = await self._addressed(request, ref, await request.document())
+        return resource(await plane.put(ref, document, at=at, dry_run=query.dry_run))
+
+    async def patch(self, request: Request) -> Answer:
+        """Merge a document into an object."""
+        query, at, plane = request.query(WriteQuery), request.at, request.writing
+        ref = self._ref(request, query)
+        document = await request.document()
+        if not isinstance(document, Mapping):
+            raise Invalid(Fault("document", "not an object", "send the fields that are to change"))
+        return resource(await plane.patch(ref, document, at=at, dry_run=query.dry_run))
+
+    async def delete(self, request: Request) -> Answer:
+        """Ask for an object to go."""
+        query, at = request.query(WriteQuery), request.at
+        return resource(await request.writing.delete(self._ref(request, query), at=at, dry_run=query.dry_run))
+
+    def _ref(self, request: Request, query: OneQuery) -> Ref[Any]:
+        return request.ref(self._struct, query.namespace)
+
+    def _location(self, made: Resource) -> bytes:
+        namespace = made.metadata.namespace
+        within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
+        return f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
+
+    async def _addressed(self, request: Request, ref: Ref[Any], document: object) -> object:
+        """Hold a document's name against the path's, which may be a uid, and fill in what it leaves out."""
+        metadata = document.get("metadata", {}) if isinstance(document, Mapping) else None
+        if not isinstance(document, Mapping) or not isinstance(metadata, Mapping):
+            return document
+        name = ref.name
+        if metadata.get("name") != name:
+            found = await request.plane.get(ref)
+            if found is None:
+                raise missing(ref)
+            name = found.metadata.name
+        address = {"name": name, "namespace": ref.namespace}
+        faults = [
+            Fault(f"metadata.{field}", "differs from the path", f"use {wanted}, or leave it out")
+            for field, wanted in address.items()
+            if metadata.get(field, wanted) != wanted
+        ]
+        if faults:
+            raise Invalid(*faults)
+        return {**document, "metadata": {**metadata, **address}}
+
+
+async def _apply(request: Request) -> Answer:
+    query, plane = request.query(DryQuery), request.writing
+    documents = (await request.read(ApplyBody)).documents
+    strange = [number for number, one in enumerate(documents) if not isinstance(one, Mapping)]
+    if strange:
+        raise Invalid(*(Fault(f"documents[{number}]", "not an object", "begin with `kind`") for number in strange))
+    return value({"results": await plane.apply(documents, dry_run=query.dry_run)})
+
+
+def _routes(kind: Kind) -> Iterator[Route]:
+    struct, name, of = kind.struct, kind.name, Collection(kind)
+    many, one = f"/api/{kind.plural}", f"/api/{kind.plural}/{{id}}"
+    read, write = permitted(kind, Verb.READ), permitted(kind, Verb.WRITE)
+    patch = (MERGE_PATCH, JSON)
+    common: dict[str, Any] = {"kind": kind, "answer": struct}
+    changing = {**common, "policy": write, "query": WriteQuery, "headers": (IF_MATCH,)}
+    yield Route(
+        GET,
+        many,
+        of.list,
+        f"list{name.removesuffix('s')}s",
+        f"List {name} objects",
+        policy=read,
+        kind=kind,
+        query=ListQuery,
+        answer=LISTS[name],
+        also=(410,),
+    )
+    yield Route(
+        POST,
+        many,
+        of.create,
+        f"create{name}",
+        f"Make a {name}",
+        **common,
+        policy=write,
+        query=DryQuery,
+        body=struct,
+        status=201,
+        headers=(IDEMPOTENCY_KEY,),
+    )
+    yield Route(GET, one, of.get, f"get{name}", f"Read a {name}", **common, policy=read, query=OneQuery)
+    yield Route(PUT, one, of.replace, f"replace{name}", f"Replace a {name}'s spec and labels", **changing, body=struct)
+    yield Route(
+        PATCH,
+        one,
+        of.patch,
+        f"patch{name}",
+        f"Merge into a {name}'s spec and labels",
+        **changing,
+        body=Patch(struct),
+        body_media=patch,
+    )
+    yield Route(DELETE, one, of.delete, f"delete{name}", f"Ask for a {name} to go", **changing)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *(route for kind in KINDS.values() for route in _routes(kind)),
+    Route(
+        POST,
+        "/api/apply",
+        _apply,
+        "apply",
+        "Create or replace many objects",
+        policy=SIGNED_IN,
+        query=DryQuery,
+        body=ApplyBody,
+        answer=Results,
+        large=True,
+    ),
+)

@@ -1,0 +1,216 @@
+"""The types of queries, bodies and answers, concrete for every kind, so that the description is exact.
+
+Used by the tables of `api` and by `openapi`. What the client shares with the API is in `control.wire`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from lcm.control.plane.problems import Problem
+from lcm.control.plane.protocol import LONGEST_APPLY, LONGEST_PAGE, PAGE
+from lcm.control.plane.wire import EventId
+from lcm.model.base.event import Data, Event
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Text
+from lcm.model.kinds.registry import KINDS, Kind
+
+SCHEMAS: Final = "#/components/schemas/"
+_KINDS: Final = [{"$ref": f"{SCHEMAS}{name}"} for name in KINDS]
+_Selector = Annotated[str, Meta(max_length=1024)]
+_Cursor = Annotated[str, Meta(min_length=1, max_length=1024)]
+_DryRun = Annotated[bool, Meta(description="check everything, answer what would be, write nothing")]
+AnyObject = Annotated[Any, Meta(extra_json_schema={"oneOf": _KINDS, "discriminator": {"propertyName": "kind"}})]
+"""A document of any kind; its `kind` tells which."""
+_EVENT_DATA: Final = [{"$ref": f"{SCHEMAS}{one.__name__}"} for one in get_args(Data)]
+_EventData = Annotated[Any, Meta(extra_json_schema={"anyOf": _EVENT_DATA})]
+_ObjectOrNull = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_KINDS, {"type": "null"}]})]
+
+
+YAML: Final = (b"text/yaml", b"application/yaml", b"application/x-yaml")
+OCTETS: Final = b"application/octet-stream"
+TEXT: Final = b"text/plain; charset=utf-8"
+
+
+class LabFile(str):
+    """A lab file, as CML exports it."""
+
+    __slots__ = ()
+
+
+class FileBytes(str):
+    """The bytes of a file."""
+
+    __slots__ = ()
+
+
+class SessionLog(str):
+    """Lines of text, what happened first before the rest."""
+
+    __slots__ = ()
+
+
+class OneQuery(Part):
+    """Which namespace an object is in."""
+
+    namespace: Name = DEFAULT_NAMESPACE
+
+
+class WriteQuery(OneQuery):
+    """Where to write, and whether to."""
+
+    dry_run: _DryRun = False
+
+
+class DryQuery(Part):
+    """Whether to write."""
+
+    dry_run: _DryRun = False
+
+
+class ListQuery(Part):
+    """Which objects to list."""
+
+    namespace: Annotated[Name, Meta(description="without it, all namespaces")] | UnsetType = UNSET
+    label_selector: Annotated[_Selector, Meta(description="conditions on labels", examples=["tier=exam"])] = ""
+    field_selector: Annotated[_Selector, Meta(description="conditions on fields", examples=["status.phase=READY"])] = ""
+    limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="objects in a page, at most")] = PAGE
+    cursor: Annotated[_Cursor, Meta(description="`next` of the page before")] | UnsetType = UNSET
+    archived: Annotated[bool, Meta(description="those in the archive, in place of the live ones")] = False
+
+
+class WatchQuery(Part):
+    """What to follow, and from where."""
+
+    kinds: Annotated[str, Meta(max_length=512, description="kinds, with commas between", examples=["LabletSession"])]
+    after: Annotated[Count, Meta(description="the `revision` of a list, or of the last line read", examples=[0])]
+
+
+class ApplyBody(Part):
+    """Documents to create or replace, in any order."""
+
+    documents: Annotated[tuple[AnyObject, ...], Meta(max_length=LONGEST_APPLY)]
+
+
+class ObjectSeen(msgspec.Struct, frozen=True):
+    """An object as a commit left it; null when it is gone, or gone for this caller."""
+
+    kind: str
+    namespace: str
+    name: str
+    object: _ObjectOrNull
+
+
+class WatchLine(msgspec.Struct, frozen=True):
+    """One commit; with nothing seen, a sign of life. A line with a problem is the last."""
+
+    revision: Count
+    seen: tuple[ObjectSeen, ...]
+    problem: Problem | UnsetType = UNSET
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event; what `data` holds depends on its type."""
+
+    id: EventId
+    type: str
+    time: Moment
+    kind: str
+    name: str
+    namespace: str
+    data: _EventData
+    owner_id: str | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
+    worker_id: str | UnsetType = UNSET
+    definition_id: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, number: str, event: Event) -> "EventLine":
+        """Write an event under its id."""
+        return cls(
+            id=number,
+            type=event.type,
+            time=event.time,
+            kind=event.kind,
+            name=event.name,
+            namespace=event.namespace,
+            data=event.data,
+            owner_id=event.owner or UNSET,
+            session_id=event.session_id or UNSET,
+            worker_id=event.worker_id or UNSET,
+            definition_id=event.definition_id or UNSET,
+        )
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events in the order in which they happened.
+
+    `last` is where to go on, here as `after` and on the stream as Last-Event-ID; `more` says that there is something.
+    """
+
+    items: tuple[EventLine, ...]
+    last: EventId
+    more: bool
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ReadyCheck(msgspec.Struct, frozen=True):
+    """One thing that must hold before requests can be served."""
+
+    name: str
+    ok: bool
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether requests could be served at a moment."""
+
+    ready: bool
+    at: Moment
+    checks: tuple[ReadyCheck, ...]
+
+
+class DescriptionInfo(msgspec.Struct, frozen=True):
+    """What is described, in which version."""
+
+    title: str
+    version: str
+
+
+class Description(msgspec.Struct, frozen=True):
+    """An OpenAPI document."""
+
+    openapi: str
+    info: DescriptionInfo
+
+
+def bodies(name: str, about: str | None, fields: Iterable[tuple[str, Any] | tuple[str, Any, Any]]) -> type[Part]:
+    """Make the type of a body that follows from a kind or an action."""
+    named = {"__doc__": about}
+    made = msgspec.defstruct(name, fields, bases=(Part,), frozen=True, kw_only=True, namespace=named)
+    assert issubclass(made, Part)
+    return made
+
+
+def _list_of(kind: Kind) -> type[msgspec.Struct]:
+    items: Any = tuple[kind.struct, ...]  # type: ignore[name-defined]
+    about = {"__doc__": f"A page of {kind.name} objects, true at its revision; `next` is null on the last."}
+    fields = [("items", items), ("revision", Count), ("next", str | None)]
+    return msgspec.defstruct(f"{kind.name}List", fields, frozen=True, namespace=about)
+
+
+def _report_on(kind: Kind) -> type[Part]:
+    seen = next(field.type for field in msgspec.structs.fields(kind.struct) if field.name == "status")
+    about = f"What was seen of a {kind.name} at exactly this revision."
+    return bodies(
+        f"{kind.name}StatusReport", about, [("resource_version", Count), ("status", seen), ("reason", Text, "")]
+    )
+
+
+LISTS: Final[Mapping[str, type[msgspec.Struct]]] = {name: _list_of(kind) for name, kind in KINDS.items()}
+REPORTS: Final[Mapping[str, type[Part]]] = {name: _report_on(kind) for name, kind in KINDS.items()}

@@ -1,0 +1,250 @@
+"""The event stream (SSE): what happens from now on, or since the event that a client saw last, as far as it may see it.
+
+A client that comes back is told what it missed by the id it brings; one whose past is gone, or that is new, is told how
+things stand first. Nobody's snapshot goes to anybody else. Frames are made once, by `control.feed`.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from lcm.api.http.answers import SSE, Stream
+from lcm.api.http.auth import Vigil
+from lcm.api.http.request import Request
+from lcm.api.http.routing import GET, SIGNED_IN, Route
+from lcm.control.delivery.feed import WHOLE, Feed, Position
+from lcm.control.plane.protocol import LONGEST_PAGE, Plane
+from lcm.model.access.identity import PERMITTED, SEES_ALL, Caller, Verb
+from lcm.model.base.errors import Relist
+from lcm.model.base.event import Event
+from lcm.model.base.resource import Part
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import LabWorker, coarse
+
+HEARTBEAT_SECONDS: Final = 5.0
+_ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
+_BEAT: Final = b": alive\n\n"
+_RETRY: Final = b"retry: 2000\n\n"
+_encode: Final = msgspec.json.Encoder().encode
+EventId = Annotated[str, Meta(max_length=128)]
+
+
+class EventFilters(Part):
+    """Which events somebody wants, of those that they may see."""
+
+    session_id: EventId = ""
+    instance_id: Annotated[EventId, Meta(description="what older clients call session_id")] = ""
+    definition_id: EventId = ""
+    owner_id: EventId = ""
+    worker_id: EventId = ""
+    event_types: Annotated[
+        str, Meta(max_length=1024, description="types with commas between; worker.* is all that begin so")
+    ] = ""
+
+
+class EventsQuery(EventFilters):
+    """Which events to receive. `last_event_id` is for clients that cannot send the header of that name."""
+
+    snapshot: Annotated[bool, Meta(description="tell a new client first how things stand")] = True
+    last_event_id: EventId = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one client asked for, within what it may see."""
+
+    everything: bool
+    name: str
+    session_id: str
+    definition_id: str
+    owner_id: str
+    worker_id: str
+    types: frozenset[str]
+    families: tuple[str, ...]
+
+    def wants(self, event: Event) -> bool:
+        """Tell whether the client is to receive an event."""
+        return (
+            (self.everything or event.public or (event.owner is not None and event.owner == self.name))
+            and (not self.session_id or event.session_id == self.session_id)
+            and (not self.definition_id or event.definition_id == self.definition_id)
+            and (not self.owner_id or event.owner == self.owner_id)
+            and (not self.worker_id or event.worker_id == self.worker_id)
+            and self._of_type(event.type)
+        )
+
+    def _of_type(self, kind: str) -> bool:
+        if not self.types and not self.families:
+            return True
+        return kind in self.types or kind.startswith(self.families)
+
+
+class WorkerLine(Part):
+    """A worker, as a snapshot tells of it."""
+
+    worker_id: str
+    worker_name: str
+    namespace: str
+    phase: str
+    status: str
+    resource_version: int
+
+
+class SessionLine(Part):
+    """A session, as a snapshot tells of it."""
+
+    session_id: str
+    session_name: str
+    namespace: str
+    state: str
+    worker_id: str | None
+    resource_version: int
+
+
+class Snapshot(Part):
+    """How things stand: some of what the client may see. What a later event says is newer."""
+
+    workers: tuple[WorkerLine, ...] = ()
+    sessions: tuple[SessionLine, ...] = ()
+
+
+def frame(event: Event, at: Position, epoch: str) -> bytes:
+    """Write an event as SSE."""
+    return b"%s\nevent: %s\ndata: %s\n\n" % (_id(at, epoch), event.type.encode(), bytes(event.data))
+
+
+async def _stream(request: Request) -> Stream:
+    query = request.query(EventsQuery)
+    brought = request.header("last-event-id") or query.last_event_id
+    wanted = wanted_by(request.signed_in, query)
+    return Stream(partial(_frames, request, wanted, brought, snapshot=query.snapshot), SSE)
+
+
+async def _frames(request: Request, wanted: Wanted, brought: str, *, snapshot: bool) -> AsyncGenerator[bytes]:
+    feed, vigil = request.shared.feed, Vigil(request)
+    yield _RETRY
+    at = position_of(brought, feed.epoch)
+    while True:
+        if at is None:
+            at = Position(feed.revision, WHOLE)
+            yield _notice(b"reset" if brought else b"hello", at, feed.epoch)
+            if snapshot:
+                async for lines in _snapshot(request.plane):
+                    yield _told(b"snapshot", lines)
+        after = at.revision
+        try:
+            async for missed, after in feed.history(wanted, at):  # noqa: B007 - the last one is where to join
+                if missed:
+                    yield missed
+        except Relist:
+            brought, at = "gone", None
+            continue
+        break
+    subscriber = feed.join(wanted, after=after)
+    try:
+        while (frames := await subscriber.take()) is not None and vigil.lasts():
+            yield frames
+    finally:
+        feed.leave(wanted, subscriber)
+
+
+async def beat(feed: Feed) -> None:
+    """Give every client a sign of life now and then; it is also when a stream learns that its token is over."""
+    while True:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        feed.tell_all(_BEAT)
+
+
+async def _snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
+    if plane.caller.role in PERMITTED[LabWorker.__name__][Verb.READ]:
+        cursor = None
+        while True:
+            workers = await plane.list(LabWorker, limit=LONGEST_PAGE, cursor=cursor)
+            yield Snapshot(workers=tuple(map(_worker_line, workers.items)))
+            cursor = workers.next
+            if cursor is None:
+                break
+    cursor = None
+    while True:
+        sessions = await plane.list(LabletSession, limit=LONGEST_PAGE, cursor=cursor)
+        yield Snapshot(sessions=tuple(map(_session_line, sessions.items)))
+        cursor = sessions.next
+        if cursor is None:
+            break
+
+
+def wanted_by(caller: Caller, query: EventFilters) -> Wanted:
+    """Say what a caller asks for, within what it may see."""
+    types = [one.strip() for one in query.event_types.split(",") if one.strip()]
+    return Wanted(
+        everything=caller.role in SEES_ALL,
+        name=caller.name,
+        session_id=query.session_id or query.instance_id,
+        definition_id=query.definition_id,
+        owner_id=query.owner_id,
+        worker_id=query.worker_id,
+        types=frozenset(one for one in types if not one.endswith("*")),
+        families=tuple(one[:-1] for one in types if one.endswith("*")),
+    )
+
+
+def position_of(brought: str, epoch: str) -> Position | None:
+    """Read an event's id; None for one of another history, or for what is none."""
+    found = _ID.fullmatch(brought)
+    return Position(int(found[2]), int(found[3])) if found and found[1] == epoch else None
+
+
+def _id(at: Position, epoch: str) -> bytes:
+    return b"id: %s.%d.%d" % (epoch.encode(), at.revision, at.place)
+
+
+def _notice(name: bytes, at: Position, epoch: str) -> bytes:
+    return b"%s\nevent: %s\ndata: {}\n\n" % (_id(at, epoch), name)
+
+
+def _told(name: bytes, data: Part) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name, _encode(data))
+
+
+def _worker_line(worker: LabWorker) -> WorkerLine:
+    return WorkerLine(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        namespace=worker.metadata.namespace,
+        phase=worker.status.phase,
+        status=coarse(worker.status),
+        resource_version=worker.metadata.resource_version,
+    )
+
+
+def _session_line(session: LabletSession) -> SessionLine:
+    return SessionLine(
+        session_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        namespace=session.metadata.namespace,
+        state=session.status.phase,
+        worker_id=session.status.worker_id,
+        resource_version=session.metadata.resource_version,
+    )
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        GET,
+        "/api/events/stream",
+        _stream,
+        "streamEvents",
+        "Follow what happens (SSE); Last-Event-ID resumes where a client was cut",
+        policy=SIGNED_IN,
+        query=EventsQuery,
+        answer=str,
+        answer_media=SSE,
+        headers=("Last-Event-ID",),
+    ),
+)

@@ -1,0 +1,86 @@
+"""What is asked of the process itself: is it alive, is it ready, what has it counted, what does it serve, who am I."""
+
+import asyncio
+from typing import Final
+
+from lcm.api.http.answers import Answer, value
+from lcm.api.http.metrics import MEDIA
+from lcm.api.http.request import Request, Shared
+from lcm.api.http.routing import GET, PUBLIC, SIGNED_IN, WATCHMEN, Route
+from lcm.api.routes.shapes import Description, Health, Readiness, ReadyCheck
+from lcm.control.plane.wire import Who
+from lcm.model.base.errors import LcmError
+
+_PATIENCE_SECONDS: Final = 1.0
+_ALIVE: Final = value(Health())
+
+
+async def _healthz(_: Request) -> Answer:
+    return _ALIVE
+
+
+async def _readyz(request: Request) -> Answer:
+    _, checks = await _look(request.shared)
+    ready = all(checks.values())
+    told = Readiness(ready, request.shared.clock.now(), tuple(ReadyCheck(name, ok) for name, ok in checks.items()))
+    return value(told, 200 if ready else 503)
+
+
+async def _metrics(request: Request) -> Answer:
+    shared = request.shared
+    revision, checks = await _look(shared)
+    return Answer(body=shared.meter.text(revision=revision, streams=shared.streams.total, checks=checks), media=MEDIA)
+
+
+async def _openapi(request: Request) -> Answer:
+    return Answer(body=request.shared.description)
+
+
+async def _whoami(request: Request) -> Answer:
+    caller = request.signed_in
+    return value(Who(caller.name, caller.role))
+
+
+async def _look(shared: Shared) -> tuple[int | None, dict[str, bool]]:
+    """Give the store's revision, None if it does not answer in time, and what must hold to serve requests."""
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            revision = (await shared.core.store.scan("settings/", limit=1)).revision
+    except (LcmError, TimeoutError):
+        revision = None
+    return revision, {"store": revision is not None, "tokens": shared.tokens.caught_up, "events": shared.feed.caught_up}
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(GET, "/healthz", _healthz, "healthz", "Tell whether the process answers", policy=PUBLIC, answer=Health),
+    Route(
+        GET,
+        "/readyz",
+        _readyz,
+        "readyz",
+        "Tell whether requests can be served",
+        policy=PUBLIC,
+        answer=Readiness,
+        also=(503,),
+    ),
+    Route(
+        GET,
+        "/metrics",
+        _metrics,
+        "metrics",
+        "Read what was counted, for Prometheus",
+        policy=WATCHMEN,
+        answer=str,
+        answer_media=MEDIA,
+    ),
+    Route(
+        GET,
+        "/api/openapi.json",
+        _openapi,
+        "openapi",
+        "Read this description",
+        policy=PUBLIC,
+        answer=Description,
+    ),
+    Route(GET, "/api/whoami", _whoami, "whoami", "Tell who the caller is", policy=SIGNED_IN, answer=Who),
+)

@@ -1,0 +1,1 @@
+"""Commands on bookings: book, extend, cancel, explain, observe, artifacts, plan, record."""

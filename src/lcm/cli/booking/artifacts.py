@@ -1,0 +1,151 @@
+"""`lcm artifacts`: what was collected from a session, listed or downloaded."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from lcm.cli.booking.extend import session_named
+from lcm.cli.output import connection, options, render
+from lcm.cli.output.nouns import title_of
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output
+from lcm.cli.output.printer import print_value
+from lcm.cli.output.table import print_rows
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Gone
+from lcm.model.kinds.session import Artifact, LabletSession
+from lcm.system.clock import SystemClock
+
+_USAGE: Final = "write `lcm artifacts NAME`, such as `lcm artifacts basics-x7k2p`"
+_STDOUT: Final = "-"
+_UNITS: Final = ((1_000_000, "MB"), (1_000, "kB"))
+
+
+def artifacts(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=options.sessions)
+    ],
+    *,
+    download: Annotated[
+        str,
+        typer.Option("--download", metavar="PATH", help="Put them into this folder; one file may go to a file, or -."),
+    ] = "",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="FILE", help="Only files of this name; repeatable.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="How to write the list: table, name, json, yaml.")
+    ] = Output.TABLE,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    context: ContextName = None,
+) -> None:
+    """List what was collected from a session, or download it with --download.
+
+    A session's lab is saved with its final configurations before it is removed, and kept for a while.
+    """
+    ref: Ref[LabletSession] = Ref(LabletSession, session_named(words, _USAGE), namespace)
+
+    async def work(plane: Plane) -> None:
+        found = _chosen(await _listed(plane, ref), only or [], ref)
+        if not download:
+            _show(found, ref, output)
+        elif not found:
+            raise Gone(f"nothing was collected from {title_of(LabletSession, ref.name)}, or it has expired")
+        else:
+            await _download(plane, ref, _placed(found, download, force=force))
+
+    connection.with_plane(work, context)
+
+
+async def _listed(plane: Plane, ref: Ref[LabletSession]) -> Sequence[Artifact]:
+    try:
+        return await plane.artifacts(ref)
+    except Gone:
+        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+
+
+def _chosen(found: Sequence[Artifact], only: Sequence[str], ref: Ref[LabletSession]) -> Sequence[Artifact]:
+    there = {one.name for one in found}
+    for name in only:
+        if name not in there:
+            raise Gone(f"there is no file {name!r} of {title_of(LabletSession, ref.name)}, or it has expired")
+    return [one for one in found if not only or one.name in only]
+
+
+def _show(found: Sequence[Artifact], ref: Ref[LabletSession], output: Output) -> None:
+    if output in {Output.JSON, Output.YAML}:
+        print_value(found, output)
+        return
+    if output is Output.NAME:
+        for one in found:
+            render.out(render.clean(one.name))
+        return
+    if not found:
+        render.say(f"nothing was collected from {title_of(LabletSession, ref.name)} so far, or it has expired")
+        return
+    now = SystemClock().now()
+    rows = [
+        (one.name, size(one.size_bytes), render.age(one.collected_at, now), render.when(one.expires_at), one.digest)
+        for one in found
+    ]
+    print_rows(("NAME", "SIZE", "AGE", "EXPIRES", "DIGEST"), rows, now, whole=("NAME",))
+
+
+def size(count: int) -> str:
+    """Write a number of bytes in one unit."""
+    for least, unit in _UNITS:
+        if count >= least:
+            return f"{count / least:.3g} {unit}"
+    return f"{count} B"
+
+
+def _placed(found: Sequence[Artifact], where: str, *, force: bool) -> list[tuple[str, Path | None]]:
+    """Say which file goes where, before any is asked for; None is standard output."""
+    folder = Path(where)
+    if folder.is_dir() or where.endswith(os.sep):
+        places: list[tuple[str, Path | None]] = [(one.name, folder / _safe(one.name)) for one in found]
+    elif len(found) > 1:
+        raise typer.BadParameter(f"{len(found)} files do not go into one; name a folder, or --only one of them")
+    else:
+        places = [(found[0].name, None if where == _STDOUT else folder)]
+    for _, path in places:
+        if path is not None and path.exists() and not force:
+            raise typer.BadParameter(f"{path} is there already; --force replaces it", param_hint="--download")
+    return places
+
+
+def _safe(name: str) -> str:
+    """Refuse a name that would lead out of the folder."""
+    if name != Path(name).name or name in {"", ".", ".."} or render.UNSAFE.search(name):
+        raise typer.BadParameter(f"{name!r} is no name for a file here; give it one with --only and --download FILE")
+    return name
+
+
+async def _download(plane: Plane, ref: Ref[LabletSession], places: Sequence[tuple[str, Path | None]]) -> None:
+    for name, path in places:
+        data = await plane.download(ref, name)
+        if path is None:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+        else:
+            _write(path, data)
+            render.out(f"{path} {size(len(data))}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave what was there; it is for nobody else to read."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lcm-") as folder:
+            new = Path(folder) / "new"
+            new.touch(mode=0o600)
+            new.write_bytes(data)
+            new.replace(path)
+    except OSError as error:
+        problem = f"{path} cannot be written: {error.strerror or error}"
+        raise typer.BadParameter(problem, param_hint="--download") from error

@@ -1,0 +1,302 @@
+"""`lcm book`: a session now or at a time, or a reservation for several; promised, or refused with what is free."""
+
+from calendar import day_name
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Annotated, Final, Literal, cast
+
+import typer
+
+from lcm.cli.booking.booked import free_slots, reservation_said, session_said, watch
+from lcm.cli.output import connection, options, render
+from lcm.cli.output.nouns import Wanted, noun_of, title, title_of
+from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone
+from lcm.cli.output.printer import Printer
+from lcm.cli.output.times import Zone, day_of, minutes_of, moment_of, terminal_zone, zone_of
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Metadata
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.placement import Explanation, Wish
+from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec, Weekday
+from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.system import clock as system
+from lcm.system.clock import SystemClock
+
+Booking = LabletSession | Reservation
+_LETTERS: Final = "bcdfghjkmnpqrstvwxz23456789"
+"""None that is taken for another, and no vowels, which could make words."""
+_SUFFIX: Final = 5
+_LONGEST_FAMILY: Final = 53
+_WORKDAYS: Final = (Weekday.MON, Weekday.TUE, Weekday.WED, Weekday.THU, Weekday.FRI)
+_DAYS: Final = {word: day for day, name in zip(Weekday, day_name, strict=True) for word in (str(day), name.lower())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """A booking as somebody asked for it. Without `start` as soon as possible, without `minutes` as long as may be."""
+
+    definition: str
+    namespace: str = DEFAULT_NAMESPACE
+    start: datetime | None = None
+    minutes: int | None = None
+    name: str | None = None
+    owner: str = ""
+    track: str = ""
+    region: str | None = None
+    emails: tuple[str, ...] = ()
+    priority: int = 0
+    count: int = 1
+    series: Recurrence | None = None
+    give_up_at: datetime | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether it is for more than one session."""
+        return self.count > 1 or self.series is not None
+
+    def booking(self, minutes: int, name: str) -> Booking:
+        """Make the object that asks for it."""
+        end = self.start + timedelta(minutes=minutes) if self.start else None
+        metadata = Metadata(name=name, namespace=self.namespace)
+        if not self.several:
+            return LabletSession(metadata=metadata, spec=self._session(minutes, end))
+        assert self.start is not None, "several are booked for a time"
+        assert end is not None, "likewise"
+        spec = ReservationSpec(
+            definition=self.definition,
+            timeslot_start=self.start,
+            timeslot_end=end,
+            count=self.count,
+            recurrence=self.series,
+            owner=self.owner,
+            student_emails=self.emails,
+            lab_track=self.track,
+            region_required=self.region,
+            priority=self.priority,
+        )
+        return Reservation(metadata=metadata, spec=spec)
+
+    def _session(self, minutes: int, end: datetime | None) -> LabletSessionSpec:
+        return LabletSessionSpec(
+            definition=self.definition,
+            owner=self.owner,
+            student_email=next(iter(self.emails), None),
+            lab_track=self.track,
+            timeslot_start=self.start,
+            timeslot_end=end,
+            duration_minutes=None if self.start else minutes,
+            give_up_at=self.give_up_at,
+            region_required=self.region,
+            priority=self.priority,
+        )
+
+
+def name_for(definition: str, chance: Callable[[], float]) -> str:
+    """Make up a name: `basics-x7k2p`."""
+    family = definition.partition(":")[0][:_LONGEST_FAMILY].rstrip("-.")
+    return f"{family}-{''.join(_LETTERS[int(chance() * len(_LETTERS))] for _ in range(_SUFFIX))}"
+
+
+def series_of(every: str, on: str, until: date, zone: Zone) -> Recurrence:
+    """Understand how often: day, week, weekday, or days such as mon,wed."""
+    if not zone.name:
+        raise typer.BadParameter("name the zone of the clocks that it goes by: Europe/Berlin", param_hint="--time-zone")
+    word = every.strip().lower()
+    days = _days(on, "--on")
+    if word not in {"day", "week"}:
+        if days:
+            raise typer.BadParameter("goes with --every week", param_hint="--on")
+        days = _WORKDAYS if word == "weekday" else _days(word, "--every")
+        word = "week"
+    if word == "day" and days:
+        raise typer.BadParameter("every day is on all days; use --every week", param_hint="--on")
+    often = cast("Literal['day', 'week']", word)
+    return Recurrence(every=often, until=until, time_zone=zone.name, weekdays=days)
+
+
+def _days(text: str, hint: str) -> tuple[Weekday, ...]:
+    words: Sequence[str] = [word.strip() for word in text.lower().split(",") if word.strip()]
+    if unknown := [word for word in words if word not in _DAYS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no day; write mon,wed", param_hint=hint)
+    return tuple(dict.fromkeys(_DAYS[word] for word in words))
+
+
+_TRIES: Final = 5
+
+
+def book(
+    definition: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEFINITION",
+            help="Which lab; without a version, the newest that is active.",
+            autocompletion=options.definitions,
+        ),
+    ],
+    *,
+    at: At = None,
+    now: Annotated[bool, typer.Option("--now", help="As soon as possible, which is usual without --at.")] = False,
+    span: For = None,
+    owner: Annotated[str, typer.Option("--as", metavar="OWNER", help="Whose it is; else yours.")] = "",
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)] = 1,
+    every: Annotated[
+        str, typer.Option("--every", metavar="WHEN", help="Again: day, week, weekday, or days such as mon,wed.")
+    ] = "",
+    on: Annotated[str, typer.Option("--on", metavar="DAYS", help="With --every week: on these days, mon,wed.")] = "",
+    until: Annotated[str, typer.Option("--until", metavar="DATE", help="With --every: the last day of it.")] = "",
+    time_zone: TimeZone = "",
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call it; else made up.")] = None,
+    track: Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")] = "",
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")] = None,
+    email: Annotated[
+        list[str] | None, typer.Option("--email", metavar="EMAIL", help="The student's; repeated for several.")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", metavar="N", help="Above 0: before others.")] = 0,
+    give_up_after: Annotated[
+        str | None, typer.Option("--give-up-after", metavar="TIME", help="How long to wait for a start: 30m, 4h.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-w", "--watch", help="Tell how it goes until it runs.")] = False,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to write what was made.")] = Output.TABLE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Book a lab: now, at a time, or for several at once or again and again.
+
+    `lcm book basics --for 2h`, `lcm book basics --at 'tomorrow 9:00' --for 90m --count 12`,
+    `lcm book basics --at '2026-12-01 09:00' --for 2h --every week --until 2027-01-31`
+
+    A time is promised when it is booked, or it is refused and the nearest free ones are named.
+    """
+    clock = SystemClock()
+    zone = zone_of(time_zone) if time_zone else terminal_zone()
+    start = moment_of(at, clock.now(), zone) if at else None
+    _sensible(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
+    if bool(until) != bool(every):
+        raise typer.BadParameter("--every and --until go together", param_hint="--until" if until else "--every")
+    if on and not every:
+        raise typer.BadParameter("goes with --every week", param_hint="--on")
+    if give_up_after and start:
+        raise typer.BadParameter("a time is promised or refused at once", param_hint="--give-up-after")
+    patience = moment_of(f"+{give_up_after}", clock.now(), zone, "--give-up-after") if give_up_after else None
+    asked = Booked(
+        definition=definition,
+        namespace=namespace,
+        start=start,
+        minutes=minutes_of(span, "--for") if span else None,
+        name=name,
+        owner=owner,
+        track=track,
+        region=region,
+        emails=tuple(email or ()),
+        priority=priority,
+        count=count,
+        series=series_of(every, on, day_of(until, "--until"), zone) if every else None,
+        give_up_at=patience,
+    )
+    _Desk(clock, zone, output, dry_run=dry_run, follow=follow).book(asked, context)
+
+
+def _sensible(timed: bool, *, now: bool, several: bool, follow: bool, emails: int) -> None:  # noqa: FBT001 - what it is about
+    if now and timed:
+        raise typer.BadParameter("--at and --now exclude each other", param_hint="--now")
+    if several and not timed:
+        raise typer.BadParameter("several are promised together: say when, such as --at +1h", param_hint="--at")
+    if several and follow:
+        raise typer.BadParameter("follows one session; `lcm get sessions -w` follows many", param_hint="--watch")
+    if emails > 1 and not several:
+        raise typer.BadParameter("one session has one student", param_hint="--email")
+
+
+class _Desk:
+    """Books, and says what came of it."""
+
+    def __init__(self, clock: Clock, zone: Zone, output: Output, *, dry_run: bool, follow: bool) -> None:
+        self._clock = clock
+        self._zone = zone
+        self._output = output
+        self._dry_run = dry_run
+        self._follow = follow and not dry_run
+
+    def book(self, asked: Booked, context: str | None) -> None:
+        async def work(plane: Plane) -> None:
+            try:
+                made = await self._made(plane, asked)
+            except NoRoom as error:
+                raise typer.Exit(self._refused(error)) from error
+            await self._tell(plane, made)
+            if self._follow and isinstance(made, LabletSession):
+                await watch(plane, made, self._clock, self._zone)
+
+        connection.with_plane(work, context)
+
+    async def _made(self, plane: Plane, asked: Booked) -> Booking:
+        minutes = asked.minutes or await longest(plane, asked.definition, asked.namespace)
+        for left in reversed(range(_TRIES)):
+            name = asked.name or name_for(asked.definition, system.chance)
+            booking = asked.booking(minutes, name)
+            try:
+                return await plane.create(booking, dry_run=self._dry_run)
+            except Conflict as error:
+                if error.wanted:
+                    raise
+                if asked.name or not left:
+                    raise Refused(f"there is a {title(booking)} already: give another --name") from error
+            except Unreachable as error:
+                kind = noun_of(booking.kind).singular
+                message = f"{error}; whether {title(booking)} was booked is told by `lcm get {kind} {name}`"
+                raise Unreachable(message) from error
+        raise AssertionError
+
+    async def _tell(self, plane: Plane, made: Booking) -> None:
+        if self._output not in {Output.TABLE, Output.WIDE}:
+            one = Wanted(noun_of(made.kind), (made.metadata.name,))
+            Printer(self._output, [one], clock=self._clock, with_namespace=False).whole([made])
+        elif isinstance(made, LabletSession):
+            answer = None if made.spec.timeslot_start else await self._answer(plane, made)
+            render.tell(session_said(made, answer, self._clock.now(), self._zone, dry_run=self._dry_run))
+        else:
+            render.tell(reservation_said(made, self._clock.now(), self._zone, dry_run=self._dry_run))
+        if self._dry_run:
+            render.say("nothing was booked: --dry-run")
+
+    async def _answer(self, plane: Plane, made: LabletSession) -> Explanation | None:
+        """Ask where it goes; that nobody can tell is no reason to call a booking a failure."""
+        spec = made.spec
+        wish = Wish(
+            definition=spec.definition,
+            namespace=made.metadata.namespace,
+            duration_minutes=spec.duration_minutes,
+            lab_track=spec.lab_track,
+            region_required=spec.region_required,
+        )
+        try:
+            return await (plane.preview(wish) if self._dry_run else plane.explain(ref_of(made)))
+        except (Refused, Later):
+            return None
+
+    def _refused(self, error: NoRoom) -> int:
+        """Say why nothing was booked, and which slots are free."""
+        code = connection.report(error)
+        if error.nearest:
+            render.say("free instead:")
+            for line in free_slots(error.nearest, self._clock.now(), self._zone):
+                render.say(f"  {line}")
+        return code
+
+
+async def longest(plane: Plane, definition: str, namespace: str) -> int:
+    """Say how many minutes a lab may be booked for; the API knows which version is meant."""
+    spec = LabletSessionSpec(definition=definition, duration_minutes=1)
+    name = name_for(definition, system.chance)
+    meant = await plane.create(
+        LabletSession(metadata=Metadata(name=name, namespace=namespace), spec=spec), dry_run=True
+    )
+    found = await plane.get(Ref(LabletDefinition, meant.spec.definition, namespace))
+    if found is None:
+        missing = title_of(LabletDefinition, definition)
+        raise typer.BadParameter(f"how long {missing} may last is not known; say it", param_hint="--for")
+    return found.spec.max_duration_minutes

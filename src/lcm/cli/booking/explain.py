@@ -1,0 +1,244 @@
+"""`lcm explain`: why a session is where it is or what it waits for; or what would become of a booking."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from lcm.cli.booking.book import longest
+from lcm.cli.booking.booked import free_slots, waiting_said
+from lcm.cli.booking.extend import session_named
+from lcm.cli.output import connection, options, render
+from lcm.cli.output.columns import seat_of
+from lcm.cli.output.nouns import one, title_of
+from lcm.cli.output.options import DEFAULT_NAMESPACE, At, ContextName, For, Namespace, Output, TimeZone
+from lcm.cli.output.printer import print_value
+from lcm.cli.output.times import Zone, length, minutes_of, moment_of, near, slot_shown, terminal_zone, zone_of
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Gone
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.placement import Explanation, PlaceAnswer, Wish
+from lcm.model.kinds.session import LabletSession
+from lcm.system.clock import SystemClock
+
+MOST_PLACES: Final = 25
+"""A table shows so many; `-o wide` all."""
+_LABEL: Final = 10
+_HEADINGS: Final = ("PLACE", "KIND", "FITS", "EARLIEST", "REASON")
+_WIDEST_PLACE: Final = 24
+_LEAST_REASON: Final = 24
+_WEEK: Final = timedelta(days=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an explanation is about; `thought` when nobody has booked it."""
+
+    name: str
+    thought: bool = False
+
+
+def explained(
+    found: Explanation, subject: Subject, now: datetime, zone: Zone, room: int, *, whole: bool = False
+) -> Iterator[str]:
+    """Write an explanation in lines of at most `room` cells."""
+    first, *rest = render.wrapped(f"{subject.name} {outcome(found, zone, thought=subject.thought)}", room - 2)
+    yield render.paint(first, _COLOURS[found.outcome])
+    yield from (f"  {line}" for line in rest)
+    for label, text in _about(found, now, zone):
+        yield from _labelled(label, text, room)
+    slots = list(free_slots([(one.start, one.end) for one in found.nearest], now, zone))
+    for number, slot in enumerate(slots):
+        yield f"{'' if number else 'Free:':<{_LABEL}}{slot}"
+    if found.places:
+        yield ""
+        yield from _places(found, now, zone, room, whole=whole)
+
+
+def outcome(found: Explanation, zone: Zone, *, thought: bool) -> str:
+    """Say in a sentence what becomes of a session."""
+    slot = f" for {slot_shown(found.slot.start, found.slot.end, zone)}" if found.slot else ""
+    seat = f"seat {seat_of(found.seat)}" if found.seat else ""
+    where = ", ".join(filter(None, [found.worker and f"worker {found.worker}", seat]))
+    match found.outcome:
+        case "assign":
+            said = f"{'would start' if thought else 'can start'} now on {where or 'a worker'}"
+        case "scale_up":
+            said = f"{'would wait' if thought else 'waits'} for a machine that is started for it ({where or 'a seat'})"
+        case "promise":
+            said = f"{'would be' if thought else 'is'} promised {where or 'a seat'}{'' if thought else slot}"
+        case "refuse":
+            said = "would be refused" if thought else "cannot be placed as things are"
+        case "placed":
+            said = f"is placed on {where or 'a worker'}"
+        case "over":
+            said = "is over"
+        case _:
+            said = "would wait" if thought else "waits"
+    return f"{said}: {found.reason}" if found.reason else said
+
+
+def _about(found: Explanation, now: datetime, zone: Zone) -> Iterator[tuple[str, str]]:
+    if found.why:
+        yield "Why", found.why
+    if found.remedy:
+        yield "Remedy", found.remedy
+    if found.waiting:
+        yield "Waiting", waiting_said(found.waiting, now, zone)
+    if found.decision and found.decision.reason not in found.reason:
+        yield "Decision", f"{found.decision.action}: {found.decision.reason}"
+
+
+def _labelled(label: str, text: str, room: int) -> Iterator[str]:
+    first, *rest = render.wrapped(text, room - _LABEL)
+    yield f"{f'{label}:':<{_LABEL}}{first}"
+    yield from (" " * _LABEL + line for line in rest)
+
+
+def _places(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
+    shown = found.places if whole else found.places[:MOST_PLACES]
+    rows = [_cells(one, now, zone) for one in shown]
+    widths = [
+        max(len(heading), *(render.width(row[number]) for row in rows)) for number, heading in enumerate(_HEADINGS[:-1])
+    ]
+    widths[0] = min(widths[0], max(_WIDEST_PLACE, room - sum(widths[1:]) - _LEAST_REASON - 2 * len(widths)))
+    yield _row(_HEADINGS, widths)
+    for answer, row in zip(shown, rows, strict=True):
+        yield from _answer(answer, row, widths, room, whole=whole)
+    if left := len(found.places) - len(shown) + found.places_left_off:
+        more = "" if whole else "; `-o wide` shows more of them"
+        yield f"and {left} more{more}"
+
+
+def _answer(one: PlaceAnswer, row: Sequence[str], widths: Sequence[int], room: int, *, whole: bool) -> Iterator[str]:
+    """Write a place's answer; a reason that does not fit goes on below itself."""
+    indent = sum(widths) + 2 * len(widths)
+    score = f" (score {one.score:.3g})" if whole and one.score is not None else ""
+    remedy = f"; {one.remedy}" if whole and one.remedy else ""
+    first, *rest = render.wrapped(f"{one.reason}{remedy}{score}", room - indent)
+    yield render.paint(_row([*row, first], widths), "green" if one.fits else None)
+    yield from (" " * indent + line for line in rest)
+
+
+def _cells(one: PlaceAnswer, now: datetime, zone: Zone) -> Sequence[str]:
+    return render.clean(one.place), one.kind, "yes" if one.fits else "no", _earliest(one.earliest, now, zone)
+
+
+def _earliest(moment: datetime | None, now: datetime, zone: Zone) -> str:
+    if moment is None:
+        return "never"
+    if moment <= now or near(moment, now) == "now":
+        return "now"
+    local = zone.local(moment)
+    return f"{local:%a %H:%M}" if moment - now < _WEEK else f"{local:%Y-%m-%d %H:%M}"
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [render.padded(render.cut(cell, wide), wide) for cell, wide in zip(cells, widths, strict=False)]
+    return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
+
+
+_COLOURS: Final = {
+    "assign": "green",
+    "promise": "green",
+    "placed": "green",
+    "refuse": "red",
+    "scale_up": "yellow",
+    "wait": "yellow",
+    "over": None,
+}
+
+
+_USAGE: Final = "write `lcm explain session NAME`, or `lcm explain --definition NAME --at TIME --for TIME`"
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[session] NAME", help="A session; or `definition NAME`.", autocompletion=options.sessions
+        ),
+    ] = None,
+    *,
+    definition: Annotated[
+        str,
+        typer.Option("--definition", metavar="NAME", help="A lab that somebody only thinks of booking."),
+    ] = "",
+    at: At = None,
+    span: For = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many at a time.", min=1, max=400)] = 1,
+    track: Annotated[str, typer.Option("--track", metavar="TRACK", help="Another track than its lab's.")] = "",
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Only in this region.")] = None,
+    time_zone: TimeZone = "",
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="How to write it; wide leaves no place out.")
+    ] = Output.TABLE,
+    context: ContextName = None,
+) -> None:
+    """Tell why a session is where it is, or what it waits for; with --definition, what would become of a booking."""
+    if output is Output.NAME:
+        raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
+    zone, now = zone_of(time_zone) if time_zone else terminal_zone(), SystemClock().now()
+    lab = definition or _definition(words or [])
+    if not lab:
+        if at or span or track or region or count > 1:
+            raise typer.BadParameter("--at, --for and the like go with --definition", param_hint="--definition")
+        ref: Ref[LabletSession] = Ref(LabletSession, session_named(words or [], _USAGE), namespace)
+        connection.with_plane(lambda plane: _session(plane, ref, zone, output), context)
+        return
+    start = moment_of(at, now, zone) if at else None
+    minutes = minutes_of(span, "--for") if span else None
+
+    async def work(plane: Plane) -> None:
+        long = minutes or await longest(plane, lab, namespace)
+        wish = Wish(
+            definition=lab,
+            namespace=namespace,
+            timeslot_start=start,
+            timeslot_end=start + timedelta(minutes=long) if start else None,
+            duration_minutes=None if start else long,
+            lab_track=track,
+            region_required=region,
+            count=count,
+        )
+        _print(await plane.preview(wish), Subject(_wished(wish, zone, long), thought=True), zone, output)
+
+    connection.with_plane(work, context)
+
+
+def _definition(words: list[str]) -> str:
+    """Give the definition that was named by kind; "" for anything else."""
+    if not words:
+        raise typer.BadParameter(_USAGE, param_hint="NAME")
+    if len(words) == 1 and "/" not in words[0]:
+        return ""
+    noun, name = one(words)
+    return name if noun.struct is LabletDefinition else ""
+
+
+async def _session(plane: Plane, ref: Ref[LabletSession], zone: Zone, output: Output) -> None:
+    try:
+        found = await plane.explain(ref)
+    except Gone:
+        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+    _print(found, Subject(title_of(LabletSession, ref.name)), zone, output)
+
+
+def _print(found: Explanation, subject: Subject, zone: Zone, output: Output) -> None:
+    if output in {Output.JSON, Output.YAML}:
+        print_value(found, output)
+        return
+    now: datetime = SystemClock().now()
+    room = min(render.room() or render.WIDEST, render.WIDEST)
+    for line in explained(found, subject, now, zone, room, whole=output is Output.WIDE):
+        render.out(line)
+
+
+def _wished(wish: Wish, zone: Zone, minutes: int) -> str:
+    what = f"{wish.count} sessions of {wish.definition}" if wish.count > 1 else f"a session of {wish.definition}"
+    if wish.timeslot_start and wish.timeslot_end:
+        return f"{what}, {slot_shown(wish.timeslot_start, wish.timeslot_end, zone)},"
+    return f"{what}, now for {length(minutes)},"

@@ -1,0 +1,165 @@
+"""`lcm extend`: a session ends later, if its seat is free that long."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from lcm.cli.output import connection, options, render
+from lcm.cli.output.nouns import NOUNS, Wanted, noun_of, one, title, title_of, wanted
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
+from lcm.cli.output.times import length, minutes_of, near, shown, terminal_zone
+from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
+from lcm.model.base.errors import Conflict, Gone, IllegalStep, Refused
+from lcm.model.kinds.reservation import RESERVATION, Reservation
+from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.system.clock import SystemClock
+
+_USAGE: Final = "write `lcm extend NAME TIME`, such as `lcm extend basics-x7k2p 30m`"
+_LEAST: Final = 2
+
+
+def extend(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[session] NAME TIME",
+            help="A session, and by how much: 30m, 1h.",
+            autocompletion=options.sessions,
+        ),
+    ],
+    *,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Make a session end later. It keeps its seat for longer, or is refused with the reason and stays as it is."""
+    if len(words) < _LEAST:
+        raise typer.BadParameter(f"how much longer? {_USAGE}", param_hint="NAME TIME")
+    ref: Ref[LabletSession] = Ref(LabletSession, session_named(words[:-1], _USAGE), namespace)
+    minutes = minutes_of(words[-1], "TIME")
+
+    async def work(plane: Plane) -> None:
+        session = await _extended(plane, ref, minutes, dry_run=dry_run)
+        ends = session.status.ends_at
+        assert ends is not None, "what was extended has an end"
+        when = f"{shown(ends, terminal_zone())} ({near(ends, SystemClock().now())})"
+        verb = "would end" if dry_run else "ends"
+        render.tell(f"{title(session)} {verb} {length(minutes)} later: {when}")
+        if dry_run:
+            render.say("nothing was done: --dry-run")
+
+    connection.with_plane(work, context)
+
+
+def session_named(words: list[str], usage: str) -> str:
+    """Understand `NAME`, `session NAME` or `session/NAME`."""
+    if len(words) == 1 and "/" not in words[0]:
+        return words[0]
+    noun, name = one(words)
+    if noun.struct is not LabletSession:
+        raise typer.BadParameter(f"a {noun.singular} is not meant here; {usage}", param_hint="KIND")
+    return name
+
+
+async def _extended(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_run: bool) -> LabletSession:
+    try:
+        return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
+    except Gone:
+        raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
+    except IllegalStep as error:
+        session = await plane.get(ref)
+        if session is None:
+            raise
+        again = f"`lcm book {session.spec.definition}` books another"
+        raise IllegalStep(
+            f"{title(session)} is {session.status.phase}: it ends or has ended, so that it is not extended; {again}"
+        ) from error
+
+
+_WORDS: Final = {word for noun in NOUNS for word in noun.words}
+
+
+def cancel(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[KIND] NAME…",
+            help="Sessions by name; or `reservation NAME…`, KIND/NAME.",
+            autocompletion=options.sessions,
+        ),
+    ],
+    *,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for those who look it up.")] = "",
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Cancel bookings: a session ends now, also if it runs; a reservation ends with all its sessions."""
+    refs: list[Ref[Any]] = [Ref(part.noun.struct, name, namespace) for part in _meant(words) for name in part.names]
+
+    async def work(plane: Plane) -> None:
+        code = 0
+        for ref in refs:
+            try:
+                render.tell(await _cancelled(plane, ref, reason, dry_run=dry_run))
+            except (Conflict, Gone, Refused) as error:
+                told = connection.report(error)
+                code = code or told
+        if dry_run:
+            render.say("nothing was done: --dry-run")
+        if code:
+            raise typer.Exit(code)
+
+    connection.with_plane(work, context)
+
+
+def _meant(words: Sequence[str]) -> list[Wanted]:
+    """Understand names of sessions, or a kind and names, or KIND/NAME."""
+    kind_first = len(words) > 1 and words[0].lower() in _WORDS
+    if not kind_first and not any("/" in word for word in words):
+        return [Wanted(noun_of(LabletSession), tuple(dict.fromkeys(words)))]
+    parts = wanted(words)
+    for part in parts:
+        if part.noun.struct not in {LabletSession, Reservation}:
+            advice = f"`lcm delete {part.noun.singular} {part.names[0]}` removes it"
+            raise typer.BadParameter(f"a {part.noun.singular} is no booking; {advice}", param_hint="KIND")
+    return parts
+
+
+async def _cancelled(plane: Plane, ref: Ref[Any], reason: str, *, dry_run: bool) -> str:
+    try:
+        if ref.kind is Reservation:
+            return _reservation(await plane.delete(ref, dry_run=dry_run))
+        return _session(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
+    except Gone:
+        raise Gone(await _missing(plane, ref)) from None
+
+
+def _session(session: LabletSession) -> str:
+    name, status = session.metadata.name, session.status
+    if status.outcome is not SessionPhase.TERMINATED:
+        return f"{title(session)} is {status.phase}: there is nothing to cancel any more"
+    if status.phase in SESSION.final:
+        return f"{title(session)} is cancelled: nothing of it is on a worker"
+    wait = f"`lcm wait session {name} --for phase=TERMINATED` waits for it"
+    return f"{title(session)} ends: what is on its worker is collected and removed first ({status.phase}); {wait}"
+
+
+def _reservation(left: Reservation) -> str:
+    held, name = len(left.status.held), left.metadata.name
+    if left.status.phase in RESERVATION.final or not left.metadata.finalizers:
+        return f"{title(left)} is gone"
+    sessions = f"{held} session{'' if held == 1 else 's'}"
+    wait = f"`lcm wait reservation {name} --for delete` waits for it"
+    return f"{title(left)} is being cancelled: {sessions} of it end, and their seats are let go; {wait}"
+
+
+async def _missing(plane: Plane, ref: Ref[Any]) -> str:
+    """Say that something is not there, and whether the other kind of booking has that name."""
+    message = f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}"
+    other: type[Any] = Reservation if ref.kind is LabletSession else LabletSession
+    found = await plane.get(Ref(other, ref.name, ref.namespace))
+    if found is None:
+        return message
+    return f"{message}, but a {noun_of(other).singular}: `lcm cancel {noun_of(other).singular} {ref.name}` cancels that"

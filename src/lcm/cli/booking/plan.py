@@ -1,0 +1,133 @@
+"""`lcm plan`: what would come of a timetable, played by the production code in virtual time before anybody books it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from lcm.cli.output import connection, render
+from lcm.cli.output.follow import everything
+from lcm.cli.output.options import ContextName
+from lcm.control.plane.protocol import Plane
+from lcm.model.base.errors import Fault, Invalid, Stuck
+from lcm.model.kinds.definition import LabletDefinition
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.sim.plan.compare import Heard, plan
+from lcm.sim.plan.compare import Progress as Told
+from lcm.sim.plan.page import page_of
+from lcm.sim.plan.reading import Live, read, read_stock, stock_of
+from lcm.sim.plan.report import text_of
+from lcm.sim.plan.results import Comparison, summary
+from lcm.sim.plan.variant import variants
+from lcm.system.clock import SystemClock
+
+_NOT_KEPT: Final = 8
+"""The exit code when no fleet within the bounds keeps everything."""
+
+
+def plan_(
+    timetable: Annotated[Path, typer.Argument(metavar="TIMETABLE", help="A file: .yaml, .csv or .ics.")],
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare",
+            metavar="KEY=A,B",
+            help="Play each of several: max, min, instance (also max@TRACK), strategy, lead, faults; repeatable.",
+        ),
+    ] = None,
+    definitions: Annotated[
+        list[Path] | None,
+        typer.Option("--definitions", metavar="FILE", help="A file with definitions and a fleet; repeatable."),
+    ] = None,
+    *,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="Search the cheapest fleet that refuses nothing and is never late.")
+    ] = False,
+    from_now: Annotated[
+        bool, typer.Option("--from-now", help="Go on from a live system: its labs, pools and promised sessions.")
+    ] = False,
+    faults: Annotated[float, typer.Option("--faults", min=0, max=60, metavar="N", help="Mishaps an hour.")] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="What all chance is drawn from.")] = 1,
+    cores: Annotated[int | None, typer.Option("--cores", min=1, help="Processes at once; else one a core.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots as well.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print numbers for programs.")] = False,
+    context: ContextName = None,
+) -> None:
+    """Play a timetable before anybody books it: what is refused, what starts late, what it costs.
+
+    `lcm plan week.yaml`, `lcm plan week.yaml --compare max=4,6,8 --html week.html`, `lcm plan week.csv --from-now`.
+    Ends with 8 when --smallest finds no fleet within the bounds that keeps everything.
+    """
+    wanted = variants(compare or [], faults=faults, seed=seed)
+    stocks = [read_stock(one.name, _bytes(one)) for one in definitions or []]
+    if from_now:
+        stocks.append(stock_of(connection.with_plane(_live, context)))
+    found = read(timetable.name, _bytes(timetable), stocks)
+    with _bar() as heard:
+        comparison = plan(timetable.stem, found, wanted, search=smallest, cores=cores, heard=heard)
+    _print(comparison, as_json=as_json)
+    if html is not None:
+        _write(html, page_of(comparison))
+    if smallest and comparison.smallest is None:
+        raise typer.Exit(_NOT_KEPT)
+
+
+async def _live(plane: Plane) -> Live:
+    """List what a plan goes on from."""
+    return Live(
+        at=SystemClock().now(),
+        definitions=tuple((await everything(plane, LabletDefinition)).items),
+        templates=tuple((await everything(plane, WorkerTemplate)).items),
+        pools=tuple((await everything(plane, LabWorkerPool)).items),
+        sessions=tuple((await everything(plane, LabletSession)).items),
+        reservations=tuple((await everything(plane, Reservation)).items),
+    )
+
+
+def _print(comparison: Comparison, *, as_json: bool) -> None:
+    if as_json:
+        render.out(render.escaped(msgspec.json.format(msgspec.json.encode(summary(comparison)), indent=2).decode()))
+    else:
+        render.out(render.UNSAFE.sub("?", text_of(comparison)).rstrip("\n"))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Invalid(Fault(str(path), f"cannot be read: {error.strerror}", "name a file that is there")) from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Stuck("PageNotWritten", f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _bar() -> Iterator[Heard]:
+    """Show how far it is, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (TextColumn("planning"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def heard(told: Told) -> None:
+            left = "" if told.seconds_left is None else f"{timedelta(seconds=round(told.seconds_left))} left"
+            bar.update(task, completed=told.share, description=f"{told.doing}  {left}")
+
+        yield heard

@@ -1,0 +1,1 @@
+"""Commands on documents: get, describe, apply, delete, wait, story."""

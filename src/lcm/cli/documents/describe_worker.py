@@ -1,0 +1,182 @@
+"""What matters most about a worker: its machine, CML, figures with their ages, idleness, sessions, licence and cost.
+
+Called by `digest`. What a caller may not see is left out.
+"""
+
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final, TypeVar
+
+from lcm.cli.fleet.workers import on_worker
+from lcm.cli.output import render
+from lcm.control.plane.protocol import Plane, ref_of
+from lcm.model.base.capacity import Amount
+from lcm.model.base.errors import Forbidden
+from lcm.model.base.resource import Truth
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.money.billing import BillingInterval
+from lcm.model.money.licences import LicenceSeat
+from lcm.model.telemetry.alert import Alert
+
+T = TypeVar("T")
+Line = tuple[str, str]
+STALE: Final = timedelta(minutes=5)
+"""Older figures are marked: they should come every minute."""
+
+_SIGNS: Final = {Truth.TRUE: "active", Truth.FALSE: "quiet", Truth.UNKNOWN: "unknown, so active"}
+_MB: Final = 1_000_000
+
+
+async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[Line]:
+    """Say how a worker is, in a few lines."""
+    uid = worker.metadata.uid
+    lines = [*_machine(worker), *_wishes(worker, now)]
+    lines += _idle(worker.status.idle, now, enabled=worker.spec.idle.enabled)
+    lines += _below("Measured", _measured(await plane.telemetry(ref_of(worker)), now))
+    lines += _below("Sessions", _sessions(await on_worker(plane, worker), now))
+    ledger = await _allowed(plane.licences())
+    lines += _below("Licence seat", _seats([] if ledger is None else ledger.seats, uid, now))
+    spent = await _allowed(plane.costs(since=worker.metadata.created_at or now, until=now))
+    lines += _below("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
+    lines += _below("Alerts", _alerts([one for one in await _allowed(plane.alerts()) or () if one.uid == uid], now))
+    return lines
+
+
+async def _allowed(answer: Awaitable[T]) -> T | None:
+    """Wait for an answer; None for who may not have it."""
+    try:
+        return await answer
+    except Forbidden:
+        return None
+
+
+def _machine(worker: LabWorker) -> Iterator[Line]:
+    spec, ec2, cml = worker.spec, worker.status.ec2, worker.status.cml
+    yield "Wanted", spec.wanted_state
+    machine = [ec2.instance_id or "no instance", ec2.instance_type or spec.aws.instance_type]
+    place = ec2.availability_zone or spec.aws.region
+    yield "Machine", ", ".join(filter(None, [*machine, place, ec2.state, ec2.public_ip or ec2.private_ip or ""]))
+    if ec2.system_status or ec2.instance_status:
+        yield "Checks", f"system {ec2.system_status or 'unknown'}, instance {ec2.instance_status or 'unknown'}"
+    licence = {True: "licensed", False: "not licensed", None: "licence unknown"}[cml.licensed]
+    health = {True: "healthy", False: "not healthy", None: ""}[cml.healthy]
+    up = f"up {render.span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
+    yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
+    if worker.status.capacity:
+        yield "Capacity", amount(worker.status.capacity)
+
+
+def _wishes(worker: LabWorker, now: datetime) -> Iterator[Line]:
+    status = worker.status
+    if status.drain_deadline_at and status.phase is WorkerPhase.DRAINING:
+        yield "Drain until", render.relative(status.drain_deadline_at, now)
+    if status.failure:
+        again = f"; tried again {render.relative(status.retry_at, now)}" if status.retry_at else ""
+        yield "Failure", f"{status.failure}, {status.retry_count} so far{again}"
+    if status.unhealthy_since:
+        yield "Unhealthy", f"for {render.age(status.unhealthy_since, now)}"
+    if status.pause_count or status.resume_count:
+        yield "Paused", f"{status.pause_count} times, resumed {status.resume_count} times"
+
+
+def _idle(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator[Line]:
+    if not enabled:
+        yield "Idle", "never paused for it: idle.enabled is false"
+    if idle is None:
+        return
+    pause = f"; pauses {render.relative(idle.pause_at, now)}" if idle.pause_at else ""
+    until = idle.snoozed_until
+    snooze = f"; snoozed until {render.relative(until, now)}" if until and until > now else ""
+    yield "Idle", f"{'yes' if idle.idle else 'no'}: {idle.reason}{pause}{snooze}"
+    for signal in idle.signals:
+        yield "", f"{signal.name}: {_SIGNS[signal.active]}; {signal.detail}"
+
+
+def _measured(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
+    """Write figures by their source, each with the age of its newest answer."""
+    if found is None:
+        return
+    cpu = [_percent("CPU", found.cpu_utilization)]
+    net = [_bytes("in", found.network_in_bytes), _bytes("out", found.network_out_bytes)]
+    disk = [_percent("memory", found.memory_utilization), _percent("disk", found.storage_utilization)]
+    labs = [_count("lab", found.active_labs_count), _count("running node", found.running_nodes)]
+    by_cml, by_cloud = ([*cpu, *disk, *labs], net) if found.cml_at else ([*disk, *labs], [*cpu, *net])
+    yield from _from("CML", by_cml, found.cml_at or found.collected_at, now)
+    yield from _from("CloudWatch", by_cloud, found.cloudwatch_at, now)
+    if found.last_activity_at:
+        yield from _from(
+            "CML", [f"last activity {render.age(found.last_activity_at, now)} ago"], found.activity_at, now
+        )
+    if found.ec2_at:
+        yield f"state and checks, by EC2 {_aged(found.ec2_at, now)}"
+
+
+def _from(source: str, figures: Iterable[str], at: datetime | None, now: datetime) -> Iterator[str]:
+    known = ", ".join(filter(None, figures))
+    if known:
+        yield f"{known}, by {source}" + (f" {_aged(at, now)}" if at else "")
+
+
+def _aged(at: datetime, now: datetime) -> str:
+    return f"{render.age(at, now)} ago" + (", which is old" if now - at > STALE else "")
+
+
+def _percent(name: str, value: float | None) -> str:
+    return "" if value is None else f"{name} {value:.0f}%"
+
+
+def _bytes(way: str, count: int | None) -> str:
+    return "" if count is None else f"{count / _MB:.1f} MB {way}"
+
+
+def _count(noun: str, count: int | None) -> str:
+    return "" if count is None else f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _sessions(sessions: Sequence[LabletSession], now: datetime) -> Iterator[str]:
+    for one in sessions:
+        ends = f", ends {render.relative(one.status.ends_at, now)}" if one.status.ends_at else ""
+        yield f"{one.metadata.name} {one.status.phase} of {one.spec.owner}{ends}"
+
+
+def _seats(seats: Iterable[LicenceSeat], uid: str, now: datetime) -> Iterator[str]:
+    for one in seats:
+        if one.worker_id == uid:
+            yield f"{one.state} for {render.age(one.since, now)}, {one.flavour}, token {one.token}"
+
+
+def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
+    if not intervals:
+        return
+    known = [usd for one in intervals if (usd := one.usd(now)) is not None]
+    unknown = "" if len(known) == len(intervals) else " and what has no price"
+    yield f"{sum(known, Decimal(0)):.2f} USD so far{unknown}, {_rate(intervals[-1], now)}"
+
+
+def _rate(last: BillingInterval, now: datetime) -> str:
+    if not _goes_on(last, now):
+        return "nothing more now"
+    return f"{last.usd_hourly:.2f} USD an hour now ({last.state})" if last.usd_hourly is not None else "price not known"
+
+
+def _goes_on(interval: BillingInterval, now: datetime) -> bool:
+    return interval.until is None or interval.until >= now
+
+
+def _alerts(alerts: Iterable[Alert], now: datetime) -> Iterator[str]:
+    for one in alerts:
+        yield f"{one.severity} {one.alert} for {render.age(one.since, now)}: {one.message}"
+
+
+def _below(label: str, texts: Iterable[str]) -> Iterator[Line]:
+    return ((label if not number else "", text) for number, text in enumerate(texts))
+
+
+def amount(room: Amount) -> str:
+    """Write an amount in few words."""
+    return (
+        f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk,"
+        f" {room.nodes} nodes, {room.ports} ports, {room.labs} labs"
+    )

@@ -1,0 +1,154 @@
+"""`lcm get`: objects as tables or documents, once or as they change."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from lcm.cli.booking import calendar
+from lcm.cli.output import connection, render
+from lcm.cli.output.columns import Measured
+from lcm.cli.output.follow import everything, follow, named
+from lcm.cli.output.nouns import CALENDAR, NOUNS, Noun, Wanted, noun_of, wanted
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
+from lcm.cli.output.printer import Printer
+from lcm.control.plane.protocol import Plane, Ref, ref_of
+from lcm.model.base.errors import Forbidden, Gone, Invalid
+from lcm.model.base.selector import Where, parse
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.system.clock import SystemClock
+
+_MEASURED: Final = 40
+"""Of more workers than this a list shows no measurements."""
+_RUNNING: Final = HOSTING | {WorkerPhase.LICENSING, WorkerPhase.DRAINING}
+
+
+def get(
+    targets: Targets = None,
+    *,
+    selector: Selector = "",
+    field_selector: FieldSelector = "",
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    all_namespaces: Annotated[bool, typer.Option("-A", "--all-namespaces", help="Objects of every namespace.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
+    archived: Annotated[bool, typer.Option("--all", help="The sessions in the archive as well.")] = False,
+    watch: Annotated[bool, typer.Option("-w", "--watch", help="Go on and print what changes, until Ctrl-C.")] = False,
+    begin: calendar.From = None,
+    days: calendar.Days = None,
+    hours: calendar.Hours = None,
+    pool: calendar.Pool = "",
+    context: ContextName = None,
+) -> None:
+    """List objects, or follow them with --watch.
+
+    `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
+    Sessions that ended more than a day ago are in the archive: `lcm get sessions --all`.
+    `lcm get calendar --days 7` shows seats against time.
+    """
+    span = calendar.Asked(begin, days, hours, pool)
+    if [word.lower() for word in targets or []] == [CALENDAR]:
+        if selector or field_selector or watch or archived:
+            raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
+        calendar.show(span, None if all_namespaces else namespace, output, context)
+        return
+    if span != calendar.Asked():
+        raise typer.BadParameter("--from, --days, --hours and --pool go with `lcm get calendar`", param_hint="KIND")
+    parts = wanted(targets or [])
+    if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
+        raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
+    wheres = {part.noun: where_of(part.noun, selector, field_selector) for part in parts}
+    if archived and watch:
+        raise typer.BadParameter("nothing changes in the archive: leave out --watch", param_hint="--all")
+    asked = _Asked(parts, wheres, None if all_namespaces else namespace, archived)
+    printer = Printer(output, parts, clock=SystemClock(), with_namespace=all_namespaces)
+    work = asked.watch if watch else asked.show
+    connection.with_plane(lambda plane: work(plane, printer), context)
+
+
+def where_of(noun: Noun, labels: str, fields: str) -> Where:
+    """Read what somebody selected; what cannot be read is wrong usage."""
+    try:
+        return parse(noun.struct, labels, fields)
+    except Invalid as error:
+        fault = error.faults[0]
+        hint = "--selector" if fault.path == "label_selector" else "--field-selector"
+        raise typer.BadParameter(f"{fault.problem}; {fault.remedy}", param_hint=hint) from error
+
+
+async def _measured(plane: Plane, workers: Sequence[LabWorker]) -> Measured:
+    """Read what was last measured of a few workers; each is a question of its own."""
+    asked = [one for one in workers if one.status.phase in _RUNNING]
+    answers = await asyncio.gather(*(plane.telemetry(ref_of(one)) for one in asked))
+    return {one.metadata.uid: found for one, found in zip(asked, answers, strict=True) if found is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What somebody wants to see."""
+
+    parts: Sequence[Wanted]
+    wheres: Mapping[Noun, Where]
+    namespace: str | None
+    archived: bool = False
+
+    async def show(self, plane: Plane, printer: Printer) -> None:
+        found = [one for part in self.parts for one in await self._find(plane, part)]
+        workers = [one for one in found if isinstance(one, LabWorker)] if printer.tabular else []
+        printer.whole(found, await _measured(plane, workers) if len(workers) <= _MEASURED else None)
+        if missing := self._missing(found):
+            raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
+        if not found:
+            render.say(self._nothing())
+
+    async def watch(self, plane: Plane, printer: Printer) -> None:
+        wheres = {part.noun.struct: await self._where(plane, part) for part in self.parts}
+        first = True
+        async for changes in follow(plane, wheres, namespace=self.namespace):
+            printer.some([change.resource for change in changes if change.resource is not None])
+            for change in changes:
+                if change.resource is None and change.last is not None:
+                    printer.gone(change.last)
+            if first and not changes:
+                render.say(f"{self._nothing()} yet; waiting")
+            first = False
+
+    async def _find(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+        if part.names:
+            return await self._named(plane, part)
+        try:
+            return [one for archived in self._where_to_look(part) for one in await self._all(plane, part, archived)]
+        except Forbidden:
+            if len(self.parts) < len(NOUNS):
+                raise
+            return []  # `all` means all that one may see
+
+    def _where_to_look(self, part: Wanted) -> Sequence[bool]:
+        """Say whether to look in the archive, before what is live or not at all."""
+        return (True, False) if self.archived and part.noun.struct is LabletSession else (False,)
+
+    async def _all(self, plane: Plane, part: Wanted, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
+        kind, where = part.noun.struct, self.wheres[part.noun]
+        return (await everything(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
+
+    async def _named(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+        refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
+        return [one for one in await asyncio.gather(*map(plane.get, refs)) if one is not None]
+
+    async def _where(self, plane: Plane, part: Wanted) -> Where:
+        if not part.names:
+            return self.wheres[part.noun]
+        by_uid = {one.metadata.uid: one.metadata.name for one in await self._named(plane, part)}
+        return named(*(by_uid.get(name, name) for name in part.names))
+
+    def _missing(self, found: Sequence[Resource]) -> Sequence[str]:
+        there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
+        asked = [(part.noun, name) for part in self.parts for name in part.names]
+        return [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]
+
+    def _nothing(self) -> str:
+        what = "objects" if len(self.parts) == len(NOUNS) else ", ".join(part.noun.plural for part in self.parts)
+        return f"no {what} " + (f"in namespace {self.namespace}" if self.namespace else "in any namespace")

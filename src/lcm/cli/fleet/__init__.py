@@ -1,0 +1,1 @@
+"""Commands of operators: workers, licences, alerts, events, audit, sinks, doctor."""

@@ -1,0 +1,198 @@
+"""`lcm sink list|create|delete|test|dead|replay`: who is sent events, and what did not reach them."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from lcm.cli.fleet.events import Form
+from lcm.cli.output import connection, render, table
+from lcm.cli.output.command import OneCommand
+from lcm.cli.output.options import ContextName
+from lcm.model.kinds.sink import Format, Sink
+from lcm.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lcm.control.plane.transport import Line
+    from lcm.control.plane.wire import ShownSink, ToldLetter
+
+
+app = typer.Typer(
+    name="sink",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="See and change who is sent events, and send again what did not arrive.",
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
+Output = Annotated[Form, typer.Option("-o", "--output", help="How to write them.")]
+
+
+@app.command("list", cls=OneCommand)
+def list_(output: Output = Form.TABLE, context: ContextName = None) -> None:
+    """List who is sent events, and how each fares."""
+    from lcm.control.plane import client_sinks  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+
+    found = connection.with_line(client_sinks.list_sinks, context)
+    if output is Form.JSON:
+        _json(found)
+    elif found:
+        headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
+        table.print_rows(headings, [_row(one) for one in found], SystemClock().now())
+    else:
+        render.say("nobody is sent events: `lcm sink create NAME URL` changes that")
+
+
+@app.command(cls=OneCommand)
+def create(
+    name: Name,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where to post; {credential} stands for the sink's credential.")
+    ],
+    *,
+    format_: Annotated[Format, typer.Option("--format", help="The form of what is sent.")] = Format.CLOUDEVENTS,
+    types: Annotated[str, typer.Option("--types", metavar="TYPES", help="Only these, such as worker.*,alert.*.")] = "",
+    owner: Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Only of this person.")] = None,
+    worker: Annotated[str | None, typer.Option("--worker", metavar="ID", help="Only of this worker.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")] = None,
+    definition: Annotated[str | None, typer.Option("--definition", metavar="NAME", help="Only of this lab.")] = None,
+    secret: Annotated[
+        str | None, typer.Option("--secret", metavar="REF", help="What signs: env:NAME, file:/path, aws:name.")
+    ] = None,
+    credential: Annotated[
+        str | None, typer.Option("--credential", metavar="REF", help="What the receiver wants to be shown.")
+    ] = None,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing yet.")] = False,
+    context: ContextName = None,
+) -> None:
+    """Send events to somebody from now on."""
+    sink = Sink(
+        name=name,
+        url=url,
+        format=format_,
+        event_types=tuple(one.strip() for one in types.split(",") if one.strip()),
+        owner_id=owner,
+        worker_id=worker,
+        session_id=session,
+        definition_id=definition,
+        secret=secret,
+        credential=credential,
+        enabled=not disabled,
+    )
+
+    async def work(line: "Line") -> str:
+        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+
+        return (await client_sinks.create(line, sink)).name
+
+    made = connection.with_line(work, context)
+    render.out(f"sink {made} created; `lcm sink test {made}` sends it something")
+
+
+@app.command(cls=OneCommand)
+def delete(name: Name, context: ContextName = None) -> None:
+    """Send a sink nothing more, and forget its dead letters."""
+
+    async def work(line: "Line") -> None:
+        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+
+        await client_sinks.delete(line, name)
+
+    connection.with_line(work, context)
+    render.out(f"sink {name} deleted")
+
+
+@app.command("test", cls=OneCommand)
+def send_test(name: Name, context: ContextName = None) -> None:
+    """Send one test event to a sink; `lcm sink list` shows whether it arrived."""
+
+    async def work(line: "Line") -> str:
+        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+
+        return (await client_sinks.send_test(line, name)).event_id
+
+    number = connection.with_line(work, context)
+    render.out(f"event {number} is on its way to {name}, after whatever waits before it")
+
+
+@app.command(cls=OneCommand)
+def dead(name: Name, output: Output = Form.TABLE, context: ContextName = None) -> None:
+    """List the events that a sink did not take."""
+
+    async def work(line: "Line") -> "list[ToldLetter]":
+        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+
+        return [letter async for letter in client_sinks.dead(line, name)]
+
+    letters = connection.with_line(work, context)
+    if output is Form.JSON:
+        _json(letters)
+    elif letters:
+        now = SystemClock().now()
+        rows = [
+            (
+                letter.event.id,
+                letter.event.type,
+                letter.event.name,
+                render.age(letter.at, now),
+                str(letter.attempts),
+                "waits to be sent" if letter.replay else letter.last_error,
+            )
+            for letter in letters
+        ]
+        table.print_rows(("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"), rows, now)
+    else:
+        render.say(f"{name} took everything so far")
+
+
+@app.command(cls=OneCommand)
+def replay(
+    name: Name,
+    events: Annotated[
+        list[str] | None, typer.Argument(metavar="[EVENT…]", help="Ids, as `lcm sink dead` lists.")
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every dead letter of this sink.")] = False,
+    context: ContextName = None,
+) -> None:
+    """Send dead letters once more: some, or with --all every one."""
+    if bool(events) is every:
+        raise typer.BadParameter("name events, or say --all", param_hint="EVENT")
+
+    async def work(line: "Line") -> int:
+        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+
+        return await client_sinks.replay(line, name, events or ())
+
+    count = connection.with_line(work, context)
+    render.out(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
+
+
+def _row(sink: "ShownSink") -> tuple[str, ...]:
+    status, now = sink.status, SystemClock().now()
+    return (
+        sink.name,
+        sink.format,
+        sink.url,
+        ",".join(sink.event_types) or "all",
+        _state(sink),
+        f"{render.age(status.last_success_at, now)} ago" if status and status.last_success_at else "never",
+        str(status.dead_letters if status else 0),
+        status.last_error if status and status.failures else "",
+    )
+
+
+def _state(sink: "ShownSink") -> str:
+    if not sink.enabled:
+        return "disabled"
+    if sink.status is None:
+        return "new"
+    return "failing" if sink.status.failures else "ok"
+
+
+def _json(found: "Sequence[ShownSink] | Sequence[ToldLetter]") -> None:
+    body = msgspec.json.format(msgspec.json.encode({"items": found}), indent=2)
+    render.out(render.escaped(body.decode()))

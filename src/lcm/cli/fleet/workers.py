@@ -1,0 +1,242 @@
+"""`lcm drain|undrain|pause|resume|snooze|license`: what an operator does to workers, and what comes of it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from lcm.cli.documents.wait import span_of
+from lcm.cli.output import connection, options, render
+from lcm.cli.output.follow import everything
+from lcm.cli.output.nouns import title
+from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
+from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
+from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Refused
+from lcm.model.base.selector import Term, Where
+from lcm.model.kinds.session import SESSION, LabletSession
+from lcm.model.kinds.worker import HOSTING, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
+from lcm.system.clock import SystemClock
+
+Workers = Annotated[
+    list[str], typer.Argument(metavar="WORKER…", help="Workers by name.", autocompletion=options.workers)
+]
+Said = Callable[[LabWorker, Sequence[LabletSession], datetime], str]
+"""Tells what became of a worker, given what is on it."""
+
+_P = WorkerPhase
+_RISING: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.LICENSING})
+_FALLING: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
+_SHOWN: Final = 3
+_ADVICE: Final[Mapping[tuple[str, WorkerPhase], str]] = {
+    ("resume", _P.DRAINING): "`lcm undrain {name}` cancels the drain",
+    **{("drain", phase): "it takes no sessions yet; `lcm delete worker {name}` removes it" for phase in _RISING},
+    **{("drain", phase): "it has no sessions any more" for phase in (*_FALLING, _P.TERMINATING_EC2)},
+    ("drain", _P.STOPPED): "it is stopped, and nothing is on it; `lcm delete worker {name}` removes it",
+    ("drain", _P.FAILED): "`lcm describe worker {name}` says why; `lcm delete worker {name}` removes it",
+    **{("undrain", phase): "it is not being drained" for phase in (*_RISING, _P.FAILED)},
+    **{
+        ("undrain", phase): "its drain is over; `lcm resume {name}` starts it again"
+        for phase in (*_FALLING, _P.STOPPED)
+    },
+}
+"""What to do instead, by action and phase."""
+
+
+def drain(
+    workers: Workers,
+    *,
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="How long sessions may stay: 30m, 4h; else as its spec says."),
+    ] = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Give workers no new sessions, wait for the present ones, then give back the licence and stop the machine.
+
+    Sessions that are still there at the deadline are ended. `lcm undrain` cancels. Repeated with another --deadline, it
+    only moves that.
+    """
+    minutes = _minutes(deadline, "--deadline") if deadline is not None else None
+    _act(workers, Drain(deadline_minutes=minutes), _drained, namespace, context, dry_run=dry_run)
+
+
+def undrain(
+    workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
+) -> None:
+    """Cancel a drain: workers take sessions again."""
+    _act(workers, Undrain(), _undrained, namespace, context, dry_run=dry_run)
+
+
+def pause(
+    workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
+) -> None:
+    """Stop workers' machines once no session is on them; disks and licences stay. `lcm resume` cancels."""
+    _act(workers, Pause(), _paused, namespace, context, dry_run=dry_run)
+
+
+def resume(
+    workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
+) -> None:
+    """Start workers' machines again, or cancel a pause that waits."""
+    _act(workers, Resume(), _resumed, namespace, context, dry_run=dry_run)
+
+
+def snooze(
+    workers: Workers,
+    *,
+    span: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="For how long: 30m, 2h; else as its spec says.")
+    ] = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Do not pause workers for being idle, for a while."""
+    minutes = _minutes(span, "--for") if span is not None else None
+    _act(workers, Snooze(minutes=minutes), _snoozed, namespace, context, dry_run=dry_run)
+
+
+def license_(
+    workers: Workers,
+    *,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="REF", help="Where the token is: env:NAME, file:/path, aws:name; else as now."),
+    ] = None,
+    flavour: Annotated[
+        LicenseFlavour | None, typer.Option("--flavour", help="What to register as; else as now.")
+    ] = None,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    dry_run: DryRun = False,
+    context: ContextName = None,
+) -> None:
+    """Register CML on workers anew: with another token or flavour, or once more after it failed."""
+    action = License(license_token=token, license_flavour=flavour)
+    _act(workers, action, _relicensed, namespace, context, dry_run=dry_run)
+
+
+def _minutes(text: str, hint: str) -> int:
+    minutes = math.ceil(span_of(text, hint) / timedelta(minutes=1))
+    if minutes < 1:
+        raise typer.BadParameter("a minute at least", param_hint=hint)
+    return minutes
+
+
+def _act(
+    workers: Sequence[str], action: WorkerAction, said: Said, namespace: str, context: str | None, *, dry_run: bool
+) -> None:
+    async def work(plane: Plane) -> None:
+        code = 0
+        for name in dict.fromkeys(workers):
+            try:
+                worker = await _done(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
+                render.tell(said(worker, await on_worker(plane, worker), SystemClock().now()))
+            except (Conflict, Gone, Refused) as error:
+                told = connection.report(error)
+                code = code or told
+        if dry_run:
+            render.say("nothing was done: --dry-run")
+        if code:
+            raise typer.Exit(code)
+
+    connection.with_plane(work, context)
+
+
+async def _done(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
+    try:
+        return await plane.act(ref, action, dry_run=dry_run)
+    except Gone:
+        raise Gone(f"there is no worker/{ref.name} in namespace {ref.namespace}") from None
+    except IllegalStep as error:
+        worker = await plane.get(ref)
+        if worker is None:
+            raise
+        verb = str(type(action).__struct_config__.tag)
+        advice = _ADVICE.get((verb, worker.status.phase), "`lcm story worker {name}` tells what happened to it")
+        message = f"worker/{ref.name} is {worker.status.phase}: {verb} is not possible; {advice.format(name=ref.name)}"
+        raise IllegalStep(message) from error
+
+
+async def on_worker(plane: Plane, worker: LabWorker) -> Sequence[LabletSession]:
+    """List the sessions that a worker has or will have; none for a caller who may not see them."""
+    where = Where(fields=(Term("status.worker_ref", (worker_ref(worker),)),))
+    try:
+        found = await everything(plane, LabletSession, where=where)
+    except Forbidden:
+        return []
+    return [one for one in found.items if one.status.phase not in SESSION.final]
+
+
+def _drained(worker: LabWorker, sessions: Sequence[LabletSession], now: datetime) -> str:
+    name, deadline = worker.metadata.name, worker.status.drain_deadline_at
+    then = _after_drain(worker)
+    if not sessions:
+        return f"{title(worker)} drains: no session is on it, so that {then} now\n  `lcm undrain {name}` cancels"
+    until = render.relative(deadline, now) if deadline else "they are over"
+    return (
+        f"{title(worker)} drains: it takes no new sessions, and waits for {_listed(sessions)} until {until}\n"
+        f"  then {then}; `lcm undrain {name}` cancels, `lcm drain {name} --deadline TIME` moves the deadline"
+    )
+
+
+def _after_drain(worker: LabWorker) -> str:
+    licence = "" if worker.status.cml.licensed is False else "its licence is given back and "
+    end = "terminated" if worker.metadata.deletion_timestamp else "stopped"
+    return f"{licence}its machine is {end}"
+
+
+def _undrained(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+    return f"{title(worker)} is {worker.status.phase} and takes sessions"
+
+
+def _paused(worker: LabWorker, sessions: Sequence[LabletSession], _: datetime) -> str:
+    name, phase = worker.metadata.name, worker.status.phase
+    cancel = f"\n  `lcm resume {name}` cancels, or starts it again"
+    if phase is _P.STOPPED:
+        return f"{title(worker)} is stopped; `lcm resume {name}` starts it"
+    if phase is _P.FAILED:
+        return f"{title(worker)} has failed and will not be started; `lcm describe worker {name}` says why"
+    if phase not in HOSTING:
+        return f"{title(worker)} is {phase}, and is to be stopped" + cancel
+    if sessions:
+        return f"{title(worker)} is to be stopped, and waits for {_listed(sessions)}{cancel}"
+    return f"{title(worker)} is to be stopped: no session is on it, so that its machine stops now{cancel}"
+
+
+def _resumed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+    name, phase = worker.metadata.name, worker.status.phase
+    goal = _P.READY if worker.spec.cml.license_token or worker.spec.host_kind == "container" else _P.READY_UNLICENSED
+    follow = f"\n  `lcm wait worker {name} --for phase={goal}` waits for it"
+    if phase in HOSTING:
+        return f"{title(worker)} runs ({phase}); it stays so until it is idle"
+    if phase is _P.STOPPED:
+        return f"{title(worker)} is to run: its machine starts now, and CML takes some minutes{follow}"
+    return f"{title(worker)} is {phase}, and is to run{follow}"
+
+
+def _snoozed(worker: LabWorker, _: Sequence[LabletSession], now: datetime) -> str:
+    idle = worker.status.idle
+    until = idle.snoozed_until if idle else None
+    if not worker.spec.idle.enabled:
+        return f"{title(worker)} is never paused for being idle: its spec says idle.enabled: false"
+    assert until is not None, "a snooze lasts until some moment"
+    end = f"`lcm snooze {worker.metadata.name} --for 1m` ends that sooner"
+    return f"{title(worker)} is not paused before {render.relative(until, now)}, however idle it is; {end}"
+
+
+def _relicensed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+    cml, name = worker.spec.cml, worker.metadata.name
+    if worker.status.cml.licensed and worker.status.phase in HOSTING:
+        return f"{title(worker)} is licensed now; the token counts from its next registration"
+    wait = f"`lcm wait worker {name} --for condition=Licensed` waits for it"
+    return f"{title(worker)} is to register as {cml.license_flavour} once CML is up and no session is on it\n  {wait}"
+
+
+def _listed(sessions: Sequence[LabletSession]) -> str:
+    shown = ", ".join(one.metadata.name for one in sessions[:_SHOWN])
+    more = f" and {len(sessions) - _SHOWN} more" if len(sessions) > _SHOWN else ""
+    return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown}{more})"

@@ -1,0 +1,1 @@
+"""What all commands share: tables, times, names, options, the connection to an API."""

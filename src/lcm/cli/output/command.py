@@ -1,0 +1,100 @@
+"""How one command looks to a person: its usage and its options. `main` and groups of commands make theirs of it."""
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer.core import TyperArgument, TyperCommand
+
+from lcm.cli.output import render
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+    from typer.core import TyperOption
+
+
+class OneCommand(TyperCommand):
+    """One command, whose usage names its arguments as they are meant."""
+
+    def get_help_option(self, ctx: "Context") -> "TyperOption | None":
+        """Give `--help` as typer makes it."""
+        return not_given(super().get_help_option(ctx))
+
+    def collect_usage_pieces(self, ctx: "Context") -> list[str]:
+        """Write how the command is called."""
+        return ["[OPTIONS]", *(_metavar(one) for one in self.get_params(ctx) if isinstance(one, TyperArgument))]
+
+    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write what arguments and options mean."""
+        params = self.get_params(ctx)
+        arguments = [(_metavar(one), one.help) for one in params if isinstance(one, TyperArgument) and one.help]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        with formatter.section("Options"):
+            records = (one.get_help_record(ctx) for one in params if not isinstance(one, TyperArgument))
+            formatter.write_dl([record for record in records if record])
+
+
+def _metavar(argument: TyperArgument) -> str:
+    return argument.metavar or argument.name.upper()
+
+
+def not_given(option: "TyperOption | None") -> "TyperOption | None":
+    """Let a flag that was not given be False; for None typer would load pydantic, which takes longer than all else."""
+    if option is not None:
+        option.default = False
+    return option
+
+
+_VARIABLE: Final = "_LCM_COMPLETE"
+
+
+class Shell(StrEnum):
+    """Shells that are known."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+_BASH: Final = """\
+_lcm_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" words current
+    read -r -a words <<< "$line"
+    [[ "$line" == *[[:space:]] ]] && words+=("")
+    current="${words[-1]}"
+    local IFS=$'\\n'
+    COMPREPLY=( $(COMP_WORDS="${words[*]}" COMP_CWORD=$(( ${#words[@]} - 1 )) _LCM_COMPLETE=complete_bash "$1") )
+    # bash takes a colon for the end of a word, and names with versions have one
+    if [[ "$current" == *:* && "$COMP_WORDBREAKS" == *:* ]]; then
+        COMPREPLY=( "${COMPREPLY[@]#"${current%"${current##*:}"}"}" )
+    fi
+}
+complete -o default -F _lcm_completion lcm
+"""
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")]) -> None:
+    """Print a script that completes commands and names.
+
+    bash: write `source <(lcm completion bash)` into ~/.bashrc
+
+    zsh: `lcm completion zsh > ~/.zfunc/_lcm`, with that folder in fpath
+
+    fish: `lcm completion fish > ~/.config/fish/completions/lcm.fish`
+    """
+    if shell is Shell.BASH:
+        render.out(_BASH.rstrip("\n"))
+        return
+    from typer._completion_shared import get_completion_script  # noqa: PLC0415 - only this command needs it
+
+    render.out(get_completion_script(prog_name="lcm", complete_var=_VARIABLE, shell=shell))
+
+
+def version() -> None:
+    """Print the version."""
+    from importlib import metadata  # noqa: PLC0415 - few commands need it
+
+    sys.stdout.write(f"{metadata.version('lablet-cloud-manager')}\n")

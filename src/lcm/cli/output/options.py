@@ -1,0 +1,119 @@
+"""Options and arguments that several commands share."""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from lcm.cli.output.nouns import ALL, CALENDAR, NOUNS, noun
+from lcm.control.plane.protocol import LONGEST_PAGE, Plane
+from lcm.model.base.errors import LcmError
+from lcm.model.base.resource import DEFAULT_NAMESPACE
+
+_PATIENCE_SECONDS: Final = 1.0
+
+
+def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a kind, then names of that kind."""
+    given = list(ctx.params.get("targets") or ctx.params.get("target") or ())
+    try:
+        if given:
+            return _names(given[0], ctx)
+        kind, slash, _ = incomplete.partition("/")
+        if slash:
+            return [f"{kind}/{name}" for name in _names(kind, ctx)]
+    except (LcmError, TimeoutError, typer.BadParameter):
+        return []
+    more = [CALENDAR] if ctx.info_name == "get" else []
+    return [*dict.fromkeys(one.plural for one in NOUNS), ALL, *more]
+
+
+def workers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of workers."""
+    return _of("worker", ctx, incomplete)
+
+
+def definitions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of definitions."""
+    return _of("definition", ctx, incomplete)
+
+
+def sessions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of sessions."""
+    return _of("session", ctx, incomplete)
+
+
+def _of(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
+    try:
+        return [name for name in _names(kind, ctx) if name.startswith(incomplete)]
+    except (LcmError, TimeoutError):
+        return []
+
+
+def _names(kind: str, ctx: typer.Context) -> list[str]:
+    from lcm.cli.output import connection  # noqa: PLC0415 - a shell that completes a kind needs no connection
+
+    namespace = None if ctx.params.get("all_namespaces") else ctx.params.get("namespace")
+    struct = noun(kind).struct
+
+    async def ask(plane: Plane) -> list[str]:
+        listing = await plane.list(struct, namespace=namespace, limit=LONGEST_PAGE)
+        return [one.metadata.name for one in listing.items]
+
+    return connection.with_plane(ask, ctx.params.get("context"), within_seconds=_PATIENCE_SECONDS)
+
+
+class Output(StrEnum):
+    """How results are written."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KIND [NAME…]",
+        help="A kind, several with commas, and names; or KIND/NAME.",
+        autocompletion=complete,
+    ),
+]
+Target = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME does as well.", autocompletion=complete),
+]
+Namespace = Annotated[str, typer.Option("-n", "--namespace", metavar="NS", help="The objects' namespace.")]
+Selector = Annotated[
+    str, typer.Option("-l", "--selector", metavar="LABELS", help="Only objects with these labels, such as tier=test.")
+]
+FieldSelector = Annotated[
+    str, typer.Option("--field-selector", metavar="FIELDS", help="Only objects such as status.phase=READY.")
+]
+ContextName = Annotated[
+    str | None, typer.Option("--context", metavar="NAME", help="Another context than the current one.")
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="How long to wait at most: 30s, 10m, 2h; 0 looks once.")
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("-f", "--filename", metavar="FILE", help="A file, a folder, or - for standard input; repeatable."),
+]
+Recursive = Annotated[bool, typer.Option("-R", "--recursive", help="Take the folders in a folder as well.")]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="When: 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h; your clock's time."),
+]
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="TIME", help="How long: 90m, 2h, 1h30m; else as long as the lab may last."),
+]
+TimeZone = Annotated[
+    str, typer.Option("--time-zone", metavar="ZONE", help="Whose clock times are meant: Europe/Berlin; else yours.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+__all__ = ["DEFAULT_NAMESPACE"]

@@ -1,0 +1,194 @@
+"""Times as people write and read them: `09:00`, `tomorrow 9:00`, `2026-12-01 09:00`, `+2h`, and lengths such as 1h30m.
+
+Wall-clock times are those of the terminal's zone. One that a daylight-saving change skips or repeats is refused with
+what to write instead, so that nobody is booked an hour beside what they meant. Called by book, extend, explain, get.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import typer
+
+from lcm.cli.output import render
+
+_LENGTH: Final = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,7})m)?")
+_CLOCK: Final = re.compile(r"(?:(today|tomorrow) )?([0-9]{1,2}):([0-9]{2})")
+_DATED: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? ?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
+)
+_FORMS: Final = "write 2026-12-01 09:00, 09:00, tomorrow 9:00, +2h or 2026-12-01T09:00Z"
+_MINUTE: Final = timedelta(minutes=1)
+_DAY: Final = timedelta(days=1)
+_LOCALTIME: Final = Path("/etc/localtime")
+_NAMED: Final = Path("/etc/timezone")
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A time zone. Without `rules` it is the system's own, which nobody has given a name."""
+
+    name: str
+    rules: tzinfo | None
+
+    def local(self, moment: datetime) -> datetime:
+        """Say what clocks show at a moment."""
+        return moment.astimezone(self.rules)
+
+    def moments(self, wall: datetime) -> tuple[datetime, ...]:
+        """Give the moments at which clocks show this: mostly one, none or two around a daylight-saving change."""
+        both = (wall.replace(tzinfo=self.rules, fold=fold).astimezone(UTC) for fold in (0, 1))
+        return tuple(dict.fromkeys(one for one in both if self.local(one).replace(tzinfo=None, fold=0) == wall))
+
+    def midnight(self, day: date) -> datetime:
+        """Give the moment at which a day begins."""
+        return datetime.combine(day, time(), self.rules).astimezone(UTC)
+
+
+def zone_of(name: str) -> Zone:
+    """Find a zone by its name."""
+    try:
+        return Zone(name, ZoneInfo(name))
+    except (KeyError, ValueError, OSError) as error:
+        raise typer.BadParameter(
+            f"{name!r} is no time zone; use a name such as Europe/Berlin", param_hint="--time-zone"
+        ) from error
+
+
+def terminal_zone(environment: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME) -> Zone:
+    """Find the zone that the terminal's clocks show: as TZ says, else as the system is set."""
+    said = environment.get("TZ")
+    name = _system_name(localtime) if said is None else said.removeprefix(":")
+    try:
+        return Zone(name or "UTC", ZoneInfo(name or "UTC")) if name is not None else Zone("", None)
+    except (KeyError, ValueError, OSError):
+        return Zone("", None)  # such as CET-1CEST, which only the system itself understands
+
+
+def _system_name(localtime: Path) -> str | None:
+    """Name the zone of the system, "" for UTC; None when it has rules without a name."""
+    if not localtime.exists():
+        return ""
+    _, found, name = str(localtime.resolve()).rpartition("zoneinfo/")
+    if found:
+        return name
+    return _NAMED.read_text().strip() or None if _NAMED.exists() else None
+
+
+def moment_of(text: str, now: datetime, zone: Zone, hint: str = "--at", *, whole_days: bool = False) -> datetime:
+    """Understand a moment; with `whole_days` a date alone means its beginning."""
+    said = " ".join(text.split())
+    if said.startswith("+"):
+        return _rounded_up(now + timedelta(minutes=minutes_of(said[1:], hint)))
+    if said.lower() == "now":
+        return now
+    if found := _CLOCK.fullmatch(said.lower()):
+        return _at_the_clock(found[1], _time(text, hint, found[2], found[3]), now, zone, hint)
+    if (found := _DATED.fullmatch(said)) and (found[2] or whole_days):
+        return _on_the_day(text, found, zone, hint)
+    raise typer.BadParameter(f"{text!r} is no moment; {_FORMS}", param_hint=hint)
+
+
+def day_of(text: str, hint: str) -> date:
+    """Read a date."""
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no date; write 2026-12-01", param_hint=hint) from error
+
+
+def minutes_of(text: str, hint: str) -> int:
+    """Read a length such as 90m, 2h or 1h30m; a number alone could be anything."""
+    found = _LENGTH.fullmatch(text.strip().lower())
+    if not found or not any(found.groups()):
+        raise typer.BadParameter(f"{text!r} is no length of time; write 90m, 2h or 1h30m", param_hint=hint)
+    days, hours, minutes = (int(part or 0) for part in found.groups())
+    if not (total := (days * 24 + hours) * 60 + minutes):
+        raise typer.BadParameter("a minute at least", param_hint=hint)
+    return total
+
+
+def length(minutes: int) -> str:
+    """Write a length as `minutes_of` reads it."""
+    hours, rest = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{rest}m" if rest or not hours else "")
+
+
+def shown(moment: datetime, zone: Zone) -> str:
+    """Write a moment as clocks show it: `Tue 2026-12-01 09:00 CET`."""
+    return f"{zone.local(moment):%a %Y-%m-%d %H:%M %Z}"
+
+
+def slot_shown(start: datetime, end: datetime, zone: Zone) -> str:
+    """Write a slot as clocks show it: `Tue 2026-12-01 09:00-11:00 CET`."""
+    first, last = zone.local(start), zone.local(end)
+    if first.date() == last.date() and first.utcoffset() == last.utcoffset():
+        return f"{first:%a %Y-%m-%d %H:%M}-{last:%H:%M %Z}"
+    return f"{shown(start, zone)} to {shown(end, zone)}"
+
+
+def near(moment: datetime, now: datetime) -> str:
+    """Write how far away a moment is: `in 3h`, `5m ago`, `now`."""
+    if abs(moment - now) < _MINUTE:
+        return "now"
+    return f"in {render.span(moment - now)}" if moment > now else f"{render.span(now - moment)} ago"
+
+
+def pasted(moment: datetime, zone: Zone) -> str:
+    """Write a moment so that `--at` understands it wherever it is pasted: short if clocks show it but once."""
+    wall = zone.local(moment).replace(tzinfo=None, fold=0)
+    if zone.moments(wall) == (moment.astimezone(UTC),) and not wall.second and not wall.microsecond:
+        return f"'{wall:%Y-%m-%d %H:%M}'"
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _at_the_clock(day: str | None, clock: time, now: datetime, zone: Zone, hint: str) -> datetime:
+    today = zone.local(now).date()
+    if day == "tomorrow":
+        return _only(datetime.combine(today + _DAY, clock), zone, hint)
+    wall = datetime.combine(today, clock)
+    if day == "today" or wall > zone.local(now).replace(tzinfo=None):
+        return _only(wall, zone, hint)
+    return _only(wall + _DAY, zone, hint)
+
+
+def _on_the_day(text: str, found: re.Match[str], zone: Zone, hint: str) -> datetime:
+    day, hour, minute, second, offset = found.groups()
+    wall = datetime.combine(day_of(day, hint), _time(text, hint, hour, minute, second))
+    try:
+        if offset is not None:
+            return datetime.fromisoformat(f"{wall.isoformat()}{offset.upper()}").astimezone(UTC)
+        return zone.midnight(wall.date()) if hour is None else _only(wall, zone, hint)
+    except (ValueError, OverflowError, OSError) as error:
+        raise typer.BadParameter(f"{text!r} is no moment; {_FORMS}", param_hint=hint) from error
+
+
+def _time(text: str, hint: str, hour: str | None, minute: str | None, second: str | None = None) -> time:
+    try:
+        return time(int(hour or 0), int(minute or 0), int(second or 0))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no time of day; {_FORMS}", param_hint=hint) from error
+
+
+def _only(wall: datetime, zone: Zone, hint: str) -> datetime:
+    """Give the moment at which clocks show this, if there is exactly one."""
+    found = zone.moments(wall)
+    if len(found) == 1:
+        return found[0]
+    where, written = zone.name or "this time zone", f"{wall:%Y-%m-%d %H:%M}"
+    if found:
+        choice = " or ".join(zone.local(one).isoformat(timespec="minutes") for one in found)
+        raise typer.BadParameter(f"{written} comes twice in {where}; write {choice}", param_hint=hint)
+    raise typer.BadParameter(
+        f"there is no {written} in {where}: clocks are put forward over it; write another time", param_hint=hint
+    )
+
+
+def _rounded_up(moment: datetime) -> datetime:
+    whole = moment.replace(second=0, microsecond=0)
+    return whole if whole == moment else whole + _MINUTE

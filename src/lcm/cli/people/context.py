@@ -1,0 +1,97 @@
+"""`lcm context list|use|set|token|delete`."""
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+
+from lcm.cli.output import connection, render, table
+from lcm.cli.output.command import OneCommand
+from lcm.cli.output.connection import Book
+from lcm.cli.output.options import ContextName
+from lcm.model.access.secret import Secret
+from lcm.model.base.errors import Fault, Invalid
+from lcm.system.clock import SystemClock
+
+app = typer.Typer(
+    name="context",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Choose which API to talk to, and as whom.",
+)
+
+
+def names(incomplete: str) -> list[str]:
+    """Complete a context's name."""
+    return [name for name in connection.read().contexts if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names)]
+
+
+@app.command("list", cls=OneCommand)
+def list_() -> None:
+    """List the contexts; a star marks the current one."""
+    book = connection.read()
+    used = connection.current()
+    rows = [("*" if used and used.name == name else "", name, one.url) for name, one in sorted(book.contexts.items())]
+    if used and used.name not in book.contexts:
+        rows.append(("*", f"({used.name})", used.url))
+    if not rows:
+        render.say("no contexts yet: `lcm up` makes one, and so does `lcm context set NAME --url URL`")
+        return
+    table.print_rows(("CURRENT", "NAME", "URL"), rows, SystemClock().now())
+
+
+@app.command(cls=OneCommand)
+def use(name: Name) -> None:
+    """Make a context the current one."""
+    connection.change(lambda book: msgspec.structs.replace(book, current=_there(book, name)))
+    render.out(f"context {name} is current")
+
+
+@app.command("set", cls=OneCommand)
+def set_(
+    name: Name,
+    *,
+    url: Annotated[str, typer.Option(help="Where the API is, such as http://127.0.0.1:8080.", metavar="URL")],
+    token: Annotated[
+        str | None, typer.Option(help="The token; `-` reads it from standard input. Asked for if not given.")
+    ] = None,
+    keep_current: Annotated[bool, typer.Option("--keep-current", help="Leave the current context as it is.")] = False,
+) -> None:
+    """Keep an API and a token under a name, and make it current."""
+    if token is None:
+        token = typer.prompt("Token", hide_input=True, err=True)
+    elif token == "-":  # noqa: S105 - a dash stands for standard input
+        token = sys.stdin.readline().strip()
+    path = connection.remember(name, url, Secret(token), make_current=not keep_current)
+    render.out(f"context {name} set in {path}")
+
+
+@app.command(cls=OneCommand)
+def token(context: ContextName = None) -> None:
+    """Print the token in use, for programs that need it: export TOKEN=$(lcm context token)."""
+    render.out(connection.chosen(context).token.reveal())
+
+
+@app.command(cls=OneCommand)
+def delete(name: Name) -> None:
+    """Forget a context."""
+    connection.change(
+        lambda book: msgspec.structs.replace(
+            book,
+            current=None if book.current == _there(book, name) else book.current,
+            contexts={one: kept for one, kept in book.contexts.items() if one != name},
+        )
+    )
+    render.out(f"context {name} deleted")
+
+
+def _there(book: Book, name: str) -> str:
+    if name not in book.contexts:
+        known = ", ".join(sorted(book.contexts)) or "there are none"
+        raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
+    return name

@@ -1,0 +1,1 @@
+"""Commands that run something: up, serve, backup, restore, cml-sim."""

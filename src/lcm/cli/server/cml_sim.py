@@ -1,0 +1,55 @@
+"""`lcm cml-sim`: a simulated CML alone, for any CML client."""
+
+import asyncio
+import socket
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from lcm.model.base.errors import LcmError
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.pace import FASTEST
+from lcm.sim.cml.rest.app import CmlApp
+from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.time.chance import Chance
+from lcm.system.clock import SystemClock, new_epoch
+from lcm.system.serving import Certificate, in_url, listen, serve
+from lcm.system.tasks import stop_on_signals
+
+_out = Console(highlight=False)
+_err = Console(stderr=True, highlight=False)
+
+
+def cml_sim(
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    username: Annotated[str, typer.Option(help="The administrator's name.")] = "admin",
+    password: Annotated[str, typer.Option(help="The administrator's password.")] = "admin",  # noqa: S107  a simulator's
+    speed: Annotated[float, typer.Option(max=FASTEST, help="How much faster than the clock nodes boot.")] = 1.0,
+    *,
+    seed: Annotated[str, typer.Option(help="What ids and boot times are drawn from; random if not given.")] = "",
+    http: Annotated[bool, typer.Option("--http", help="Plain HTTP instead of HTTPS.")] = False,
+) -> None:
+    """Run a simulated CML until Ctrl-C."""
+    if speed <= 0:
+        raise typer.BadParameter("a speed is above 0", param_hint="--speed")
+    clock = SystemClock()
+    cml = Cml(clock, Chance(seed or new_epoch()), speed=speed, username=username, password=password)
+    certificate = None if http else self_signed(host, clock.now())
+    try:
+        listening = listen(host, port)
+    except LcmError as error:
+        _err.print(str(error), markup=False, style="red")
+        raise typer.Exit(1) from error
+    address = f"{'http' if http else 'https'}://{in_url(host)}:{listening.getsockname()[1]}"
+    _out.print(
+        f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it.",
+        soft_wrap=True,
+        markup=False,
+    )
+    asyncio.run(_serve(CmlApp(cml), listening, certificate))
+
+
+async def _serve(app: CmlApp, listening: socket.socket, certificate: Certificate | None) -> None:
+    await serve(app, listening, certificate, stop_on_signals())

@@ -1,0 +1,182 @@
+"""`lcm up`: everything in one process, on a folder, with a simulated cloud; or, when told and confirmed, on AWS."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import typer
+
+from lcm.cli.output.follow import everything
+from lcm.cli.output.render import out
+from lcm.cli.server import greeting
+from lcm.cli.server.greeting import First, first, greet
+from lcm.compose.outside import AWS, aws_identity
+from lcm.compose.process import UP_PORT, Ask, Embedded, embedded
+from lcm.control.plane.protocol import Plane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.errors import Refused
+from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.worker import AwsSpec, LabWorker
+from lcm.model.money.prices import SHIPPED_ON, PriceBook
+from lcm.settings import load
+from lcm.settings.load import Settings
+from lcm.sim.cml.pace import FASTEST
+from lcm.system import log
+from lcm.system.tasks import stop_on_signals
+
+
+class Share(NamedTuple):
+    """Machines of one kind; `each` None: nobody knows what one costs."""
+
+    what: str
+    most: int
+    each: Decimal | None
+
+
+async def shares(plane: Plane, prices: PriceBook) -> Sequence[Share]:
+    """List every worker outside of pools, and every pool with as many as it may have."""
+    templates = {one.metadata.name: one for one in (await everything(plane, WorkerTemplate)).items}
+    pools = (await everything(plane, LabWorkerPool)).items
+    workers = (await everything(plane, LabWorker)).items
+    return [*_alone(workers, prices), *_pooled(pools, templates, prices)]
+
+
+def total(found: Sequence[Share]) -> Decimal:
+    """Add up what is known."""
+    return sum((one.each * one.most for one in found if one.each is not None), Decimal(0))
+
+
+def _alone(workers: Sequence[LabWorker], prices: PriceBook) -> Iterator[Share]:
+    for one in workers:
+        if one.metadata.owner is None:
+            yield Share(f"worker {one.metadata.name}", 1, _hourly(one.spec.aws, prices))
+
+
+def _pooled(pools: Sequence[LabWorkerPool], templates: dict[str, WorkerTemplate], prices: PriceBook) -> Iterator[Share]:
+    for one in pools:
+        template = templates.get(one.spec.template)
+        price = template.spec.price_per_hour_usd if template else None
+        each = price if price is not None else _hourly(template.spec.worker.aws, prices) if template else None
+        yield Share(f"pool {one.metadata.name}", one.spec.max_workers, each)
+
+
+def _hourly(aws: AwsSpec, prices: PriceBook) -> Decimal | None:
+    """Say what the dearest machine that the spec allows costs, with its disk."""
+    types = (aws.instance_type, *aws.instance_type_alternatives)
+    machines = [prices.hourly(aws.region, one) for one in types]
+    disk = prices.disk_hourly(aws.root_volume, aws.region)
+    if disk is None or any(price is None for price in machines):
+        return None
+    return max(price for price in machines if price is not None) + disk
+
+
+_QUESTION = "Launch, stop and end machines in this account?"
+
+
+async def confirm(it: Embedded, *, settings: Settings, yes: bool) -> None:
+    """Say what is at stake, and raise Refused unless somebody agrees."""
+    who = await aws_identity(settings)
+    found = await shares(it.running.control.acting(_READER), it.running.control.fleet.prices)
+    searched = ", ".join(settings.worker_discovery_regions)
+    out(f"AWS account {who.account}, as {who.arn}\n  region    {settings.aws_region}; {searched} searched for machines")
+    for one in found:
+        each = f"{one.each:.2f} USD an hour each" if one.each is not None else "price not known"
+        out(f"  {one.what}: up to {one.most}, {each}")
+    more = ", and what has no price" if any(one.each is None for one in found) else ""
+    book = settings.price_book or f"AWS's prices of {SHIPPED_ON}"
+    out(f"  at most   {total(found):.2f} USD an hour{more}, by {book}; more when more is applied")
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("nobody is here to agree to what this costs; add --yes")
+    if not typer.confirm(_QUESTION, default=False):
+        raise Refused("nothing was done; without --cloud aws everything is simulated")
+
+
+_READER = Caller(name="lcm up", role=Role.ADMIN)
+
+
+class CloudName(StrEnum):
+    """Where machines are."""
+
+    SIMULATED = "simulated"
+    AWS = "aws"
+
+
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Folder for the data; LCM_DATA_DIR, else .data.")
+]
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {UP_PORT}; 0: a free one.")
+]
+Speed = Annotated[
+    float | None,
+    typer.Option(
+        max=FASTEST, metavar="K", help="How much faster than the clock simulated machines boot; LCM_SIM_SPEED, else 1."
+    ),
+]
+Cloud = Annotated[
+    CloudName | None, typer.Option(help="Where machines are; LCM_CLOUD, else simulated. On aws they cost money.")
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before acting on AWS.")]
+
+
+FirstPaths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--first", metavar="PATH", help="What a new folder begins with: a file or folder to apply; repeatable."
+    ),
+]
+
+
+def up(
+    port: Port = None,
+    data: Data = None,
+    speed: Speed = None,
+    cloud: Cloud = None,
+    paths: FirstPaths = None,
+    *,
+    yes: Yes = False,
+) -> None:
+    """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
+    if speed is not None and speed <= 0:
+        raise typer.BadParameter("a speed is above 0", param_hint="--speed")
+    settings = with_options(load.load(), port=port, data_dir=data, cloud=cloud and cloud.value)
+    log.set_up(settings.log_level)
+    if settings.cloud == AWS:
+        _refuse_on_aws(speed, paths)
+        asyncio.run(_up(settings, None, partial(confirm, settings=settings, yes=yes), None))
+    else:
+        documents = first(paths or ())
+        asyncio.run(_up(settings, speed, documents, documents))
+
+
+def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
+    if speed not in (None, 1):
+        raise typer.BadParameter("only a simulated cloud can be sped up", param_hint="--speed")
+    if paths:
+        raise typer.BadParameter(
+            "nothing is applied by itself where machines cost money; leave it out, and use `lcm apply -f`",
+            param_hint="--first",
+        )
+
+
+def with_options(settings: Settings, **said: object) -> Settings:
+    """Put what a command's options say over the settings."""
+    return msgspec.structs.replace(settings, **{name: value for name, value in said.items() if value is not None})
+
+
+async def _up(settings: Settings, speed: float | None, before: Ask | None, documents: First | None) -> None:
+    stop = stop_on_signals()
+    async with embedded(settings, speed=speed, before=before) as it:
+        kept = await greeting.keep(it.running, settings.data_dir)
+        await greet(it, settings, kept, documents)
+        await it.running.parts.until(stop)
+        out("Stopping.")
+    out("Stopped; everything is on disk.")

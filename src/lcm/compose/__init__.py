@@ -1,0 +1,1 @@
+"""The one place that names implementations and puts processes together."""

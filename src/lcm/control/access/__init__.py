@@ -1,0 +1,1 @@
+"""Tokens, sign-in, OIDC, audit and sealed secrets."""

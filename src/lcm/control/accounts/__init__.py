@@ -1,0 +1,1 @@
+"""Licences, billing and allocations."""

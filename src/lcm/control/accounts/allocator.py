@@ -1,0 +1,217 @@
+"""ResourceAllocator: CPU and memory of one machine, set aside and given back.
+
+What is allocated is the sum of the allocations in the store; nothing is counted up and down. Every allocation touches
+one guard key, so that two that would over-commit together cannot both succeed; giving back needs no guard.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, Self
+
+import structlog
+
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Conflict, Invalid
+from lcm.model.base.quantity import Quantity, parse_limits
+from lcm.model.base.resource import Moment, Part
+from lcm.settings import load
+from lcm.store.base import ABSENT, Delete, Put, Store, everything
+from lcm.store.codec import Codec
+from lcm.store.memory import MemoryStore
+from lcm.system.clock import SystemClock, new_id
+
+
+class Allocation(Part):
+    """CPU and memory set aside for somebody."""
+
+    allocation_id: str
+    quantity: Quantity
+    allocated_at: Moment
+
+    def data(self) -> dict[str, str]:
+        """Write it as callers keep it."""
+        return {
+            "allocation_id": self.allocation_id,
+            **self.quantity.limits(),
+            "allocated_at": self.allocated_at.isoformat(),
+        }
+
+
+def allocated(allocations: Iterable[Allocation]) -> Quantity:
+    """Add allocations up."""
+    return sum((one.quantity for one in allocations), Quantity())
+
+
+def usage(total: Quantity, allocations: Mapping[str, Allocation]) -> dict[str, float]:
+    """Give totals, sums, rest and percentages."""
+    used = allocated(allocations.values())
+    rest = total - used
+    return {
+        "total_cpu": total.cpu_millis / 1000,
+        "allocated_cpu": used.cpu_millis / 1000,
+        "available_cpu": rest.cpu_millis / 1000,
+        "cpu_utilization": 100 * used.cpu_millis / total.cpu_millis,
+        "total_memory_mb": total.memory_mb,
+        "allocated_memory_mb": used.memory_mb,
+        "available_memory_mb": rest.memory_mb,
+        "memory_utilization": 100 * used.memory_mb / total.memory_mb,
+        "active_allocations": len(allocations),
+    }
+
+
+def expired(allocations: Iterable[Allocation], *, now: datetime, max_age: timedelta) -> list[Allocation]:
+    """List the allocations older than that."""
+    return [one for one in allocations if now - one.allocated_at > max_age]
+
+
+_MB_PER_GB: Final = 1024
+_LEAST_CPU: Final = 0.001
+_log: Final = structlog.get_logger()
+
+
+class ResourceAllocator:
+    """Allocates CPU and memory up to a total, which defaults to TOTAL_CPU_CORES and TOTAL_MEMORY_GB, else 32 and 128.
+
+    Without a store, allocations last as long as the object. With one, use `await ResourceAllocator.open(...)`: what was
+    allocated before is then known from the start, and several allocators may share the store.
+    """
+
+    def __init__(
+        self,
+        total_cpu: float | None = None,
+        total_memory_gb: int | None = None,
+        *,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        ids: Callable[[], str] = new_id,
+        name: str = "default",
+    ) -> None:
+        self._total = _total(total_cpu, total_memory_gb)
+        self._store: Store = store or MemoryStore()
+        self._clock = clock or SystemClock()
+        self._ids = ids
+        self._prefix = f"allocations/{name}/"
+        self._guard = f"allocation-guards/{name}"
+        self._codec = Codec()
+        self._turn = asyncio.Lock()
+        self._seen: dict[str, Allocation] | None = None if store else {}
+
+    @classmethod
+    async def open(
+        cls, total_cpu: float | None = None, total_memory_gb: int | None = None, *, store: Store, clock: Clock
+    ) -> Self:
+        """Make an allocator that knows what the store holds already."""
+        allocator = cls(total_cpu, total_memory_gb, store=store, clock=clock)
+        await allocator._read()
+        return allocator
+
+    async def check_availability(self, resource_limits: Mapping[str, str]) -> bool:
+        """Tell whether an allocation of this size would succeed now; nonsense would not."""
+        try:
+            wanted = parse_limits(resource_limits)
+        except Invalid:
+            return False
+        return self._fits(wanted, await self._read())
+
+    async def allocate_resources(self, resource_limits: Mapping[str, str]) -> dict[str, str]:
+        """Set resources aside and return what `release_resources` takes back. Raises ValueError if that cannot be."""
+        try:
+            wanted = parse_limits(resource_limits)
+        except Invalid as error:
+            raise ValueError(str(error)) from error
+        async with self._turn:
+            while (allocation := await self._try(wanted)) is None:
+                pass
+        _log.info("resources allocated", allocation_id=allocation.allocation_id, **wanted.limits())
+        return allocation.data()
+
+    async def release_resources(self, allocation_data: Mapping[str, str] | None) -> None:
+        """Give an allocation back. One that is not there, or no longer, is logged and harms nobody."""
+        allocation_id = str((allocation_data or {}).get("allocation_id", ""))
+        async with self._turn:
+            released = await self._remove(allocation_id)
+        if not released:
+            _log.warning("nothing to release: unknown or already released", allocation_id=allocation_id)
+
+    def get_resource_usage(self) -> dict[str, float]:
+        """Give totals, sums, rest and percentages as of this allocator's last operation."""
+        return usage(self._total, self._known())
+
+    def get_active_allocations(self) -> dict[str, dict[str, str]]:
+        """Give all allocations by id as of this allocator's last operation."""
+        return {allocation_id: one.data() for allocation_id, one in self._known().items()}
+
+    async def cleanup_expired_allocations(self, max_age_hours: float = 24) -> int:
+        """Release what is older than that and say how many were."""
+        async with self._turn:
+            found = await self._read()
+            old = expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
+            return sum([await self._remove(one.allocation_id) for one in old])
+
+    async def _try(self, wanted: Quantity) -> Allocation | None:
+        """Commit if it fits; None means that somebody else was faster and it must be decided anew."""
+        guard = await self._store.get(self._guard)
+        found = await self._read()
+        if not self._fits(wanted, found):
+            raise ValueError(_insufficient(wanted, self._total - allocated(found.values())))
+        allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
+        try:
+            await self._store.commit(
+                Put(self._guard, b"", at=guard.revision if guard else ABSENT),
+                Put(self._key(allocation.allocation_id), self._codec.encode(allocation), at=ABSENT),
+            )
+        except Conflict:
+            return None
+        self._seen = {**found, allocation.allocation_id: allocation}
+        return allocation
+
+    async def _remove(self, allocation_id: str) -> bool:
+        found = await self._read()
+        if allocation_id not in found:
+            return False
+        entry = await self._store.get(self._key(allocation_id))
+        if entry is None:
+            return False
+        try:
+            await self._store.commit(Delete(entry.key, at=entry.revision))
+        except Conflict:
+            return False
+        self._seen = {known: one for known, one in found.items() if known != allocation_id}
+        return True
+
+    async def _read(self) -> dict[str, Allocation]:
+        page = await everything(self._store, self._prefix)
+        found = (self._codec.decode(entry.value, Allocation) for entry in page.entries)
+        self._seen = {one.allocation_id: one for one in found}
+        return self._seen
+
+    def _known(self) -> dict[str, Allocation]:
+        if self._seen is None:
+            raise RuntimeError("the store was not read yet: begin with `await ResourceAllocator.open(...)`")
+        return self._seen
+
+    def _fits(self, wanted: Quantity, found: Mapping[str, Allocation]) -> bool:
+        return wanted.within(self._total - allocated(found.values()))
+
+    def _key(self, allocation_id: str) -> str:
+        return self._prefix + allocation_id
+
+
+def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
+    if cpu is None or memory_gb is None:
+        settings = load.load()
+        cpu = settings.total_cpu_cores if cpu is None else cpu
+        memory_gb = settings.total_memory_gb if memory_gb is None else memory_gb
+    if not (_LEAST_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
+        raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use more than nothing")
+    return Quantity(round(cpu * 1000), math.ceil(memory_gb * _MB_PER_GB))
+
+
+def _insufficient(wanted: Quantity, rest: Quantity) -> str:
+    want, left = wanted.limits(), rest.limits()
+    return (
+        f"insufficient resources: {want['cpu']} CPU and {want['memory']} wanted,"
+        f" {left['cpu']} CPU and {left['memory']} available; release some or ask for less"
+    )

@@ -1,0 +1,1 @@
+"""Promises, placements and the calendar."""

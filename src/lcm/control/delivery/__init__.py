@@ -1,0 +1,1 @@
+"""Events: derived, streamed to clients, delivered to sinks."""

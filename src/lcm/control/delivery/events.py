@@ -1,0 +1,320 @@
+"""What a change means to the outside: events derived from an object before and after it.
+
+Pure. The ledger commits them together with the change they come from, so that there is never one without the other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from lcm.model.access.identity import owner_of
+from lcm.model.base.event import (
+    AlertCleared,
+    AlertRaised,
+    Data,
+    DriftedPort,
+    Event,
+    ObjectEvent,
+    PoolScaled,
+    SessionPortDrift,
+    SessionResourcesObserved,
+    SessionStatusChanged,
+    WorkerIdleWarning,
+    WorkerLabs,
+    WorkerMetrics,
+    WorkerStatusUpdated,
+    WorkerSummary,
+    data_of,
+)
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse
+from lcm.model.telemetry.alert import Alert
+from lcm.model.telemetry.observation import ResourceObservation
+
+CREATED: Final = "created"
+IMPORTED: Final = "imported"
+
+_NOUNS: Final[Mapping[str, str]] = {
+    "LabWorker": "worker",
+    "LabWorkerPool": "pool",
+    "WorkerTemplate": "template",
+    "LabletDefinition": "definition",
+    "LabletSession": "lablet.session",
+    "Reservation": "reservation",
+    "SystemSettings": "settings",
+}
+_OUTSIDE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "LabWorker": attrgetter("conditions", "idle", "capacity", "drain_deadline_at", "cml.license_status"),
+    "LabWorkerPool": attrgetter("conditions", "workers_by_phase", "decisions"),
+    "LabletDefinition": attrgetter("conditions", "observed_sessions", "needs_review"),
+    "LabletSession": attrgetter(
+        "conditions", "ends_at", "worker_id", "allocated_ports", "access_urls", "progress", "waiting", "artifacts"
+    ),
+    "Reservation": attrgetter("conditions", "sessions_made", "sessions_ended"),
+}
+"""What of a status somebody outside can see; the rest changes without a word."""
+
+_nothing: Final[Callable[[Any], object]] = attrgetter("conditions")
+
+
+def derive(
+    before: Resource | None, after: Resource, *, now: datetime, removed: bool = False, origin: str = CREATED
+) -> Sequence[Event]:
+    """Say what a change means; `before` None: it was made. `removed`: `after` is the last that is seen of it.
+
+    Why a phase changed stands in the object's story.
+    """
+    told: list[Event] = []
+    if before is None:
+        told.append(_event(_worker(after) if isinstance(after, LabWorker) else _summary(after), origin, after, now))
+    elif phase_of(before) != phase_of(after):
+        told += _stepped(before, after, now)
+    elif not removed and _shown(before) != _shown(after):
+        told.append(_event(_summary(after), "updated", after, now))
+    if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
+        told += _scaled(before, after, now)
+    if removed:
+        told.append(_event(_summary(after), "deleted", after, now))
+    return told
+
+
+def measured(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
+    """Say that a worker was measured."""
+    data = WorkerMetrics(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        collected_at=telemetry.collected_at,
+        cpu_utilization=telemetry.cpu_utilization,
+        memory_utilization=telemetry.memory_utilization,
+        storage_utilization=telemetry.storage_utilization,
+        active_labs_count=telemetry.active_labs_count,
+    )
+    return _event(data, "metrics.updated", worker, now)
+
+
+def hosted(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
+    """Say that other labs run on a worker than before."""
+    data = WorkerLabs(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        collected_at=telemetry.collected_at,
+        active_labs_count=telemetry.active_labs_count,
+        hosted_lab_ids=telemetry.hosted_lab_ids,
+    )
+    return _event(data, "labs.updated", worker, now)
+
+
+def warned(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
+    """Say that a worker will be paused because it is idle."""
+    assert verdict.idle_since is not None, "a countdown has a beginning"
+    assert verdict.pause_at is not None, "a countdown has an end"
+    data = WorkerIdleWarning(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        namespace=worker.metadata.namespace,
+        idle_since=verdict.idle_since,
+        pause_at=verdict.pause_at,
+        reason=verdict.reason,
+        snooze_minutes=worker.spec.idle.snooze_minutes,
+        timestamp=now,
+    )
+    return _event(data, "idle.warning", worker, now)
+
+
+def observed(session: LabletSession, seen: ResourceObservation, *, now: datetime) -> Event:
+    """Say what a running lab really has."""
+    data = SessionResourcesObserved(
+        session_id=session.metadata.uid,
+        instance_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        definition=session.spec.definition,
+        worker_id=session.status.worker_id,
+        observer=seen.observer,
+        observed_at=seen.observed_at,
+        observation_count=session.status.observation_count,
+        total_cpu_cores=seen.total_cpu_cores,
+        total_memory_mb=seen.total_memory_mb,
+        total_storage_mb=seen.total_storage_mb,
+        actual_node_count=seen.actual_node_count,
+        observed_ports=seen.observed_ports,
+        port_drift_detected=session.status.port_drift_detected,
+        timestamp=now,
+    )
+    return _event(data, "resources.observed", session, now)
+
+
+def drifted(session: LabletSession, drift: Mapping[str, tuple[int | None, int | None]], *, now: datetime) -> Event:
+    """Say that a running lab holds other ports than it was given."""
+    data = SessionPortDrift(
+        session_id=session.metadata.uid,
+        instance_id=session.metadata.uid,
+        session_name=session.metadata.name,
+        worker_id=session.status.worker_id,
+        drift={name: DriftedPort(allocated=given, observed=seen) for name, (given, seen) in drift.items()},
+        timestamp=now,
+    )
+    return _event(data, "port_drift.detected", session, now)
+
+
+def raised(alert: Alert, *, now: datetime) -> Event:
+    """Say that somebody should look at something."""
+    return _alert(AlertRaised(**_told(alert)), "alert.raised", alert, now)
+
+
+def cleared(alert: Alert, *, now: datetime) -> Event:
+    """Say that what an alert was raised for is over."""
+    return _alert(AlertCleared(**_told(alert), cleared_at=now), "alert.cleared", alert, now)
+
+
+def phase_of(resource: Resource) -> str | None:
+    """Name an object's phase; None for kinds that have none."""
+    phase: str | None = getattr(resource.status, "phase", None)
+    return phase
+
+
+def _stepped(before: Resource, after: Resource, now: datetime) -> list[Event]:
+    if isinstance(before, LabWorker) and isinstance(after, LabWorker):
+        told = [_event(_worker_step(before, after, now), "status.updated", after, now)]
+        if after.status.phase is WorkerPhase.TERMINATED:
+            told.append(_event(_worker(after), "terminated", after, now))
+        return told
+    if isinstance(before, LabletSession) and isinstance(after, LabletSession):
+        return [_event(_session_step(before, after, now), "status.changed", after, now)]
+    return [_event(_summary(after), "status.changed", after, now)]
+
+
+def _scaled(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Iterator[Event]:
+    """Tell each decision of a pool that started workers or let some go; that nothing was to be done is no event."""
+    for decision in after.status.decisions:
+        if decision.action != "none" and decision not in before.status.decisions:
+            data = PoolScaled(
+                pool=after.metadata.name,
+                namespace=after.metadata.namespace,
+                lab_track=after.spec.lab_track,
+                action=decision.action,
+                reason=decision.reason,
+                workers_before=decision.workers_before,
+                workers_after=decision.workers_after,
+                timestamp=decision.at,
+            )
+            yield _event(data, "scaled", after, now)
+
+
+def _shown(resource: Resource) -> tuple[object, ...]:
+    metadata = resource.metadata
+    seen = _OUTSIDE.get(resource.kind, _nothing)(resource.status)
+    return metadata.generation, metadata.labels, metadata.annotations, metadata.deletion_timestamp, seen
+
+
+def _summary(resource: Resource) -> ObjectEvent:
+    metadata = resource.metadata
+    return ObjectEvent(
+        kind=resource.kind,
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_generation=metadata.generation,
+        phase=phase_of(resource),
+    )
+
+
+def _worker(worker: LabWorker) -> WorkerSummary:
+    return WorkerSummary(
+        worker_id=worker.metadata.uid,
+        worker_name=worker.metadata.name,
+        namespace=worker.metadata.namespace,
+        phase=worker.status.phase,
+        status=coarse(worker.status),
+        region=worker.spec.aws.region,
+        instance_type=worker.status.ec2.instance_type or worker.spec.aws.instance_type,
+        instance_id=worker.status.ec2.instance_id,
+        lab_track=worker.spec.lab_track,
+    )
+
+
+def _worker_step(before: LabWorker, after: LabWorker, now: datetime) -> WorkerStatusUpdated:
+    return WorkerStatusUpdated(
+        worker_id=after.metadata.uid,
+        worker_name=after.metadata.name,
+        old_phase=before.status.phase,
+        new_phase=after.status.phase,
+        old_status=coarse(before.status),
+        new_status=coarse(after.status),
+        reason=_reason(after),
+        timestamp=now,
+    )
+
+
+def _session_step(before: LabletSession, after: LabletSession, now: datetime) -> SessionStatusChanged:
+    return SessionStatusChanged(
+        session_id=after.metadata.uid,
+        instance_id=after.metadata.uid,
+        session_name=after.metadata.name,
+        previous_state=before.status.phase,
+        new_state=after.status.phase,
+        worker_id=after.status.worker_id,
+        allocated_ports=after.status.allocated_ports or {},
+        reason=_reason(after),
+        timestamp=now,
+    )
+
+
+def _reason(resource: LabWorker | LabletSession) -> str:
+    history = resource.status.history
+    return history[-1].reason if history else ""
+
+
+def _told(alert: Alert) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": _alerting(alert)}
+
+
+def _alerting(alert: Alert) -> str | None:
+    return alert.uid if alert.kind == LabWorker.__name__ else None
+
+
+def _alert(data: Data, what: str, alert: Alert, now: datetime) -> Event:
+    return Event(
+        type=what,
+        time=now,
+        kind=alert.kind,
+        name=alert.name,
+        namespace=alert.namespace,
+        data=data_of(data),
+        worker_id=_alerting(alert),
+    )
+
+
+def _event(data: Data, what: str, resource: Resource, now: datetime) -> Event:
+    event = Event(
+        type=f"{_NOUNS[resource.kind]}.{what}",
+        time=now,
+        kind=resource.kind,
+        name=resource.metadata.name,
+        namespace=resource.metadata.namespace,
+        data=data_of(data),
+        owner=owner_of(resource),
+        public=resource.kind == "LabletDefinition",
+    )
+    return msgspec.structs.replace(event, **_filters(resource))
+
+
+def _filters(resource: Resource) -> dict[str, Any]:
+    uid = resource.metadata.uid
+    match resource:
+        case LabWorker():
+            return {"worker_id": uid}
+        case LabletSession():
+            return {
+                "session_id": uid,
+                "worker_id": resource.status.worker_id,
+                "definition_id": resource.spec.definition,
+            }
+        case Reservation():
+            return {"definition_id": resource.spec.definition}
+    return {"definition_id": resource.metadata.name} if resource.kind == "LabletDefinition" else {}

@@ -1,0 +1,1 @@
+"""The life of any document: read, list, watch, write, step, delete."""

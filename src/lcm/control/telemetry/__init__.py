@@ -1,0 +1,1 @@
+"""Measurements, alerts, idleness and observations as the store keeps them."""

@@ -1,0 +1,1 @@
+"""What keeps the store small and whole: archive, housekeeping, key rotation, installation."""

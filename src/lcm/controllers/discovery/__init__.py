@@ -1,0 +1,1 @@
+"""Machines in the cloud that have no record: strangers and orphans."""

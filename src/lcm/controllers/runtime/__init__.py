@@ -1,0 +1,1 @@
+"""What every controller runs on: reconciling, election, settings."""

@@ -1,0 +1,1 @@
+"""What every kind of document shares: metadata, state machines, errors, quantities, capacity, selectors, events."""

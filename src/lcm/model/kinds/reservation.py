@@ -1,0 +1,169 @@
+"""Reservation: N sessions or a recurring series, booked all or none."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from itertools import count, islice, takewhile
+from typing import Annotated, Final, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from lcm.model.base.capacity import Claim
+from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
+from lcm.model.base.resource import (
+    API_VERSION,
+    Count,
+    Metadata,
+    Moment,
+    Name,
+    Part,
+    Region,
+    ShortText,
+    Status,
+    Text,
+    ZoneName,
+)
+from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.session import Email, Seat
+
+OCCURRENCES_LIMIT: Final = 400
+"""Sessions one reservation may hold: its claims live in one object."""
+
+
+class ReservationPhase(StrEnum):
+    """Where a reservation is in its life."""
+
+    PENDING = "PENDING"
+    PROMISED = "PROMISED"
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+
+class Weekday(StrEnum):
+    """A day of the week."""
+
+    MON = "mon"
+    TUE = "tue"
+    WED = "wed"
+    THU = "thu"
+    FRI = "fri"
+    SAT = "sat"
+    SUN = "sun"
+
+
+class Recurrence(Part):
+    """The same wall-clock time on the same days, in a time zone, so that it survives daylight-saving changes."""
+
+    every: Literal["day", "week"]
+    until: date
+    time_zone: ZoneName
+    interval: Annotated[int, msgspec.Meta(ge=1, le=52)] = 1
+    weekdays: Annotated[tuple[Weekday, ...], msgspec.Meta(max_length=7)] = ()
+
+
+class ReservationSpec(Part):
+    """What a group booked."""
+
+    definition: Name
+    timeslot_start: Moment
+    timeslot_end: Moment
+    count: Annotated[int, msgspec.Meta(ge=1, le=OCCURRENCES_LIMIT)] = 1
+    recurrence: Recurrence | None = None
+    owner: ShortText = ""
+    student_emails: Annotated[tuple[Email, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    lab_track: ShortText = ""
+    region_required: Region | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+
+
+class Held(Part):
+    """One promised session: its claim, until the session exists and takes it over."""
+
+    number: Count
+    claim: Claim
+    seat: Seat | None = None
+    session: Name | None = None
+
+
+class ReservationStatus(Status):
+    """What became of a reservation. Its first session is made by `starts_at`, its last one is over at `ends_at`."""
+
+    phase: ReservationPhase = ReservationPhase.PENDING
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
+    held: Annotated[tuple[Held, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    requirements: Requirements | None = None
+    sessions_made: Count = 0
+    sessions_ended: Count = 0
+    last_error: Text = ""
+
+
+class Reservation(Part):
+    """Several sessions booked as one."""
+
+    metadata: Metadata
+    spec: ReservationSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["Reservation"] = "Reservation"
+    status: ReservationStatus = ReservationStatus()
+
+
+def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
+    """Give the slots of a reservation, in order: each at the same wall-clock time in the zone of its recurrence.
+
+    A slot whose wall-clock time a daylight-saving change skips begins as much later; each is as long as the first.
+    """
+    series = spec.recurrence
+    if series is None:
+        return [(spec.timeslot_start, spec.timeslot_end)]
+    zone, long = ZoneInfo(series.time_zone), spec.timeslot_end - spec.timeslot_start
+    first = spec.timeslot_start.astimezone(zone)
+    days = takewhile(lambda day: day <= series.until, (first.date() + timedelta(days=n) for n in count()))
+    # Of an hour that comes twice the first slot is the one that was booked, the others are in the first of the two.
+    wall = first.time().replace(fold=0)
+    starts = (
+        first if day == first.date() else datetime.combine(day, wall, zone)
+        for day in days
+        if _recurs(series, first.date(), day)
+    )
+    utc = [start.astimezone(UTC) for start in islice(starts, OCCURRENCES_LIMIT + 1)]
+    return [(start, start + long) for start in utc]
+
+
+def _recurs(series: Recurrence, first: date, day: date) -> bool:
+    if series.every == "day":
+        return (day - first).days % series.interval == 0 and _on(series, day, default=True)
+    week = (day - timedelta(days=day.weekday()) - (first - timedelta(days=first.weekday()))).days // 7
+    return week % series.interval == 0 and _on(series, day, default=day.weekday() == first.weekday())
+
+
+def _on(series: Recurrence, day: date, *, default: bool) -> bool:
+    return tuple(Weekday)[day.weekday()] in series.weekdays if series.weekdays else default
+
+
+_P = ReservationPhase
+
+RESERVATION: Final = Machine(
+    name="Reservation",
+    initial=_P.PENDING,
+    final=frozenset({_P.COMPLETED, _P.CANCELLED, _P.FAILED}),
+    steps=(
+        Step(_P.PENDING, _P.PROMISED, CONTROL_PLANE, "all its claims are held", ("held",)),
+        Step(_P.PENDING, _P.FAILED, CONTROL_PLANE, "not all of it fits", ("last_error",)),
+        Step(_P.PROMISED, _P.ACTIVE, SCHEDULER, "its first session exists"),
+        Step(_P.ACTIVE, _P.COMPLETED, SCHEDULER, "all its sessions have ended"),
+        Step(_P.PROMISED, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        Step(_P.ACTIVE, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        Step(_P.CANCELLING, _P.CANCELLED, SCHEDULER, "its sessions have ended and its claims are let go"),
+    ),
+    limits=(
+        Limit(_P.PENDING, timedelta(minutes=5), _P.FAILED, "a booking is promised or refused at once"),
+        Limit(_P.PROMISED, "starts_at", _P.ACTIVE, "a promise is kept by making the session"),
+        Limit(_P.ACTIVE, "ends_at", _P.COMPLETED, "nothing is left to hold"),
+        Limit(_P.CANCELLING, timedelta(hours=1), None, "its claims keep others out until they are let go"),
+    ),
+)

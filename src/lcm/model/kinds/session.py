@@ -1,0 +1,348 @@
+"""LabletSession: one person's lab during one slot. Its spec, its status, its state machine."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.model.base.capacity import Claim
+from lcm.model.base.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, Limit, Machine, Step
+from lcm.model.base.resource import (
+    API_VERSION,
+    END,
+    MOST_TEXT,
+    Condition,
+    Count,
+    Metadata,
+    Minutes,
+    Moment,
+    Name,
+    Part,
+    Positive,
+    Region,
+    ShortText,
+    Status,
+    Text,
+    Truth,
+    with_condition,
+)
+from lcm.model.kinds.definition import Requirements
+from lcm.model.kinds.worker import LabType
+from lcm.model.money.billing import Usd
+from lcm.model.telemetry.observation import ResourceObservation
+
+
+class Rejection(Part):
+    """How many workers one filter turned away, with a few of them and the reason each got."""
+
+    filter: str
+    count: int
+    examples: tuple[str, ...] = ()
+
+
+class SchedulingDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do with a session: assign it, open a seat for it, or let it wait."""
+
+    action: Literal["assign", "scale_up", "wait"]
+    worker_id: str | None = None
+    worker_template: str | None = None
+    reason: str = ""
+    score: float | None = None
+    candidates_evaluated: int = 0
+    latency_ms: float = 0.0
+    rejections: tuple[Rejection, ...] = ()
+
+
+INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
+COLLECTION_LIMIT: Final = timedelta(minutes=5)
+STOP_ALERT: Final = timedelta(minutes=10)
+OBSERVATION_LIMIT: Final = timedelta(seconds=30)
+"""How long somebody who wants a running lab observed waits for an answer."""
+CLEAN_UP: Final = timedelta(minutes=10)
+"""How long after its slot a session may still be on its worker: its claim covers that too."""
+
+Email = Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=254, examples=["ada@example.org"])]
+PortNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class SessionPhase(StrEnum):
+    """Where a session is in its life."""
+
+    PENDING = "PENDING"
+    SCHEDULED = "SCHEDULED"
+    INSTANTIATING = "INSTANTIATING"
+    RUNNING = "RUNNING"
+    COLLECTING = "COLLECTING"
+    STOPPING = "STOPPING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TERMINATED = "TERMINATED"
+    EXPIRED = "EXPIRED"
+
+
+class SessionCondition(StrEnum):
+    """The aspects of a session that others look at."""
+
+    WORKER_ASSIGNED = "WorkerAssigned"
+    AT_RISK = "AtRisk"
+
+
+class LabletSessionSpec(Part):
+    """What somebody booked. Without a slot it is wanted as soon as possible, for `duration_minutes`."""
+
+    definition: Name
+    owner: ShortText = ""
+    student_email: Email | None = None
+    lab_instance_type: LabType = LabType.CML
+    lab_track: ShortText = ""
+    timeslot_start: Moment | None = None
+    timeslot_end: Moment | None = None
+    duration_minutes: Minutes | None = None
+    give_up_at: Moment | None = None
+    reservation_id: ShortText | None = None
+    region_required: Region | None = None
+    region_preferred: Region | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
+    resource_limits: Annotated[Mapping[ShortText, ShortText], msgspec.Meta(max_length=16)] | None = None
+
+
+class Seat(Part):
+    """A promised place in a pool: its number is its timeline, whichever worker fills it."""
+
+    pool: Name
+    number: Count
+
+
+class Progress(Part):
+    """How far an instantiation or teardown is."""
+
+    step: str
+    percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    message: Text
+    at: Moment
+
+
+class Waiting(Part):
+    """What somebody who waits wants to know."""
+
+    queue_position: Positive
+    estimated_start: Moment | None
+    basis: Text
+
+
+class Artifact(Part):
+    """Something collected from the lab that its owner may download."""
+
+    name: str
+    digest: str
+    size_bytes: Count
+    collected_at: Moment
+    expires_at: Moment | None = None
+
+
+class ObservationRequest(Part):
+    """Somebody wants to know what a running lab uses. Whoever answers names it by its id, and it is answered once."""
+
+    id: ShortText
+    requested_at: Moment
+    requested_by: ShortText
+
+
+class LabletSessionStatus(Status):
+    """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
+
+    `requirements` are those of its definition when its slot was promised; a later change of that changes no promise.
+    `observed_last`: it was observed since it ended, and need not be again.
+    """
+
+    phase: SessionPhase = SessionPhase.PENDING
+    outcome: SessionPhase | None = None
+    outcome_reason: Text = ""
+    expires_at: Moment | None = None
+    ends_at: Moment | None = None
+    claim: Claim | None = None
+    seat: Seat | None = None
+    requirements: Requirements | None = None
+    worker_id: str | None = None
+    worker_ref: str | None = None
+    worker_name: str | None = None
+    worker_namespace: str | None = None
+    assigned_at: Moment | None = None
+    allocated_ports: Mapping[str, PortNumber] | None = None
+    resource_allocation: Mapping[str, str] | None = None
+    cml_lab_id: str | None = None
+    access_url: str | None = None
+    access_urls: Mapping[str, str] = {}
+    progress: Progress | None = None
+    retry_count: Count = 0
+    waiting: Waiting | None = None
+    last_decision: SchedulingDecision | None = None
+    cost_usd: Usd | None = None
+    observed_resources: ResourceObservation | None = None
+    observed_ports: Mapping[str, PortNumber] | None = None
+    port_drift_detected: bool = False
+    observation_count: Count = 0
+    observed_at: Moment | None = None
+    observed_last: bool = False
+    observation_request: ObservationRequest | None = None
+    observation_error: Text = ""
+    artifacts: tuple[Artifact, ...] = ()
+    last_error: Text = ""
+
+
+class LabletSession(Part):
+    """One person's lab during one slot."""
+
+    metadata: Metadata
+    spec: LabletSessionSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["LabletSession"] = "LabletSession"
+    status: LabletSessionStatus = LabletSessionStatus()
+
+
+_P = SessionPhase
+_PLACED = ("worker_id", "allocated_ports", "cml_lab_id")
+
+SESSION: Final = Machine(
+    name="LabletSession",
+    initial=_P.PENDING,
+    final=frozenset({_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED}),
+    steps=(
+        Step(_P.PENDING, _P.SCHEDULED, SCHEDULER, "a seat or a worker is claimed for it", ("claim", "seat|worker_id")),
+        Step(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
+        Step(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
+        Step(_P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)),
+        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost or late; it is placed anew", bars=_PLACED),
+        Step(
+            _P.SCHEDULED,
+            _P.INSTANTIATING,
+            LABLET_CONTROLLER,
+            "its lead time has come and its worker is ready",
+            ("worker_id", "allocated_ports"),
+        ),
+        Step(_P.SCHEDULED, _P.TERMINATED, CONTROL_PLANE, "cancelled before anything of it was on a worker"),
+        Step(_P.SCHEDULED, _P.EXPIRED, SCHEDULER, "its slot ended before it ran"),
+        Step(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id", "ends_at")),
+        Step(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
+        Step(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
+        Step(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
+        Step(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
+        Step(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
+        Step(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
+        *(
+            Step(
+                _P.STOPPING, end, LABLET_CONTROLLER, "the lab is seen gone from its worker", equals=(("outcome", end),)
+            )
+            for end in (_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED)
+        ),
+        Step(
+            _P.STOPPING,
+            _P.PENDING,
+            LABLET_CONTROLLER,
+            "the lab is seen gone; retried elsewhere while time remains",
+            bars=_PLACED,
+        ),
+    ),
+    limits=(
+        Limit(_P.PENDING, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.SCHEDULED, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
+        Limit(_P.INSTANTIATING, INSTANTIATION_LIMIT, _P.STOPPING, "what is left of it is removed, then retried"),
+        Limit(_P.RUNNING, "ends_at", _P.COLLECTING, "the next booking counts on the room"),
+        Limit(_P.COLLECTING, COLLECTION_LIMIT, _P.STOPPING, "a failed collection never blocks teardown"),
+        Limit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
+    ),
+)
+ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
+"""Phases in which something of the session may be on its worker."""
+
+
+def holds(session: LabletSession) -> Claim | None:
+    """Give the claim that a session has, in whichever phase, until it has ended."""
+    return None if session.status.phase in SESSION.final else session.status.claim
+
+
+def worker_of(session: LabletSession) -> str | None:
+    """Name the worker, by its uid, that something of a session is on, or is promised to be."""
+    live = session.status.phase in ON_WORKER or session.status.phase is SessionPhase.SCHEDULED
+    return session.status.worker_id if live else None
+
+
+def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) -> bool:
+    """Tell whether something of it is on its worker, or comes onto it before a machine taken away could be back."""
+    if session.status.phase is not SessionPhase.SCHEDULED:
+        return session.status.phase in ON_WORKER
+    claim = session.status.claim
+    start = session.spec.timeslot_start or (claim.start if claim else None)
+    return start is None or start <= now + horizon
+
+
+def unanswered(request: ObservationRequest | None, now: datetime) -> bool:
+    """Tell whether a request to observe has waited for longer than it may."""
+    return request is not None and now - request.requested_at >= OBSERVATION_LIMIT
+
+
+def given_up(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
+    """Clear a request to observe that nobody answered in time, and say so; else the very same status."""
+    request = status.observation_request
+    if request is None or not unanswered(request, now):
+        return status
+    asked = f"{request.requested_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    limit = OBSERVATION_LIMIT // timedelta(seconds=1)
+    error = f"not observed: {request.requested_by} asked at {asked}, and no answer came within {limit} s; ask again"
+    return msgspec.structs.replace(status, observation_request=None, observation_error=error)
+
+
+def is_asap(session: LabletSession) -> bool:
+    """Tell whether it is wanted as soon as possible."""
+    return session.spec.timeslot_start is None
+
+
+def without_its_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
+    """Give the conditions of a session that is placed anew.
+
+    A promise that has no seat was kept by the worker alone, and is in danger from this very moment on.
+    """
+    false = Condition(type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=now, reason=reason)
+    conditions = with_condition(session.status.conditions, false)
+    if is_asap(session) or session.status.seat is not None:
+        return conditions
+    risk = Condition(
+        type=SessionCondition.AT_RISK,
+        status=Truth.TRUE,
+        last_transition_at=now,
+        reason=reason,
+        message=why[:MOST_TEXT],
+    )
+    return with_condition(conditions, risk)
+
+
+def is_assigned_to_worker(session: LabletSession) -> bool:
+    """Tell whether a worker has been chosen."""
+    return session.status.worker_id is not None
+
+
+def get_worker_ref(session: LabletSession) -> str | None:
+    """Name the chosen worker, "namespace/name"."""
+    return session.status.worker_ref
+
+
+def is_cml_type(session: LabletSession) -> bool:
+    """Tell whether the lab needs CML."""
+    return session.spec.lab_instance_type in (LabType.CML, LabType.HYBRID)
+
+
+def is_container_type(session: LabletSession) -> bool:
+    """Tell whether the lab is made of containers only."""
+    return session.spec.lab_instance_type is LabType.CONTAINER
+
+
+def requires_worker_assignment(session: LabletSession) -> bool:
+    """Tell whether it still wants a worker."""
+    return session.status.phase in (SessionPhase.PENDING, SessionPhase.SCHEDULED) and not is_assigned_to_worker(session)
+
+
+def get_lab_track(session: LabletSession) -> str:
+    """Name the track whose pool serves it."""
+    return session.spec.lab_track

@@ -1,0 +1,119 @@
+"""SystemSettings: what an operator may change while the system runs.
+
+A field that is not said (None) leaves the word to the environment, the file and the default, in this order:
+`lcm.config.effective` puts them together. The types are those of the variables.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+from lcm.model.base.resource import API_VERSION, END, Fraction, Metadata, Minutes, Part, Region, Status
+
+Seconds = Annotated[int, msgspec.Meta(ge=1, le=86_400, description="whole seconds from 1 to 86400")]
+ScanSeconds = Annotated[int, msgspec.Meta(ge=10, le=86_400, description="whole seconds from 10 to 86400")]
+Share = Annotated[Fraction, msgspec.Meta(description="a fraction from 0 to 1")]
+FewestWorkers = Annotated[int, msgspec.Meta(ge=0, le=1000, description="a whole number from 0 to 1000")]
+MostWorkers = Annotated[int, msgspec.Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
+Days = Annotated[int, msgspec.Meta(ge=1, le=36_500, description="whole days from 1 to 36500")]
+FewestSessions = Annotated[int, msgspec.Meta(ge=1, le=200, description="a whole number from 1 to 200")]
+NamePattern = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^\S(.*\S)?{END}",
+        max_length=128,
+        description="a name in which * and ? stand for others",
+        examples=["CML-*"],
+    ),
+]
+
+
+class Strategy(StrEnum):
+    """Which of the workers that fit is taken."""
+
+    BIN_PACK = "BinPack"
+    BEST_FIT = "BestFit"
+    LEAST_UTILIZED = "LeastUtilized"
+    LEAST_LABS = "LeastLabs"
+    ROUND_ROBIN = "RoundRobin"
+    RANDOM = "Random"
+
+
+class DiscoverySettings(Part):
+    """Where and how often strangers are looked for."""
+
+    enabled: bool | None = None
+    regions: Annotated[tuple[Region, ...], msgspec.Meta(max_length=64, description="a list of at most 64")] | None = (
+        None
+    )
+    ami_name_pattern: NamePattern | None = None
+    scan_interval_seconds: ScanSeconds | None = None
+
+
+class SchedulerSettings(Part):
+    """How sessions are placed, and how long machines and labs take to come up."""
+
+    strategy: Strategy | None = None
+    reconcile_interval_seconds: Seconds | None = None
+    require_licensed_for_cml: bool | None = None
+    worker_bootup_delay_minutes: Minutes | None = None
+    lablet_instantiation_delay_minutes: Minutes | None = None
+
+
+class MonitoringSettings(Part):
+    """Whether and how often workers are measured."""
+
+    enabled: bool | None = None
+    metrics_poll_interval_seconds: Seconds | None = None
+
+
+class IdleSettings(Part):
+    """How often idleness is looked for, and how long it lasts before a worker is paused."""
+
+    check_interval_seconds: Seconds | None = None
+    threshold_minutes: Minutes | None = None
+
+
+class ScalingSettings(Part):
+    """What a pool that does not say otherwise has. Bounds come in pairs, so that two places never contradict."""
+
+    min_workers: FewestWorkers | None = None
+    max_workers: MostWorkers | None = None
+    scale_up_threshold_cpu: Share | None = None
+    scale_down_threshold_cpu: Share | None = None
+
+
+class LearningSettings(Part):
+    """By how much, and over how many sessions, what labs use must differ from what is declared to be looked at."""
+
+    review_difference: Share | None = None
+    review_sessions: FewestSessions | None = None
+
+
+class ArtifactSettings(Part):
+    """How long what is collected from a session is kept; what was collected before was promised its own time."""
+
+    retention_days: Days | None = None
+
+
+class SystemSettingsSpec(Part):
+    """Every group of settings."""
+
+    discovery: DiscoverySettings = DiscoverySettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
+    idle: IdleSettings = IdleSettings()
+    scaling: ScalingSettings = ScalingSettings()
+    learning: LearningSettings = LearningSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+
+
+class SystemSettings(Part):
+    """The one object of settings; what it says wins over file and environment."""
+
+    metadata: Metadata
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["SystemSettings"] = "SystemSettings"
+    spec: SystemSettingsSpec = SystemSettingsSpec()
+    status: Status = Status()

@@ -1,0 +1,330 @@
+"""LabWorker: one hypervisor on EC2. What is wanted of it and what was seen.
+
+Fast-changing facts live in `WorkerTelemetry` under a key of their own, so that a measurement never collides with a
+step. The steps themselves stand in `worker_steps`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from lcm.model.base.capacity import Amount
+from lcm.model.base.resource import (
+    API_VERSION,
+    Count,
+    Labels,
+    LabelText,
+    Metadata,
+    Minutes,
+    Moment,
+    Part,
+    Percent,
+    Positive,
+    Region,
+    SecretRef,
+    ShortText,
+    Status,
+    Text,
+    Truth,
+)
+
+MAX_CONCURRENT_LABS: Final = 20
+UNLICENSED_NODES: Final = 5
+LICENSED_NODES: Final = 200
+
+
+class WorkerPhase(StrEnum):
+    """Where a worker is in its life."""
+
+    PENDING = "PENDING"
+    PROVISIONING_EC2 = "PROVISIONING_EC2"
+    EC2_READY = "EC2_READY"
+    STARTING = "STARTING"
+    READY_UNLICENSED = "READY_UNLICENSED"
+    LICENSING = "LICENSING"
+    READY = "READY"
+    ACTIVE = "ACTIVE"
+    DRAINING = "DRAINING"
+    UNLICENSING = "UNLICENSING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    TERMINATING_EC2 = "TERMINATING_EC2"
+    TERMINATED = "TERMINATED"
+    FAILED = "FAILED"
+
+
+class WorkerCondition(StrEnum):
+    """The aspects of a worker that others look at."""
+
+    EC2_PROVISIONED = "EC2Provisioned"
+    CML_READY = "CMLReady"
+    LICENSED = "Licensed"
+    ACCEPTING_LABS = "AcceptingLabs"
+    CAPACITY_AVAILABLE = "CapacityAvailable"
+    HEALTH_CHECK_PASSED = "HealthCheckPassed"
+    REACHABLE = "Reachable"
+
+
+class LabType(StrEnum):
+    """What a lab is made of, and so what can host it."""
+
+    CML = "CML"
+    CONTAINER = "CONTAINER"
+    VM = "VM"
+    HYBRID = "HYBRID"
+
+
+class LicenseFlavour(StrEnum):
+    """The kind of CML licence."""
+
+    PERSONAL = "personal"
+    ENTERPRISE = "enterprise"
+    EVALUATION = "evaluation"
+
+
+_Few = msgspec.Meta(max_length=32, description="a list of at most 32")
+
+
+class RootVolume(Part):
+    """The disk a worker boots from."""
+
+    kind: Literal["io1", "io2", "gp3"] = "io1"
+    size_gb: Positive = 250
+    iops: Positive = 5000
+    encrypted: bool = True
+
+
+class AwsSpec(Part):
+    """Where and how the instance is launched."""
+
+    region: Region = "us-east-1"
+    instance_type: ShortText = "m5zn.metal"
+    instance_type_alternatives: Annotated[tuple[ShortText, ...], _Few] = ()
+    ami_id: ShortText | None = None
+    ami_name_pattern: ShortText | None = None
+    vpc_id: ShortText | None = None
+    subnet_ids: Annotated[tuple[ShortText, ...], _Few] = ()
+    security_group_ids: Annotated[tuple[ShortText, ...], _Few] = ()
+    root_volume: RootVolume = RootVolume()
+    iam_instance_profile: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
+    key_pair: LabelText | None = None
+    public_ip: bool = True
+    nested_virtualization: bool = False
+    tags: Labels = {}
+
+
+class CmlSpec(Part):
+    """How CML on the worker is used."""
+
+    admin_username: ShortText = "admin"
+    admin_password: SecretRef = "env:CML_ADMIN_PASSWORD"  # noqa: S105 - where it is, not what it is
+    license_flavour: LicenseFlavour = LicenseFlavour.ENTERPRISE
+    license_token: SecretRef | None = None
+    max_nodes_unlicensed: Count = UNLICENSED_NODES
+    max_nodes_licensed: Count = LICENSED_NODES
+    telemetry: bool = False
+
+
+class IdlePolicy(Part):
+    """When a worker that does nothing is paused."""
+
+    enabled: bool = True
+    threshold_minutes: Minutes = 30
+    warn_minutes: Count = 5
+    snooze_minutes: Minutes = 60
+
+
+class LabWorkerSpec(Part):
+    """What is wanted of a worker."""
+
+    aws: AwsSpec = AwsSpec()
+    cml: CmlSpec = CmlSpec()
+    host_kind: Literal["cml", "container"] = "cml"
+    lab_types: Annotated[tuple[LabType, ...], _Few] = (LabType.CML,)
+    lab_track: ShortText = ""
+    wanted_state: Literal["running", "stopped"] = "running"
+    max_concurrent_labs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENT_LABS)] = MAX_CONCURRENT_LABS
+    idle: IdlePolicy = IdlePolicy()
+    drain_deadline_minutes: Minutes = 240
+    auto_remediate: bool = True
+
+
+class Ec2Facts(Part):
+    """What EC2 said about the instance, and what we asked it for.
+
+    `client_token` stays from before the launch is asked for until it is known what became of it.
+    """
+
+    client_token: str = ""
+    launch_attempt: Count = 0
+    instance_id: str = ""
+    instance_type: str = ""
+    state: str = ""
+    availability_zone: str = ""
+    private_ip: str | None = None
+    public_ip: str | None = None
+    system_status: str = ""
+    instance_status: str = ""
+    image_id: str = ""
+    launched_at: Moment | None = None
+    gone_at: Moment | None = None
+
+
+class CmlFacts(Part):
+    """What CML said about itself. `certificate` is the one it is pinned to, in PEM.
+
+    `licensed` is False for a machine of our own launch and unknown for an adopted one, until CML says. `telemetry` is
+    what CML was told to send to its maker, None before it was told.
+    """
+
+    version: str = ""
+    api_url: str = ""
+    certificate: str = ""
+    ready: bool | None = None
+    license_status: str = ""
+    licensed: bool | None = None
+    telemetry: bool | None = None
+    uptime_seconds: Count | None = None
+    healthy: bool | None = None
+
+
+class IdleSignal(Part):
+    """One thing that was looked at to tell whether a worker is idle; what is not known counts as activity."""
+
+    name: str
+    active: Truth
+    detail: Text
+
+
+class IdleVerdict(Part):
+    """Whether a worker is idle, why, and when it will be paused for it.
+
+    The countdown begins with the warning: from then on it is known since when nothing happened, and when it is paused.
+    """
+
+    idle: bool
+    reason: Text
+    judged_at: Moment
+    signals: tuple[IdleSignal, ...] = ()
+    idle_since: Moment | None = None
+    warned_at: Moment | None = None
+    pause_at: Moment | None = None
+    snoozed_until: Moment | None = None
+
+
+class Remedy(StrEnum):
+    """What is being done, or was done last, for a worker that is not healthy."""
+
+    NONE = ""
+    REBOOT = "reboot"
+    REPLACE = "replace"
+
+
+class LabWorkerStatus(Status):
+    """What was seen of a worker.
+
+    `foreign` is what labs take that no session made. `failure` names why it last failed in one word, `last_error` in a
+    sentence; it is tried again at `retry_at`. A `remedy` without `remedied_at` is still to be done. `remedies` counts
+    those since it was last healthy for a while: a reboot and a replacement by turns.
+    """
+
+    phase: WorkerPhase = WorkerPhase.PENDING
+    ec2: Ec2Facts = Ec2Facts()
+    cml: CmlFacts = CmlFacts()
+    capacity: Amount | None = None
+    foreign_ports: tuple[int, ...] = ()
+    foreign: Amount = Amount()
+    idle: IdleVerdict | None = None
+    drain_deadline_at: Moment | None = None
+    unhealthy_since: Moment | None = None
+    remedy: Remedy = Remedy.NONE
+    remedied_at: Moment | None = None
+    remedies: Count = 0
+    failure: str = ""
+    retry_count: Count = 0
+    retry_at: Moment | None = None
+    pause_count: Count = 0
+    resume_count: Count = 0
+    ready_at: Moment | None = None
+    last_error: Text = ""
+
+
+class LabWorker(Part):
+    """A CML hypervisor (or container host) on EC2."""
+
+    metadata: Metadata
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["LabWorker"] = "LabWorker"
+    spec: LabWorkerSpec = LabWorkerSpec()
+    status: LabWorkerStatus = LabWorkerStatus()
+
+
+class WorkerTelemetry(Part):
+    """The newest measurements of a worker. Each may be missing; `collected_at` is when they were last reported.
+
+    Each source tells when it last answered: EC2, CloudWatch, CML, and CML's record of what people did. What a report
+    leaves out is kept with its age from the one before.
+    """
+
+    collected_at: Moment
+    ec2_at: Moment | None = None
+    cloudwatch_at: Moment | None = None
+    cml_at: Moment | None = None
+    activity_at: Moment | None = None
+    cpu_utilization: Percent | None = None
+    memory_utilization: Percent | None = None
+    storage_utilization: Percent | None = None
+    network_in_bytes: Count | None = None
+    network_out_bytes: Count | None = None
+    uptime_seconds: Count | None = None
+    running_nodes: Count | None = None
+    active_labs_count: Count | None = None
+    hosted_lab_ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
+    last_activity_at: Moment | None = None
+
+
+COARSE: Final[Mapping[WorkerPhase, str]] = {
+    WorkerPhase.PENDING: "PENDING",
+    WorkerPhase.PROVISIONING_EC2: "PROVISIONING",
+    WorkerPhase.EC2_READY: "PROVISIONING",
+    WorkerPhase.STARTING: "PROVISIONING",
+    WorkerPhase.READY_UNLICENSED: "RUNNING",
+    WorkerPhase.LICENSING: "RUNNING",
+    WorkerPhase.READY: "RUNNING",
+    WorkerPhase.ACTIVE: "RUNNING",
+    WorkerPhase.DRAINING: "RUNNING",
+    WorkerPhase.UNLICENSING: "STOPPING",
+    WorkerPhase.STOPPING: "STOPPING",
+    WorkerPhase.STOPPED: "STOPPED",
+    WorkerPhase.TERMINATING_EC2: "STOPPING",
+    WorkerPhase.TERMINATED: "TERMINATED",
+}
+"""The six-valued status that older clients know, by phase; FAILED says nothing about the instance (see `coarse`)."""
+
+SERVES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] = {
+    LicenseFlavour.PERSONAL: frozenset({LicenseFlavour.PERSONAL}),
+    LicenseFlavour.ENTERPRISE: frozenset({LicenseFlavour.ENTERPRISE, LicenseFlavour.PERSONAL}),
+    LicenseFlavour.EVALUATION: frozenset({LicenseFlavour.EVALUATION}),
+}
+"""Which affinities a worker with this licence satisfies."""
+
+HOSTING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
+"""Phases in which a worker may be given a session."""
+
+
+def coarse(status: LabWorkerStatus) -> str:
+    """Give the six-valued status; a failed worker is what its instance is."""
+    of_instance = {"running": "RUNNING", "stopping": "STOPPING", "stopped": "STOPPED"}
+    return COARSE.get(status.phase) or of_instance.get(status.ec2.state, "PENDING")
+
+
+def worker_ref(worker: LabWorker) -> str:
+    """Name a worker the way sessions refer to it: "namespace/name"."""
+    return f"{worker.metadata.namespace}/{worker.metadata.name}"
+
+
+def satisfies(licence: LicenseFlavour, affinity: LicenseFlavour | None) -> bool:
+    """Tell whether a worker with this licence may host a definition with that affinity."""
+    return affinity is None or affinity in SERVES[licence]

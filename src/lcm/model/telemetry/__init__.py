@@ -1,0 +1,1 @@
+"""What was measured and what it means: idleness, observations, learning, alerts."""

@@ -1,0 +1,1 @@
+"""Lab files: reading, checking, sizing and rewriting them."""

@@ -1,0 +1,338 @@
+"""Lab files: what is in them, what they need, and the same file with other ports.
+
+Admission parses a file when its definition is published; the lablet controller rewrites it before each import. The
+original is always rewritten, never a rewritten one: a placeholder is gone once it has become a number.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Final, NamedTuple
+
+from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import Count, Part
+from lcm.model.kinds.definition import PortTemplate, ResourceRequirements
+from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
+from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, Site, Survey, Tagged, ports_on
+from lcm.model.topology.yaml_tree import Document, Fields, Scalar, Table, Tree, kind_of, read, shown
+
+
+def patch(document: Document, sites: Iterable[Site], ports: Mapping[str, int]) -> bytes:
+    """Write each site's new value in place of its old one, in the quotes it has."""
+    ordered = sorted(sites, key=lambda site: site.scalar.start)
+    _check(ordered, ports)
+    pieces: list[str] = []
+    done = 0
+    for site in ordered:
+        start, end = document.span(site.scalar)
+        pieces += (document.text[done:start], _written(site, document.text[start:end], ports))
+        done = end
+    pieces.append(document.text[done:])
+    data = document.with_text("".join(pieces))
+    _prove(document, read(data), {site.scalar.ordinal: site for site in ordered}, ports)
+    return data
+
+
+def _check(sites: Iterable[Site], ports: Mapping[str, int]) -> None:
+    """Refuse to write a port that is not there, is none, or is another's."""
+    faults: list[Fault] = []
+    owners: dict[int, str] = {}
+    for site in sites:
+        for name in site.parts[1::2]:
+            port = ports.get(name)
+            if port is None:
+                faults.append(_fault(site, f"no port was given for {name!r}", "allocate all ports of the template"))
+            elif not 0 < port <= LAST_PORT:
+                faults.append(_fault(site, f"{port} for {name!r} is no port", f"use 1 to {LAST_PORT}"))
+            elif owners.setdefault(port, name) != name:
+                problem = f"port {port} was given to {owners[port]!r} and to {name!r}"
+                faults.append(_fault(site, problem, "allocate each port once"))
+    if faults:
+        raise Invalid(*faults)
+
+
+def _written(site: Site, source: str, ports: Mapping[str, int]) -> str:
+    """Write a site as it was written before, with the new ports."""
+    scalar, value = site.scalar, site.value(ports)
+    if source.count(scalar.value) == 1:
+        written = source.replace(scalar.value, value)
+    else:
+        written = PLACEHOLDER.sub(lambda found: str(ports.get(found[1], found[0])), source)
+    changed_kind = scalar.plain and kind_of(value) != scalar.kind
+    # A lone ${PORT_X} without quotes is text, but the number that takes its place would not be.
+    return f"'{written}'" if changed_kind else written
+
+
+def _prove(before: Document, after: Document, sites: Mapping[int, Site], ports: Mapping[str, int]) -> None:
+    """Compare both files thing by thing, and what is between them: but for the sites all is as it was."""
+    for number, (old, new) in enumerate(zip_longest(before.happenings, after.happenings)):
+        if isinstance(old, Scalar) and isinstance(new, Scalar):
+            site = sites.get(number)
+            if site is None:
+                assert (new.value, new.plain) == (old.value, old.plain), f"line {old.line} changed"
+            elif new.value != site.value(ports) or new.kind != old.kind:
+                problem = f"{shown(old.value)} is written in a way that cannot be changed in place"
+                raise Invalid(_fault(site, problem, "write it on one line, plain or in quotes, without escapes"))
+        else:
+            assert old == new, f"the structure changed at {old} or {new}"
+    assert _around(before, sites) == _around(after, sites), "a comment or a space changed"
+
+
+def _around(document: Document, sites: Iterable[int]) -> list[str]:
+    """Cut out what may change, and give the rest."""
+    pieces: list[str] = []
+    done = 0
+    for number in sites:
+        scalar = document.happenings[number]
+        assert isinstance(scalar, Scalar)
+        start, end = document.span(scalar)
+        pieces.append(document.text[done:start])
+        done = end
+    return [*pieces, document.text[done:]]
+
+
+def _fault(site: Site, problem: str, remedy: str) -> Fault:
+    where = f"line {site.scalar.line}"
+    return Fault(f"{where}: {site.path}" if site.path else where, problem, remedy)
+
+
+VERSIONS: Final = ("0.0.1", "0.0.2", "0.0.3", "0.0.4", "0.0.5", "0.1.0", "0.2.0", "0.2.1", "0.2.2", "0.3.0")
+LONGEST_TAG: Final = 64
+MOST_FAULTS: Final = 100
+_MB_PER_GB: Final = 1024
+
+
+class LabNode(Part):
+    """A node of a lab. What is None is inherited from its definition; `cpu_limit_percent` is no number of cores."""
+
+    node_id: str
+    label: str
+    node_definition: str
+    line: int
+    image_definition: str = ""
+    cpus: int | None = None
+    cpu_limit_percent: int | None = None
+    ram_mb: int | None = None
+    boot_disk_gb: int | None = None
+    data_volume_gb: int | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Lab(Part):
+    """What a lab file says."""
+
+    version: str
+    title: str
+    description: str
+    nodes: tuple[LabNode, ...]
+    link_count: int
+    port_template: PortTemplate
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has, switches and connectors included."""
+        return len(self.nodes)
+
+    @property
+    def node_definitions(self) -> tuple[str, ...]:
+        """Which definitions a worker must know, each once."""
+        return tuple(sorted({node.node_definition for node in self.nodes}))
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Which ports its tags hold now; placeholders hold none."""
+        return ports_on(((node.label, node.tags) for node in self.nodes), self.port_template)
+
+
+def parse(data: bytes) -> Lab:
+    """Read a lab file. Raises TooLarge, or Invalid with the faults found, each with its line."""
+    return _surveyed(read(data)).lab
+
+
+def needs(lab: Lab, definitions: Mapping[str, NodeSize], *, otherwise: NodeSize | None = None) -> ResourceRequirements:
+    """Add up what a lab needs; a value that a node leaves unset is its definition's.
+
+    A limit on CPU use in percent does not make a node smaller: it may still be given all of its cores. Raises Invalid
+    for nodes of unknown size unless `otherwise` says what to take for them.
+    """
+    faults: list[Fault] = []
+    cpus = ram_mb = disk_gb = 0.0
+    for number, node in enumerate(lab.nodes):
+        size = definitions.get(node.node_definition, otherwise)
+        if size is None:
+            faults += _unknown_size(node, f"line {node.line}: nodes[{number}].node_definition")
+            size = NO_SIZE
+        cpus += size.cpus if node.cpus is None else node.cpus
+        ram_mb += size.ram_mb if node.ram_mb is None else node.ram_mb
+        disk_gb += size.boot_disk_gb if node.boot_disk_gb is None else node.boot_disk_gb
+        disk_gb += size.data_volume_gb if node.data_volume_gb is None else node.data_volume_gb
+    if faults:
+        raise Invalid(*faults)
+    return ResourceRequirements(cpu_cores=cpus, memory_gb=ram_mb / _MB_PER_GB, storage_gb=disk_gb)
+
+
+def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
+    """Give the file with these ports by name, the same byte for byte in every other place.
+
+    Ports that the file does not name are ignored. Raises what `parse` raises, and Invalid when a port is missing, no
+    port at all or given twice, or when a tag is written in a way that cannot be changed.
+    """
+    document = read(data)
+    return patch(document, _surveyed(document).survey.sites.values(), ports)
+
+
+class _Surveyed(NamedTuple):
+    lab: Lab
+    survey: Survey
+
+
+def _unknown_size(node: LabNode, path: str) -> Iterator[Fault]:
+    if node.cpus is None or node.ram_mb is None:
+        problem = f"the size of a {node.node_definition!r} is not known"
+        yield Fault(path, problem, "set cpus and ram on the node, or give the definition's resource_requirements")
+
+
+def _surveyed(document: Document) -> _Surveyed:
+    fields, survey = Fields(), Survey()
+    root = fields.table(document.root, "document")
+    if root is None:
+        raise Invalid(*fields.faults)
+    version, title, description = _heading(fields, root)
+    interfaces: dict[str, frozenset[str]] = {}
+    nodes = tuple(_nodes(fields, survey, interfaces, root))
+    link_count = _links(fields, interfaces, root)
+    for annotation in _annotations(fields, root):
+        survey.add_annotation(annotation)
+    survey.add_placeholders(document)
+    if faults := (*fields.faults, *survey.faults):
+        raise Invalid(*faults[:MOST_FAULTS], *_too_many(len(faults) - MOST_FAULTS))
+    lab = Lab(
+        version=version,
+        title=title,
+        description=description,
+        nodes=nodes,
+        link_count=link_count,
+        port_template=survey.template,
+    )
+    return _Surveyed(lab, survey)
+
+
+def _too_many(left_off: int) -> Iterator[Fault]:
+    if left_off > 0:
+        yield Fault("document", f"and {left_off} faults more", "correct these first")
+
+
+def _heading(fields: Fields, root: Table) -> tuple[str, str, str]:
+    tree = root.entries.get("lab")
+    if tree is None:
+        fields.fault(root, "lab", "missing", "add `lab:` with the schema's version and a title")
+        return "", "", ""
+    heading = fields.table(tree, "lab")
+    if heading is None:
+        return "", "", ""
+    version = fields.text(heading, "version", "lab", most=64, required=True)
+    if version and version not in VERSIONS:
+        remedy = f"export the lab from CML 2.9 or older; known are {VERSIONS[0]} to {VERSIONS[-1]}"
+        fields.fault(heading.entries["version"], "lab.version", f"{version} is no known schema version", remedy)
+    fields.text(heading, "notes", "lab", most=32_768)
+    return (
+        version,
+        fields.text(heading, "title", "lab", most=64),
+        fields.text(heading, "description", "lab", most=4_096),
+    )
+
+
+def _nodes(fields: Fields, survey: Survey, interfaces: dict[str, frozenset[str]], root: Table) -> Iterator[LabNode]:
+    for path, table in fields.tables(root, "nodes", required=True):
+        tags = list(_tags(fields, path, table))
+        node = _node(fields, path, table, tags)
+        if node.node_id in interfaces:
+            problem = f"there is another node of the id {node.node_id!r}"
+            fields.fault(table, f"{path}.id", problem, "give each node an id of its own")
+        interfaces[node.node_id] = frozenset(
+            fields.text(interface, "id", where, most=64, required=True)
+            for where, interface in fields.tables(table, "interfaces", path)
+        )
+        survey.add_node(Tagged(node.label, tags))
+        yield node
+
+
+def _node(fields: Fields, path: str, table: Table, tags: Iterable[tuple[str, Scalar]]) -> LabNode:
+    fields.number(table, "x", path)
+    fields.number(table, "y", path)
+    return LabNode(
+        node_id=fields.text(table, "id", path, most=64, required=True),
+        label=fields.text(table, "label", path, most=128, required=True),
+        node_definition=fields.text(table, "node_definition", path, most=250, required=True),
+        line=table.line,
+        image_definition=fields.text(table, "image_definition", path, most=250),
+        cpus=fields.whole(table, "cpus", path, least=1, most=128),
+        cpu_limit_percent=fields.whole(table, "cpu_limit", path, least=20, most=100),
+        ram_mb=fields.whole(table, "ram", path, least=1, most=1_048_576),
+        boot_disk_gb=fields.whole(table, "boot_disk_size", path, least=1, most=4_096),
+        data_volume_gb=fields.whole(table, "data_volume", path, least=1, most=4_096),
+        tags=tuple(tag.value for _, tag in tags),
+    )
+
+
+def _tags(fields: Fields, path: str, table: Table) -> Iterator[tuple[str, Scalar]]:
+    for where, tree in fields.members(table, "tags", path):
+        if isinstance(tree, Table):
+            remedy = "write serial:5041 without a space after the colon"
+            fields.fault(tree, where, "a mapping, not a tag", remedy)
+        elif (tag := fields.plain_text(tree, where, most=_longest_tag(tree))) is not None:
+            yield where, tag
+
+
+def _longest_tag(tree: Tree) -> int:
+    """Allow a tag what a placeholder in it is longer than a port."""
+    value = tree.value if isinstance(tree, Scalar) else ""
+    return LONGEST_TAG + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
+
+
+def _links(fields: Fields, interfaces: Mapping[str, frozenset[str]], root: Table) -> int:
+    links = list(fields.tables(root, "links", required=True))
+    for path, link in links:
+        for node_key, interface_key in (("n1", "i1"), ("n2", "i2")):
+            node = fields.text(link, node_key, path, most=64, required=True)
+            interface = fields.text(link, interface_key, path, most=64, required=True)
+            if node and node not in interfaces:
+                problem = f"there is no node of the id {node!r}"
+                fields.fault(link, f"{path}.{node_key}", problem, "link nodes by their ids")
+            elif node and interface and interface not in interfaces[node]:
+                problem = f"node {node!r} has no interface of the id {interface!r}"
+                fields.fault(link, f"{path}.{interface_key}", problem, "link interfaces by their ids")
+    return len(links)
+
+
+def _annotations(fields: Fields, root: Table) -> Iterator[Annotation]:
+    for path, table in fields.tables(root, "smart_annotations"):
+        tag = table.entries.get("tag")
+        label = table.entries.get("label")
+        if isinstance(tag, Scalar):
+            yield Annotation(path, tag, label if isinstance(label, Scalar) else None)
+
+
+class TopologyFault(Part):
+    """Something about a lab file that its author should know; it can be used all the same."""
+
+    path: str
+    problem: str
+    remedy: str = ""
+
+
+class TopologyReport(Part):
+    """A lab file that was stored, and what it says.
+
+    `needs` is null when the size of a node is not known; `faults` says of which.
+    """
+
+    uri: str
+    digest: str
+    size_bytes: Count
+    title: str
+    node_count: Count
+    link_count: Count
+    needs: ResourceRequirements | None
+    port_template: PortTemplate
+    node_definitions: tuple[str, ...]
+    faults: tuple[TopologyFault, ...] = ()

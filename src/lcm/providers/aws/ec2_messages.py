@@ -1,0 +1,157 @@
+"""What a launch asks of EC2: the arguments of RunInstances, made from a `Launch` and its image. Called by `ec2`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, cast
+
+from lcm.providers.aws.errors import clean
+from lcm.providers.protocols.compute import Check, Checks, Image, Instance, InstanceState, Launch, ownership, subnet_of
+
+if TYPE_CHECKING:
+    from types_aiobotocore_ec2.literals import InstanceTypeType
+    from types_aiobotocore_ec2.type_defs import (
+        BlockDeviceMappingTypeDef,
+        DescribeInstancesResultTypeDef,
+        ImageTypeDef,
+        InstanceNetworkInterfaceSpecificationTypeDef,
+        InstanceStateChangeTypeDef,
+        InstanceStatusTypeDef,
+        InstanceTypeDef,
+        ReservationResponseTypeDef,
+        RunInstancesRequestTypeDef,
+        TagSpecificationTypeDef,
+        TagTypeDef,
+    )
+
+
+def run_instances(launch: Launch, *, image_id: str, root_device: str, owner: str) -> "RunInstancesRequestTypeDef":
+    """Ask for exactly one machine. The same launch and image always give the same request, as its token demands."""
+    aws = launch.aws
+    request: RunInstancesRequestTypeDef = {
+        "ImageId": image_id,
+        "InstanceType": cast("InstanceTypeType", launch.instance_type),
+        "MinCount": 1,
+        "MaxCount": 1,
+        "ClientToken": launch.token,
+        "TagSpecifications": _tags(launch, owner),
+        "BlockDeviceMappings": [_root_volume(launch, root_device)],
+        "NetworkInterfaces": [_network(launch)],
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
+    }
+    if aws.iam_instance_profile:
+        profile = aws.iam_instance_profile
+        request["IamInstanceProfile"] = {"Arn": profile} if profile.startswith("arn:") else {"Name": profile}
+    if aws.key_pair:
+        request["KeyName"] = aws.key_pair
+    if aws.nested_virtualization:
+        request["CpuOptions"] = {"NestedVirtualization": "enabled"}
+    return request
+
+
+def tags_of(wanted: Mapping[str, str]) -> list["TagTypeDef"]:
+    """Write tags as EC2 takes them."""
+    return [{"Key": key, "Value": value} for key, value in sorted(wanted.items())]
+
+
+def _tags(launch: Launch, owner: str) -> list["TagSpecificationTypeDef"]:
+    tags = tags_of(ownership(launch, owner))
+    return [{"ResourceType": "instance", "Tags": tags}, {"ResourceType": "volume", "Tags": tags}]
+
+
+def _root_volume(launch: Launch, root_device: str) -> "BlockDeviceMappingTypeDef":
+    volume = launch.aws.root_volume
+    mapping: BlockDeviceMappingTypeDef = {
+        "DeviceName": root_device,
+        "Ebs": {
+            "VolumeType": volume.kind,
+            "VolumeSize": volume.size_gb,
+            "Iops": volume.iops,
+            "DeleteOnTermination": True,
+        },
+    }
+    if volume.encrypted:  # EC2 refuses to be told "not encrypted" for an image that is
+        mapping["Ebs"]["Encrypted"] = True
+    return mapping
+
+
+def _network(launch: Launch) -> "InstanceNetworkInterfaceSpecificationTypeDef":
+    aws = launch.aws
+    network: InstanceNetworkInterfaceSpecificationTypeDef = {
+        "DeviceIndex": 0,
+        "AssociatePublicIpAddress": aws.public_ip,
+        "DeleteOnTermination": True,
+    }
+    subnet = subnet_of(launch)
+    if subnet:
+        network["SubnetId"] = subnet
+    if aws.security_group_ids:
+        network["Groups"] = list(aws.security_group_ids)
+    return network
+
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "ok": Check.OK,
+    "impaired": Check.IMPAIRED,
+    "initializing": Check.INITIALIZING,
+    "insufficient-data": Check.UNKNOWN,
+    "not-applicable": Check.UNKNOWN,
+}
+
+
+def instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: str) -> list[Instance]:
+    """Read the instances of a list."""
+    found = (one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"])
+    return [instance(one, region) for one in found]
+
+
+def launched(answer: "ReservationResponseTypeDef", region: str) -> Instance:
+    """Read the one instance of a launch."""
+    (one,) = answer["Instances"]
+    return instance(one, region)
+
+
+def instance(said: "InstanceTypeDef", region: str) -> Instance:
+    """Read one instance."""
+    return Instance(
+        instance_id=said["InstanceId"],
+        region=region,
+        state=InstanceState(said["State"]["Name"]),
+        instance_type=said["InstanceType"],
+        image_id=said["ImageId"],
+        launched_at=said["LaunchTime"].astimezone(UTC),
+        zone=said.get("Placement", {}).get("AvailabilityZone", ""),
+        private_ip=said.get("PrivateIpAddress") or None,
+        public_ip=said.get("PublicIpAddress") or None,
+        tags=_read_tags(said.get("Tags", [])),
+        reason=_reason(said),
+    )
+
+
+def changed(said: Sequence["InstanceStateChangeTypeDef"], instance_id: str) -> InstanceState:
+    """Read the new state of the one instance that was to change."""
+    (one,) = said
+    if one["InstanceId"] != instance_id:
+        raise LookupError(f"it speaks of {one['InstanceId']}, not of {instance_id}")
+    return InstanceState(one["CurrentState"]["Name"])
+
+
+def image(said: "ImageTypeDef") -> Image:
+    """Read one image."""
+    created = datetime.fromisoformat(said["CreationDate"]).astimezone(UTC)
+    return Image(image_id=said["ImageId"], name=said.get("Name", ""), created_at=created)
+
+
+def checks(said: "InstanceStatusTypeDef") -> Checks:
+    """Read the two status checks of an instance."""
+    return Checks(
+        system=_CHECKS[said["SystemStatus"]["Status"]],
+        instance=_CHECKS[said["InstanceStatus"]["Status"]],
+    )
+
+
+def _read_tags(said: Sequence["TagTypeDef"]) -> dict[str, str]:
+    return {tag["Key"]: tag.get("Value", "") for tag in said}
+
+
+def _reason(said: "InstanceTypeDef") -> str:
+    return clean(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", ""))

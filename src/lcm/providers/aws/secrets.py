@@ -1,0 +1,160 @@
+"""Secrets in AWS Secrets Manager: `aws:NAME` or, for one text of a JSON object, `aws:NAME#key`. NAME may be an ARN.
+
+A source of `secrets`, made by `compose`. What AWS answered is kept for a few minutes, so that looking after a hundred
+workers does not mean a hundred calls; a failure is kept for some seconds, for those who asked at the same time.
+"""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+
+from lcm.model.access.secret import Secret
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import LcmError, Stuck
+from lcm.providers.aws.secrets_errors import VENDOR, translate
+from lcm.providers.protocols.secrets import MISSING, UNREADABLE, not_empty
+
+if TYPE_CHECKING:
+    from types_aiobotocore_secretsmanager import SecretsManagerClient
+
+
+KEPT: Final = timedelta(minutes=5)
+FAILED_AGAIN: Final = timedelta(seconds=5)
+MOST_KEPT: Final = 256
+
+_LONGEST_NAME: Final = 2048
+_CALL_SECONDS: Final = 20.0
+_CONFIG: Final = AioConfig(
+    connect_timeout=5,
+    read_timeout=10,
+    retries={"mode": "standard", "total_max_attempts": 2},
+    warm_up_loader_caches=True,  # the library's files are megabytes, and are read in a thread
+)
+
+
+class _Kept(NamedTuple):
+    outcome: Secret | LcmError
+    asked_at: datetime
+    until: datetime
+
+
+class AwsSecrets:
+    """The secrets of one account and region. Without keys (an id and its secret), credentials are the session's."""
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        clock: Clock,
+        session: AioSession | None = None,
+        keys: tuple[Secret, Secret] | None = None,
+        endpoint_url: str = "",
+        kept: timedelta = KEPT,
+        call_seconds: float = _CALL_SECONDS,
+    ) -> None:
+        self._region = region
+        self._clock = clock
+        self._session = session or AioSession()
+        if keys is not None:
+            self._session.set_credentials(*(one.reveal() for one in keys))
+        self._endpoint_url = endpoint_url
+        self._kept_for = kept
+        self._call_seconds = call_seconds
+        self._kept: dict[str, _Kept] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._client: SecretsManagerClient | None = None
+        self._opening = asyncio.Lock()
+        self._open = AsyncExitStack()
+
+    async def reveal(self, ref: str) -> Secret:
+        name, _, key = ref.removeprefix("aws:").partition("#")
+        if not name or len(name) > _LONGEST_NAME or not ref.isprintable():
+            raise Stuck(UNREADABLE, "aws: is not followed by a secret's name")
+        whole = await self._whole(name)
+        return _one_of(whole, key, ref) if key else whole
+
+    async def close(self) -> None:
+        """Let go of connections and of what is kept. May be repeated."""
+        async with self._opening:
+            self._kept.clear()
+            self._client = None
+            await self._open.aclose()
+
+    async def _whole(self, name: str) -> Secret:
+        async with self._asking.setdefault(name, asyncio.Lock()):
+            known = self._known(name)
+            if known is None:
+                known = await self._outcome(name)
+                self._keep(name, known)
+        if isinstance(known, LcmError):
+            raise known.with_traceback(None) from None
+        return known
+
+    def _known(self, name: str) -> Secret | LcmError | None:
+        kept = self._kept.get(name)
+        return kept.outcome if kept and kept.asked_at <= self._clock.now() < kept.until else None
+
+    def _keep(self, name: str, outcome: Secret | LcmError) -> None:
+        now = self._clock.now()
+        self._kept.pop(name, None)
+        while len(self._kept) >= MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        span = FAILED_AGAIN if isinstance(outcome, LcmError) else self._kept_for
+        self._kept[name] = _Kept(outcome, now, now + span)
+
+    async def _outcome(self, name: str) -> Secret | LcmError:
+        ref = f"aws:{name}"
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                answer: Any = await (await self._connected()).get_secret_value(SecretId=name)
+            return _text_of(answer, ref)
+        except Stuck as error:
+            return error
+        except VENDOR as error:
+            return translate(error, ref)
+
+    async def _connected(self) -> "SecretsManagerClient":
+        async with self._opening:
+            if self._client is None:
+                # At its most talkative, this logger writes down whole answers.
+                logging.getLogger("botocore.parsers").setLevel(logging.INFO)
+                creating = self._session.create_client(
+                    "secretsmanager",
+                    region_name=self._region,
+                    endpoint_url=self._endpoint_url or None,
+                    # Without TLS there is nothing to verify, and reading the world's certificates takes a while.
+                    verify=False if self._endpoint_url.startswith("http://") else None,
+                    config=_CONFIG,
+                )
+                self._client = await self._open.enter_async_context(creating)
+            return self._client
+
+
+def _text_of(answer: Any, ref: str) -> Secret:  # noqa: ANN401  the vendor's types promise what a proxy may leave out
+    text = answer.get("SecretString")
+    if isinstance(text, str):
+        return not_empty(ref, text)
+    if "SecretBinary" in answer:
+        raise Stuck(UNREADABLE, f"{ref} is not a text")
+    raise LookupError("an answer without a secret is not AWS's")
+
+
+def _one_of(whole: Secret, key: str, ref: str) -> Secret:
+    try:
+        texts = msgspec.json.decode(whole.reveal(), type=dict[str, object])
+    except msgspec.MsgspecError:
+        texts = None
+    if texts is None:
+        raise Stuck(UNREADABLE, f"{ref} is not in a JSON object")
+    if key not in texts:
+        raise Stuck(MISSING, f"{ref} is not there: its JSON object has no such key")
+    if not isinstance(text := texts[key], str):
+        raise Stuck(UNREADABLE, f"{ref} is not a text")
+    return not_empty(ref, text)

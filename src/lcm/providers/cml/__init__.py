@@ -1,0 +1,1 @@
+"""CML controllers behind the `LabHost` protocol, over their REST API."""

@@ -1,0 +1,54 @@
+"""How the CML client waits, and how it does several things at once. Used by `cml`, `cml_labs` and `cml_licence`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from lcm.model.base.errors import LcmError
+
+T = TypeVar("T")
+
+_FIRST_SECONDS: Final = 0.25
+_AT_ONCE: Final = 4
+
+
+async def until(
+    done: Callable[[T], bool],
+    look: Callable[[], Awaitable[T]],
+    *,
+    every_seconds: float,
+    within_seconds: float,
+    late: Callable[[T], LcmError],
+) -> T:
+    """Look until it is done, and return what was seen last; when time is up, raise what `late` makes of that.
+
+    What was asked for often happens at once, so the first looks follow each other quickly.
+    """
+    loop = asyncio.get_running_loop()
+    deadline, pause = loop.time() + within_seconds, min(_FIRST_SECONDS, every_seconds)
+    while not done(seen := await look()):
+        if loop.time() + pause > deadline:
+            raise late(seen)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, every_seconds)
+    return seen
+
+
+async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Do all of these, a few at a time, and return their results in order; the first failure ends the rest.
+
+    However it ends, nothing is still being done afterwards.
+    """
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(job: Callable[[], Awaitable[T]]) -> T:
+        async with places:
+            return await job()
+
+    tasks = [asyncio.create_task(in_turn(job)) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

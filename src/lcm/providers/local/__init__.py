@@ -1,0 +1,1 @@
+"""This machine behind the protocols: folders, files, sealed secrets, outgoing webhooks."""

@@ -1,0 +1,222 @@
+"""Posts to URLs that somebody else chose, and cannot be talked into reaching what `model.addresses` forbids.
+
+A name is resolved once for each connection, all of its answers are checked, and the socket is opened to a checked
+address; TLS then proves the name. Redirects are refused, proxies of the environment and cookies do not exist. Given to
+`control.outbox` by `compose`.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Final, NoReturn, Protocol
+
+import httpcore
+
+from lcm.model.access.webhook import Address, Reach, Target, is_address
+from lcm.model.base.errors import LcmError, Refused, Throttled, Unreachable
+
+_SUCCESS: Final = range(200, 300)
+_REDIRECTS: Final = range(300, 400)
+_REFUSALS: Final = range(400, 500)
+_BUSY: Final = frozenset({408, 425, 429, 503})
+_DEFAULT_PAUSE: Final = timedelta(seconds=1)
+_LONGEST_PAUSE: Final = timedelta(hours=1)
+_LONGEST_WORDS: Final = 200
+_SECONDS: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]+")
+_VENDOR: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
+"""All that httpcore raises for what networks and receivers do."""
+
+
+class Resolver(Protocol):
+    """Looks names up."""
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Return every address, best first, with the scope if it has one; OSError when there is no answer."""
+        ...
+
+
+class Connector(Protocol):
+    """Opens sockets."""
+
+    async def __call__(self, address: Address, port: int, seconds: float) -> httpcore.AsyncNetworkStream:
+        """Connect to exactly this address; OSError or httpcore's errors when it does not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how large things may get."""
+
+    connect_seconds: float = 5
+    silence_seconds: float = 10
+    post_seconds: float = 20
+    """One post, all of it: a receiver that sends a byte now and then never trips the limit on silence."""
+    answer_bytes: int = 65_536
+    addresses: int = 4
+    connections: int = 256
+    idle_seconds: float = 30
+
+
+class Outbound:
+    """Posts, with a pool of connections."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        *,
+        resolver: Resolver | None = None,
+        connector: Connector | None = None,
+        limits: Limits | None = None,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        """Reach what `reach` permits. `trust` replaces the system's authorities."""
+        self._reach = reach
+        self._limits = limits or Limits()
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=trust or _authorities(),
+            max_connections=self._limits.connections,
+            keepalive_expiry=self._limits.idle_seconds,
+            network_backend=_Gate(reach, resolver or resolve, connector or connect, self._limits),
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
+        """Post, and return once the receiver has said that it has it.
+
+        Refused, Invalid among them: this receiver will not take this request, or may not be reached. Throttled and
+        Unreachable: try again; it may have arrived. Errors show neither the URL's path nor what was sent.
+        """
+        target = self._reach.target(url)
+        try:
+            async with asyncio.timeout(self._limits.post_seconds):
+                answer = await self._exchange(target, body, headers)
+        except TimeoutError as error:
+            raise Unreachable(f"no answer from {target} within {self._limits.post_seconds:g} s") from error
+        except httpcore.LocalProtocolError as error:
+            raise Refused(f"a request to {target} cannot be written: {error}") from error
+        except _VENDOR as error:
+            raise Unreachable(f"no answer from {target}: {str(error) or type(error).__name__}") from error
+        if answer.status not in _SUCCESS:
+            raise answer.error(target)
+
+    async def close(self) -> None:
+        """Let go of connections. May be repeated."""
+        await self._pool.aclose()
+
+    async def _exchange(self, target: Target, body: bytes, headers: Mapping[str, str]) -> "_Answer":
+        limits = self._limits
+        url = httpcore.URL(
+            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+        )
+        sent = {"Host": target.authority, "User-Agent": "lcm", "Accept-Encoding": "identity", **headers}
+        seconds = {
+            "connect": limits.connect_seconds,
+            "read": limits.silence_seconds,
+            "write": limits.silence_seconds,
+            "pool": limits.post_seconds,
+        }
+        fields = [(name.encode(), value.encode()) for name, value in sent.items()]
+        async with self._pool.stream("POST", url, headers=fields, content=body, extensions={"timeout": seconds}) as got:
+            heard = await _body(got, limits.answer_bytes)
+        said = {name.lower(): value.decode("latin-1") for name, value in got.headers}
+        return _Answer(got.status, heard, said.get(b"retry-after", ""), said.get(b"date", ""))
+
+
+class _Gate(httpcore.AsyncNetworkBackend):
+    """The only way to a socket: looks up, checks, connects."""
+
+    def __init__(self, reach: Reach, resolver: Resolver, connector: Connector, limits: Limits) -> None:
+        self._reach = reach
+        self._resolve = resolver
+        self._connect = connector
+        self._limits = limits
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,  # noqa: ARG002  part of httpcore's protocol
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002  likewise
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            answers = [host] if is_address(host) else await self._resolve(host, port)
+        except OSError as error:
+            raise httpcore.ConnectError(f"the name was not resolved: {error}") from error
+        failure: Exception = httpcore.ConnectError("the name has no address")
+        for address in self._reach.admit(answers)[: self._limits.addresses]:
+            try:
+                return await self._connect(address, port, timeout or self._limits.connect_seconds)
+            except _VENDOR as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(self, path: str, *_: object, **__: object) -> NoReturn:
+        raise AssertionError(f"nothing here connects to {path}")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Ask the system's resolver."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    scopes = {place: f"%{place[3]}" if len(place) > 3 and place[3] else "" for *_, place in found}  # noqa: PLR2004  IPv6 has four parts
+    return [f"{str(place[0]).partition('%')[0]}{scope}" for place, scope in scopes.items()]
+
+
+async def connect(address: Address, port: int, seconds: float) -> httpcore.AsyncNetworkStream:
+    """Open a real socket."""
+    return await httpcore.AnyIOBackend().connect_tcp(str(address), port, timeout=seconds)
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """Trust the system's authorities. Reading them takes a while."""
+    return ssl.create_default_context()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    retry_after: str
+    date: str
+
+    def error(self, target: Target) -> LcmError:
+        """Say what an answer other than success means."""
+        words = _UNPRINTABLE.sub(" ", self.body[:_LONGEST_WORDS].decode(errors="replace")).strip()
+        text = f"{target} answered {self.status}" + (f": {words}" if words else "")
+        if self.status in _BUSY:
+            return Throttled(text, after=self._pause())
+        if self.status in _REDIRECTS:
+            return Refused(f"{target} answered {self.status}: redirects are not followed, name the final URL")
+        return Refused(text) if self.status in _REFUSALS else Unreachable(text, after=self._pause())
+
+    def _pause(self) -> timedelta:
+        """Read Retry-After: seconds, or a moment, which is compared with the receiver's own clock."""
+        if _SECONDS.fullmatch(self.retry_after):
+            pause = timedelta(seconds=int(self.retry_after))
+        else:
+            try:
+                pause = parsedate_to_datetime(self.retry_after) - parsedate_to_datetime(self.date)
+            except (ValueError, TypeError, OverflowError):
+                pause = _DEFAULT_PAUSE
+        return min(max(pause, _DEFAULT_PAUSE), _LONGEST_PAUSE)
+
+
+async def _body(response: httpcore.Response, limit_bytes: int) -> bytes:
+    """Read an answer as far as the limit; a connection whose answer was not read to its end is closed."""
+    heard = bytearray()
+    async for part in response.aiter_stream():
+        heard += part
+        if len(heard) > limit_bytes:
+            break
+    return bytes(heard)

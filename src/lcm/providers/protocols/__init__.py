@@ -1,0 +1,1 @@
+"""What the rest of the code knows of the outside world: protocols and their values."""

@@ -1,0 +1,226 @@
+"""Machines in a cloud, as controllers see them: the `Compute` protocol.
+
+`ec2` and `cloudwatch` speak to AWS, `sim.compute` makes a cloud up; one conformance suite holds both. Every verb names
+a region, and one client serves one region. Effects are idempotent: repeating one after a crash does nothing new.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, Protocol
+
+from lcm.model.base.errors import Later, NoRoom, Stuck
+from lcm.model.base.resource import Part
+from lcm.model.kinds.worker import AwsSpec
+
+OWNER_TAG: Final = "lcm:owner"
+WORKER_TAG: Final = "lcm:worker-uid"
+VISIBLE_WITHIN: Final = timedelta(minutes=5)
+"""How long a cloud may take to list an instance that it has launched."""
+
+
+class NoCapacity(NoRoom):
+    """The cloud has no such machine free there now: try another zone, subnet or type."""
+
+
+class QuotaExceeded(Stuck):
+    """The account may not have more; `quota` names what to raise."""
+
+    def __init__(self, message: str, *, quota: str) -> None:
+        super().__init__("QuotaExceeded", message)
+        self.quota = quota
+
+
+class Unauthorized(Stuck):
+    """Our credentials are not good, or may not do this; `action` names what they lack."""
+
+    def __init__(self, message: str, *, action: str) -> None:
+        super().__init__("Unauthorized", message)
+        self.action = action
+
+
+class InstanceState(StrEnum):
+    """The cloud's states of a machine."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    SHUTTING_DOWN = "shutting-down"
+    TERMINATED = "terminated"
+
+
+ENDING: Final = frozenset({InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED})
+"""States from which no machine comes back."""
+
+
+class Launch(Part):
+    """Everything a launch asks for. `token` is made of the worker's uid and the attempt, and was persisted before.
+
+    A new attempt may only follow an answer: a refusal, or the end of the instance that this one launched. After
+    Unreachable the same token is used again, or two machines may come of it.
+    """
+
+    worker_uid: str
+    worker_name: str
+    token: str
+    aws: AwsSpec
+    instance_type: str
+    subnet_id: str | None = None
+
+
+class Instance(Part):
+    """What the cloud said about a machine. `reason` says in its words why the machine is in its state, if it told."""
+
+    instance_id: str
+    region: str
+    state: InstanceState
+    instance_type: str
+    image_id: str
+    launched_at: datetime
+    zone: str = ""
+    private_ip: str | None = None
+    public_ip: str | None = None
+    tags: Mapping[str, str] = {}
+    reason: str = ""
+
+
+class Check(StrEnum):
+    """What a status check says."""
+
+    OK = "ok"
+    IMPAIRED = "impaired"
+    INITIALIZING = "initializing"
+    UNKNOWN = "unknown"
+
+
+class Checks(Part):
+    """The cloud's two status checks of a machine."""
+
+    system: Check
+    instance: Check
+
+
+class MachineMetrics(Part):
+    """Percentages are averages, bytes are sums over the window; None where nothing was published."""
+
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+    disk_percent: float | None = None
+    network_in_bytes: int | None = None
+    network_out_bytes: int | None = None
+    measured_at: datetime | None = None
+
+
+class Image(Part):
+    """A machine image."""
+
+    image_id: str
+    name: str
+    created_at: datetime
+
+
+class Compute(Protocol):
+    """The machines of one account, in any region.
+
+    Every verb may raise Throttled, Unreachable or Unauthorized. An empty list or None is an answer of the cloud, never
+    the absence of one. Gone says that the cloud does not know the instance now, or has terminated it; of one launched a
+    moment ago only `find`, told when, knows better.
+    """
+
+    async def ensure(self, launch: Launch) -> Instance:
+        """Adopt the live instance tagged with this worker, else launch one with the token; tags are set by the launch.
+
+        Repeating it, also from another process, gives the same instance, even when a newer image has appeared. It is a
+        terminated one when what the token launched has ended: only a new attempt launches another. Raises NoCapacity,
+        QuotaExceeded, or Stuck when the image or another part of the request does not exist.
+        """
+        ...
+
+    async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
+        """Look at one instance; None means gone. One launched a moment ago that is not listed yet raises Later."""
+        ...
+
+    async def list_owned(self, region: str) -> Sequence[Instance]:
+        """List every instance that carries our owner tag, the terminated ones that the cloud still shows included."""
+        ...
+
+    async def list_by_image(self, region: str, name_pattern: str) -> Sequence[Instance]:
+        """List every instance, also of strangers, whose image's name matches. Images that were removed do not."""
+        ...
+
+    async def newest_image(self, region: str, name_pattern: str) -> Image | None:
+        """Find the matching image created last, among those whose owners we trust; None means none matches."""
+        ...
+
+    async def start(self, region: str, instance_id: str) -> None:
+        """Start a stopped instance; a running one stays so. Raises Gone, NoCapacity, and Later while it is stopping."""
+        ...
+
+    async def stop(self, region: str, instance_id: str) -> None:
+        """Stop an instance; a stopped one stays so. Raises Gone, and Later while it does not run yet."""
+        ...
+
+    async def reboot(self, region: str, instance_id: str) -> None:
+        """Reboot a running instance. Raises Gone, or Later when it does not run."""
+        ...
+
+    async def remove(self, region: str, instance_id: str) -> None:
+        """Ask for termination. Gone already is success; whether it is gone is for `find` to say. Raises Stuck."""
+        ...
+
+    async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags, leaving others. Raises Gone."""
+        ...
+
+    async def console(self, region: str, instance_id: str) -> str:
+        """Read the newest console output, possibly empty. Raises Gone."""
+        ...
+
+    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
+        """Read status checks of many at once; an id that is missing from the answer is unknown."""
+        ...
+
+    async def metrics(
+        self, region: str, instance_ids: Sequence[str], *, since: datetime, until: datetime
+    ) -> Mapping[str, MachineMetrics]:
+        """Read metrics of many at once; every id is in the answer."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. May be repeated."""
+        ...
+
+
+def oldest_live(instances: Iterable[Instance]) -> Instance | None:
+    """Choose what to adopt: of several for one worker everyone must choose the same."""
+    live = (instance for instance in instances if instance.state not in ENDING)
+    return min(live, key=lambda one: (one.launched_at, one.instance_id), default=None)
+
+
+def ownership(launch: Launch, owner: str) -> dict[str, str]:
+    """Tell the tags of a launch; nobody's own tags replace those by which we know our machines."""
+    return {**launch.aws.tags, "Name": launch.worker_name, OWNER_TAG: owner, WORKER_TAG: launch.worker_uid}
+
+
+def subnet_of(launch: Launch) -> str | None:
+    """Choose the subnet of a launch; without any the cloud takes its default network, which nobody meant by a VPC."""
+    subnet = launch.subnet_id or next(iter(launch.aws.subnet_ids), None)
+    if subnet is None and launch.aws.vpc_id:
+        text = f"{launch.worker_name} cannot be launched: it names {launch.aws.vpc_id} and no subnet of it"
+        raise Stuck("SubnetMissing", text)
+    return subnet
+
+
+def not_listed_yet(instance_id: str, *, launched_at: datetime | None, now: datetime) -> Later | None:
+    """Judge the answer "no such instance": for one launched a moment ago it only means "not yet"."""
+    if launched_at is None or now - launched_at >= VISIBLE_WITHIN:
+        return None
+    return Later(f"{instance_id} was launched a moment ago and is not listed yet", after=timedelta(seconds=5))
+
+
+def no_image(launch: Launch) -> Stuck:
+    """Say that the image of a launch does not exist."""
+    wanted = launch.aws.ami_id or launch.aws.ami_name_pattern
+    text = f"no image {wanted!r} in {launch.aws.region}, or not of an owner we trust" if wanted else "it names no image"
+    return Stuck("ImageMissing", f"{launch.worker_name} cannot be launched: {text}")

@@ -1,0 +1,1 @@
+"""Settings: every variable, where its value comes from, and its documentation."""

@@ -1,0 +1,60 @@
+"""Every variable as one Markdown page: `python -m lcm.config_doc` writes docs/configuration.md."""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from lcm.settings.load import RUNTIME, shown
+from lcm.settings.sources import Variable, form
+from lcm.settings.values import ELSEWHERE, HEADINGS, VARIABLES
+
+_HEADING: Final = """\
+# Configuration
+
+Made from the tables in `lcm.settings.values` by `make docs`; a test compares.
+
+A value is taken from the first of these that says it: the SystemSettings object (`lcm get settings -o yaml`; at run
+time, for the variables that have a field there), the environment, the file, the default. `lcm doctor` shows every
+value and where it was said; of passwords, tokens and keys only whether they are set.
+
+The file is TOML: `LCM_CONFIG` names it, else it is `lcm.toml` in the working folder, else `/etc/lcm/lcm.toml`. Its keys
+are the variables' names in any case, its lists are lists; in the environment lists are separated by commas, and an
+empty variable counts as not set.
+
+```toml
+log_level = "INFO"
+worker_discovery_regions = ["us-east-1", "eu-central-1"]
+```
+
+A bad value, an unknown key and a mis-spelt `LCM_` variable stop the start, all of them named at once."""
+_COLUMNS: Final = "| variable | meaning | value | default | in SystemSettings |\n| --- | --- | --- | --- | --- |"
+_CLIENT: Final = "\n## Not in the file\n\n| variable | meaning |\n| --- | --- |"
+
+
+def render() -> str:
+    """Write the whole page."""
+    return "\n".join(
+        [_HEADING, *_tables(), _CLIENT, *(f"| `{name}` | {text} |" for name, text in ELSEWHERE.items()), ""]
+    )
+
+
+def _tables() -> Iterator[str]:
+    fields = {field: path for path, field in RUNTIME.items()}
+    for one in VARIABLES:
+        if one.field in HEADINGS:
+            yield f"\n## {HEADINGS[one.field]}\n\n{_COLUMNS}"
+        path = fields.get(one.field)
+        value = f"{form(one.hint)}; a secret" if one.secret else form(one.hint)
+        yield f"| {_names(one)} | {one.meaning} | {value} | {_default(one)} | {f'`{path}`' if path else ''} |"
+
+
+def _names(one: Variable) -> str:
+    return ", also ".join(f"`{name}`" for name in one.names)
+
+
+def _default(one: Variable) -> str:
+    return "" if one.default in (None, ()) else f"`{shown(one.default)}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

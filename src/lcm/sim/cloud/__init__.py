@@ -1,0 +1,1 @@
+"""A simulated cloud account behind the `Compute` protocol."""

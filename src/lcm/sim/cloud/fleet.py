@@ -1,0 +1,241 @@
+"""The simulated account of `lcm up`: CML images, machines with a simulated CML on each, one licence server, in a file.
+
+Made by `compose`. The file is written before anybody hears of a machine's launch, start, stop or end, and twice a
+second while anything else changes: a process that is killed and started again finds its machines, licences and labs.
+They lived on meanwhile, as real ones do.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from lcm.model.base.clock import Clock
+from lcm.model.base.errors import Stuck, Unreachable
+from lcm.model.kinds.worker import LabWorker
+from lcm.providers.protocols.compute import Instance, InstanceState
+from lcm.sim.cloud.account import Holdings, Nature
+from lcm.sim.cloud.compute import PastLaunch, SimCloud
+from lcm.sim.cloud.effects import Effect, OnEffect, Power, unheard
+from lcm.sim.cml.direct import DirectHost
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.licence import LicenceServer
+from lcm.sim.cml.snapshot import KeptCml, decode, encode, go_on, kept
+from lcm.sim.cml.stats import Machine
+from lcm.sim.time.chance import Chance
+from lcm.sim.time.faults import Spells
+
+IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(days=90)))
+"""What is installed in every region, and how old it is."""
+PASSWORD: Final = "admin"  # noqa: S105  a simulator's
+EVERY_SECONDS: Final = 0.5
+_FORM: Final = 1
+_SHARE: Final = 20
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_METAL_CPUS: Final = {"m5zn": 48, "c5n": 72, "z1d": 48, "m6i": 128, "c6i": 128, "r6i": 128, "m7i": 192, "c7i": 192}
+_GB_PER_CPU: Final = {"c": 2, "m": 4, "z": 8, "r": 8, "x": 16}
+_log: Final = structlog.get_logger()
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The file."""
+
+    form: int
+    account: Holdings
+    launches: tuple[PastLaunch, ...]
+    taken: dict[str, str]
+    hosts: dict[str, KeptCml]
+
+
+class Host(NamedTuple):
+    """A machine that runs, and the CML on it."""
+
+    instance_id: str
+    address: str
+    cml: Cml
+
+
+class Fleet:
+    """A simulated cloud that outlives its process; `file` None: it does not. Machines are reached in `network`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        chance: Chance,
+        *,
+        owner: str = "lcm",
+        regions: Iterable[str] = ("us-east-1",),
+        speed: float = 1.0,
+        file: Path | None = None,
+        network: IPv4Network | None = None,
+        on_effect: OnEffect = unheard,
+        password: str = PASSWORD,
+    ) -> None:
+        self._on_effect = on_effect
+        self._password = password
+        self.licences = LicenceServer()
+        self.cloud = SimCloud(
+            clock, chance, owner=owner, nature=Nature(speed=speed, network=network), attach=self._attach
+        )
+        self.cloud.account.on_effect = on_effect
+        self._clock = clock
+        self._chance = chance
+        self._speed = speed
+        self._file = file
+        self._written = b""
+        self._known: dict[str, KeptCml] = {}
+        self._hosts: dict[str, Cml] = {}
+        if file is not None and file.exists():
+            self._read(file)
+        self.open(regions)
+        self.cloud.on_change = self.save
+
+    def open(self, regions: Iterable[str]) -> None:
+        """Install CML's images where they are not yet."""
+        for region in regions:
+            for name, age in IMAGES:
+                if not self.cloud.account.images(region, name):
+                    self.cloud.account.add_image(region, name, self._clock.now() - age)
+
+    def hosts(self) -> Iterator[Host]:
+        """Give every machine that runs now."""
+        for machine in self.cloud.account.machines.values():
+            cml = self.cloud.attached(machine.instance_id)
+            if isinstance(cml, Cml):
+                yield Host(machine.instance_id, machine.private_ip, cml)
+
+    def known(self, instance_id: str) -> Cml | None:
+        """Give the CML of a machine whatever its state; None if nobody ever looked for one there."""
+        return self._hosts.get(instance_id)
+
+    def save(self) -> None:
+        """Write the file, if anything is new."""
+        if self._file is None:
+            return
+        text = msgspec.json.encode(self._state(), enc_hook=encode)
+        if text != self._written:
+            _write(self._file, text)
+            self._written = text
+
+    async def run(self) -> None:
+        """Keep the file true until cancelled, and once more then."""
+        now = asyncio.get_running_loop().time
+        try:
+            while True:
+                began = now()
+                self.save()
+                # However many machines there are, most of the time is others'.
+                await asyncio.sleep(max(EVERY_SECONDS, (now() - began) * _SHARE))
+        finally:
+            self.save()
+
+    def _state(self) -> _Kept:
+        account, now = self.cloud.account.holdings(), self._clock.now()
+        ended = [ref for ref in self._hosts if account.machines[ref].state(now) is InstanceState.TERMINATED]
+        for instance_id in ended:
+            del self._hosts[instance_id]
+        hosts = {**self._known, **{instance_id: kept(cml) for instance_id, cml in self._hosts.items()}}
+        return _Kept(_FORM, account, tuple(self.cloud.launches), self.licences.taken, hosts)
+
+    def _read(self, file: Path) -> None:
+        try:
+            known = msgspec.json.decode(file.read_bytes(), type=_Kept, dec_hook=decode)
+        except (OSError, msgspec.MsgspecError) as error:
+            message = (
+                f"{file}: the simulated cloud cannot be read ({error}); remove the file to begin with an empty one"
+            )
+            raise Stuck("SimulatedCloudUnreadable", message) from error
+        self.cloud.account.take_over(known.account)
+        self.cloud.recall(known.launches)
+        self.licences.taken.update(known.taken)
+        self._known = known.hosts
+        _log.info("simulated cloud goes on", machines=len(known.account.machines), licences=len(known.taken))
+
+    def _attach(self, instance: Instance, power: Power) -> Cml:
+        cml = Cml(
+            self._clock,
+            self._chance.stream(instance.instance_id),
+            speed=self._speed,
+            machine=self._machine(instance),
+            password=self._password,
+            licence_server=self.licences,
+            power=power,
+            on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),
+        )
+        if known := self._known.pop(instance.instance_id, None):
+            go_on(cml, known)
+        self._hosts[instance.instance_id] = cml
+        return cml
+
+    def _machine(self, instance: Instance) -> Machine:
+        image = self.cloud.account.image(instance.region, instance.image_id)
+        version = _VERSION.search(image.name) if image else None
+        made = self.cloud.account.machines[instance.instance_id]
+        cpus, memory_gb = size(instance.instance_type)
+        return Machine(
+            cpu_count=int(cpus * made.share),
+            memory_mb=int(memory_gb * 1024 * made.share),
+            disk_gb=made.disk_gb,
+            version=version[0] if version else "2.9.0",
+        )
+
+
+def _write(file: Path, text: bytes) -> None:
+    """Put a file in the place of another, whole or not at all."""
+    beside = file.with_suffix(".new")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            out.write(text)
+        beside.replace(file)
+    except OSError as error:
+        message = f"{file}: the simulated cloud cannot be kept ({error.strerror}); check the folder and its disk"
+        raise Stuck("SimulatedCloudNotKept", message) from error
+
+
+def size(instance_type: str) -> tuple[int, int]:
+    """Say how many CPUs and how many GB of memory a machine of this type has, by the rules of EC2's names."""
+    family, _, name = instance_type.partition(".")
+    if found := re.fullmatch(r"(\d*)xlarge|metal-(\d+)xl", name):
+        cpus = 4 * int(found[1] or found[2] or 1)
+    else:
+        cpus = _METAL_CPUS.get(family, 96) if name.startswith("metal") else 2
+    return cpus, cpus * _GB_PER_CPU.get(family[:1], 4)
+
+
+class SimHosts:
+    """The CML that is attached to each machine; its password is the simulator's own, whatever the spec says."""
+
+    def __init__(self, cloud: SimCloud) -> None:
+        self._cloud = cloud
+        self._hosts: dict[str, DirectHost] = {}
+        self.spells = Spells()
+        """What lies on the way to all of them."""
+
+    async def of(self, worker: LabWorker) -> DirectHost:
+        await asyncio.sleep(0)
+        instance_id = worker.status.ec2.instance_id
+        cml = self._cloud.attached(instance_id)
+        if not isinstance(cml, Cml):
+            raise Unreachable(f"{worker.metadata.name} is not there: its machine {instance_id} does not run")
+        if instance_id not in self._hosts:
+            self._hosts[instance_id] = DirectHost(cml, spells=self.spells)
+        return self._hosts[instance_id]
+
+    async def certificate(self, worker: LabWorker) -> str:
+        await self.of(worker)
+        return ""
+
+    async def forget(self, worker: LabWorker) -> None:
+        await asyncio.sleep(0)
+        self._hosts.pop(worker.status.ec2.instance_id, None)
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self._hosts.clear()

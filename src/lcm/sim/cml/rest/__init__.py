@@ -1,0 +1,1 @@
+"""The simulated CML's REST API."""

@@ -1,0 +1,334 @@
+"""Nodes, interfaces and links on the simulator's REST face."""
+
+from typing import Final
+
+from lcm.sim.cml.definitions import image
+from lcm.sim.cml.faults import Refusal, bad, missing
+from lcm.sim.cml.parts import Lab, Node, State
+from lcm.sim.cml.rest.documents import InterfaceCreate, InterfaceUpdate, LinkCreate, NodeSpec, NodeUpdate
+from lcm.sim.cml.rest.routing import DONE, LARGE, Call, Json, Reply, Route
+from lcm.sim.cml.rest.views import interface_json, link_json, node_json, node_state_json
+from lcm.sim.cml.stats import COMPUTE_ID, node_addresses
+from lcm.sim.cml.wiring import connect, drop_interface, fill_slots, interface_of, interface_state
+
+
+def nodes(call: Call) -> list[str] | list[Json]:
+    """List a lab's nodes."""
+    lab, age = call.lab(), call.age
+    if not call.flag("data"):
+        return list(lab.nodes)
+    form, operational = call.configurations(), call.flag("operational")
+    return [node_json(node, age, operational=operational, form=form) for node in lab.nodes.values()]
+
+
+def add_node(call: Call) -> Json:
+    """Add a node."""
+    populate = bool(call.flag("populate_interfaces"))
+    return {"id": call.cml.labs.add_node(call.lab("lab_edit"), call.read(NodeSpec), populate=populate).id}
+
+
+def node(call: Call) -> Json:
+    """Show a node."""
+    _, found = call.node()
+    return node_json(found, call.age, operational=call.flag("operational"), form=call.configurations())
+
+
+def change_node(call: Call) -> str:
+    """Change a node."""
+    lab, found = call.node("lab_edit")
+    call.cml.labs.change_node(lab, found, call.read(NodeUpdate))
+    return found.id
+
+
+def delete_node(call: Call) -> Reply:
+    """Remove a node."""
+    call.cml.labs.delete_node(*call.node("lab_edit"))
+    return DONE
+
+
+def node_state(call: Call) -> Json:
+    """Say a node's state."""
+    return node_state_json(call.node()[1], call.age)
+
+
+def node_converged(call: Call) -> bool:
+    """Say whether a node is in the state asked for."""
+    return call.node()[1].life.settled(call.age)
+
+
+def start_node(call: Call) -> Reply:
+    """Start a node."""
+    call.cml.labs.start_node(*call.node("lab_exec"))
+    return DONE
+
+
+def stop_node(call: Call) -> Reply:
+    """Stop a node."""
+    call.cml.labs.stop_node(*call.node("lab_exec"))
+    return DONE
+
+
+def wipe_node(call: Call) -> Reply:
+    """Wipe a node."""
+    call.cml.labs.wipe_node(*call.node("lab_exec"))
+    return DONE
+
+
+def extract(call: Call) -> Json:
+    """Store the configuration that is inside a running node."""
+    _, found = call.node("lab_exec")
+    call.cml.labs.extract(found)
+    return {}
+
+
+def clone_image(call: Call) -> Json:
+    """Make an image of a stopped node's disk."""
+    _, found = call.node("lab_exec")
+    if found.life.state(call.age) is not State.STOPPED:
+        raise bad("The node must be stopped.")
+    return image(found.kind)
+
+
+def addresses(call: Call) -> Json:
+    """Say the addresses seen on a node."""
+    _, found = call.node()
+    if found.kind.nature == "external_connector":
+        raise bad("Can't get L3 addresses of an external_connector.")
+    return node_addresses(found, call.age)
+
+
+def console_key(call: Call) -> str:
+    """Say the key to a node's console."""
+    _, found = call.node()
+    if not found.console_keys:
+        raise missing("Console key", found.id)
+    return _console(found, call.query.get("line", "0"))
+
+
+def vnc_key(call: Call) -> str:
+    """Say the key to a node's screen."""
+    _, found = call.node()
+    if found.vnc_key is None:
+        raise missing("VNC key", found.id)
+    return found.vnc_key
+
+
+def console_log(call: Call) -> str:
+    """Show what a node has written to its console."""
+    _, found = call.node()
+    _console(found, call.params[2])
+    return f"{found.spec.label} con{call.params[2]} is now available\r\n"
+
+
+def console_keys(call: Call) -> Json:
+    """List all keys to consoles."""
+    return {
+        key: _key(lab, found) | {"line": line}
+        for lab in call.visible()
+        for found in lab.nodes.values()
+        for line, key in enumerate(found.console_keys)
+    }
+
+
+def vnc_keys(call: Call) -> Json:
+    """List all keys to screens."""
+    return {
+        found.vnc_key: _key(lab, found) | {"compute_address": "127.0.0.1"}
+        for lab in call.visible()
+        for found in lab.nodes.values()
+        if found.vnc_key
+    }
+
+
+def node_interfaces(call: Call) -> list[str] | list[Json]:
+    """List a node's interfaces."""
+    lab, found = call.node()
+    age = call.age
+    if not call.flag("data"):
+        return [one.id for one in found.interfaces]
+    return [interface_json(lab, one, age) for one in found.interfaces]
+
+
+def interfaces(call: Call) -> list[Json]:
+    """List a lab's interfaces: not in CML 2.9, but its client 2.10 asks."""
+    lab, age = call.lab(), call.age
+    return [interface_json(lab, one, age) for node in lab.nodes.values() for one in node.interfaces]
+
+
+def add_interface(call: Call) -> Json | list[Json]:
+    """Add one interface, or all up to a slot."""
+    lab, wanted, age = call.lab("lab_edit"), call.read(InterfaceCreate), call.age
+    found = call.cml.labs.node(lab, wanted.node)
+    if found.life.state(age) is not State.DEFINED:
+        raise bad("The node must be wiped before interfaces can be added.")
+    used = [one.slot for one in found.interfaces if one.slot is not None]
+    slot = max(used, default=-1) + 1 if wanted.slot is None else wanted.slot
+    filled = fill_slots(found, slot, [call.cml.new_id() for _ in range(slot + 1)])
+    if wanted.slot is not None:
+        return [interface_json(lab, one, age) for one in filled]
+    filled[-1].mac_address = wanted.mac_address
+    return interface_json(lab, filled[-1], age)
+
+
+def interface(call: Call) -> Json:
+    """Show an interface."""
+    lab, found = call.interface()
+    return interface_json(lab, found, call.age)
+
+
+def change_interface(call: Call) -> Json:
+    """Change an interface's address."""
+    lab, found = call.interface("lab_edit")
+    found.mac_address = call.read(InterfaceUpdate).mac_address
+    return interface_json(lab, found, call.age)
+
+
+def delete_interface(call: Call) -> Reply:
+    """Remove an interface."""
+    drop_interface(*call.interface("lab_edit"))
+    return DONE
+
+
+def show_interface_state(call: Call) -> Json:
+    """Say an interface's state."""
+    lab, found = call.interface()
+    state = lab.nodes[found.node_id].life.state(call.age)
+    return {"label": found.label, "state": interface_state(state, found)}
+
+
+def start_interface(call: Call) -> Reply:
+    """Switch an interface on."""
+    call.interface("lab_exec")[1].down = False
+    return DONE
+
+
+def stop_interface(call: Call) -> Reply:
+    """Switch an interface off."""
+    call.interface("lab_exec")[1].down = True
+    return DONE
+
+
+def links(call: Call) -> list[str] | list[Json]:
+    """List a lab's links."""
+    lab, age = call.lab(), call.age
+    return [link_json(lab, one, age) for one in lab.links.values()] if call.flag("data") else list(lab.links)
+
+
+def add_link(call: Call) -> Json:
+    """Connect two interfaces."""
+    lab, wanted = call.lab("lab_edit"), call.read(LinkCreate)
+    ends = [interface_of(lab, ref) for ref in (wanted.src_int, wanted.dst_int)]
+    return {"id": connect(lab, call.cml.new_id(), ends[0], ends[1]).id}
+
+
+def link(call: Call) -> Json:
+    """Show a link."""
+    lab, found = call.link()
+    return link_json(lab, found, call.age)
+
+
+def delete_link(call: Call) -> Reply:
+    """Remove a link."""
+    lab, found = call.link("lab_edit")
+    del lab.links[found.id]
+    return DONE
+
+
+def start_link(call: Call) -> Reply:
+    """Switch a link on."""
+    call.link("lab_exec")[1].down = False
+    return DONE
+
+
+def stop_link(call: Call) -> Reply:
+    """Switch a link off."""
+    call.link("lab_exec")[1].down = True
+    return DONE
+
+
+def link_converged(call: Call) -> bool:
+    """Say whether both ends of a link are in the state asked for."""
+    lab, found = call.link()
+    return all(lab.nodes[end.node_id].life.settled(call.age) for end in (found.a, found.b))
+
+
+def condition(call: Call) -> Json:
+    """Show a link's condition."""
+    return call.link()[1].conditioning
+
+
+def change_condition(call: Call) -> Json:
+    """Make a link slow or lossy."""
+    _, found = call.link("lab_edit")
+    found.conditioning = found.conditioning | call.read(Json)
+    return found.conditioning
+
+
+def clear_condition(call: Call) -> Reply:
+    """Make a link perfect."""
+    call.link("lab_edit")[1].conditioning = {}
+    return DONE
+
+
+def capture(call: Call) -> Reply:
+    """Refuse to capture packets: there are none."""
+    call.link()
+    raise Refusal(404, "PCAP is not running.")
+
+
+def _console(node: Node, line: str) -> str:
+    if not line.isdecimal() or int(line) >= len(node.console_keys):
+        raise bad("Serial port does not exist on node")
+    return node.console_keys[int(line)]
+
+
+def _key(lab: Lab, node: Node) -> Json:
+    driver = node.kind.shipped.driver.upper()
+    return {"node_id": node.id, "compute_id": COMPUTE_ID, "lab_id": lab.id, "label": node.spec.label, "driver": driver}
+
+
+_NODE: Final = "labs/{}/nodes/{}"
+_END: Final = "labs/{}/interfaces/{}"
+_LINK: Final = "labs/{}/links/{}"
+
+ROUTES: Final = (
+    Route("GET", "labs/{}/nodes", nodes),
+    Route("POST", "labs/{}/nodes", add_node, largest_body=LARGE),
+    Route("GET", _NODE, node),
+    Route("PATCH", _NODE, change_node, largest_body=LARGE),
+    Route("DELETE", _NODE, delete_node),
+    Route("GET", f"{_NODE}/state", node_state),
+    Route("PUT", f"{_NODE}/state/start", start_node),
+    Route("PUT", f"{_NODE}/state/stop", stop_node),
+    Route("PUT", f"{_NODE}/wipe_disks", wipe_node),
+    Route("GET", f"{_NODE}/check_if_converged", node_converged),
+    Route("PUT", f"{_NODE}/extract_configuration", extract),
+    Route("PUT", f"{_NODE}/clone_image", clone_image),
+    Route("GET", f"{_NODE}/interfaces", node_interfaces),
+    Route("GET", f"{_NODE}/layer3_addresses", addresses),
+    Route("GET", f"{_NODE}/keys/console", console_key),
+    Route("GET", f"{_NODE}/keys/vnc", vnc_key),
+    Route("GET", f"{_NODE}/consoles/{{}}/log", console_log),
+    Route("GET", "keys/console", console_keys),
+    Route("GET", "keys/vnc", vnc_keys),
+    Route("GET", "labs/{}/interfaces", interfaces),
+    Route("POST", "labs/{}/interfaces", add_interface),
+    Route("GET", _END, interface),
+    Route("PATCH", _END, change_interface),
+    Route("DELETE", _END, delete_interface),
+    Route("GET", f"{_END}/state", show_interface_state),
+    Route("PUT", f"{_END}/state/start", start_interface),
+    Route("PUT", f"{_END}/state/stop", stop_interface),
+    Route("GET", "labs/{}/links", links),
+    Route("POST", "labs/{}/links", add_link),
+    Route("GET", _LINK, link),
+    Route("DELETE", _LINK, delete_link),
+    Route("PUT", f"{_LINK}/state/start", start_link),
+    Route("PUT", f"{_LINK}/state/stop", stop_link),
+    Route("GET", f"{_LINK}/check_if_converged", link_converged),
+    Route("GET", f"{_LINK}/condition", condition),
+    Route("PATCH", f"{_LINK}/condition", change_condition),
+    Route("DELETE", f"{_LINK}/condition", clear_condition),
+    Route("GET", f"{_LINK}/capture/status", capture),
+    Route("GET", f"{_LINK}/capture/key", capture),
+)

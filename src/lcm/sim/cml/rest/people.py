@@ -1,0 +1,265 @@
+"""Users, groups, resource pools and definitions on the simulator's REST face."""
+
+from typing import Final
+
+import yaml
+from msgspec import UnsetType
+
+from lcm.sim.cml.definitions import Kind, definition, image, simplified
+from lcm.sim.cml.faults import forbidden, missing
+from lcm.sim.cml.rest.documents import (
+    Association,
+    GroupCreate,
+    GroupUpdate,
+    PoolCreate,
+    PoolUpdate,
+    UserCreate,
+    UserUpdate,
+)
+from lcm.sim.cml.rest.routing import ADMIN, DONE, Call, Json, Reply, Route, reply_of, text
+from lcm.sim.cml.rest.views import group_json, pool_json, user_json
+from lcm.sim.cml.users import Pool, User
+
+
+def users(call: Call) -> list[Json]:
+    """List users."""
+    return [user_json(call.cml, user) for user in call.cml.users.everybody.values()]
+
+
+def add_user(call: Call) -> Reply:
+    """Make a user."""
+    wanted = call.read(UserCreate)
+    user = call.cml.users.add(wanted)
+    _join_pool(call, user, user.resource_pool)
+    _associate(call, user, wanted.associations)
+    return _created(user_json(call.cml, user))
+
+
+def user(call: Call) -> Json:
+    """Show a user."""
+    return user_json(call.cml, _self_or_admin(call))
+
+
+def change_user(call: Call) -> Json:
+    """Change a user."""
+    found, wanted = _self_or_admin(call), call.read(UserUpdate)
+    if not call.user.admin and isinstance(wanted.admin, bool):
+        raise forbidden()
+    call.cml.users.change(found, wanted, call.user)
+    if wanted.resource_pool is None or isinstance(wanted.resource_pool, str):
+        _join_pool(call, found, wanted.resource_pool)
+    if not isinstance(wanted.associations, UnsetType):
+        _associate(call, found, wanted.associations)
+    return user_json(call.cml, found)
+
+
+def delete_user(call: Call) -> Reply:
+    """Remove a user."""
+    call.cml.users.remove(call.cml.users.get(call.params[0]))
+    return DONE
+
+
+def user_id(call: Call) -> str:
+    """Find a user's id by name."""
+    for one in call.cml.users.everybody.values():
+        if one.username == call.params[0]:
+            return one.id
+    raise missing("User", call.params[0])
+
+
+def user_groups(call: Call) -> list[str]:
+    """List a user's groups."""
+    return _self_or_admin(call).groups
+
+
+def groups(call: Call) -> list[Json]:
+    """List groups."""
+    mine = [one for one in call.cml.users.groups.values() if call.user.admin or one.id in call.user.groups]
+    return [group_json(one) for one in mine]
+
+
+def add_group(call: Call) -> Reply:
+    """Make a group."""
+    return _created(group_json(call.cml.users.add_group(call.read(GroupCreate))))
+
+
+def group(call: Call) -> Json:
+    """Show a group."""
+    return group_json(call.cml.users.group(call.params[0]))
+
+
+def change_group(call: Call) -> Json:
+    """Change a group."""
+    found = call.cml.users.group(call.params[0])
+    return group_json(call.cml.users.change_group(found, call.read(GroupUpdate)))
+
+
+def delete_group(call: Call) -> Reply:
+    """Remove a group."""
+    call.cml.users.remove_group(call.cml.users.group(call.params[0]))
+    return DONE
+
+
+def group_members(call: Call) -> list[str]:
+    """List a group's members."""
+    return call.cml.users.group(call.params[0]).members
+
+
+def group_labs(call: Call) -> list[str]:
+    """List a group's labs."""
+    return [one.id for one in call.cml.users.group(call.params[0]).associations]
+
+
+def group_id(call: Call) -> str:
+    """Find a group's id by name."""
+    for one in call.cml.users.groups.values():
+        if one.name == call.params[0]:
+            return one.id
+    raise missing("Group", call.params[0])
+
+
+def pools(call: Call) -> list[str] | list[Json]:
+    """List resource pools."""
+    seen = [one for one in call.cml.pools.all.values() if call.user.admin or call.user.id in one.users]
+    return [pool_json(call.cml, one) for one in seen] if call.flag("data") else [one.id for one in seen]
+
+
+def add_pool(call: Call) -> Json | list[Json]:
+    """Make one shared resource pool, or one for each user."""
+    wanted = call.read(PoolCreate)
+    made = [pool_json(call.cml, one) for one in call.cml.pools.add(wanted)]
+    return made[0] if wanted.shared else made
+
+
+def pool(call: Call) -> Json:
+    """Show a resource pool."""
+    return pool_json(call.cml, call.cml.pools.get(call.params[0]))
+
+
+def change_pool(call: Call) -> Json:
+    """Change a resource pool."""
+    found = call.cml.pools.get(call.params[0])
+    return pool_json(call.cml, call.cml.pools.change(found, call.read(PoolUpdate)))
+
+
+def delete_pool(call: Call) -> Reply:
+    """Remove a resource pool."""
+    call.cml.pools.remove(call.cml.pools.get(call.params[0]))
+    return DONE
+
+
+def pool_usages(call: Call) -> list[Json]:
+    """Say what all resource pools use."""
+    return [_usage(call, one) for one in call.cml.pools.all.values()]
+
+
+def pool_usage(call: Call) -> Json:
+    """Say what a resource pool uses."""
+    return _usage(call, call.cml.pools.get(call.params[0]))
+
+
+def node_definitions(call: Call) -> list[Json]:
+    """List what can be run, at length."""
+    return [definition(one) for one in call.cml.labs.kinds.values()]
+
+
+def simplified_definitions(call: Call) -> list[Json]:
+    """List what can be run."""
+    return [simplified(one) for one in call.cml.labs.kinds.values()]
+
+
+def node_definition(call: Call) -> Reply:
+    """Show a node definition, as YAML unless JSON is asked for."""
+    return _either(call, definition(_kind(call)))
+
+
+def images_of(call: Call) -> list[Json]:
+    """List a node definition's images."""
+    kind = _kind(call)
+    return [image(kind)] if kind.image else []
+
+
+def images(call: Call) -> list[Json]:
+    """List all images."""
+    return [image(one) for one in call.cml.labs.kinds.values() if one.image]
+
+
+def image_definition(call: Call) -> Reply:
+    """Show an image, as YAML unless JSON is asked for."""
+    for one in call.cml.labs.kinds.values():
+        if one.image == call.params[0]:
+            return _either(call, image(one))
+    raise missing("Image definition", call.params[0])
+
+
+def _kind(call: Call) -> Kind:
+    if call.params[0] not in call.cml.labs.kinds:
+        raise missing("Node definition", call.params[0])
+    return call.cml.labs.kinds[call.params[0]]
+
+
+def _either(call: Call, document: Json) -> Reply:
+    return reply_of(document) if call.flag("json") else text(yaml.safe_dump(document, sort_keys=False))
+
+
+def _created(document: Json) -> Reply:
+    return Reply(201, reply_of(document).body)
+
+
+def _self_or_admin(call: Call) -> User:
+    found = call.cml.users.get(call.params[0])
+    if not call.user.admin and found is not call.user:
+        raise forbidden()
+    return found
+
+
+def _associate(call: Call, user: User, wanted: list[Association]) -> None:
+    rights = {call.cml.labs.get(one.id).id: one.permissions for one in wanted}
+    for lab in call.cml.labs:
+        others = [one for one in lab.associations.users if one.id != user.id]
+        mine = [Association(user.id, rights[lab.id])] if lab.id in rights else []
+        lab.associations.users = others + mine
+
+
+def _join_pool(call: Call, user: User, ref: str | None) -> None:
+    for one in call.cml.pools.all.values():
+        one.users = [other for other in one.users if other != user.id]
+    if ref:
+        call.cml.pools.get(ref).users.append(user.id)
+
+
+def _usage(call: Call, pool: Pool) -> Json:
+    heading = {"id": pool.id, "label": pool.label, "description": pool.description}
+    return heading | {"limit": pool.limit(), "usage": call.cml.pool_usage(pool)}
+
+
+ROUTES: Final = (
+    Route("GET", "users", users),
+    Route("POST", "users", add_user, ADMIN),
+    Route("GET", "users/{}", user),
+    Route("PATCH", "users/{}", change_user),
+    Route("DELETE", "users/{}", delete_user, ADMIN),
+    Route("GET", "users/{}/id", user_id),
+    Route("GET", "users/{}/groups", user_groups),
+    Route("GET", "groups", groups),
+    Route("POST", "groups", add_group, ADMIN),
+    Route("GET", "groups/{}", group),
+    Route("PATCH", "groups/{}", change_group, ADMIN),
+    Route("DELETE", "groups/{}", delete_group, ADMIN),
+    Route("GET", "groups/{}/members", group_members),
+    Route("GET", "groups/{}/labs", group_labs),
+    Route("GET", "groups/{}/id", group_id),
+    Route("GET", "resource_pools", pools),
+    Route("POST", "resource_pools", add_pool, ADMIN),
+    Route("GET", "resource_pools/{}", pool),
+    Route("PATCH", "resource_pools/{}", change_pool, ADMIN),
+    Route("DELETE", "resource_pools/{}", delete_pool, ADMIN),
+    Route("GET", "resource_pool_usage", pool_usages),
+    Route("GET", "resource_pool_usage/{}", pool_usage),
+    Route("GET", "node_definitions", node_definitions),
+    Route("GET", "node_definitions/{}", node_definition),
+    Route("GET", "node_definitions/{}/image_definitions", images_of),
+    Route("GET", "simplified_node_definitions", simplified_definitions),
+    Route("GET", "image_definitions", images),
+    Route("GET", "image_definitions/{}", image_definition),
+)

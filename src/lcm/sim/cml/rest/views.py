@@ -1,0 +1,211 @@
+"""How a simulated CML's REST face writes what the engine holds."""
+
+from datetime import datetime
+from typing import Any
+
+from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.parts import RUNNING, Interface, Lab, Link, Node, State
+from lcm.sim.cml.stats import COMPUTE_ID
+from lcm.sim.cml.topology import MAIN_FILE, configuration, spec
+from lcm.sim.cml.users import Group, Pool, User
+from lcm.sim.cml.wiring import interface_state, link_state
+
+Json = dict[str, Any]
+
+
+def stamp(moment: datetime) -> str:
+    """Write a moment as CML does."""
+    return moment.isoformat(timespec="seconds")
+
+
+def lab_json(cml: Cml, lab: Lab, user: User) -> Json:
+    """Write a lab."""
+    owner = cml.users.everybody.get(lab.owner_id)
+    return {
+        "id": lab.id,
+        "created": stamp(lab.created),
+        "modified": stamp(lab.modified),
+        "lab_title": lab.title,
+        "lab_description": lab.description,
+        "lab_notes": lab.notes,
+        "owner": lab.owner_id,
+        "owner_username": owner.username if owner else "",
+        "owner_fullname": owner.fullname if owner else "",
+        "state": lab.state(cml.pace.age()),
+        "node_count": len(lab.nodes),
+        "link_count": len(lab.links),
+        "groups": [],
+        "effective_permissions": list(cml.users.permissions(user, lab)),
+    }
+
+
+def node_json(node: Node, age: float, *, operational: bool | None = None, form: str = MAIN_FILE) -> Json:
+    """Write a node; what it really runs with stands under `operational`, and at the root unless that was asked for."""
+    state = node.life.state(age)
+    used = _operational(node) if state is not State.DEFINED else None
+    root = dict.fromkeys(("compute_id", "resource_pool", "vnc_key", "iol_app_id"), None) | {"serial_consoles": []}
+    if used and not operational:
+        root = {name: used[name] for name in root}
+    return {
+        "id": node.id,
+        "lab_id": node.lab_id,
+        **spec(node),
+        **configuration(node.files, form),
+        "state": state,
+        "boot_progress": _progress(state),
+        "pinned_compute_id": node.pinned_compute_id,
+        **root,
+        "operational": used if operational is not False else None,
+    }
+
+
+def node_state_json(node: Node, age: float) -> Json:
+    """Write a node's state."""
+    state = node.life.state(age)
+    return {"state": state, "progress": _progress(state)}
+
+
+def interface_json(lab: Lab, one: Interface, age: float) -> Json:
+    """Write an interface."""
+    state = lab.nodes[one.node_id].life.state(age)
+    running = state in RUNNING
+    used = {
+        "mac_address": one.operational_mac,
+        "src_udp_port": 20_000 + (one.slot or 0) if running else None,
+        "dst_udp_port": 30_000 + (one.slot or 0) if running else None,
+        "device_name": None,
+    }
+    return {
+        "id": one.id,
+        "lab_id": lab.id,
+        "node": one.node_id,
+        "label": one.label,
+        "type": one.type,
+        "slot": one.slot,
+        "mac_address": one.mac_address,
+        "is_connected": lab.link_of(one) is not None,
+        "state": interface_state(state, one),
+        "src_udp_port": used["src_udp_port"],
+        "dst_udp_port": used["dst_udp_port"],
+        "device_name": None,
+        "operational": used if state is not State.DEFINED else None,
+    }
+
+
+def link_json(lab: Lab, link: Link, age: float) -> Json:
+    """Write a link."""
+    return {
+        "id": link.id,
+        "lab_id": lab.id,
+        "label": link.label,
+        "interface_a": link.a.id,
+        "interface_b": link.b.id,
+        "node_a": link.a.node_id,
+        "node_b": link.b.node_id,
+        "link_capture_key": "",
+        "state": link_state(lab, link, age),
+    }
+
+
+def element_states(lab: Lab, age: float) -> Json:
+    """Write the states of all elements of a lab."""
+    states = {node.id: node.life.state(age) for node in lab.nodes.values()}
+    ends = [one for node in lab.nodes.values() for one in node.interfaces]
+    return {
+        "nodes": {ref: state.value for ref, state in states.items()},
+        "links": {link.id: link_state(lab, link, age).value for link in lab.links.values()},
+        "interfaces": {one.id: interface_state(states[one.node_id], one).value for one in ends},
+    }
+
+
+def user_json(cml: Cml, user: User) -> Json:
+    """Write a user, without the password."""
+    return {
+        "id": user.id,
+        "username": user.username,
+        "fullname": user.fullname,
+        "description": user.description,
+        "email": user.email or None,
+        "admin": user.admin,
+        "groups": user.groups,
+        "associations": [
+            {"id": lab.id, "permissions": one.permissions}
+            for lab in cml.labs
+            for one in lab.associations.users
+            if one.id == user.id
+        ],
+        "resource_pool": _pool_of(cml, user),
+        "opt_in": user.opt_in,
+        "tour_version": user.tour_version,
+        "created": stamp(user.created),
+        "modified": stamp(user.modified),
+        "directory_dn": None,
+        "labs": [lab.id for lab in cml.labs if lab.owner_id == user.id],
+        "pubkey_info": "",
+    }
+
+
+def group_json(group: Group) -> Json:
+    """Write a group."""
+    return {
+        "id": group.id,
+        "name": group.name,
+        "description": group.description,
+        "members": group.members,
+        "labs": [{"id": one.id, "permission": _old_permission(one.permissions)} for one in group.associations],
+        "associations": group.associations,
+        "created": stamp(group.created),
+        "modified": stamp(group.modified),
+        "directory_dn": None,
+        "directory_exists": None,
+    }
+
+
+def pool_json(cml: Cml, pool: Pool) -> Json:
+    """Write a resource pool."""
+    return {
+        "id": pool.id,
+        "label": pool.label,
+        "description": pool.description,
+        "template": pool.template,
+        "licenses": pool.licenses,
+        "ram": pool.ram,
+        "cpus": pool.cpus,
+        "disk_space": pool.disk_space,
+        "external_connectors": pool.external_connectors,
+        "users": pool.users,
+        "user_pools": cml.pools.children(pool),
+    }
+
+
+def _pool_of(cml: Cml, user: User) -> str | None:
+    pool = cml.pools.of_user(user.id)
+    return pool.id if pool else user.resource_pool
+
+
+def _old_permission(rights: list[str]) -> str:
+    return "read_write" if "lab_edit" in rights else "read_only"
+
+
+def _operational(node: Node) -> Json:
+    consoles = [
+        {"console_key": key, "label": f"serial{line}", "device_number": line}
+        for line, key in enumerate(node.console_keys)
+    ]
+    return {
+        "boot_disk_size": node.boot_disk_gb,
+        "cpu_limit": node.cpu_limit,
+        "cpus": node.cpus,
+        "data_volume": node.data_volume_gb,
+        "ram": node.ram_mb,
+        "compute_id": COMPUTE_ID,
+        "image_definition": node.spec.image_definition or node.kind.image,
+        "vnc_key": node.vnc_key,
+        "resource_pool": None,
+        "iol_app_id": None,
+        "serial_consoles": consoles,
+    }
+
+
+def _progress(state: State) -> str:
+    return {State.BOOTED: "Booted", State.STARTED: "Booting"}.get(state, "Not running")

@@ -1,0 +1,203 @@
+"""What came of a timetable, as values that reports and JSON are made of."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from lcm.model.base.capacity import Amount
+from lcm.sim.plan.bound import Bound
+from lcm.sim.plan.variant import Variant
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions of one slot that were not promised, for one reason."""
+
+    definition: str
+    track: str
+    start: datetime | None
+    count: int
+    why: str
+    message: str
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A promised session that did not run when its slot began."""
+
+    name: str
+    definition: str
+    track: str
+    start: datetime
+    late_seconds: float | None
+    """None: it never ran."""
+    why: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, from when to when it was paid for."""
+
+    track: str
+    instance_type: str
+    machine: str
+    since: datetime
+    until: datetime
+    hourly_usd: Decimal | None
+
+    @property
+    def hours(self) -> Decimal:
+        """How long, to the second, for that is how it is billed."""
+        return Decimal((self.until - self.since) // timedelta(seconds=1)) / 3600
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """A session on its seat, from the beginning of its claim until nothing of it is there any more."""
+
+    name: str
+    definition: str
+    track: str
+    pool: str
+    seat: int
+    since: datetime
+    until: datetime
+    need: Amount
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What one track cost on one day."""
+
+    day: str
+    track: str
+    hours: Decimal
+    usd: Decimal | None
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a timetable under one set of choices."""
+
+    variant: Variant
+    begins: datetime
+    ends: datetime
+    zone: str
+    wanted: int
+    promised: int
+    session_hours: Decimal
+    """Of what was promised: slots alone."""
+    refused: tuple[Refusal, ...] = ()
+    late: tuple[Late, ...] = ()
+    interrupted: int = 0
+    """How many ran, were lost, and were started anew."""
+    unextended: int = 0
+    """How often somebody who asked for more time found no room."""
+    waits_seconds: tuple[float, ...] = ()
+    """How long those without a slot waited until they ran."""
+    unserved: int = 0
+    """How many of those never ran."""
+    runs: tuple[Run, ...] = ()
+    uses: tuple[Use, ...] = ()
+    capacity: Mapping[str, Amount] = {}
+    """What one worker holds, by pool."""
+    spent: tuple[Spent, ...] = ()
+    bound: Bound = msgspec.field(default_factory=Bound)
+    played_seconds: float = 0.0
+
+    @property
+    def refusals(self) -> int:
+        return sum(one.count for one in self.refused)
+
+    @property
+    def hours(self) -> Decimal:
+        """Machine-hours that are paid for."""
+        return sum((one.hours for one in self.runs), Decimal(0))
+
+    @property
+    def usd(self) -> Decimal | None:
+        """What they cost; None where a price is not known."""
+        costs = [usd_of(one) for one in self.runs]
+        known = [one for one in costs if one is not None]
+        return sum(known, Decimal(0)) if len(known) == len(costs) else None
+
+    @property
+    def peak(self) -> int:
+        """The most machines at once."""
+        steps = sorted((at, by) for one in self.runs for at, by in ((one.since, 1), (one.until, -1)))
+        level = most = 0
+        for _, by in steps:
+            level += by
+            most = max(most, level)
+        return most
+
+    @property
+    def kept(self) -> bool:
+        """Whether everything that was wanted was promised, and kept in time."""
+        return not self.refused and not self.late and not self.unserved
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials side by side; `smallest` names the cheapest that keeps everything, where that was asked for."""
+
+    title: str
+    trials: tuple[Trial, ...]
+    smallest: str | None = None
+    searched: bool = False
+
+
+def usd_of(run: Run) -> Decimal | None:
+    """Say what a machine's run costs."""
+    return None if run.hourly_usd is None else run.hours * run.hourly_usd
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """Give what somebody who reads it by program wants: totals first, then what they are added up from."""
+    return {
+        "title": comparison.title,
+        "smallest": comparison.smallest,
+        "searched": comparison.searched,
+        "variants": [_trial(one) for one in comparison.trials],
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    bound = trial.bound
+    return {
+        "name": trial.variant.name,
+        "choices": {_key(one.key, one.track): one.value for one in trial.variant.choices},
+        "faults": trial.variant.faults,
+        "seed": trial.variant.seed,
+        "begins": trial.begins,
+        "ends": trial.ends,
+        "zone": trial.zone,
+        "wanted": trial.wanted,
+        "promised": trial.promised,
+        "refused": trial.refusals,
+        "late": len(trial.late),
+        "interrupted": trial.interrupted,
+        "unserved": trial.unserved,
+        "unextended": trial.unextended,
+        "waits_seconds": trial.waits_seconds,
+        "session_hours": _number(trial.session_hours),
+        "machine_hours": _number(trial.hours),
+        "usd": _number(trial.usd),
+        "peak": trial.peak,
+        "bound": {"machine_hours": _number(bound.hours), "usd": _number(bound.usd), "peak": bound.peak},
+        "spent": [
+            {"day": one.day, "track": one.track, "machine_hours": _number(one.hours), "usd": _number(one.usd)}
+            for one in trial.spent
+        ],
+        "refusals": msgspec.to_builtins(trial.refused),
+        "late_starts": msgspec.to_builtins(trial.late),
+        "machines": [
+            {"track": one.track, "instance_type": one.instance_type, "since": one.since, "until": one.until}
+            for one in trial.runs
+        ],
+        "played_seconds": trial.played_seconds,
+    }
+
+
+def _key(key: str, track: str) -> str:
+    return f"{key}@{track}" if track else key
+
+
+def _number(value: Decimal | None) -> float | None:
+    return None if value is None else round(float(value), 4)

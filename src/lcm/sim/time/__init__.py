@@ -1,0 +1,1 @@
+"""Virtual time: the loop, simulated processes, seeded chance, faults on request."""

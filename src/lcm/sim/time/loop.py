@@ -1,0 +1,355 @@
+"""Virtual time: an asyncio loop on which sleeps and time-outs jump instead of waiting.
+
+`run` is the door; tests and the simulation enter through it. A deadlock, a livelock or an error that nobody would see
+ends the run with an error that tells which task waits where.
+"""
+
+import asyncio
+import heapq
+import itertools
+import selectors
+from asyncio import AbstractEventLoop, Handle, Task, events, tasks
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import Context, copy_context
+from datetime import UTC, datetime, timedelta
+from threading import get_ident
+from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
+from weakref import WeakSet
+
+from lcm.sim.time.callbacks import Callback, Step, Timer, is_step
+from lcm.sim.time.host import HOST, Host, bury, place
+
+
+@contextmanager
+def at_hand(loop: AbstractEventLoop) -> Iterator[None]:
+    """Have asyncio find this loop at once in this thread, and the task that runs on it."""
+    thread = get_ident()
+    any_loop, any_task = asyncio.get_running_loop, asyncio.current_task
+    any_loop_or_none = asyncio._get_running_loop  # noqa: SLF001  locks and queues ask this, by no other name
+
+    def running() -> AbstractEventLoop:
+        return loop if get_ident() == thread and loop.is_running() else any_loop()
+
+    def running_or_none() -> AbstractEventLoop | None:
+        return loop if get_ident() == thread and loop.is_running() else any_loop_or_none()
+
+    def current(other: AbstractEventLoop | None = None) -> Task[Any] | None:
+        return any_task(other or running())
+
+    with ExitStack() as undo:
+        for module, name, found in (
+            (asyncio, "get_running_loop", running),
+            (events, "get_running_loop", running),
+            (events, "_get_running_loop", running_or_none),
+            (asyncio, "current_task", current),
+            (tasks, "current_task", current),
+        ):
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, found)
+        yield
+
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+HORIZON: Final = timedelta(days=366)
+ROUNDS: Final = 1_000_000
+
+_CLEANUP_SECONDS: Final = 86_400.0
+_MANY_TIMERS: Final = 100
+_running: Final[list["VirtualLoop"]] = []
+"""The loop that runs, if one does: asyncio's own way to it makes a system call."""
+
+
+class Deadlock(AssertionError):
+    """Tasks wait, and nothing is left that could wake them."""
+
+
+class Endless(AssertionError):
+    """The limit on virtual time, or on what may happen at one moment, was passed."""
+
+
+class Unnoticed(AssertionError):
+    """An error arose where nobody would have seen it."""
+
+
+class VirtualClock:
+    """The virtual loop's clock."""
+
+    def now(self) -> datetime:
+        assert _running, "virtual time passes on a virtual loop only: see lcm.sim.time.loop.run"
+        return _running[0].moment
+
+
+class VirtualStopwatch:
+    """The virtual loop's seconds."""
+
+    def seconds(self) -> float:
+        assert _running, "virtual time passes on a virtual loop only: see lcm.sim.time.loop.run"
+        return _running[0].time()
+
+
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    start: datetime = START,
+    horizon: timedelta = HORIZON,
+    rounds: int = ROUNDS,
+) -> T:
+    """Run a program in virtual time to its end, and clean up what it left behind.
+
+    `horizon` limits virtual time, `rounds` the turns of the loop at any one moment. Look at the world within `main`:
+    at the end the dead hosts are buried, which runs the finally blocks that their death left out.
+    """
+    loop = VirtualLoop(start=start, horizon=horizon, rounds=rounds)
+    _running.append(loop)
+    try:
+        with at_hand(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                result = runner.run(main())
+            finally:
+                loop.wind_down()
+    finally:
+        loop.bury()
+        _running.remove(loop)
+    loop.raise_unnoticed()
+    return result
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is made up, and whose callbacks stop with their host."""
+
+    _ready: deque[Handle]
+    _scheduled: list[tuple[float, int, Timer]]
+    _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
+    _stopping: bool
+    _closed: bool
+
+    def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
+        self.start = start
+        self.moment = start
+        """The time as a moment, which is asked for far more often than it moves on."""
+        self._hosts: dict[Host, None] = {}
+        self._numbers = itertools.count()
+        self._order = itertools.count()
+        self._cancelled_timers = 0
+        self._time = _Time(horizon.total_seconds(), rounds, self._pending)
+        super().__init__(self._time)
+        # Next to a large time the usual 1 ns is lost in rounding, and a timer that is due would never be found due.
+        self._clock_resolution = 1e-6
+        self.set_exception_handler(self._note)
+
+    def time(self) -> float:
+        return self._time.now
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
+        **kwargs: Any,  # noqa: ANN401  whatever newer Pythons add
+    ) -> asyncio.Task[T]:
+        task = _Numbered(next(self._numbers), coro, loop=self, name=name, context=context, **kwargs)
+        host = _host_in(context)
+        if host is not None:
+            self._hosts[host] = None
+            host.adopt(task)
+        return task
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Timer:
+        return self.call_at(self._time.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> Timer:
+        timer = Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, (when, next(self._order), timer))
+        return timer
+
+    def timer_cancelled(self) -> None:
+        """Hear that a timer need not go off any more, and forget such when they are most of all."""
+        self._cancelled_timers += 1
+        scheduled = self._scheduled
+        if self._cancelled_timers * 2 > len(scheduled) > _MANY_TIMERS:
+            self._scheduled = [one for one in scheduled if not one[2]._cancelled]  # noqa: SLF001
+            heapq.heapify(self._scheduled)
+            self._cancelled_timers = 0
+
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Handle:
+        # Runs for all that happens, so it leaves out what the base class checks for debugging.
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        if context is None:
+            context = copy_context()
+        host = context.get(HOST)
+        handle = (Step if host is not None and is_step(callback) else Callback)(callback, args, self, context, host)
+        self._ready.append(handle)
+        return handle
+
+    def run_in_executor(self, _executor: object, func: Callable[..., object], *_args: object) -> NoReturn:
+        raise AssertionError(
+            f"{func!r} wants a thread, and threads cannot run in virtual time: "
+            "use parts that need none, such as the memory store and in-memory transports"
+        )
+
+    def wind_down(self) -> None:
+        """Prepare for the end: note what failed on hosts, let die what stands still, give the rest time to clean up."""
+        self._time.begin_cleanup(_CLEANUP_SECONDS)
+        for host in self._hosts:
+            self._time.errors.extend((f"a task of {host} failed", error) for error in host.unnoticed())
+            host.wind_down()
+            if host.alive:
+                self._asyncgens.update(host.generators)
+
+    def bury(self) -> None:
+        """Let go of everything that is still suspended after the loop was closed."""
+        for host in self._hosts:
+            host.bury()
+        for task in asyncio.all_tasks(self):
+            bury(task)
+
+    def raise_unnoticed(self) -> None:
+        """Raise the first error that nobody looked at, if there was one."""
+        self._time.raise_unnoticed()
+
+    def _call_soon(self, callback: Callable[..., object], args: Sequence[Any], context: Context | None) -> Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        """Do what the base class does, in its order, without what only real files and threads need.
+
+        Nearly all time of a simulation passes here, hence the base class's own fields: it offers no other way to them.
+        """
+        ready, time, errors = self._ready, self._time, self._time.errors
+        while True:
+            if ready or self._stopping:
+                time.rounds += 1
+                if errors or time.rounds > time.most_rounds:
+                    time.complain()
+            else:
+                time.move(self._next_timer())
+                self.moment = self.start + timedelta(seconds=time.now)
+            scheduled, due = self._scheduled, time.now + self._clock_resolution
+            while scheduled and scheduled[0][0] < due:
+                self._take_timer(ready)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:  # noqa: SLF001
+                    handle._run()  # noqa: SLF001
+            if self._stopping:
+                return
+
+    def _next_timer(self) -> float | None:
+        """Say when the next timer goes off; None when there is none."""
+        scheduled = self._scheduled
+        while scheduled and scheduled[0][2]._cancelled:  # noqa: SLF001
+            heapq.heappop(scheduled)
+            self._cancelled_timers -= 1
+        return scheduled[0][0] if scheduled else None
+
+    def _take_timer(self, ready: deque[Handle]) -> None:
+        timer = heapq.heappop(self._scheduled)[2]
+        if timer._cancelled:  # noqa: SLF001
+            self._cancelled_timers -= 1
+            return
+        timer._scheduled = False  # noqa: SLF001
+        ready.append(timer)
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        host = HOST.get()
+        if host is None:
+            self._asyncgens.add(agen)
+        else:
+            host.generators.add(agen)
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        # As a task from the start it is found by `kill`; the base class hides it in a callback for a moment.
+        if not self.is_closed():
+            self.create_task(agen.aclose())
+
+    def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        owner = context.get("future")
+        if owner is None or isinstance(owner, asyncio.Task):  # who waited for another kind of future may be dead
+            self._time.errors.append((context["message"], context.get("exception")))
+
+    def _pending(self) -> str:
+        owners = {task: host for host in self._hosts for task in host.tasks}
+        tasks = asyncio.all_tasks(self)
+        lines = [f"{task.get_name()} {owners.get(task, 'of the world')}: {place(task)}" for task in tasks]
+        return f"at {self.start + timedelta(seconds=self.time())}\n  " + "\n  ".join(sorted(lines))
+
+
+class _Time(selectors.SelectSelector):
+    """A selector that moves time instead of waiting; there is nothing to select, for nothing real may register."""
+
+    def __init__(self, limit_seconds: float, rounds: int, pending: Callable[[], str]) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.errors: list[tuple[str, BaseException | None]] = []
+        self._limit_seconds = limit_seconds
+        self.most_rounds = rounds
+        self.rounds = 0
+        self._cleaning = False
+        self._pending = pending
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:  # noqa: ANN401
+        if self.get_map():
+            raise AssertionError("real sockets and pipes do not keep virtual time: use in-memory transports")
+        return super().register(fileobj, events, data)  # the loop's own pipe, which is never read
+
+    def move(self, when: float | None) -> None:
+        """Go on to the next thing that is due."""
+        if self.errors or self.rounds > self.most_rounds:
+            self.complain()
+        if when is None:
+            raise Deadlock(f"nothing is left that could wake anybody {self._pending()}")
+        if when <= self.now:
+            self.rounds += 1
+            return
+        self.rounds, self.now = 0, when
+        if self.now > self._limit_seconds:
+            raise Endless(f"virtual time passed its limit {self._pending()}")
+
+    def complain(self) -> None:
+        """End the run if something is wrong with it."""
+        if not self._cleaning:
+            self.raise_unnoticed()
+        if self.rounds > self.most_rounds:
+            raise Endless(f"{self.most_rounds} rounds went by and time did not move {self._pending()}")
+
+    def begin_cleanup(self, seconds: float) -> None:
+        self._cleaning = True
+        self.rounds = 0
+        self._limit_seconds = self.now + seconds
+
+    def raise_unnoticed(self) -> None:
+        if self.errors:
+            message, error = self.errors[0]
+            raise Unnoticed(f"{message}: {error!r}") from error
+
+
+class _Numbered(asyncio.Task[T]):
+    """A task whose place in a set does not depend on its address: asyncio cancels a group in its set's order."""
+
+    _number: int
+
+    def __new__(cls, number: int, *_args: object, **_kwargs: object) -> Self:
+        task = super().__new__(cls)
+        task._number = number  # before __init__, which puts the task into a set
+        return task
+
+    def __init__(self, _number: int, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], **rest: Any) -> None:  # noqa: ANN401
+        super().__init__(coro, **rest)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def _host_in(context: Context | None) -> Host | None:
+    return HOST.get() if context is None else context.get(HOST)

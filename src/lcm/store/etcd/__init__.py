@@ -1,0 +1,1 @@
+"""The cluster engine: etcd 3.4 or later."""

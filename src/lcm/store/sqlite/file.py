@@ -1,0 +1,158 @@
+"""The file of the SQLite engine: what it must look like, who is turned away, and what SQLite's errors mean.
+
+Called by `sqlite` to open it and by `sqlite_work` to translate errors. Nothing here reads the file around SQLite:
+closing a descriptor of our own would drop the locks that another connection of this process holds on it.
+"""
+
+import os
+import sqlite3
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Final
+
+from lcm.model.base.errors import Later, LcmError, Stuck, Unreachable
+from lcm.store.sqlite.rows import snapshot
+
+APPLICATION_ID: Final = 1279479123
+SCHEMA_VERSION: Final = 1
+BUSY_SECONDS: Final = 10
+
+_RETRY_SECONDS: Final = 0.001
+_never = threading.Event()
+
+# Several processes may run this at once on a new file.
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    labels TEXT,
+    value BLOB
+);
+CREATE INDEX IF NOT EXISTS entries_key ON entries (key);
+CREATE TABLE IF NOT EXISTS leases (
+    name TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    term INTEGER NOT NULL,
+    ttl_seconds INTEGER NOT NULL,
+    expires_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS meta (epoch TEXT NOT NULL, compacted INTEGER NOT NULL);
+INSERT INTO meta SELECT lower(hex(randomblob(4))), 0 WHERE NOT EXISTS (SELECT * FROM meta);
+PRAGMA application_id = 1279479123;
+PRAGMA user_version = 1;
+COMMIT;
+"""
+
+_BROKEN = "the file is damaged; keep a copy of it, then restore a backup to another path"
+_CLOSED_TO_US = "the file cannot be used; check its path, owner and permissions, and those of its folder"
+_MEANINGS: Final[dict[int, tuple[str, str]]] = {
+    sqlite3.SQLITE_BUSY: ("", "another process keeps it locked"),
+    sqlite3.SQLITE_LOCKED: ("", "another connection keeps it locked"),
+    sqlite3.SQLITE_PROTOCOL: ("", "another process keeps it locked"),
+    sqlite3.SQLITE_IOERR: ("", "the disk did not answer"),
+    sqlite3.SQLITE_CORRUPT: ("store_damaged", _BROKEN),
+    sqlite3.SQLITE_NOTADB: ("store_foreign", "this is no SQLite file; choose another path or move the file away"),
+    sqlite3.SQLITE_CANTOPEN: ("store_unusable", _CLOSED_TO_US),
+    sqlite3.SQLITE_PERM: ("store_unusable", _CLOSED_TO_US),
+    sqlite3.SQLITE_READONLY: ("store_unusable", _CLOSED_TO_US),
+}
+"""What a primary error code means: a reason if only a person can help, and the words."""
+
+
+def translate(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Error:
+    """Say what the caller must do about an error of SQLite; one that only a bug of ours explains stays as it is."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    found: LcmError
+    if code == sqlite3.SQLITE_FULL:
+        found = Later(f"{path}: nothing was written, the disk is full; make room on it")
+    elif code in _MEANINGS:
+        reason, words = _MEANINGS[code]
+        message = f"{path}: {words} ({error})"
+        found = Stuck(reason, message) if reason else Unreachable(message)
+    else:
+        return error
+    found.__cause__ = error
+    return found
+
+
+def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Open the file, made if missing, to write and to read. Raises Stuck and leaves it alone if it is not ours."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _touch(path)
+        # Only a connection that cannot write is sure to change nothing in a file that we are going to refuse.
+        with closing(_connect(path, "ro")) as looking, snapshot(looking):
+            _examine(looking, path)
+        with ExitStack() as undo:
+            writing = undo.enter_context(closing(_connect(path, "rw")))
+            _prepare(writing, path)
+            reading = undo.enter_context(closing(_connect(path, "rw")))
+            for connection in (writing, reading):
+                connection.execute("PRAGMA synchronous = FULL")
+            undo.pop_all()
+            return writing, reading
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    except OSError as error:
+        raise Stuck("store_unusable", f"{path}: {_CLOSED_TO_US} ({error})") from error
+
+
+def insist(connection: sqlite3.Connection, statement: str, seconds: float = BUSY_SECONDS) -> sqlite3.Cursor:
+    """Run a statement that needs a lock which others hold for moments only, asking again every millisecond.
+
+    SQLite's own patience sleeps longer each time: a process that writes without pause would starve the others until
+    their leases run out. For a change of the journal it has no patience at all.
+    """
+    for _ in range(int(seconds / _RETRY_SECONDS)):
+        try:
+            return connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            _never.wait(_RETRY_SECONDS)
+    return connection.execute(statement)
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        if not path.is_file():
+            raise
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _examine(connection: sqlite3.Connection, path: Path) -> None:
+    application, version = _value(connection, "application_id"), _value(connection, "user_version")
+    if not application and not version and connection.execute("SELECT * FROM sqlite_schema").fetchone() is None:
+        return
+    if application != APPLICATION_ID:
+        message = f"{path}: this file belongs to another program; choose another path or move the file away"
+        raise Stuck("store_foreign", message)
+    if version > SCHEMA_VERSION:
+        message = f"{path}: written by newer software (schema {version}, known {SCHEMA_VERSION}); update this one"
+        raise Stuck("store_newer", message)
+    if (verdict := _value(connection, "quick_check(1)")) != "ok":
+        raise Stuck("store_damaged", f"{path}: {_BROKEN} ({verdict})")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    if insist(connection, "PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
+    if _value(connection, "user_version") < SCHEMA_VERSION:
+        connection.executescript(_SCHEMA)
+    # SQLite opens a file that it may not write all the same, even lets a writer begin, and says so at the first change.
+    insist(connection, "BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("ROLLBACK")
+
+
+def _value(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type
+    return connection.execute(f"PRAGMA {pragma}").fetchone()[0]

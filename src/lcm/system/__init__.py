@@ -1,0 +1,1 @@
+"""The real machine: time, chance, logs, sockets, tasks, the data folder."""

@@ -1,0 +1,97 @@
+"""Runs the parts of a process side by side. The first that fails ends them all, with its error.
+
+Called by `compose`. No part may die unnoticed: one that merely ends, though nobody asked it to, is a bug of ours.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Self
+
+import structlog
+
+_log: Final = structlog.get_logger()
+
+
+class Parts:
+    """The running parts of one process; an async context manager that cancels what still runs at its end."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a part until it is cancelled, or until whoever started it makes it end."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        return task
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Wait until told to stop. Raises the error of the first part that fails before that."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        for task in self._tasks:
+            if task.done():
+                _log.error("part failed", part=task.get_name(), error=repr(task.exception()))
+                task.result()
+                raise AssertionError(f"{task.get_name()} ended though nobody asked it to")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def together(*work: Coroutine[Any, Any, None]) -> None:
+    """Run until the first of these ends; what still runs then is cancelled and waited for."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        await ended(tasks)
+
+
+async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until the last has come to its end, however often we are told to end ourselves."""
+    for task in tasks:
+        task.cancel()
+    hurried = False
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            hurried = True
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # whoever waits for the first to fail has its error; asyncio would complain of the others
+    if hurried:
+        raise asyncio.CancelledError
+
+
+_FORCED: Final = 130
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Give what SIGINT or SIGTERM sets; whoever asks a second time will not wait."""
+    stop = asyncio.Event()
+
+    def asked() -> None:
+        if stop.is_set():
+            sys.stderr.write("Stopped by force.\n")
+            os._exit(_FORCED)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked)
+    return stop
