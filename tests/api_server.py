@@ -13,10 +13,10 @@ import structlog
 from typer.testing import CliRunner, Result
 
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.cli.main import app
 from lcm.control.access.tokens import Tokens
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
@@ -78,7 +78,7 @@ class ApiServer:
 
     def do(self, work: Callable[[Plane], Coroutine[Any, Any, T]], caller: Caller | None = None) -> T:
         """Do something on the plane itself, as an administrator or somebody else."""
-        plane = self._core.acting(caller or Caller(name="root", role=Role.ADMIN))
+        plane = self._core.plane_for(caller or Caller(name="root", role=Role.ADMIN))
         return asyncio.run_coroutine_threadsafe(work(plane), self._loop).result(SOON)
 
     def acting(self, actor: str, work: Callable[[Plane], Coroutine[Any, Any, T]]) -> T:
@@ -88,7 +88,7 @@ class ApiServer:
     def put(self, *resources: Resource) -> None:
         """Place objects as they are, whatever their phases."""
         for one in resources:
-            self.commit(*creation(one))
+            self.commit(*creation_ops(one))
 
     def commit(self, *ops: Op) -> None:
         """Write behind everybody's back."""
@@ -119,11 +119,11 @@ class ApiServer:
         await tokens.start()
         for name, role in PEOPLE.items():
             self.tokens[name] = (await tokens.make(name, role))[0].reveal()
-        limits = Limits(requests_per_second=1e9, burst=10**9, failure_burst=10**9)
+        limits = ApiLimits(requests_per_second=1e9, burst=10**9, failure_burst=10**9)
         self._api = Api(self._core, tokens, clock=SystemClock(), limits=limits)
         following = [asyncio.create_task(self._api.run())]
-        if self._core.desk is not None:
-            following.append(asyncio.create_task(self._core.desk.calendar.run()))
+        if self._core.promises is not None:
+            following.append(asyncio.create_task(self._core.promises.calendar.run()))
         listening = listen(LOOPBACK, self.port)
         self.url = f"http://{LOOPBACK}:{self.port}"
         self._ready.set_result(None)

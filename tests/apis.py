@@ -9,14 +9,14 @@ import httpx
 import msgspec
 
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.api.http.routing import Route
 from lcm.api.openapi.examples import ANSWERS, DOCUMENTS
-from lcm.api.routes.plan_shapes import PlanJob, Plans, PlanWish, Standing
+from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, Planner, PlanWish
 from lcm.api.routes.table import ROUTES
 from lcm.control.access.oidc import Verifier
 from lcm.control.access.tokens import Tokens
-from lcm.control.delivery.sinks import House
+from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
@@ -43,7 +43,7 @@ class OnePlan:
     def __init__(self) -> None:
         self._job: PlanJob = msgspec.convert(ANSWERS["PlanJob"], PlanJob)
 
-    async def begin(self, wish: PlanWish, by: str, standing: Standing | None = None) -> PlanJob:
+    async def begin(self, wish: PlanWish, by: str, standing: PlanBaseline | None = None) -> PlanJob:
         assert (standing is not None) == wish.from_now, "what there is comes with whoever asks for it"
         return msgspec.structs.replace(self._job, by=by, progress=1 / len(wish.timetable.sessions))
 
@@ -67,12 +67,12 @@ class Desk:
         *,
         store: Store,
         clock: Clock,
-        limits: Limits,
+        limits: ApiLimits,
         routes: Sequence[Route],
         ids: Any = new_id,
-        house: House | None = None,
+        house: SinkSettings | None = None,
         verifier: Verifier | None = None,
-        plans: Plans | None = None,
+        plans: Planner | None = None,
     ) -> None:
         self.store = store
         self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys())
@@ -131,12 +131,12 @@ async def opened(
     *,
     store: Store | None = None,
     clock: Clock | None = None,
-    limits: Limits = LIMITS,
+    limits: ApiLimits = LIMITS,
     routes: Sequence[Route] = ROUTES,
     ids: Any = new_id,
-    house: House | None = None,
+    house: SinkSettings | None = None,
     verifier: Verifier | None = None,
-    plans: Plans | None = None,
+    plans: Planner | None = None,
 ) -> AsyncIterator[Desk]:
     """Open a desk with no objects behind it."""
     given = store or MemoryStore()
@@ -167,7 +167,7 @@ def document(kind: str, *, name: str | None = None, **spec: Any) -> dict[str, An
 async def stock(desk: Desk, *, owner: str = "root") -> None:
     """Make the example of every kind; bookings belong to the owner."""
     written = [document(kind, **({"owner": owner} if kind in OWNED else {})) for kind in DOCUMENTS]
-    await desk.core.acting(ROOT).apply(written)
+    await desk.core.plane_for(ROOT).apply(written)
 
 
 def path(kind: str, name: str | None = None) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from lcm.store.base import LEASES_PREFIX, Store, everything
+from lcm.store.base import LEASES_PREFIX, Store, scan_all
 from lcm.store.etcd.engine import EtcdStore
 from lcm.store.hub import BACKLOG
 from lcm.store.memory import MemoryStore
@@ -53,7 +53,7 @@ class SharedArena(OpenedArena):
 
     async def close(self) -> None:
         store = await self.open()
-        for entry in (await everything(store, LEASES_PREFIX)).entries:
+        for entry in (await scan_all(store, LEASES_PREFIX)).entries:
             lease = await store.lease(entry.key.removeprefix(LEASES_PREFIX))
             if lease is not None:
                 await store.release(lease)

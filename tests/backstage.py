@@ -8,14 +8,14 @@ from typing import TypeVar
 
 import given
 from lcm.control.access.sealing import Sealer
-from lcm.control.accounts.step_records import NO_LIMITS, Fleet
-from lcm.control.admission.admit import Quota, unlimited
-from lcm.control.objects.records import creation, find
+from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.admission.admit import Quota, allow_all
+from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import ref_of
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.clock import Clock
-from lcm.model.base.event import Event, decode
+from lcm.model.base.event import Event, decode_event
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Store
@@ -51,9 +51,9 @@ class Stage:
 
     store: Store = field(default_factory=MemoryStore)
     clock: Clock = field(default_factory=Standing)
-    quota: Quota = unlimited
+    quota: Quota = allow_all
     sealer: Sealer = field(default_factory=given_keys)
-    fleet: Fleet = NO_LIMITS
+    fleet: FleetSettings = NO_LIMITS
 
     def __post_init__(self) -> None:
         numbers = count(1)
@@ -63,17 +63,17 @@ class Stage:
         )
 
     def __getitem__(self, caller: Caller) -> LocalPlane:
-        return self.core.acting(caller)
+        return self.core.plane_for(caller)
 
     async def put(self, resource: R) -> R:
         """Place an object as it is, whatever its phase, and read it back."""
-        await self.store.commit(*creation(resource))
-        record = await find(self.store, ref_of(resource))
+        await self.store.commit(*creation_ops(resource))
+        record = await find_record(self.store, ref_of(resource))
         assert record is not None
         return record.resource
 
     async def read(self, resource: R) -> R | None:
-        record = await find(self.store, ref_of(resource))
+        record = await find_record(self.store, ref_of(resource))
         return record.resource if record else None
 
     async def revision(self) -> int:
@@ -94,7 +94,7 @@ class Stage:
             async for happened in reader:
                 if happened.revision > end:
                     return events
-                events += [decode(raw) for raw in happened.events]
+                events += [decode_event(raw) for raw in happened.events]
         raise AssertionError("the reader ended by itself")
 
     async def types(self, after: int = 0) -> list[str]:

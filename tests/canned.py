@@ -6,7 +6,7 @@ from typing import Any
 
 from answers import AnswerServer, Say, says
 from lcm.model.access.secret import Secret
-from lcm.providers.cml.connection import Limits
+from lcm.providers.cml.connection import CmlLimits
 from lcm.providers.cml.host import CmlHost
 
 TOKEN = Secret("licence-token-77")
@@ -85,7 +85,7 @@ async def served() -> AsyncIterator[AnswerServer]:
 
 @contextlib.asynccontextmanager
 async def host_of(url: str, **limits: Any) -> AsyncIterator[CmlHost]:
-    limited = Limits(**{"poll_seconds": 0.01, "licence_seconds": 0.05, "removal_seconds": 0.05} | limits)
+    limited = CmlLimits(**{"poll_seconds": 0.01, "licence_seconds": 0.05, "removal_seconds": 0.05} | limits)
     host = CmlHost(url, "admin", Secret("swordfish"), limits=limited)
     try:
         yield host

@@ -10,11 +10,11 @@ import msgspec
 from aiobotocore.session import AioSession
 
 from lcm.model.kinds.worker import AwsSpec, RootVolume
-from lcm.providers.aws.clients import AwsClients, Keys
+from lcm.providers.aws.clients import AwsClients, AwsKeys
 from lcm.providers.aws.ec2 import Ec2
-from lcm.providers.aws.ec2_messages import tags_of
+from lcm.providers.aws.ec2_messages import ec2_tags
 from lcm.providers.protocols.compute import Compute, Launch, MachineMetrics
-from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
@@ -22,7 +22,7 @@ from moto_server import ACCOUNT, IMAGES
 from stores import HandClock
 
 HERE, THERE = "us-east-1", "eu-west-1"
-KEYS = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+KEYS = AwsKeys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 SESSION = AioSession()
 """Shared, for it reads megabytes of descriptions of AWS once."""
 
@@ -77,7 +77,9 @@ class SimWorld:
     def __init__(self) -> None:
         self.owner = unique("owner")
         self.clock = HandClock()
-        self.cloud = SimCloud(self.clock, Chance(7), owner=self.owner, nature=Nature(listed_within=timedelta(0)))
+        self.cloud = SimCloud(
+            self.clock, Chance(7), owner=self.owner, nature=CloudBehaviour(listed_within=timedelta(0))
+        )
         self.compute: Compute = self.cloud
         for region, image in itertools.product((HERE, THERE), IMAGES):
             created_at = datetime.fromisoformat(str(image["creation_date"]))
@@ -97,7 +99,7 @@ class SimWorld:
         return self.cloud.account.add_image(HERE, name, self.now()).image_id
 
     async def launch_by_hand(self, image_id: str, tags: Mapping[str, str]) -> str:
-        return self.cloud.account.run(Order(HERE, "t3.micro", image_id, tags)).instance_id
+        return self.cloud.account.run(LaunchOrder(HERE, "t3.micro", image_id, tags)).instance_id
 
     async def measure(self, instance_id: str, load: MachineMetrics) -> None:
         self.cloud.account.measure(HERE, instance_id, load)
@@ -129,7 +131,7 @@ class MotoWorld:
         answer = await client.run_instances(ImageId=image_id, MinCount=1, MaxCount=1)
         instance_id = answer["Instances"][0]["InstanceId"]
         if tags:
-            await client.create_tags(Resources=[instance_id], Tags=tags_of(tags))
+            await client.create_tags(Resources=[instance_id], Tags=ec2_tags(tags))
         return instance_id
 
     async def measure(self, instance_id: str, load: MachineMetrics) -> None:

@@ -5,17 +5,17 @@ from datetime import datetime
 
 import given
 from backstage import Stage, Standing, service
-from lcm.control.accounts.billing import CLOSED, OPEN
-from lcm.control.accounts.licences import SEATS
-from lcm.control.accounts.step_records import Fleet
+from lcm.control.accounts.billing import CLOSED_PREFIX, OPEN_PREFIX
+from lcm.control.accounts.licences import SEATS_PREFIX
+from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.objects.records import CODEC
 from lcm.control.objects.steps import TEARDOWN
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.billing import BillingInterval
 from lcm.model.money.licences import LicenceSeat, token_id
-from lcm.model.money.prices import SHIPPED, PriceBook
-from lcm.store.base import Store, everything
+from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
+from lcm.store.base import Store, scan_all
 
 P = WorkerPhase
 BY = service(WORKER_CONTROLLER)
@@ -25,8 +25,8 @@ RUNNING = {**LAUNCHED, "state": "running"}
 BOOTED = {"version": "2.9.0", "api_url": "https://10.0.0.1", "licensed": False}
 
 
-def fleet(seats: int | None = None, prices: PriceBook = SHIPPED) -> Fleet:
-    return Fleet({} if seats is None else {token_id(TOKEN): seats}, prices)
+def fleet(seats: int | None = None, prices: PriceBook = SHIPPED_PRICES) -> FleetSettings:
+    return FleetSettings({} if seats is None else {token_id(TOKEN): seats}, prices)
 
 
 def worker(
@@ -55,13 +55,13 @@ def pass_time(stage: Stage, until: datetime) -> None:
 
 
 async def seats(store: Store) -> dict[str, LicenceSeat]:
-    page = await everything(store, SEATS)
+    page = await scan_all(store, SEATS_PREFIX)
     found = [CODEC.decode(entry.value, LicenceSeat) for entry in page.entries]
     return {seat.worker_id: seat for seat in found}
 
 
 async def intervals(store: Store) -> tuple[Sequence[BillingInterval], Sequence[BillingInterval]]:
     """Read those that go on and those that are closed, in the order of their ends."""
-    pages = [await everything(store, prefix) for prefix in (OPEN, CLOSED)]
+    pages = [await scan_all(store, prefix) for prefix in (OPEN_PREFIX, CLOSED_PREFIX)]
     going, closed = ([CODEC.decode(entry.value, BillingInterval) for entry in page.entries] for page in pages)
     return going, closed

@@ -13,7 +13,7 @@ from coverage import Coverage
 
 import lcm
 import steps
-from lcm.model.kinds.registry import MACHINES
+from lcm.model.kinds.registry import STATE_MACHINES
 
 FOLDER = Path(".cache/steps")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -303,7 +303,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if os.environ.get("CI") and _skipped:
         fail(session, "skipped in CI", _skipped)
     if os.environ.get("LCM_WHOLE_SUITE"):
-        left = steps.untaken(MACHINES, steps.collected(FOLDER))
+        left = steps.untaken(STATE_MACHINES, steps.collected(FOLDER))
         if left:
             fail(session, "steps that no test took", [" ".join(step) for step in left])
 

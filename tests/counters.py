@@ -9,8 +9,8 @@ import companies
 import given
 from backstage import NOW, OTTO
 from estates import beside
-from lcm.control.accounts.step_records import NO_LIMITS, Fleet
-from lcm.control.objects.records import creation, find
+from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import ref_of
 from lcm.model.access.identity import Caller
@@ -33,7 +33,7 @@ HOUR = timedelta(hours=1)
 class Counter:
     """One store, its control plane and whoever stands before it."""
 
-    def __init__(self, fleet: Fleet = NO_LIMITS, terms: Terms | None = None) -> None:
+    def __init__(self, fleet: FleetSettings = NO_LIMITS, terms: Terms | None = None) -> None:
         self.store = MemoryStore()
         ids = Ids(Chance(1).stream("ids"))
         self.core = ControlPlane(
@@ -42,35 +42,35 @@ class Counter:
 
     @property
     def otto(self) -> LocalPlane:
-        return self.core.acting(OTTO)
+        return self.core.plane_for(OTTO)
 
     def __getitem__(self, caller: Caller) -> LocalPlane:
-        return self.core.acting(caller)
+        return self.core.plane_for(caller)
 
     async def put(self, *resources: Resource) -> None:
         """Place objects as they are, whatever their phases, and let the calendar learn of them."""
-        assert self.core.desk is not None
+        assert self.core.promises is not None
         for one in resources:
-            revision = await self.store.commit(*creation(one))
-            await self.core.desk.calendar.until(revision)
+            revision = await self.store.commit(*creation_ops(one))
+            await self.core.promises.calendar.wait_for_revision(revision)
 
     async def read(self, resource: R) -> R:
-        record = await find(self.store, ref_of(resource))
+        record = await find_record(self.store, ref_of(resource))
         assert record is not None
         return record.resource
 
 
 @asynccontextmanager
-async def staffed(fleet: Fleet = NO_LIMITS, terms: Terms | None = None) -> AsyncIterator[Counter]:
+async def staffed(fleet: FleetSettings = NO_LIMITS, terms: Terms | None = None) -> AsyncIterator[Counter]:
     counter = Counter(fleet, terms)
-    assert counter.core.desk is not None
-    async with beside(counter.core.desk.calendar.run()):
+    assert counter.core.promises is not None
+    async with beside(counter.core.promises.calendar.run()):
         yield counter
     await counter.store.close()
 
 
 def attended(
-    work: Callable[[Counter], Awaitable[None]], *, fleet: Fleet = NO_LIMITS, terms: Terms | None = None
+    work: Callable[[Counter], Awaitable[None]], *, fleet: FleetSettings = NO_LIMITS, terms: Terms | None = None
 ) -> None:
     """Do something at a desk, in virtual time from eight o'clock on."""
 

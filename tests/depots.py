@@ -8,7 +8,7 @@ from aiobotocore.session import AioSession
 
 from certificates import Authority
 from lcm.providers.aws.s3 import S3Artifacts, S3Source
-from lcm.providers.aws.s3_calls import S3Wire
+from lcm.providers.aws.s3_calls import S3Connection
 from lcm.providers.local.directory import DirectoryArtifacts
 from lcm.providers.local.files import FileSource
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
@@ -94,7 +94,7 @@ class DirectoryDepot:
 class S3Depot:
     """A bucket of its own, and another one to read from."""
 
-    def __init__(self, wire: S3Wire, bucket: str) -> None:
+    def __init__(self, wire: S3Connection, bucket: str) -> None:
         self._wire = wire
         self._bucket = bucket
         self.missing = f"s3://{bucket}-labs/missing.yaml"
@@ -104,7 +104,7 @@ class S3Depot:
 
     @classmethod
     async def open(cls, url: str, session: AioSession) -> "S3Depot":
-        wire = await S3Wire.open(region=REGION, endpoint_url=url, session=session)
+        wire = await S3Connection.open(region=REGION, endpoint_url=url, session=session)
         depot = cls(wire, f"b-{uuid.uuid4().hex}")
         for bucket in (depot._bucket, f"{depot._bucket}-labs"):
             await wire._client.create_bucket(

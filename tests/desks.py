@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 import given
 from backstage import OTTO, service
 from estates import beside, spec
-from lcm.control.accounts.billing import OPEN
-from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.accounts.billing import OPEN_PREFIX
+from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.capacity import Amount, Claim, Profile
@@ -24,7 +24,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms
-from lcm.placement.places import held_by
+from lcm.placement.places import claims_of_booking
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Cursor, Fence, Op, Page
 from lcm.store.memory import MemoryStore
@@ -64,7 +64,7 @@ class CountingStore(MemoryStore):
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
-        first, self.before_costs = (self.before_costs, None) if prefix == OPEN else (None, self.before_costs)
+        first, self.before_costs = (self.before_costs, None) if prefix == OPEN_PREFIX else (None, self.before_costs)
         if first is not None:
             await first()
         return await super().scan(prefix, labels=labels, limit=limit, cursor=cursor)
@@ -88,7 +88,7 @@ class CountingStore(MemoryStore):
 class Office:
     """Planes on one store, each with its own calendar; a definition of which a dozen fit on a machine."""
 
-    def __init__(self, *, planes: int = 1, fleet: Fleet = NO_LIMITS) -> None:
+    def __init__(self, *, planes: int = 1, fleet: FleetSettings = NO_LIMITS) -> None:
         self.store = CountingStore()
         self.clock = VirtualClock()
         numbers, chance = count(1), Random(7)
@@ -109,8 +109,8 @@ class Office:
         """Run the calendars, with a pool of these fields; without any, there is none."""
         async with AsyncExitStack() as running:
             for core in self.cores:
-                assert core.desk is not None
-                await running.enter_async_context(beside(core.desk.calendar.run()))
+                assert core.promises is not None
+                await running.enter_async_context(beside(core.promises.calendar.run()))
             await self.otto.create(lab())
             if pool:
                 price = pool.pop("price", None)
@@ -120,10 +120,10 @@ class Office:
 
     @property
     def otto(self) -> LocalPlane:
-        return self.cores[0].acting(OTTO)
+        return self.cores[0].plane_for(OTTO)
 
     def by(self, actor: str) -> LocalPlane:
-        return self.cores[0].acting(service(actor))
+        return self.cores[0].plane_for(service(actor))
 
     async def book(self, name: str, start: datetime = NINE, **fields: Any) -> LabletSession:
         return await self.otto.create(slot(name, start, **fields))
@@ -140,13 +140,13 @@ class Office:
         bookings: list[LabletSession | Reservation] = [*await self.sessions()]
         bookings += (await self.otto.list(Reservation, limit=1000)).items
         for booking in bookings:
-            for _, number, held in held_by(booking):
+            for _, number, held in claims_of_booking(booking):
                 found.setdefault(number, []).append(held.claim)
         return {seat: sorted(claims, key=lambda one: (one.start, one.end)) for seat, claims in found.items()}
 
     async def overcommitted(self, room: Amount | None = METAL) -> list[int]:
         assert room is not None
-        return [seat for seat, claims in (await self.claims()).items() if Profile.of(claims).overcommitted(room)]
+        return [seat for seat, claims in (await self.claims()).items() if Profile.of(claims).find_overcommitted(room)]
 
 
 def lab(**fields: Any) -> LabletDefinition:

@@ -17,8 +17,8 @@ from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.compute import Compute
-from lcm.settings.load import Settings, effective
-from lcm.sim.cloud.account import Nature, Order
+from lcm.settings.load import Settings, effective_settings
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock
@@ -37,7 +37,7 @@ class Seeking:
     poked: list[WorkerRef] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cloud = SimCloud(VirtualClock(), Chance(1), nature=Nature(listed_within=timedelta(0)))
+        self.cloud = SimCloud(VirtualClock(), Chance(1), nature=CloudBehaviour(listed_within=timedelta(0)))
         self.images = {
             (region, name): self.cloud.account.add_image(region, name, OLD).image_id
             for region in (HERE, THERE)
@@ -46,7 +46,7 @@ class Seeking:
 
     def launch(self, region: str = HERE, image: str = "CML-2.9", tags: Mapping[str, str] | None = None) -> str:
         """Have somebody launch a machine by hand."""
-        order = Order(region, "m8i.large", self.images[region, image], tags or {})
+        order = LaunchOrder(region, "m8i.large", self.images[region, image], tags or {})
         return self.cloud.account.run(order).instance_id
 
     async def workers(self) -> dict[str, LabWorker]:
@@ -66,7 +66,7 @@ class Seeking:
         """Make one that decides by the settings object as far as the cache knows it."""
 
         def settings() -> Settings:
-            return effective(self.said, next(iter(cache.all(SystemSettings)), None))
+            return effective_settings(self.said, next(iter(cache.all(SystemSettings)), None))
 
         return Discovery(
             plane or self.stage[BY],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 
 AWS = {"ami_name_pattern": "CML-2.9*"}
 SLOT = {"timeslot_start": "2026-11-02T09:00:00Z", "timeslot_end": "2026-11-02T11:00:00Z"}
@@ -34,7 +34,7 @@ def document(kind: str, **spec: Any) -> dict[str, Any]:
 
 def faults(value: object) -> tuple[Fault, ...]:
     with pytest.raises(Invalid) as raised:
-        read(value)
+        parse_document(value)
     return raised.value.faults
 
 

@@ -12,7 +12,7 @@ import msgspec
 import given
 from backstage import OTTO, service
 from clouds import HERE
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.worker.controller import WorkerController
@@ -63,10 +63,10 @@ class Estate(ABC):
 
     @property
     def otto(self) -> LocalPlane:
-        return self.core.acting(OTTO)
+        return self.core.plane_for(OTTO)
 
     def plane(self, actor: str = WORKER_CONTROLLER) -> LocalPlane:
-        return self.core.acting(service(actor))
+        return self.core.plane_for(service(actor))
 
     def spec(self, **changes: Any) -> LabWorkerSpec:
         return spec(**changes)
@@ -157,7 +157,7 @@ class Estate(ABC):
     async def _definition(self) -> None:
         if await self.otto.get(Ref(LabletDefinition, "basics:1.0.0")) is None:
             definition = given.definition(state=DefinitionState.ACTIVE)
-            await self.core.store.commit(*creation(definition))
+            await self.core.store.commit(*creation_ops(definition))
 
 
 @asynccontextmanager

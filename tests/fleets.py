@@ -15,11 +15,11 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.runtime.election import Election
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.worker.controller import WorkerController
-from lcm.controllers.worker.effects import Hands
-from lcm.controllers.worker.lifecycle import Lifecycle
-from lcm.controllers.worker.look import Eyes
+from lcm.controllers.worker.effects import WorkerEffects
+from lcm.controllers.worker.lifecycle import WorkerLifecycle
+from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.occupants import Occupants
-from lcm.controllers.worker.view import Rules
+from lcm.controllers.worker.view import WorkerRules
 from lcm.model.access.secret import Secret
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.session import LabletSession
@@ -28,23 +28,23 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.compute import Compute, Instance
 from lcm.providers.protocols.labhost import Hosts
 from lcm.settings.load import Settings
-from lcm.sim.cloud.account import Nature
+from lcm.sim.cloud.account import CloudBehaviour
 from lcm.sim.cloud.compute import SimCloud
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cloud.fleet import SimHosts
-from lcm.sim.cloud.machines import Pace
+from lcm.sim.cloud.machines import MachinePace
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.licence import LicenceServer
-from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance, Ids
 from lcm.sim.time.loop import VirtualClock, VirtualStopwatch
-from lcm.store.base import everything
+from lcm.store.base import scan_all
 from lcm.store.memory import MemoryStore
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 from seals import given_keys
 
 TOKEN = "good-token"
-QUICK = Pace(timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=10), timedelta(seconds=10))
+QUICK = MachinePace(timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=10), timedelta(seconds=10))
 """A cloud and a CML that boot in seconds: crash tests stop at every await, so there must not be thousands."""
 W1 = Ref(LabWorker, "w1")
 
@@ -65,7 +65,7 @@ class Fleet(Estate):
     seats: int = 100
     quick: bool = False
     listed_within: timedelta = timedelta(seconds=4)
-    rules: Rules = field(default_factory=Rules)
+    rules: WorkerRules = field(default_factory=WorkerRules)
     settings: Settings = field(default_factory=Settings)
     store: MemoryStore = field(default_factory=MemoryStore)
 
@@ -75,7 +75,7 @@ class Fleet(Estate):
         self.licences = LicenceServer(seats=self.seats)
         paces = {"m5zn.metal": QUICK} if self.quick else {}
         subnets = {"subnet-a": f"{HERE}a", "subnet-b": f"{HERE}b"}
-        nature = Nature(paces=paces, subnets=subnets, listed_within=self.listed_within)
+        nature = CloudBehaviour(paces=paces, subnets=subnets, listed_within=self.listed_within)
         self.cloud: SimCloud = SimCloud(self.clock, self.chance.stream("cloud"), nature=nature, attach=self._install)
         self.cloud.account.add_image(HERE, "CML-2.9.0", self.clock.now())
         self.hosts: Hosts = SimHosts(self.cloud)
@@ -92,7 +92,7 @@ class Fleet(Estate):
         )
 
     def cml(self, instance_id: str) -> Cml:
-        found = self.cloud.attached(instance_id)
+        found = self.cloud.find_attached(instance_id)
         assert isinstance(found, Cml), f"{instance_id} does not run"
         return found
 
@@ -100,10 +100,10 @@ class Fleet(Estate):
         return len(self.licences.taken)
 
     async def is_on(self, worker: LabWorker) -> bool:
-        return self.cloud.attached(worker.status.ec2.instance_id) is not None
+        return self.cloud.find_attached(worker.status.ec2.instance_id) is not None
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
-        machine = Machine(silent_seconds=5, boot_seconds=15) if self.quick else Machine()
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
+        machine = CmlMachine(silent_seconds=5, boot_seconds=15) if self.quick else CmlMachine()
         chance = Chance(f"{self.seed}/{instance.instance_id}")
         return Cml(self.clock, chance, machine=machine, power=power, licence_server=self.licences)
 
@@ -117,7 +117,7 @@ class Fleet(Estate):
         self, *, cloud: Compute | None = None, hosts: Hosts | None = None, holder: str = "a"
     ) -> None:
         """Run the worker controller's lifecycle as one process would: elected, fenced, until cancelled."""
-        plane = self.control().acting(service(WORKER_CONTROLLER))
+        plane = self.control().plane_for(service(WORKER_CONTROLLER))
         election = Election(
             plane, "worker-controller", holder, ttl_seconds=15, stopwatch=VirtualStopwatch(), chance=self.half
         )
@@ -128,16 +128,16 @@ class Fleet(Estate):
 
     async def _lead(self, plane: Plane, cloud: Compute, hosts: Hosts) -> None:
         cache = Cache(plane, LabWorker, LabletSession, SystemSettings)
-        await together(cache.run(), self._work(plane, cache, cloud, hosts))
+        await run_until_first_ends(cache.run(), self._work(plane, cache, cloud, hosts))
 
     async def _work(self, plane: Plane, cache: Cache, cloud: Compute, hosts: Hosts) -> None:
         await cache.ready()
         occupants = Occupants(cache)
-        lifecycle = Lifecycle(
+        lifecycle = WorkerLifecycle(
             plane,
             cache,
-            Eyes(cloud, hosts, self.clock),
-            Hands(plane, cloud, hosts, OneSecret()),
+            WorkerLook(cloud, hosts, self.clock),
+            WorkerEffects(plane, cloud, hosts, OneSecret()),
             clock=self.clock,
             rules=lambda: self.rules,
             occupants=occupants,
@@ -150,15 +150,15 @@ class Fleet(Estate):
             clock=self.clock,
             chance=self.half,
             concurrency=2,
-            troubled=lifecycle.troubled,
+            report_bug=lifecycle.report_bug,
         )
-        occupants.tell(runtime.poke)
+        occupants.subscribe(runtime.enqueue)
         await runtime.run()
 
     def controller(self, *, cloud: Compute | None = None, hosts: Hosts | None = None) -> WorkerController:
         """Make the whole worker controller of one process."""
         return WorkerController(
-            plane=self.control().acting(service(WORKER_CONTROLLER)),
+            plane=self.control().plane_for(service(WORKER_CONTROLLER)),
             cloud=cloud or self.cloud,
             hosts=hosts or self.hosts,
             secrets=OneSecret(),
@@ -176,4 +176,4 @@ class Fleet(Estate):
             yield self
 
     async def stored(self, prefix: str) -> Sequence[str]:
-        return [entry.key for entry in (await everything(self.store, prefix)).entries]
+        return [entry.key for entry in (await scan_all(self.store, prefix)).entries]

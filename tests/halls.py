@@ -11,8 +11,8 @@ from typing import TypeVar
 import given
 from backstage import NOW, Standing, active, service
 from estates import beside
-from lcm.control.accounts.step_records import NO_LIMITS, Fleet
-from lcm.control.objects.records import creation, find
+from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import ref_of
 from lcm.model.base.capacity import Amount, Claim
@@ -39,7 +39,7 @@ class Hall:
     """Some control planes on one store; verbs go to the first unless said otherwise."""
 
     planes: int = 1
-    fleet: Fleet = NO_LIMITS
+    fleet: FleetSettings = NO_LIMITS
     store: MemoryStore = field(default_factory=MemoryStore)
     clock: Standing = field(default_factory=Standing)
     cores: list[ControlPlane] = field(default_factory=list)
@@ -52,17 +52,17 @@ class Hall:
             self.cores.append(ControlPlane(self.store, clock=self.clock, ids=ids, terms=terms, fleet=self.fleet))
 
     def scheduler(self, plane: int = 0) -> LocalPlane:
-        return self.cores[plane].acting(service(SCHEDULER))
+        return self.cores[plane].plane_for(service(SCHEDULER))
 
     def follower(self) -> LocalPlane:
-        return self.cores[0].acting(service(POOL_CONTROLLER))
+        return self.cores[0].plane_for(service(POOL_CONTROLLER))
 
     async def put(self, resource: R) -> R:
-        await self.store.commit(*creation(resource))
+        await self.store.commit(*creation_ops(resource))
         return await self.read(resource)
 
     async def read(self, resource: R) -> R:
-        found = await find(self.store, ref_of(resource))
+        found = await find_record(self.store, ref_of(resource))
         assert found is not None
         return found.resource
 
@@ -76,13 +76,13 @@ class Hall:
 
 
 @asynccontextmanager
-async def hall(planes: int = 1, fleet: Fleet = NO_LIMITS) -> AsyncIterator[Hall]:
+async def hall(planes: int = 1, fleet: FleetSettings = NO_LIMITS) -> AsyncIterator[Hall]:
     """Open a hall that has the definition basics:1.0.0."""
     made = Hall(planes, fleet)
     async with AsyncExitStack() as running, asyncio.timeout(60):
         for core in made.cores:
-            assert core.desk is not None
-            await running.enter_async_context(beside(core.desk.calendar.run()))
+            assert core.promises is not None
+            await running.enter_async_context(beside(core.promises.calendar.run()))
         await made.put(lab())
         yield made
 

@@ -9,8 +9,8 @@ from joserfc import jws
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from lcm.control.access.oidc import Trust, Verifier
-from lcm.control.access.oidc_keys import Fetched
+from lcm.control.access.oidc import IssuerTrust, Verifier
+from lcm.control.access.oidc_keys import FetchedDocument
 from lcm.model.base.errors import LcmError, Unreachable
 from stores import HandClock
 
@@ -76,16 +76,16 @@ class Issuer:
     def go_away(self) -> None:
         self.failure = Unreachable("no answer")
 
-    async def get(self, url: str) -> Fetched:
+    async def get(self, url: str) -> FetchedDocument:
         self.asked.append(url)
         await self.gate.wait()
         if self.failure:
             raise self.failure
         if url == DISCOVERY_URL:
-            return Fetched(_body(self.discovery))
+            return FetchedDocument(_body(self.discovery))
         assert url == JWKS_URL
         keys = [one if isinstance(one, dict) else one.as_dict(private=False) for one in self.keys]
-        return Fetched(_body({"keys": keys}), self.cache_control)
+        return FetchedDocument(_body({"keys": keys}), self.cache_control)
 
     def claims(self, **changes: Any) -> dict[str, Any]:
         """Make the claims of a token for Ada, good for an hour; a claim of None is left out."""
@@ -108,7 +108,7 @@ class Issuer:
 
     def verifier(self, **trust: Any) -> Verifier:
         wanted = {"issuer": ISSUER, "audiences": frozenset({AUDIENCE}), **trust}
-        return Verifier(Trust(**wanted), fetch=self, clock=self.clock)
+        return Verifier(IssuerTrust(**wanted), fetch=self, clock=self.clock)
 
 
 def _body(value: object) -> bytes:

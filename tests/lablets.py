@@ -11,7 +11,7 @@ import msgspec
 
 from backstage import service
 from estates import beside, spec
-from lcm.control.objects.records import change, creation, find
+from lcm.control.objects.records import change_ops, creation_ops, find_record
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.pool.controller import PoolController
@@ -32,16 +32,16 @@ from lcm.model.kinds.definition import (
 from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.model.topology.lab import parse, rewrite
+from lcm.model.topology.lab import parse_lab, rewrite
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.compute import Instance
 from lcm.providers.protocols.labhost import Hosts, LabSummary
 from lcm.settings.load import Settings
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import Lab
+from lcm.sim.cml.parts import SimLab
 from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import HOST
 from lcm.sim.time.loop import VirtualStopwatch
@@ -105,20 +105,20 @@ class Lablets(Witnessed):
         held = self.store._leases.get(LEASE)
         return held.lease.holder if held else None
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = super()._install(instance, power)
         self._witness(cml, ["import_lab"])
         self._witness(cml._labs, ["start", "stop", "wipe", "delete"])
         return cml
 
     def by(self, actor: str) -> Plane:
-        return self.core.acting(service(actor))
+        return self.core.plane_for(service(actor))
 
     def lablets(self, *, holder: str = "lablets", hosts: Hosts | None = None, alone: bool = False) -> LabletController:
         """Make the lablet controller of one process; `alone` with a plane of its own."""
         core = self.control() if alone else self.core
         return LabletController(
-            core.acting(service(LABLET_CONTROLLER)),
+            core.plane_for(service(LABLET_CONTROLLER)),
             hosts or self.hosts,
             self.artifacts,
             self.clock,
@@ -138,7 +138,7 @@ class Lablets(Witnessed):
     @asynccontextmanager
     async def everybody(self) -> AsyncIterator["Lablets"]:
         """Run the calendar and all four controllers beside what a test does."""
-        assert self.core.desk is not None
+        assert self.core.promises is not None
         parts: dict[str, Any] = {
             "clock": self.clock,
             "stopwatch": VirtualStopwatch(),
@@ -148,7 +148,7 @@ class Lablets(Witnessed):
         scheduler = SchedulerController(plane=self.by(SCHEDULER), holder="scheduler", **parts)
         pools = PoolController(plane=self.by(POOL_CONTROLLER), holder="pools", **parts)
         async with AsyncExitStack() as running:
-            work = (self.core.desk.calendar, self.workers_controller(), pools, scheduler, self.lablets())
+            work = (self.core.promises.calendar, self.workers_controller(), pools, scheduler, self.lablets())
             for one in work:
                 await running.enter_async_context(beside(one.run()))
             yield self
@@ -158,7 +158,7 @@ class Lablets(Witnessed):
 
     async def define(self, text: str = SMALL, name: str = "basics:1.0.0", **fields: Any) -> LabletDefinition:
         """Publish a lab."""
-        lab, stored = parse(text.encode()), await self.artifacts.put(text.encode())
+        lab, stored = parse_lab(text.encode()), await self.artifacts.put(text.encode())
         usual: dict[str, Any] = {
             "topology": Topology(uri=stored.uri, digest=stored.digest),
             "lab_track": "ccna",
@@ -168,7 +168,9 @@ class Lablets(Witnessed):
             "resource_requirements": ResourceRequirements(cpu_cores=4, memory_gb=8),
         }
         made = LabletDefinitionSpec(version=name.partition(":")[2], **usual | fields)
-        await self.store.commit(*creation(LabletDefinition(metadata=Metadata(name=name, uid=f"uid-{name}"), spec=made)))
+        await self.store.commit(
+            *creation_ops(LabletDefinition(metadata=Metadata(name=name, uid=f"uid-{name}"), spec=made))
+        )
         found = await self.otto.get(Ref(LabletDefinition, name))
         assert found is not None
         return found
@@ -199,10 +201,10 @@ class Lablets(Witnessed):
         return await self.change_worker(worker, conditions=(accepts,))
 
     async def change_worker(self, worker: LabWorker, **fields: Any) -> LabWorker:
-        record = await find(self.store, Ref(LabWorker, worker.metadata.name))
+        record = await find_record(self.store, Ref(LabWorker, worker.metadata.name))
         assert record is not None
         status = msgspec.structs.replace(record.resource.status, **fields)
-        await self.store.commit(*change(record, msgspec.structs.replace(record.resource, status=status)))
+        await self.store.commit(*change_ops(record, msgspec.structs.replace(record.resource, status=status)))
         return await self.worker(worker.metadata.name)
 
     async def given_session(
@@ -236,7 +238,7 @@ class Lablets(Witnessed):
             spec=LabletSessionSpec(**wanted | (spec or {})),
             status=LabletSessionStatus(**status | fields),
         )
-        await self.store.commit(*creation(session))
+        await self.store.commit(*creation_ops(session))
         return await self.session(name)
 
     async def given_running(self, worker: LabWorker, text: str = SMALL, **fields: Any) -> LabletSession:
@@ -254,10 +256,10 @@ class Lablets(Witnessed):
 
     async def put(self, session: LabletSession, **fields: Any) -> LabletSession:
         """Change a session's status behind everybody's back."""
-        record = await find(self.store, Ref(LabletSession, session.metadata.name))
+        record = await find_record(self.store, Ref(LabletSession, session.metadata.name))
         assert record is not None
         status = msgspec.structs.replace(record.resource.status, **fields)
-        await self.store.commit(*change(record, msgspec.structs.replace(record.resource, status=status)))
+        await self.store.commit(*change_ops(record, msgspec.structs.replace(record.resource, status=status)))
         return await self.session(session.metadata.name)
 
     async def host(self, worker: LabWorker) -> DirectHost:
@@ -268,7 +270,7 @@ class Lablets(Witnessed):
     def machine(self, worker: LabWorker) -> Cml:
         return self.cml(worker.status.ec2.instance_id)
 
-    def lab_of(self, worker: LabWorker, session: LabletSession) -> Lab:
+    def lab_of(self, worker: LabWorker, session: LabletSession) -> SimLab:
         return next(lab for lab in self.machine(worker).labs if lab.title == title_of(session))
 
     async def labs(self, worker: LabWorker) -> Sequence[LabSummary]:

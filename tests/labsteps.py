@@ -3,11 +3,11 @@
 import yaml
 
 from labworlds import World
-from lcm.model.topology.node_definitions import SHIPPED
+from lcm.model.topology.node_definitions import SHIPPED_NODES
 from lcm.providers.protocols.labhost import LabHost, LabState, LabSummary, NodeFacts
 from lcm.sim.cml.rest.documents import UserCreate
 
-ROUTER = SHIPPED["iosv"]
+ROUTER = SHIPPED_NODES["iosv"]
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 BOOTED_AFTER = 300
 LAB = """\

@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 
 from lcm.model.access.secret import Secret
-from lcm.providers.cml.connection import Limits, fetch_certificate
+from lcm.providers.cml.connection import CmlLimits, fetch_certificate
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import LabHost, NotReady
 from lcm.sim.cml.direct import DirectHost
@@ -52,7 +52,7 @@ def machine() -> Cml:
     return Cml(VirtualClock(), Chance(7))
 
 
-def client(cml: Cml, password: Secret = PASSWORD, limits: Limits | None = None) -> CmlHost:
+def client(cml: Cml, password: Secret = PASSWORD, limits: CmlLimits | None = None) -> CmlHost:
     return CmlHost("https://cml", "admin", password, limits=limits, transport=MemoryTransport(CmlApp(cml)))
 
 
@@ -74,7 +74,7 @@ class CmlSim:
         return f"https://{LOOPBACK}:{self._port}"
 
     def host(self, password: Secret = PASSWORD) -> CmlHost:
-        return CmlHost(self.url, "admin", password, pin=self.pin, limits=Limits(poll_seconds=0.05))
+        return CmlHost(self.url, "admin", password, pin=self.pin, limits=CmlLimits(poll_seconds=0.05))
 
     def __enter__(self) -> Self:
         command = [str(Path(sys.executable).with_name("lcm")), "cml-sim", f"--port={self._port}", f"--speed={SPEED}"]

@@ -37,7 +37,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker, LabWorkerSpec, RootVolume
 from lcm.providers.aws.clients import AwsClients
-from lcm.providers.cml.connection import Limits, pinned
+from lcm.providers.cml.connection import CmlLimits, pinned_context
 from lcm.providers.cml.host import CmlHosts
 from lcm.providers.protocols.compute import InstanceState
 from lcm.settings.load import Settings
@@ -47,7 +47,7 @@ from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
 from lcm.sim.world.wire import MemoryTransport
 from lcm.store.sqlite.engine import SqliteStore
-from lcm.system.clock import SystemClock, SystemStopwatch, chance
+from lcm.system.clock import SystemClock, SystemStopwatch, random_fraction
 from moto_server import MotoServer
 from planes import Site, served
 from servers import free_port
@@ -82,7 +82,7 @@ class ByAddress(httpx.AsyncBaseTransport):
         now = self._fleet.clock.now()
         machines = self._fleet.cloud.account.machines.values()
         there = [one.instance_id for one in machines if one.instance(now).public_ip == address]
-        found = self._fleet.cloud.attached(there[0]) if there else None
+        found = self._fleet.cloud.find_attached(there[0]) if there else None
         return found if isinstance(found, Cml) else None
 
 
@@ -140,7 +140,7 @@ class AwsFleet(Estate):
             secrets=OneSecret(),
             clock=self.clock,
             stopwatch=SystemStopwatch(),
-            chance=chance,
+            chance=random_fraction,
             settings=Settings(
                 metrics_poll_interval=1,
                 idle_check_interval=1,
@@ -202,7 +202,7 @@ async def _client_over_http(_: pytest.FixtureRequest) -> AsyncIterator[Estate]:
 @asynccontextmanager
 async def _aws(request: pytest.FixtureRequest) -> AsyncIterator[Estate]:
     async with _on_sqlite(request) as site:
-        async with _on_aws(request, site, site.core.acting(CALLER)) as fleet:
+        async with _on_aws(request, site, site.core.plane_for(CALLER)) as fleet:
             yield fleet
         await site.close()
 
@@ -233,8 +233,8 @@ async def _on_aws(request: pytest.FixtureRequest, site: Site, door: Plane) -> As
     await account.add_image(image)
     # Moto's addresses lead nowhere: each stands for the simulator's.
     at = lambda worker: worker.status.cml.api_url and sim.url  # noqa: E731
-    hosts = CmlHosts(Admin(), limits=Limits(poll_seconds=0.05), address=at)
-    async with httpx.AsyncClient(base_url=sim.url, verify=pinned(sim.pin), trust_env=False) as client:
+    hosts = CmlHosts(Admin(), limits=CmlLimits(poll_seconds=0.05), address=at)
+    async with httpx.AsyncClient(base_url=sim.url, verify=pinned_context(sim.pin), trust_env=False) as client:
         fleet = AwsFleet(site, account, image, hosts, client, door, sim.pin)
         await fleet.switch(on=False)
         async with beside(fleet.follow()):

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import Lab, Node, State
+from lcm.sim.cml.parts import Node, NodeState, SimLab
 from lcm.sim.time.chance import Chance
 from stores import HandClock
 
@@ -20,15 +20,15 @@ class Bench:
         self.clock = HandClock()
         self.cml = Cml(self.clock, Chance(options.pop("seed", 1)), **options)
 
-    def imported(self, topology: str | None = None, title: str | None = None) -> Lab:
+    def imported(self, topology: str | None = None, title: str | None = None) -> SimLab:
         return self.cml.import_lab(text() if topology is None else topology, self.cml.users.administrator, title)[0]
 
-    def started(self, topology: str | None = None) -> Lab:
+    def started(self, topology: str | None = None) -> SimLab:
         lab = self.imported(topology)
         self.cml.labs.start(lab)
         return lab
 
-    def booted(self, topology: str | None = None) -> Lab:
+    def booted(self, topology: str | None = None) -> SimLab:
         lab = self.started(topology)
         self.wait(LONG)
         return lab
@@ -36,17 +36,17 @@ class Bench:
     def wait(self, seconds: float) -> None:
         self.clock.step(seconds=seconds)
 
-    def states(self, lab: Lab) -> list[State]:
+    def states(self, lab: SimLab) -> list[NodeState]:
         age = self.cml.pace.age()
         return [node.life.state(age) for node in lab.nodes.values()]
 
-    def state(self, lab: Lab) -> State:
+    def state(self, lab: SimLab) -> NodeState:
         return lab.state(self.cml.pace.age())
 
-    def converged(self, lab: Lab) -> bool:
-        return lab.converged(self.cml.pace.age())
+    def converged(self, lab: SimLab) -> bool:
+        return lab.is_converged(self.cml.pace.age())
 
-    def through(self, lab: Lab, seconds: int) -> Iterator[list[State]]:
+    def through(self, lab: SimLab, seconds: int) -> Iterator[list[NodeState]]:
         """Let seconds go by one by one and say the states at each."""
         for _ in range(seconds):
             yield self.states(lab)
@@ -72,5 +72,5 @@ def text(*nodes: Mapping[str, Any], links: Sequence[Mapping[str, str]] = ()) -> 
     return yaml.safe_dump(document(*(nodes or (node("R1"),)), links=links))
 
 
-def one(lab: Lab, label: str) -> Node:
+def one(lab: SimLab, label: str) -> Node:
     return next(node for node in lab.nodes.values() if node.spec.label == label)

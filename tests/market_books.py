@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from lcm.control.objects.records import opened
+from lcm.control.objects.records import read_entry
 from lcm.model.base.capacity import DIMENSIONS, Claim, Profile
-from lcm.model.kinds.session import LabletSession, holds
-from lcm.store.base import Store, everything
+from lcm.model.kinds.session import LabletSession, get_claim
+from lcm.store.base import Store, scan_all
 from market_halls import ROOM
 
 
@@ -21,7 +21,7 @@ class Books:
     def note(self, session: LabletSession) -> None:
         """Write down what a session claims, and raise an AssertionError if that is more than there is."""
         self.strike(session.metadata.name)
-        claim, status = holds(session), session.status
+        claim, status = get_claim(session), session.status
         if claim is not None and (status.seat or status.worker_id):
             place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
             self.hold(session.metadata.name, place, claim)
@@ -56,17 +56,17 @@ class Books:
 
 async def audited(store: Store) -> tuple[int, int]:
     """Read all sessions from a store and add them up; give how many places are over-committed and ports shared."""
-    page = await everything(store, "lablet-sessions/")
-    sessions = [opened(entry, LabletSession) for entry in page.entries]
+    page = await scan_all(store, "lablet-sessions/")
+    sessions = [read_entry(entry, LabletSession) for entry in page.entries]
     claims: dict[str, list[Claim]] = {}
     ports: dict[str, list[int]] = {}
     for one in sessions:
-        claim, status = holds(one), one.status
+        claim, status = get_claim(one), one.status
         if claim is not None and (status.seat or status.worker_id):
             place = f"{status.seat.pool}/{status.seat.number}" if status.seat else str(status.worker_id)
             claims.setdefault(place, []).append(claim)
         if claim is not None and status.worker_id is not None:
             ports.setdefault(status.worker_id, []).extend((status.allocated_ports or {}).values())
-    over = sum(bool(Profile.of(several).overcommitted(ROOM)) for several in claims.values())
+    over = sum(bool(Profile.of(several).find_overcommitted(ROOM)) for several in claims.values())
     shared = sum(len(several) - len(set(several)) for several in ports.values())
     return over, shared

@@ -9,7 +9,7 @@ import msgspec
 
 import given
 from estates import spec
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.model.base.capacity import Amount
 from lcm.model.base.resource import Condition, Metadata, Truth
 from lcm.model.kinds.definition import DefinitionState, LabletDefinition, PortUse, ResourceRequirements
@@ -92,4 +92,4 @@ async def furnish(store: Store, at: datetime) -> None:
     row = pool(TRACK, TRACK, seated, max_workers=SEATS, policy=ScalingPolicy.SCHEDULED)
     every = (metal, row, *seated, *extras, *map(definition, LABS))
     for resource in every:
-        await store.commit(*creation(resource))  # type: ignore[arg-type]  # each is of a kind that is stored
+        await store.commit(*creation_ops(resource))  # type: ignore[arg-type]  # each is of a kind that is stored

@@ -69,17 +69,17 @@ class Market:
     async def open(self) -> AsyncIterator["Market"]:
         async with AsyncExitStack() as undo:
             for core in self.cores:
-                assert core.desk is not None
-                await undo.enter_async_context(beside(core.desk.calendar.run()))
-                await core.desk.calendar.ready()
+                assert core.promises is not None
+                await undo.enter_async_context(beside(core.promises.calendar.run()))
+                await core.promises.calendar.ready()
             yield self
 
     @property
     def otto(self) -> LocalPlane:
-        return self.chance.choice(self.cores).acting(OTTO)
+        return self.chance.choice(self.cores).plane_for(OTTO)
 
     def by(self, actor: str) -> LocalPlane:
-        return self.chance.choice(self.cores).acting(service(actor))
+        return self.chance.choice(self.cores).plane_for(service(actor))
 
     async def trade(self, operations: int) -> None:
         """Do so many operations, one after another."""

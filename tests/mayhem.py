@@ -11,9 +11,9 @@ from estates import story
 from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Undrain, WorkerAction
 from lcm.model.base.errors import LcmError, Throttled, Unreachable
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import HOSTING, IdlePolicy, LabWorker, WorkerPhase
+from lcm.model.kinds.worker import HOSTING_PHASES, IdlePolicy, LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import WORKER_TAG
-from lcm.sim.cml.faults import Down
+from lcm.sim.cml.faults import CmlDown
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.host import Host
 from unreliable import Unreliable
@@ -97,7 +97,7 @@ class Mayhem(Witnessed, Unreliable):
             verb(HERE, self.dice.choice(living).instance_id)
 
     async def occupy(self) -> None:
-        serving = [one for one in await self.workers() if one.status.phase in HOSTING]
+        serving = [one for one in await self.workers() if one.status.phase in HOSTING_PHASES]
         if serving:
             await self.host_session(self.dice.choice(serving), f"s{self.dice.getrandbits(40)}")
 
@@ -128,7 +128,7 @@ class Mayhem(Witnessed, Unreliable):
             await asyncio.sleep(self.dice.uniform(10, 1500))
 
     async def cml_fails(self) -> None:
-        self.cml_trouble = Down(listening=self.dice.random() < 0.3, there=self.dice.random() < 0.5)
+        self.cml_trouble = CmlDown(listening=self.dice.random() < 0.3, there=self.dice.random() < 0.5)
         await asyncio.sleep(self.dice.uniform(10, 1500))
         self.cml_trouble = None
 

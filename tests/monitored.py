@@ -13,14 +13,14 @@ import given
 from backstage import service
 from clouds import HERE
 from lcm.control.objects.cache import Cache
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
 from lcm.model.base.clock import Clock
 from lcm.model.base.machine import WORKER_CONTROLLER
-from lcm.model.base.resource import Condition, Metadata, condition
+from lcm.model.base.resource import Condition, Metadata, find_condition
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import (
@@ -34,25 +34,25 @@ from lcm.model.kinds.worker import (
     WorkerTelemetry,
 )
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance
-from lcm.settings.load import Settings, effective
-from lcm.sim.cloud.account import Nature, Order
+from lcm.settings.load import Settings, effective_settings
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import Attach, SimCloud
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cloud.fleet import SimHosts
-from lcm.sim.cloud.machines import Pace
+from lcm.sim.cloud.machines import MachinePace
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock
 from lcm.store.memory import MemoryStore
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 from seals import given_keys
 
 SETTLED = timedelta(minutes=2)
 """After so long everything has booted."""
-QUICK = Pace(timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=10), timedelta(seconds=10))
-SMALL = Machine(silent_seconds=5, boot_seconds=15)
+QUICK = MachinePace(timedelta(seconds=5), timedelta(seconds=20), timedelta(seconds=10), timedelta(seconds=10))
+SMALL = CmlMachine(silent_seconds=5, boot_seconds=15)
 
 
 class NotedHosts(SimHosts):
@@ -77,7 +77,7 @@ class NotedHosts(SimHosts):
 class NotedCloud(SimCloud):
     """Counts how often it was asked for what."""
 
-    def __init__(self, clock: Clock, chance: Chance, *, nature: Nature, attach: Attach) -> None:
+    def __init__(self, clock: Clock, chance: Chance, *, nature: CloudBehaviour, attach: Attach) -> None:
         super().__init__(clock, chance, nature=nature, attach=attach)
         self.calls: Counter[str] = Counter()
 
@@ -97,13 +97,15 @@ class Watched:
         self.clock = VirtualClock()
         self.store = MemoryStore()
         self.core = ControlPlane(self.store, clock=self.clock, sealer=given_keys())
-        self.cloud = NotedCloud(self.clock, Chance(7), nature=Nature(paces={"m5zn.metal": QUICK}), attach=self._install)
+        self.cloud = NotedCloud(
+            self.clock, Chance(7), nature=CloudBehaviour(paces={"m5zn.metal": QUICK}), attach=self._install
+        )
         self.image = self.cloud.account.add_image(HERE, "CML-2.9.0", self.clock.now())
         self.hosts = NotedHosts(self.cloud, self.clock.now)
         self.settings = Settings()
-        self.plane = self.core.acting(service(WORKER_CONTROLLER))
+        self.plane = self.core.plane_for(service(WORKER_CONTROLLER))
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         return Cml(self.clock, Chance(instance.instance_id), machine=SMALL, power=power)
 
     async def add(self, *names: str, tagged: bool = True, **status: Any) -> None:
@@ -111,7 +113,9 @@ class Watched:
         machines = {}
         for name in names:
             tags = {OWNER_TAG: "lcm", WORKER_TAG: f"uid-{name}"} if tagged else {}
-            machines[name] = self.cloud.account.run(Order(HERE, "m5zn.metal", self.image.image_id, tags)).instance_id
+            machines[name] = self.cloud.account.run(
+                LaunchOrder(HERE, "m5zn.metal", self.image.image_id, tags)
+            ).instance_id
         await asyncio.sleep(SETTLED.total_seconds())
         for name, instance_id in machines.items():
             machine = self.cloud.account.machines[instance_id].instance(self.clock.now())
@@ -126,7 +130,7 @@ class Watched:
                 spec=LabWorkerSpec(aws=given.IMAGE),
                 status=msgspec.structs.replace(known, **status),
             )
-            await self.store.commit(*creation(worker))
+            await self.store.commit(*creation_ops(worker))
 
     @asynccontextmanager
     async def monitoring(self, plane: Plane | None = None) -> AsyncIterator[None]:
@@ -135,12 +139,12 @@ class Watched:
         cache = Cache(acting, LabWorker, LabletSession, SystemSettings)
 
         def settings() -> Settings:
-            return effective(self.settings, next(iter(cache.all(SystemSettings)), None))
+            return effective_settings(self.settings, next(iter(cache.all(SystemSettings)), None))
 
         monitor = Monitor(
             acting, cache, self.cloud, self.hosts, clock=self.clock, chance=lambda: 0.5, settings=settings
         )
-        task = asyncio.create_task(together(cache.run(), monitor.run()))
+        task = asyncio.create_task(run_until_first_ends(cache.run(), monitor.run()))
         try:
             yield
         finally:
@@ -155,12 +159,12 @@ class Watched:
         return found
 
     async def cml(self, name: str = "w1") -> Cml:
-        found = self.cloud.attached(await self.machine(name))
+        found = self.cloud.find_attached(await self.machine(name))
         assert isinstance(found, Cml), f"{name} does not run"
         return found
 
     async def condition(self, kind: WorkerCondition, name: str = "w1") -> Condition:
-        found = condition((await self.worker(name)).status.conditions, kind)
+        found = find_condition((await self.worker(name)).status.conditions, kind)
         assert found is not None, f"nothing was said of {kind}"
         return found
 

@@ -32,8 +32,8 @@ class FallibleStore(MemoryStore):
         await super().renew(lease)
         await asyncio.sleep(self.renewal_seconds)
 
-    async def _begin(self) -> None:
-        await super()._begin()
+    async def _suspend(self) -> None:
+        await super()._suspend()
         self.asked += 1
         if self.latency_seconds:
             await asyncio.sleep(self.latency_seconds)

@@ -17,11 +17,11 @@ import pytest
 import given
 from arenas import etcd_arena
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.control.access.tokens import Tokens
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.local import ControlPlane
-from lcm.control.plane.protocol import Changes, Plane, Watch
+from lcm.control.plane.protocol import Changes, Plane, PlaneWatch
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
@@ -43,7 +43,7 @@ from stores import HandClock, HandStopwatch
 T = TypeVar("T")
 NOW = given.moment("08:00")
 KEY = Secret("the-service-key-of-a-test")
-LIMITS = Limits(requests_per_second=1e9, burst=10**9, failures_per_minute=1e9, failure_burst=10**9)
+LIMITS = ApiLimits(requests_per_second=1e9, burst=10**9, failures_per_minute=1e9, failure_burst=10**9)
 PATIENCE = 60.0
 """Seconds after which something that should happen counts as not happening."""
 
@@ -162,10 +162,10 @@ async def served(api: Api, port: int) -> AsyncIterator[str]:
 @asynccontextmanager
 async def promising(core: ControlPlane) -> AsyncIterator[ControlPlane]:
     """Run the calendar of a control plane that has terms until the block ends."""
-    if core.desk is None:
+    if core.promises is None:
         yield core
         return
-    following = asyncio.create_task(core.desk.calendar.run())
+    following = asyncio.create_task(core.promises.calendar.run())
     try:
         yield core
     finally:
@@ -184,7 +184,7 @@ async def _in_memory(
 ) -> AsyncIterator[World]:
     store, artifacts = MemoryStore(backlog=backlog), depot(VirtualClock(), files)
     async with promising(ControlPlane(store, clock=VirtualClock(), terms=terms, artifacts=artifacts)) as core:
-        yield World(store, core.acting, asyncio.sleep, artifacts)
+        yield World(store, core.plane_for, asyncio.sleep, artifacts)
     await store.close()
 
 
@@ -210,7 +210,7 @@ async def _on_sqlite(
     artifacts = depot(clock, files)
     store = await SqliteStore.open(_file(request), stopwatch=stopwatch, backlog=backlog)
     async with promising(ControlPlane(store, clock=clock, terms=terms, artifacts=artifacts)) as core:
-        yield World(store, core.acting, _by_hand(clock, stopwatch), artifacts)
+        yield World(store, core.plane_for, _by_hand(clock, stopwatch), artifacts)
     await store.close()
 
 
@@ -237,7 +237,7 @@ async def _on_etcd(
     arena = etcd_arena(request.getfixturevalue("etcd").endpoint)
     store, artifacts = await arena.open(backlog=backlog), depot(clock, files)
     async with promising(ControlPlane(store, clock=clock, terms=terms, artifacts=artifacts)) as core:
-        yield World(store, core.acting, _by_hand(clock, HandStopwatch()), artifacts)
+        yield World(store, core.plane_for, _by_hand(clock, HandStopwatch()), artifacts)
     await arena.close()
 
 
@@ -299,13 +299,13 @@ def template(name: str = "metal", **metadata: object) -> WorkerTemplate:
     return given.changed(given.template(), {"metadata": {"name": name, **metadata}})
 
 
-async def take(watch: Watch, count: int = 1) -> list[Changes]:
+async def take(watch: PlaneWatch, count: int = 1) -> list[Changes]:
     """Read so many commits, in time."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(watch) for _ in range(count)]
 
 
-async def quiet(watch: Watch, seconds: float = 0.15) -> bool:
+async def quiet(watch: PlaneWatch, seconds: float = 0.15) -> bool:
     """Tell whether nothing more comes."""
     try:
         async with asyncio.timeout(seconds):

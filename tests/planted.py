@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from lcm.sim.world.playing import play
-from lcm.sim.world.scenario import CLASSROOM, Pool, Scenario
-from lcm.sim.world.world import Outcome, World
+from lcm.sim.world.scenario import CLASSROOM, Scenario, ScenarioPool
+from lcm.sim.world.world import RunOutcome, World
 
 Deed = Callable[[World], Coroutine[Any, Any, None]]
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -28,13 +28,13 @@ QUIET: Final = msgspec.structs.replace(
     processes=1,
     hours=0.8,
     quiet_hours=0.5,
-    pools=(Pool(track="ccna", most=1, least=1),),
+    pools=(ScenarioPool(track="ccna", most=1, least=1),),
     sessions_a_day=0,
     bystanders=False,
 )
 """One process and one machine, and nobody but those whose deeds a fault brings along."""
 BUSY: Final = msgspec.structs.replace(
-    QUIET, hours=1.5, quiet_hours=3.0, pools=(Pool(track="ccna", most=2, least=1),), sessions_a_day=250
+    QUIET, hours=1.5, quiet_hours=3.0, pools=(ScenarioPool(track="ccna", most=2, least=1),), sessions_a_day=250
 )
 """One process, two machines, and people who book."""
 
@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass
 class _Played:
-    outcome: Outcome
+    outcome: RunOutcome
     after: timedelta
 
 

@@ -12,11 +12,11 @@ from lcm.control.booking import request
 from lcm.control.booking.guards import Guards
 from lcm.controllers.scheduler import risk
 from lcm.controllers.scheduler.risk import TOO_SMALL, Risk
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.controllers.worker import measure
 from lcm.model.base import capacity
 from lcm.model.base.capacity import Amount, Claim
-from lcm.model.kinds.session import CLEAN_UP, LabletSession, SessionPhase, holds
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.ports import OPEN_PORTS, used_ports
 from lcm.placement import claims, ports
@@ -25,7 +25,7 @@ from lcm.placement.seats import Seats
 from lcm.placement.timeline import Lanes
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from lcm.sim.world.checks.ports import SHARED_PORT
-from lcm.sim.world.scenario import CLASSROOM, Lab
+from lcm.sim.world.scenario import CLASSROOM, ScenarioLab
 from planted import BUSY, QUIET, Planted, changed, everywhere
 from planted_deeds import (
     both,
@@ -35,10 +35,10 @@ from planted_deeds import (
     two_book_the_last_room,
 )
 
-LARGE: Final = (Lab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
-BROAD: Final = (Lab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)
-WHOLE: Final = (Lab(name="whole", track="ccna", cpu_cores=40),)
-PORTS: Final = (Lab(name="ports", track="ccna", cpu_cores=1, memory_gb=2, nodes=10),)
+LARGE: Final = (ScenarioLab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
+BROAD: Final = (ScenarioLab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)
+WHOLE: Final = (ScenarioLab(name="whole", track="ccna", cpu_cores=40),)
+PORTS: Final = (ScenarioLab(name="ports", track="ccna", cpu_cores=1, memory_gb=2, nodes=10),)
 RUSH: Final = changed(QUIET, labs=BROAD, quiet_hours=1.5)
 SHRUNK: Final = changed(QUIET, hours=1.5, quiet_hours=1.5)
 CROWD: Final = people_want_a_lab_now(6)
@@ -46,7 +46,7 @@ FULL: Final = changed(BUSY, pools=QUIET.pools, labs=BROAD, sessions_a_day=600)
 
 
 def dimension_is_ignored(patch: pytest.MonkeyPatch, name: str) -> None:
-    real, pack = capacity.exceeded, Lanes.pack
+    real, pack = capacity.find_exceeded, Lanes.pack
 
     def without(need: Amount, room: Amount) -> list[str]:
         return [one for one in real(need, room) if one != name]
@@ -68,13 +68,13 @@ def cpu_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def running_session_holds_nothing(patch: pytest.MonkeyPatch) -> None:
     def held(session: LabletSession) -> Claim | None:
-        return None if session.status.phase is SessionPhase.RUNNING else holds(session)
+        return None if session.status.phase is SessionPhase.RUNNING else get_claim(session)
 
-    everywhere(patch, holds, held)
+    everywhere(patch, get_claim, held)
 
 
 def taken_ports_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, ports.taken_on, lambda _worker, _sessions: frozenset())
+    everywhere(patch, ports.ports_in_use, lambda _worker, _sessions: frozenset())
 
 
 def all_names_get_one_port(patch: pytest.MonkeyPatch) -> None:
@@ -115,15 +115,15 @@ def claim_ends_with_its_slot(patch: pytest.MonkeyPatch) -> None:
 
 def claim_begins_with_its_slot(patch: pytest.MonkeyPatch) -> None:
     def short(start: datetime, end: datetime, need: Amount, _by: claims.Terms) -> Claim:
-        return Claim(start=start, end=end + CLEAN_UP, need=need)
+        return Claim(start=start, end=end + CLEAN_UP_TIME, need=need)
 
     everywhere(patch, claims.slot_claim, short)
 
 
 def promise_has_no_seat(patch: pytest.MonkeyPatch) -> None:
-    real = request.seated
+    real = request.with_seats
 
-    def unseated(booking: Any, found: request.Found, now: datetime) -> Any:
+    def unseated(booking: Any, found: request.ChosenSeats, now: datetime) -> Any:
         made = real(booking, found, now)
         if not isinstance(made, LabletSession):
             return made
@@ -137,23 +137,23 @@ def guard_is_not_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, risk.squeezed, lambda _view, _now: {})
+    everywhere(patch, risk.find_misfits, lambda _view, _now: {})
 
 
 def everybody_is_told_of_a_squeeze(patch: pytest.MonkeyPatch) -> None:
-    def told(view: View, _now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
+    def told(view: SchedulerView, _now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
         sessions = [one for uid in view._workers for one in view.sessions_on(uid)]
         return {session_holder(one): (one, Risk(TOO_SMALL, "it is smaller")) for one in sessions}
 
-    everywhere(patch, risk.squeezed, told)
+    everywhere(patch, risk.find_misfits, told)
 
 
 def shrinking_is_not_measured(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, measure._capacity, lambda known, _stats: known)
+    everywhere(patch, measure._current_capacity, lambda known, _stats: known)
 
 
 def ports_of_strangers_are_given_away(patch: pytest.MonkeyPatch) -> None:
-    real = ports.taken_on
+    real = ports.ports_in_use
 
     def ours(worker: LabWorker, sessions: Iterable[LabletSession]) -> frozenset[int]:
         return real(given.with_fields(worker, {"foreign_ports": ()}), sessions)

@@ -12,12 +12,12 @@ from lcm.model.base.resource import Metadata
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, InstanceState
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
-from lcm.sim.time.faults import Ill, Spell
+from lcm.sim.time.faults import FaultKind, FaultPeriod
 from lcm.sim.world.checks.machines import OWNER
-from lcm.sim.world.scenario import REGION, Lab, definition_name, topology
-from lcm.sim.world.world import OPERATOR, Question, World
+from lcm.sim.world.scenario import REGION, ScenarioLab, definition_name, lab_topology
+from lcm.sim.world.world import OPERATOR, PlaneCall, World
 from planted import Deed
 
 MINUTE = 60.0
@@ -39,7 +39,7 @@ def people_want_a_lab_now(count: int, minutes: int = 30, before: Deed = nothing)
             who = Caller(name=f"person-{number}", role=Role.USER)
             await before(world)
             made = await world.insist(who, _booking(session))
-            world.witness.acknowledged(made, f"{who.name} was told to book")
+            world.witness.record_acknowledged(made, f"{who.name} was told to book")
             await asyncio.sleep(2 * MINUTE)
 
     return come
@@ -72,7 +72,7 @@ async def launches_are_not_answered(world: World) -> None:
     """Let machines be launched and listed late, and nobody be told so."""
     cloud = world.stage.cloud
     cloud.account.listed_late = timedelta(minutes=4)
-    with cloud.faults.spells.under(Spell(Ill.DEAF, verbs=frozenset({"ensure"}))):
+    with cloud.faults.spells.inject(FaultPeriod(FaultKind.DEAF, verbs=frozenset({"ensure"}))):
         await asyncio.sleep(15 * MINUTE)
     cloud.account.listed_late = timedelta(0)
 
@@ -82,7 +82,7 @@ async def machine_is_nobodys(world: World) -> None:
     await asyncio.sleep(5 * MINUTE)
     account = world.stage.cloud.account
     tags = {OWNER_TAG: OWNER, WORKER_TAG: "a-worker-that-was", "Name": "was"}
-    account.run(Order(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id, tags))
+    account.run(LaunchOrder(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id, tags))
 
 
 async def somebody_terminates_a_machine(world: World) -> None:
@@ -109,7 +109,7 @@ async def session_is_deleted(world: World) -> None:
     """Let an operator delete a session that runs."""
     ref = Ref(LabletSession, (await _running(world)).metadata.name)
     left = await world.insist(OPERATOR, lambda plane: plane.delete(ref))
-    world.witness.acknowledged(left, "otto was told that it goes", removed=True)
+    world.witness.record_acknowledged(left, "otto was told that it goes", removed=True)
 
 
 async def session_is_cancelled(world: World) -> None:
@@ -123,9 +123,9 @@ async def leader_stands_still_over_a_lab(world: World) -> None:
 
     Where somebody else leads by then, the lab is there, and the sleeper finds nothing to do.
     """
-    still = Spell(Ill.STILL, verbs=frozenset({"ensure", "start"}))
+    still = FaultPeriod(FaultKind.STILL, verbs=frozenset({"ensure", "start"}))
     for _ in range(2):
-        with world.stage.hosts.spells.under(still):
+        with world.stage.hosts.spells.inject(still):
             stopped = [asyncio.ensure_future(one.host.until_stopped()) for one in world.alive]
             await asyncio.wait(stopped, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.sleep(20)
@@ -147,12 +147,14 @@ async def somebody_forwards_ports(world: World) -> None:
     worker = await _serving(world)
     cml = world.stage.cml(worker.status.ec2.instance_id)
     assert cml is not None, "it serves"
-    lab, _ = cml.import_lab(topology(Lab(name="by hand", track="", nodes=2)), cml.users.administrator, "by hand")
+    lab, _ = cml.import_lab(
+        lab_topology(ScenarioLab(name="by hand", track="", nodes=2)), cml.users.administrator, "by hand"
+    )
     tags = [f"pat:tcp:{port}:{port}" for port in range(2_000, 8_000, 2)]
     cml.labs.change_node(lab, next(iter(lab.nodes.values())), NodeUpdate(tags=tags))
 
 
-def _booking(session: LabletSession) -> Question[LabletSession]:
+def _booking(session: LabletSession) -> PlaneCall[LabletSession]:
     return lambda plane: plane.create(session)
 
 
@@ -185,6 +187,6 @@ def _works_on(world: World, worker: LabWorker) -> bool:
 async def _running(world: World) -> LabletSession:
     while True:
         await asyncio.sleep(MINUTE)
-        for session in world.witness.seen.live():
+        for session in world.witness.seen.live_sessions():
             if session.status.phase is SessionPhase.RUNNING:
                 return session

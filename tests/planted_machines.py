@@ -11,7 +11,16 @@ from lcm.control.accounts import licences
 from lcm.controllers.discovery import orphans, search
 from lcm.controllers.worker import alerts, effects, hosting, launching, licensing, look
 from lcm.controllers.worker import hosting as draining
-from lcm.controllers.worker.view import Decision, Do, EndSessions, Failure, Outcome, StopMachine, View, move
+from lcm.controllers.worker.view import (
+    Decision,
+    EffectOutcome,
+    EndSessions,
+    StopMachine,
+    WorkerDo,
+    WorkerFailure,
+    WorkerView,
+    enter_phase,
+)
 from lcm.model.base.errors import Later
 from lcm.model.kinds.session import LabletSession, SessionPhase, needs_its_worker
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -46,15 +55,15 @@ def token_is_made_for_each_try(patch: pytest.MonkeyPatch) -> None:
 
 
 def silence_is_taken_for_a_refusal(patch: pytest.MonkeyPatch) -> None:
-    real = effects.Hands._on_machine
+    real = effects.WorkerEffects._on_machine
 
-    async def refused(self: effects.Hands, view: View, effect: Any) -> Outcome:
+    async def refused(self: effects.WorkerEffects, view: WorkerView, effect: Any) -> EffectOutcome:
         try:
             return await real(self, view, effect)
         except Later as error:
-            return Failure("NoCapacity", str(error))
+            return WorkerFailure("NoCapacity", str(error))
 
-    patch.setattr(effects.Hands, "_on_machine", refused)
+    patch.setattr(effects.WorkerEffects, "_on_machine", refused)
 
 
 def orphans_stay_fresh(patch: pytest.MonkeyPatch) -> None:
@@ -62,32 +71,34 @@ def orphans_stay_fresh(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_of_a_batch_is_not_imported(patch: pytest.MonkeyPatch) -> None:
-    real = search.RegionSearch._import
+    real = search.RegionSearch._import_instances
 
     async def one_less(self: search.RegionSearch, region: str, source: str, instances: Any) -> Any:
         return await real(self, region, source, instances[:-1])
 
-    patch.setattr(search.RegionSearch, "_import", one_less)
+    patch.setattr(search.RegionSearch, "_import_instances", one_less)
 
 
 def end_of_a_machine_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, hosting.confirmed, lambda _view: None)
+    everywhere(patch, hosting.check_machine, lambda _view: None)
 
 
 def serving_machine_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    real = look._looks_at_machine
-    everywhere(patch, real, lambda worker, rules: worker.status.phase not in look._WATCHED and real(worker, rules))
+    real = look._needs_machine
+    everywhere(
+        patch, real, lambda worker, rules: worker.status.phase not in look._MONITORED_PHASES and real(worker, rules)
+    )
 
 
 def licence_is_forgotten_by_a_drain(patch: pytest.MonkeyPatch) -> None:
-    def on(view: View, why: str) -> Decision:
-        return move(view, WorkerPhase.STOPPING, why, cml=draining._said(view, licensed=False))
+    def on(view: WorkerView, why: str) -> Decision:
+        return enter_phase(view, WorkerPhase.STOPPING, why, cml=draining._with_licensed(view, licensed=False))
 
-    everywhere(patch, draining._on, on)
+    everywhere(patch, draining._leave_draining, on)
 
 
 def licence_is_believed_to_be_returned(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, licensing.unlicensing, licensing._without)
+    everywhere(patch, licensing.decide_unlicensing, licensing._enter_stopping)
 
 
 def seat_of_a_lost_machine_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -100,11 +111,11 @@ def seat_of_a_lost_machine_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def busy_worker_is_stopped_as_idle(patch: pytest.MonkeyPatch) -> None:
-    real = hosting.active
+    real = hosting.decide_active
 
-    def stopped(view: View) -> Decision:
+    def stopped(view: WorkerView) -> Decision:
         busy = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
-        return Do(StopMachine()) if busy else real(view)
+        return WorkerDo(StopMachine()) if busy else real(view)
 
     everywhere(patch, real, stopped)
 
@@ -118,18 +129,18 @@ def running_session_needs_no_worker(patch: pytest.MonkeyPatch) -> None:
 
 
 def drain_has_no_deadline(patch: pytest.MonkeyPatch) -> None:
-    real = draining.draining
+    real = draining.decide_draining
 
-    def at_once(view: View) -> Decision:
+    def at_once(view: WorkerView) -> Decision:
         lingering = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
-        names = [draining._name(one) for one in lingering]
-        return Do(EndSessions(names, "its worker is drained")) if names else real(view)
+        names = [draining._session_name(one) for one in lingering]
+        return WorkerDo(EndSessions(names, "its worker is drained")) if names else real(view)
 
     everywhere(patch, real, at_once)
 
 
 def drain_is_not_warned_of(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(alerts, "_JUDGES", tuple(one for one in alerts._JUDGES if one is not alerts._deadline))
+    patch.setattr(alerts, "_CHECKS", tuple(one for one in alerts._CHECKS if one is not alerts._check_drain_deadline))
 
 
 MACHINES: Final = (

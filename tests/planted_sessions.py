@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from lcm.control.objects import actions, reads, steps, writer
-from lcm.control.objects.records import Record, at_revision, find
-from lcm.control.upkeep.archive import recalled
+from lcm.control.objects.records import Record, find_record, with_revision
+from lcm.control.upkeep.archive import find_archived
 from lcm.controllers.session import ending
-from lcm.controllers.session.view import Decision, Discard, Do, View
+from lcm.controllers.session.view import Decision, Discard, SessionDo, SessionView
 from lcm.controllers.worker.view import Unknown
-from lcm.model.access.identity import sees
+from lcm.model.access.identity import can_see
 from lcm.model.base import resource
 from lcm.model.base.resource import PhaseChange
-from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase, is_asap
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, is_asap
 from lcm.sim.world.checks.labs import LEFT
 from lcm.sim.world.checks.phases import ILLEGAL
 from lcm.sim.world.checks.privacy import ANOTHERS
@@ -29,35 +29,35 @@ TOWN: Final = changed(BUSY, bystanders=True, hours=2.0, quiet_hours=2.6, session
 
 
 def lab_is_not_removed(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, ending.stopping, lambda _view: Do(Discard()))
+    everywhere(patch, ending.decide_stopping, lambda _view: SessionDo(Discard()))
 
 
 def deletion_comes_before_teardown(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, steps.over, lambda one: one.metadata.deletion_timestamp is not None)
+    everywhere(patch, steps.is_removable, lambda one: one.metadata.deletion_timestamp is not None)
 
 
 def silence_is_taken_for_no_lab(patch: pytest.MonkeyPatch) -> None:
-    real = ending.stopping
+    real = ending.decide_stopping
 
-    def believed(view: View) -> Decision:
-        return Do(Discard()) if isinstance(view.lab, Unknown) else real(view)
+    def believed(view: SessionView) -> Decision:
+        return SessionDo(Discard()) if isinstance(view.lab, Unknown) else real(view)
 
     everywhere(patch, real, believed)
 
 
 def booking_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    real = writer.Ledger.write
+    real = writer.Writer.write
 
-    async def forgotten(self: writer.Ledger, edit: Any, *ops: Any, **rest: Any) -> Any:
+    async def forgotten(self: writer.Writer, edit: Any, *ops: Any, **rest: Any) -> Any:
         if edit.before is None and isinstance(edit.after, LabletSession) and is_asap(edit.after):
-            return at_revision(edit.after, 1)
+            return with_revision(edit.after, 1)
         return await real(self, edit, *ops, **rest)
 
-    patch.setattr(writer.Ledger, "write", forgotten)
+    patch.setattr(writer.Writer, "write", forgotten)
 
 
 def step_forgets_a_deletion(patch: pytest.MonkeyPatch) -> None:
-    real = steps.stepped
+    real = steps.take_step
 
     def forgotten(one: Any, status: Any, **rest: Any) -> Any:
         made = real(one, status, **rest)
@@ -71,14 +71,14 @@ def step_forgets_a_deletion(patch: pytest.MonkeyPatch) -> None:
 def cancelled_session_ends_at_once(patch: pytest.MonkeyPatch) -> None:
     def ended(session: LabletSession, *, now: datetime, author: str, reason: str) -> LabletSession:
         phase = SessionPhase.TERMINATED
-        if session.status.phase in SESSION.final:
+        if session.status.phase in SESSION_MACHINE.final:
             return session
         line = PhaseChange(phase=phase, at=now, by=author, reason=reason)
         history = resource.with_change(session.status.history, line)
         status = msgspec.structs.replace(session.status, phase=phase, history=history, outcome=phase)
         return msgspec.structs.replace(session, status=status)
 
-    everywhere(patch, actions.terminated, ended)
+    everywhere(patch, actions.terminate_session, ended)
 
 
 def story_is_rewritten(patch: pytest.MonkeyPatch) -> None:
@@ -93,18 +93,18 @@ def step_has_no_line(patch: pytest.MonkeyPatch) -> None:
 
 
 def everybody_sees_everything(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, sees, lambda _caller, _resource: True)
+    everywhere(patch, can_see, lambda _caller, _resource: True)
 
 
 def lists_are_everybodys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reads, "_limited", lambda _ledger, _kind: False)
+    patch.setattr(reads, "_sees_only_own", lambda _ledger, _kind: False)
 
 
 def others_are_touched_by_name(patch: pytest.MonkeyPatch) -> None:
-    async def found(self: writer.Ledger, ref: Any) -> Record[Any] | None:
-        return await find(self.store, ref) or await recalled(self.store, ref)
+    async def found(self: writer.Writer, ref: Any) -> Record[Any] | None:
+        return await find_record(self.store, ref) or await find_archived(self.store, ref)
 
-    patch.setattr(writer.Ledger, "recall", found)
+    patch.setattr(writer.Writer, "find_anywhere", found)
 
 
 SESSIONS: Final = (

@@ -8,18 +8,18 @@ import pytest
 import structlog
 
 from lcm.control.delivery import events
-from lcm.control.delivery.feed import Feed, Position, Question
+from lcm.control.delivery.feed import EventFilter, Feed, Position
 from lcm.control.plane.local import LocalPlane
 from lcm.controllers.runtime import election
 from lcm.controllers.worker import effects
-from lcm.controllers.worker.view import Outcome, Register, View
+from lcm.controllers.worker.view import EffectOutcome, Register, WorkerView
 from lcm.model.base.errors import Stuck
-from lcm.model.base.event import Event, decode
+from lcm.model.base.event import Event, decode_event
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.sim.world.checks.events import GAP
 from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.privacy import LEAK
-from lcm.store.base import Happened
+from lcm.store.base import CommitEvents
 from planted import BUSY, QUIET, Planted, changed
 from planted_deeds import (
     both,
@@ -47,51 +47,51 @@ def fence_is_removed(patch: pytest.MonkeyPatch) -> None:
 
 
 def start_of_a_session_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    real = events.derive
+    real = events.derive_events
 
     def less(before: Any, after: Any, **rest: Any) -> Sequence[Event]:
         runs = isinstance(after, LabletSession) and after.status.phase is SessionPhase.RUNNING
         return [] if runs else real(before, after, **rest)
 
-    patch.setattr(events, "derive", less)
+    patch.setattr(events, "derive_events", less)
 
 
 def resuming_client_misses_a_commit(patch: pytest.MonkeyPatch) -> None:
-    real = Feed.history
+    real = Feed.read_missed
 
-    async def shorter(self: Feed, question: Question, position: Position) -> AsyncIterator[tuple[bytes, int]]:
+    async def shorter(self: Feed, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
         given = [one async for one in real(self, question, position)]
         for number, (frames, revision) in enumerate(given):
             yield (b"" if number == 1 else frames), revision
 
-    patch.setattr(Feed, "history", shorter)
+    patch.setattr(Feed, "read_missed", shorter)
 
 
 def resuming_client_hears_the_last_again(patch: pytest.MonkeyPatch) -> None:
-    def framed(self: Feed, happened: Happened, question: Question, position: Position) -> bytes:
-        places = [(Position(happened.revision, place), decode(raw)) for place, raw in enumerate(happened.events)]
+    def framed(self: Feed, happened: CommitEvents, question: EventFilter, position: Position) -> bytes:
+        places = [(Position(happened.revision, place), decode_event(raw)) for place, raw in enumerate(happened.events)]
         wanted = [(at, event) for at, event in places if at >= position and question.wants(event)]
         return b"".join(self._frame(event, at, self.epoch) for at, event in wanted)
 
-    patch.setattr(Feed, "_framed", framed)
+    patch.setattr(Feed, "_encode_missed", framed)
 
 
 def token_is_written_into_a_log(patch: pytest.MonkeyPatch) -> None:
-    real = effects.Hands._on_host
+    real = effects.WorkerEffects._on_host
 
-    async def told(self: effects.Hands, view: View, effect: Any) -> Outcome:
+    async def told(self: effects.WorkerEffects, view: WorkerView, effect: Any) -> EffectOutcome:
         if isinstance(effect, Register):
             secret = await self.secrets.reveal(effect.token)
             structlog.get_logger().info("registering", token=secret.reveal())
         return await real(self, view, effect)
 
-    patch.setattr(effects.Hands, "_on_host", told)
+    patch.setattr(effects.WorkerEffects, "_on_host", told)
 
 
 def token_is_written_into_an_error(patch: pytest.MonkeyPatch) -> None:
-    real = effects.Hands._on_host
+    real = effects.WorkerEffects._on_host
 
-    async def told(self: effects.Hands, view: View, effect: Any) -> Outcome:
+    async def told(self: effects.WorkerEffects, view: WorkerView, effect: Any) -> EffectOutcome:
         try:
             return await real(self, view, effect)
         except Stuck as error:
@@ -100,7 +100,7 @@ def token_is_written_into_an_error(patch: pytest.MonkeyPatch) -> None:
                 raise Stuck(error.reason, f"{secret.reveal()}: {error}") from error
             raise
 
-    patch.setattr(effects.Hands, "_on_host", told)
+    patch.setattr(effects.WorkerEffects, "_on_host", told)
 
 
 WORDS: Final = (

@@ -66,7 +66,7 @@ class Pools(Fleet):
 
     def pool_controller(self, holder: str = "pools") -> PoolController:
         return PoolController(
-            plane=self.core.acting(service(POOL_CONTROLLER)),
+            plane=self.core.plane_for(service(POOL_CONTROLLER)),
             clock=self.clock,
             stopwatch=VirtualStopwatch(),
             chance=self.half,
@@ -77,8 +77,8 @@ class Pools(Fleet):
     @asynccontextmanager
     async def booking(self) -> AsyncIterator["Pools"]:
         """Run the desk's calendar beside what a test does."""
-        assert self.core.desk is not None
-        async with beside(self.core.desk.calendar.run()):
+        assert self.core.promises is not None
+        async with beside(self.core.promises.calendar.run()):
             yield self
 
     @asynccontextmanager

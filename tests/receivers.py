@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from lcm.control.delivery import sinks
-from lcm.control.delivery.outbox import TTL_SECONDS, Outbox
+from lcm.control.delivery.outbox import LEASE_SECONDS, Outbox
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import Reach, verify
+from lcm.model.access.webhook import WebhookPolicy, verify
 from lcm.model.base import event as events
 from lcm.model.base.errors import LcmError
 from lcm.model.base.event import Event
@@ -93,7 +93,7 @@ def sink(name: str = "a", **fields: Any) -> Sink:
 
 
 async def put(store: Store, one: Sink) -> None:
-    await sinks.put(store, one, Reach(), now=VirtualClock().now())
+    await sinks.put_sink(store, one, WebhookPolicy(), now=VirtualClock().now())
 
 
 def event(number: int = 0, **fields: Any) -> bytes:
@@ -106,7 +106,7 @@ def event(number: int = 0, **fields: Any) -> bytes:
         "namespace": "default",
         "data": msgspec.Raw(msgspec.json.encode({"number": number})),
     } | fields
-    return events.encode(Event(**whole))
+    return events.encode_event(Event(**whole))
 
 
 async def happen(store: Store, count: int = 1, **fields: Any) -> list[str]:
@@ -129,7 +129,7 @@ class World:
     receiver: Receiver = field(default_factory=Receiver)
     expected: list[str] = field(default_factory=list)
     seed: int = 0
-    ttl_seconds: int = TTL_SECONDS
+    ttl_seconds: int = LEASE_SECONDS
 
     def outbox(self, holder: str = "outbox", post: Callable[..., Awaitable[None]] | None = None) -> Outbox:
         return Outbox(
@@ -177,7 +177,7 @@ async def delivering(*outboxes: Outbox) -> AsyncIterator[None]:
 
 
 async def status(world: World, name: str = "a") -> SinkStatus:
-    report = await sinks.find(world.store, name)
+    report = await sinks.find_sink(world.store, name)
     assert report is not None
     assert report.status is not None
     return report.status

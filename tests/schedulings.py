@@ -17,12 +17,12 @@ import given
 from backstage import OTTO, service
 from desks import lab, metal
 from estates import beside
-from lcm.control.accounts.step_records import NO_LIMITS, Fleet
+from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.cache import Cache
-from lcm.control.objects.records import change, creation, find, removal
+from lcm.control.objects.records import change_ops, creation_ops, find_record, removal_ops
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
-from lcm.controllers.runtime.reconcile import DONE, Again, Runtime, at
+from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.model.base.clock import Clock
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
@@ -36,7 +36,7 @@ from lcm.placement.claims import Terms
 from lcm.settings.load import Settings
 from lcm.sim.time.loop import VirtualClock, VirtualStopwatch
 from lcm.store.memory import MemoryStore
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 
 R = TypeVar("R", bound=Resource)
 MINUTE = timedelta(minutes=1)
@@ -63,9 +63,9 @@ class Lablets:
         runtime = Runtime(
             "lablets", lambda ref: self._look(cache, ref), cache, LabletSession, clock=self.clock, chance=half
         )
-        await together(cache.run(), runtime.run())
+        await run_until_first_ends(cache.run(), runtime.run())
 
-    async def _look(self, cache: Cache, ref: SessionRef) -> Again:
+    async def _look(self, cache: Cache, ref: SessionRef) -> Requeue:
         session = cache.get(ref)
         if session is None:
             return DONE
@@ -76,16 +76,16 @@ class Lablets:
                 await self._step(session, _P.INSTANTIATING)
             case _P.INSTANTIATING:
                 if now < since + self.start(session):
-                    return at(since + self.start(session), now)
+                    return requeue_at(since + self.start(session), now)
                 end = status.ends_at or now + timedelta(minutes=session.spec.duration_minutes or 0)
                 await self._step(session, _P.RUNNING, cml_lab_id="lab", ends_at=end)
             case _P.RUNNING if status.ends_at is not None:
                 if now < status.ends_at:
-                    return at(status.ends_at, now)
+                    return requeue_at(status.ends_at, now)
                 await self._step(session, _P.COLLECTING, outcome=_P.COMPLETED)
             case _P.COLLECTING:
                 if now < since + self.clear(session):
-                    return at(since + self.clear(session), now)
+                    return requeue_at(since + self.clear(session), now)
                 await self._step(session, _P.STOPPING)
             case _P.STOPPING:
                 await self._step(session, status.outcome or _P.COMPLETED)
@@ -100,7 +100,7 @@ class Room:
     """A control plane, its scheduler, and a way behind them: workers and pools in any state."""
 
     settings: Settings = field(default_factory=Settings)
-    fleet: Fleet = NO_LIMITS
+    fleet: FleetSettings = NO_LIMITS
     store: MemoryStore = field(default_factory=MemoryStore)
 
     def __post_init__(self) -> None:
@@ -112,10 +112,10 @@ class Room:
 
     @property
     def otto(self) -> LocalPlane:
-        return self.core.acting(OTTO)
+        return self.core.plane_for(OTTO)
 
     def by(self, actor: str) -> LocalPlane:
-        return self.core.acting(service(actor))
+        return self.core.plane_for(service(actor))
 
     def scheduler(self, holder: str = "scheduler") -> SchedulerController:
         return SchedulerController(
@@ -133,8 +133,8 @@ class Room:
     @asynccontextmanager
     async def open(self, *, scheduled: bool = True, lablets: bool = False) -> AsyncIterator["Room"]:
         """Run the calendar, and the scheduler and sessions' lives if asked to."""
-        assert self.core.desk is not None
-        async with beside(self.core.desk.calendar.run()):
+        assert self.core.promises is not None
+        async with beside(self.core.promises.calendar.run()):
             await self.otto.create(lab())
             await self.otto.create(metal())
             if not scheduled:
@@ -148,22 +148,22 @@ class Room:
 
     async def put(self, resource: R) -> R:
         """Write an object as it is, whether it is there or not."""
-        record = await find(self.store, ref_of(resource))
-        ops = creation(resource) if record is None else change(record, resource)
+        record = await find_record(self.store, ref_of(resource))
+        ops = creation_ops(resource) if record is None else change_ops(record, resource)
         await self.store.commit(*ops)
-        found = await find(self.store, ref_of(resource))
+        found = await find_record(self.store, ref_of(resource))
         assert found is not None
         return found.resource
 
     async def remove(self, resource: Resource) -> None:
         """Take an object away, if it is there."""
-        record = await find(self.store, ref_of(resource))
+        record = await find_record(self.store, ref_of(resource))
         if record is not None:
-            await self.store.commit(*removal(record))
+            await self.store.commit(*removal_ops(record))
 
     async def change(self, resource: R, **fields: object) -> R:
         """Change fields of an object as it is now."""
-        found = await find(self.store, ref_of(resource))
+        found = await find_record(self.store, ref_of(resource))
         assert found is not None
         return await self.put(given.with_fields(found.resource, fields))
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import given
 from lcm.model.base.capacity import Amount, Claim, Profile
-from lcm.placement.limits import Rules
-from lcm.placement.request import Held
+from lcm.placement.limits import PromiseRules
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, Span
 from lcm.placement.timeline import micros
 
@@ -16,7 +16,7 @@ LEAD, KEEP = 25, 15
 MINUTE = timedelta(minutes=1)
 ROOM = Amount(cpu_millis=4, memory_mb=6, labs=3)
 EARLY = given.moment("00:00", day=-1)
-LONG_BEFORE = Rules(EARLY)
+LONG_BEFORE = PromiseRules(EARLY)
 
 Minutes = set[int]
 
@@ -72,12 +72,12 @@ def plainly_fits(pool: Seats, number: int, new: Claim) -> bool:
 def sound(pool: Seats) -> bool:
     """Tell whether no seat is over-committed at any moment."""
     every = range(1, len(pool) + 1)
-    return not any(Profile.of(on(pool, number)).overcommitted(pool[number].capacity) for number in every)
+    return not any(Profile.of(on(pool, number)).find_overcommitted(pool[number].capacity) for number in every)
 
 
 def filled(pool: Seats, held: Sequence[tuple[int, Claim]]) -> Seats:
     for place, (number, one) in enumerate(held):
-        pool.hold(number, Held(f"h{place}", one))
+        pool.hold(number, HeldClaim(f"h{place}", one))
     return pool
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcm.model.base import machine as machines
-from lcm.model.base.machine import Machine
+from lcm.model.base.machine import StateMachine
 
 Taken = tuple[str, str, str, str]
 """Machine, source, target, by."""
@@ -43,7 +43,9 @@ def exists(part: str) -> bool:
         return False
 
 
-def untaken(tables: Iterable[Machine[Any]], taken: set[Taken], *, built: Callable[[str], bool] = exists) -> list[Taken]:
+def untaken(
+    tables: Iterable[StateMachine[Any]], taken: set[Taken], *, built: Callable[[str], bool] = exists
+) -> list[Taken]:
     """List the steps of built controllers that no test took."""
     rows = [(table.name, str(row.source), str(row.target), row.by) for table in tables for row in table.steps]
     return [step for step in rows if built(part(step)) and step not in taken]
@@ -52,14 +54,14 @@ def untaken(tables: Iterable[Machine[Any]], taken: set[Taken], *, built: Callabl
 def record(folder: Path, worker: str) -> Callable[[], None]:
     """Note every step that is taken from now on; the result writes the notes down."""
     taken: set[Taken] = set()
-    take = Machine.take
+    take = StateMachine.check_step
 
-    def noted(self: Machine[Any], source: Any, target: Any, **rest: Any) -> Any:
+    def noted(self: StateMachine[Any], source: Any, target: Any, **rest: Any) -> Any:
         step = take(self, source, target, **rest)
         taken.add((self.name, str(source), str(target), step.by))
         return step
 
-    Machine.take = noted  # type: ignore[method-assign]
+    StateMachine.check_step = noted  # type: ignore[method-assign]
 
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)

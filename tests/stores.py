@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lcm.model.base.clock import Stopwatch
-from lcm.store.base import Changed, Put, Watch
+from lcm.store.base import CommitChanges, Put, StoreWatch
 from lcm.store.sqlite.engine import SqliteStore
 
 
@@ -46,7 +46,7 @@ async def opened(path: Path, stopwatch: Stopwatch | None = None) -> AsyncIterato
         await store.close()
 
 
-async def following(watch: Watch, count: int) -> list[Changed]:
+async def following(watch: StoreWatch, count: int) -> list[CommitChanges]:
     async with asyncio.timeout(60):
         return [await anext(watch) for _ in range(count)]
 

@@ -12,10 +12,10 @@ import structlog
 from fleets import Fleet
 from lcm.model.base.errors import Later, Unreachable
 from lcm.providers.protocols.compute import Instance
-from lcm.sim.cloud.effects import Power
-from lcm.sim.cloud.machines import Machine
+from lcm.sim.cloud.effects import PowerHistory
+from lcm.sim.cloud.machines import SimMachine
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Down
+from lcm.sim.cml.faults import CmlDown
 from lcm.sim.time.loop import run
 from outages import FallibleStore
 
@@ -38,13 +38,13 @@ class Unreliable(Fleet):
 
     glance_seconds = 5.0
     cloud_error: Later | None = None
-    cml_trouble: Down | None = None
+    cml_trouble: CmlDown | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._guard(self.cloud.faults, "before", lambda: self.cloud_error)
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = super()._install(instance, power)
         self._guard(cml, "check_up", lambda: self.cml_trouble)
         return cml
@@ -68,7 +68,7 @@ class Unreliable(Fleet):
 
     @contextmanager
     def cml_outage(self) -> Iterator[None]:
-        self.cml_trouble = Down(listening=False, there=False)
+        self.cml_trouble = CmlDown(listening=False, there=False)
         yield
         self.cml_trouble = None
 
@@ -79,7 +79,7 @@ class Unreliable(Fleet):
         yield
         self.store.down = None
 
-    async def machine(self) -> Machine:
+    async def machine(self) -> SimMachine:
         """Wait for the next machine that somebody launches."""
         known = set(self.cloud.account.machines)
         while not (new := set(self.cloud.account.machines) - known):

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 import given
-from lcm.control.access.audit import PREFIX, AuditRecord
-from lcm.control.delivery.events import derive
+from lcm.control.access.audit import AUDIT_PREFIX, AuditRecord
+from lcm.control.delivery.events import derive_events
 from lcm.control.objects.records import CODEC, key_of
 from lcm.model.access.identity import Role
-from lcm.model.base.event import encode
+from lcm.model.base.event import encode_event
 from lcm.model.base.machine import ACTORS
 from lcm.model.base.resource import PhaseChange, with_change
 from lcm.model.kinds.registry import Resource
@@ -21,7 +21,7 @@ from lcm.sim.cloud.effects import Effect
 from lcm.sim.time.host import HOST, Host
 from lcm.sim.time.loop import run
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.stage import Stage
+from lcm.sim.world.stage import Environment
 from lcm.sim.world.witness import Witness
 from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Entry, Lease, pack_events
 
@@ -34,12 +34,12 @@ class Watched:
     """A stage with a witness; `LEADER` leads as every controller."""
 
     calm: bool = False
-    stage: Stage = field(init=False)
+    stage: Environment = field(init=False)
     witness: Witness = field(init=False)
     _revision: int = 1
 
     def __post_init__(self) -> None:
-        self.stage = Stage(Scenario(), lambda *_: None, self._done)
+        self.stage = Environment(Scenario(), lambda *_: None, self._done)
         self.witness = Witness(self.stage, calm=self.calm)
         self.known(*(self._lease(actor, LEADER) for actor in sorted(ACTORS)))
 
@@ -50,7 +50,7 @@ class Watched:
     def known(self, *before: Resource | Change) -> None:
         """Have something happened before, of which nobody is asked what it was."""
         changes = [one if isinstance(one, Change) else self.change(one) for one in before]
-        self.witness.seen.take(self._next(), changes, self.now, None)
+        self.witness.seen.apply_commit(self._next(), changes, self.now, None)
 
     def commit(
         self,
@@ -62,12 +62,12 @@ class Watched:
     ) -> None:
         """Commit objects on a host, with what that tells the outside."""
         seen = self.witness.seen.objects
-        told = [one for new in after for one in derive(seen.get(key_of(new)), new, now=self.now)]
-        told += [one for old in gone for one in derive(old, old, now=self.now, removed=True)]
+        told = [one for new in after for one in derive_events(seen.get(key_of(new)), new, now=self.now)]
+        told += [one for old in gone for one in derive_events(old, old, now=self.now, removed=True)]
         changes = [*map(self.change, after), *(Change(key_of(one), None) for one in gone), *also]
         if told and not untold:
-            changes.append(self.entry(EVENTS_KEY, pack_events([encode(one) for one in told])))
-        self.on(host, lambda: self.witness.commit(self._next(), changes))
+            changes.append(self.entry(EVENTS_KEY, pack_events([encode_event(one) for one in told])))
+        self.on(host, lambda: self.witness.record_commit(self._next(), changes))
 
     def on(self, host: str | None, doing: Callable[[], object]) -> None:
         """Do something on a host, or as the world."""
@@ -86,7 +86,7 @@ class Watched:
         record = AuditRecord(
             id="a", at=self.now, who=who, role=role, address="", request="", token="", deeds=(), epoch=""
         )
-        return self.entry(f"{PREFIX}a", CODEC.encode(record))
+        return self.entry(f"{AUDIT_PREFIX}a", CODEC.encode(record))
 
     def deposed(self, actor: str) -> None:
         """Have somebody else elected."""
@@ -107,7 +107,7 @@ class Watched:
         return self._revision
 
     def _done(self, effect: Effect) -> None:
-        self.witness.effect(effect)
+        self.witness.record_effect(effect)
 
 
 def judged(story: Callable[[Watched], object], *, calm: bool = False, start: str = "08:00") -> list[str]:

@@ -11,15 +11,15 @@ import msgspec
 from clouds import HERE
 from estates import spec, story
 from fleets import TOKEN, W1, Fleet
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.objects.steps import TEARDOWN
-from lcm.controllers.worker.conditions import api_url, declared, ec2_facts
+from lcm.controllers.worker.conditions import api_url, capacity_of, ec2_facts
 from lcm.model.base.resource import Metadata, PhaseChange
 from lcm.model.kinds.worker import CmlFacts, CmlSpec, LabWorker, LabWorkerStatus, WorkerPhase
 from lcm.model.money.licences import SeatState
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
-from lcm.sim.cloud.account import Order
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.account import LaunchOrder
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.facts import licence_facts, stats_facts
 from lcm.sim.cml.rest.documents import Registration
@@ -70,7 +70,7 @@ class Witnessed(Fleet):
         held = self.store._leases.get(LEASE)
         return held.lease.holder if held else None
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = super()._install(instance, power)
         self._witness(cml.licence, _LICENCE)
         return cml
@@ -111,7 +111,7 @@ class Witnessed(Fleet):
         now, uid = self.clock.now(), "01-given"
         tags = {OWNER_TAG: "lcm", WORKER_TAG: uid, "Name": "w1"}
         image = self.cloud.account.images(HERE)[0].image_id
-        machine = self.cloud.account.run(Order(HERE, "m5zn.metal", image, tags=tags))
+        machine = self.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", image, tags=tags))
         await asyncio.sleep(60)
         cml = self.cml(machine.instance_id)
         if licensed:
@@ -131,11 +131,11 @@ class Witnessed(Fleet):
                     healthy=True,
                     licensed=False,
                 ),
-                capacity=declared(wanted, stats_facts(cml), licence),
+                capacity=capacity_of(wanted, stats_facts(cml), licence),
                 history=(PhaseChange(phase="PENDING", at=now, by="test", reason="given"),),
             ),
         )
-        await self.store.commit(*creation(worker))
+        await self.store.commit(*creation_ops(worker))
         return await self._lead_to(phase, await self.worker(), licensed=licensed)
 
     async def _lead_to(self, phase: WorkerPhase, worker: LabWorker, *, licensed: bool) -> LabWorker:

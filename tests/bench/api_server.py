@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.baseline.asgi import SameBytes
 from bench.baseline.fastapi_post import application
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.control.access.tokens import Tokens
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
@@ -21,7 +21,7 @@ from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import log, serving
 from lcm.system.clock import SystemClock
 
-UNLIMITED = Limits(requests_per_second=1e9, burst=10**9)
+UNLIMITED = ApiLimits(requests_per_second=1e9, burst=10**9)
 
 
 async def main(side: str, folder: Path) -> None:
@@ -47,5 +47,5 @@ async def main(side: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    log.set_up("ERROR")
+    log.configure_logging("ERROR")
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from bench.baseline.placement import Workers
 from bench.figures import Figure, ratio
 from bench.placement_load import Coming, Day, Ends, coming, filled
-from lcm.placement.candidate import Ask
-from lcm.placement.fleet import Fleet
+from lcm.placement.candidate import PackedRequest
+from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import place
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 from lcm.placement.strategies import bin_pack
 
 WORKERS = 1_000
@@ -37,7 +37,7 @@ Chosen = list[tuple[str, float] | None]
 class Ours:
     """The product: one index, kept up to date."""
 
-    def __init__(self, fleet: Fleet, ends: Ends) -> None:
+    def __init__(self, fleet: PlaceIndex, ends: Ends) -> None:
         self.fleet, self.ends = fleet, ends
 
     def decide(self, several: Sequence[Coming]) -> Chosen:
@@ -50,7 +50,7 @@ class Ours:
             if id_ is None:
                 chosen.append(None)
             else:
-                fleet.hold(id_, Held(request.name, request.claim))
+                fleet.hold(id_, HeldClaim(request.name, request.claim))
                 ends.add(end, id_, request.name)
                 chosen.append((id_, decision.score or 0.0))
         return chosen
@@ -60,8 +60,8 @@ class Bare:
     """The loop over all workers, with the same claims."""
 
     def __init__(self, ours: Ours) -> None:
-        places = [line.place for line in ours.fleet.lines()]
-        self.workers = Workers(places, {place.id: tuple(ours.fleet.held(place.id)) for place in places})
+        places = [line.place for line in ours.fleet.indexed_places()]
+        self.workers = Workers(places, {place.id: tuple(ours.fleet.claims_on(place.id)) for place in places})
         self.ends = copy.deepcopy(ours.ends)
 
     def decide(self, several: Sequence[Coming]) -> Chosen:
@@ -114,8 +114,8 @@ def agreement(ours: Ours, several: Sequence[Coming]) -> Figure:
     """Compare each choice with the best of all workers that fit, in the same fleet at the same moment."""
     same, lost = 0, 0.0
     for one in several:
-        ask = Ask(one.request)
-        before = [line for line in ours.fleet.lines() if ask.rejection(line) is None]
+        ask = PackedRequest(one.request)
+        before = [line for line in ours.fleet.indexed_places() if ask.rejection(line) is None]
         best = max(((bin_pack(line, ask), line.place.id) for line in before), key=lambda one: one[0])
         (chosen,) = ours.decide([one])
         assert chosen is not None

@@ -13,13 +13,13 @@ import given
 from bench.baseline.optimum import optimum
 from bench.figures import Figure
 from bench.timetables import LARGE, LEAD, SEEDS, SMALL, timetable
-from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, promise
-from lcm.placement.repack import reseat
-from lcm.placement.request import Held
+from lcm.placement.limits import PromiseRules
+from lcm.placement.promise import PromisedSeats, promise
+from lcm.placement.repack import repack_seats
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats, span_of
 
-BEFORE = Rules(given.moment("00:00", day=-7))
+BEFORE = PromiseRules(given.moment("00:00", day=-7))
 SEATS = 150
 SECONDS = 30.0
 """Of work for the proof of one optimum. Where it is not found the bound stands in, which is less than the optimum."""
@@ -32,7 +32,7 @@ async def bench_first_fit() -> list[Figure]:
         kind, book = timetable(seed, LARGE)
         seats = _promised(book, SEATS)
         promised.append(seats.time / HOUR)
-        reseat(seats, rules=BEFORE, since=BEFORE.now)
+        repack_seats(seats, rules=BEFORE, since=BEFORE.now)
         ours.append(seats.time / HOUR)
         bare.append(_first_fit(book).time / HOUR)
         print(f"  {seed:2} {kind:18} {len(book)} sessions: first fit {bare[-1]:.1f} h, {_told(promised, ours, bare)}")
@@ -46,9 +46,9 @@ async def bench_optimum() -> list[Figure]:
         kind, book = timetable(seed, SMALL)
         seats = _promised(book, SEATS)
         promised.append(seats.time / HOUR)
-        reseat(seats, rules=BEFORE, since=BEFORE.now)
+        repack_seats(seats, rules=BEFORE, since=BEFORE.now)
         ours.append(seats.time / HOUR)
-        at = {held.holder: number - 1 for number, held in seats.all_held()}
+        at = {held.holder: number - 1 for number, held in seats.all_claims()}
         hint = [at[held.holder] for held in book]
         found = optimum(book, seats.capacity, len(set(hint)) + 1, LEAD, hint=hint, seconds=SECONDS)
         best.append(found.bound)
@@ -63,16 +63,16 @@ async def bench_optimum() -> list[Figure]:
     ]
 
 
-def _promised(book: Sequence[Held], size: int) -> Seats:
+def _promised(book: Sequence[HeldClaim], size: int) -> Seats:
     seats = Seats(given.machine(), size, lead=LEAD)
     for held in book:
         answer = promise(seats, held.claim, rules=BEFORE)
-        assert isinstance(answer, Promised)
+        assert isinstance(answer, PromisedSeats)
         seats.hold(answer.seat, held)
     return seats
 
 
-def _first_fit(book: Sequence[Held]) -> Seats:
+def _first_fit(book: Sequence[HeldClaim]) -> Seats:
     seats = Seats(given.machine(), SEATS, lead=LEAD)
     for held in book:
         span = span_of(held.claim)

@@ -10,7 +10,7 @@ from bench.baseline.etcd import Load, commits_per_second
 from bench.figures import Figure, ratio
 from lcm.store.base import EVENTS_KEY, Put, pack_events
 from lcm.store.etcd.engine import EtcdStore
-from lcm.store.etcd.keys import LOADING_KEY, seal
+from lcm.store.etcd.keys import LOADING_KEY, pack_value
 from servers import EtcdServer
 
 WRITERS = 64
@@ -25,7 +25,7 @@ FLOOR_COMMITS_PER_SECOND = 500
 async def bench_commits() -> list[Figure]:
     keys = [f"sessions/default/s{n:04}" for n in range(WRITERS)]
     roots = (f"/bench-{n}/" for n in itertools.count())
-    sealed, events = seal(Put(keys[0], VALUE, LABELS)), seal(Put(EVENTS_KEY, pack_events(EVENTS)))
+    sealed, events = pack_value(Put(keys[0], VALUE, LABELS)), pack_value(Put(EVENTS_KEY, pack_events(EVENTS)))
     with tempfile.TemporaryDirectory() as folder, EtcdServer(Path(folder)) as server:
 
         async def ours() -> float:

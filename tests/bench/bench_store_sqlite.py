@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.baseline.sqlite import commits_per_second
 from bench.figures import Figure, ratio
-from lcm.store.base import Changed, Put
+from lcm.store.base import CommitChanges, Put
 from lcm.store.sqlite.engine import SqliteStore
 
 WRITERS = 64
@@ -61,7 +61,7 @@ async def bench_watch_between_processes() -> list[Figure]:
     return [Figure("watch_between_processes_ms", statistics.median(delays) * 1000, 50, at_least=False)]
 
 
-def _age(changed: Changed) -> float:
+def _age(changed: CommitChanges) -> float:
     entry = changed.changes[0].entry
     assert entry is not None
     return time.time() - float(entry.value)

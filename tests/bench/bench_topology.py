@@ -4,7 +4,7 @@ import time
 
 from bench.baseline.topology import round_trips_per_second
 from bench.figures import Figure, ratio
-from lcm.model.topology.lab import parse, rewrite
+from lcm.model.topology.lab import parse_lab, rewrite
 
 NODES = 300
 BYTES = 1_000_000
@@ -15,7 +15,7 @@ FLOOR_ROUND_TRIPS_PER_SECOND = 0.03
 async def bench_rewrite() -> list[Figure]:
     text = large_lab()
     data = text.encode()
-    own = parse(data).ports
+    own = parse_lab(data).ports
     ports = {name: 2000 + number for number, name in enumerate(own)}
     tags = {f"serial:{own[name]}": f"serial:{port}" for name, port in ports.items()}
 

@@ -15,20 +15,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.baseline.fan_out import FanOut
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.api.routes.stream import frame
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Position
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
-from lcm.model.base.event import Event, encode
+from lcm.model.base.event import Event, encode_event
 from lcm.store.base import Put
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import log, serving
 from lcm.system.clock import SystemClock
 
 Publish = Callable[[Event, int], Awaitable[None]]
-LIMITS = Limits(requests_per_second=1e9, burst=10**9, streams=10**6)
+LIMITS = ApiLimits(requests_per_second=1e9, burst=10**9, streams=10**6)
 PAD = "x" * 250
 
 
@@ -75,7 +75,7 @@ async def ours(folder: Path) -> None:
     print(listening.getsockname()[1], token.reveal(), flush=True)
 
     async def publish(event: Event, number: int) -> None:
-        await store.commit(Put("bench/x", str(number).encode()), events=[encode(event)])
+        await store.commit(Put("bench/x", str(number).encode()), events=[encode_event(event)])
 
     await together(serving.serve(app, listening, None, stop := asyncio.Event()), obey(publish), stop)
     running.cancel()
@@ -91,5 +91,5 @@ async def together(serving_it: Awaitable[None], obeying: Awaitable[None], stop: 
 
 
 if __name__ == "__main__":
-    log.set_up("ERROR")
+    log.configure_logging("ERROR")
     asyncio.run(bare() if sys.argv[1] == "bare" else ours(Path(sys.argv[2])))

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import given
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.fleet import Fleet
+from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import place
-from lcm.placement.request import Held, Place, Request
+from lcm.placement.request import HeldClaim, Place, PlacementRequest
 
 NOW = given.moment("09:00")
 AHEAD = timedelta(hours=24)
@@ -46,7 +46,7 @@ class Day:
         self._workers = workers
         self.now = NOW
 
-    def before(self) -> list[Request]:
+    def before(self) -> list[PlacementRequest]:
         """Give what was booked earlier: all that runs, and ever less the farther ahead."""
         hours = [self._chance.uniform(-4, 24) for _ in range(int(self._workers * PER_WORKER_AND_HOUR * 28))]
         booked = [
@@ -56,20 +56,20 @@ class Day:
         ]
         return [request for request in booked if request.claim.end > NOW]
 
-    def next(self) -> Request:
+    def next(self) -> PlacementRequest:
         self.now += timedelta(hours=1) / (self._workers * PER_WORKER_AND_HOUR)
         if self._chance.random() < ASAP_SHARE:
             return self._request(self.now, self.now + self._length() + CLEAN_UP)
         return self._booked(self.now + LEAD + self._chance.random() * AHEAD)
 
-    def _booked(self, about: datetime) -> Request:
+    def _booked(self, about: datetime) -> PlacementRequest:
         start = NOW + (about - NOW) // QUARTER * QUARTER
         return self._request(start - LEAD, start + self._length() + CLEAN_UP)
 
     def _length(self) -> timedelta:
         return self._chance.randint(4, 16) * QUARTER
 
-    def _request(self, start: datetime, end: datetime) -> Request:
+    def _request(self, start: datetime, end: datetime) -> PlacementRequest:
         chance = self._chance
         self._count += 1
         need = Amount(
@@ -82,7 +82,7 @@ class Day:
         )
         low = "2.8" if chance.random() < 0.2 else None
         claim = Claim(start=start, end=end, need=need)
-        return Request(name=f"s{self._count}", claim=claim, track="routing", cml_version_min=low)
+        return PlacementRequest(name=f"s{self._count}", claim=claim, track="routing", cml_version_min=low)
 
 
 class Coming(NamedTuple):
@@ -90,7 +90,7 @@ class Coming(NamedTuple):
 
     now: datetime
     minute: int
-    request: Request
+    request: PlacementRequest
     end: int
 
 
@@ -99,7 +99,7 @@ def coming(day: Day, count: int) -> list[Coming]:
     return [_coming(day, day.next()) for _ in range(count)]
 
 
-def _coming(day: Day, request: Request) -> Coming:
+def _coming(day: Day, request: PlacementRequest) -> Coming:
     return Coming(day.now, _minute(day.now), request, _minute(request.claim.end))
 
 
@@ -124,12 +124,12 @@ class Ends:
         self._minute = until
 
 
-def filled(day: Day, workers: int) -> tuple[Fleet, Ends]:
+def filled(day: Day, workers: int) -> tuple[PlaceIndex, Ends]:
     """Build a fleet that holds what was booked before."""
-    fleet, ends = Fleet(worker(number) for number in range(workers)), Ends()
+    fleet, ends = PlaceIndex(worker(number) for number in range(workers)), Ends()
     for request in day.before():
         found = place(fleet, request)
         if found.decision.action == "assign" and found.decision.worker_id:
-            fleet.hold(found.decision.worker_id, Held(request.name, request.claim))
+            fleet.hold(found.decision.worker_id, HeldClaim(request.name, request.claim))
             ends.add(_minute(request.claim.end), found.decision.worker_id, request.name)
     return fleet, ends

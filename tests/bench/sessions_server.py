@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lcm.compose.process import CONTROLLERS, Around, Controller, Part, embedded
+from lcm.compose.process import CONTROLLERS, Controller, ControllerContext, ProcessPart, run_embedded
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.secret import Secret
 from lcm.model.kinds.worker import LabWorker
@@ -80,11 +80,11 @@ class RecordedHosts:
 def recorded(controller: Controller, record: Record) -> Controller:
     """Give the lablet controller hosts that are recorded."""
 
-    async def run(plane: Plane, around: Around) -> None:
+    async def run(plane: Plane, around: ControllerContext) -> None:
         outside = replace(around.outside, hosts=RecordedHosts(around.outside.hosts, record))
         await controller.run(plane, replace(around, outside=outside))
 
-    return replace(controller, run=run) if controller.part is Part.LABLET_CONTROLLER else controller
+    return replace(controller, run=run) if controller.part is ProcessPart.LABLET_CONTROLLER else controller
 
 
 def spent() -> tuple[float, float]:
@@ -98,7 +98,7 @@ async def main(folder: Path, key: str, speed: float) -> None:
     settings = Settings(data_dir=folder, port=0, control_plane_api_key=Secret(key))
     record = Record()
     controllers = [recorded(one, record) for one in CONTROLLERS]
-    async with embedded(settings, speed=speed, controllers=controllers) as it:
+    async with run_embedded(settings, speed=speed, controllers=controllers) as it:
         print(it.running.url, flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             await asyncio.to_thread((folder / CALLS).write_text, json.dumps(record.calls))
@@ -106,5 +106,5 @@ async def main(folder: Path, key: str, speed: float) -> None:
 
 
 if __name__ == "__main__":
-    log.set_up("ERROR")
+    log.configure_logging("ERROR")
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])))

@@ -10,7 +10,7 @@ from random import Random
 
 import given
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 
 SEEDS = range(20)
 LEAD = timedelta(minutes=25)
@@ -32,7 +32,7 @@ class Book:
     def __init__(self, sessions: int, chance: Random) -> None:
         self.sessions = sessions
         self.chance = chance
-        self.made: list[Held] = []
+        self.made: list[HeldClaim] = []
 
     def full(self) -> bool:
         return len(self.made) >= self.sessions
@@ -41,7 +41,7 @@ class Book:
         if not self.full():
             start = given.moment("00:00", day=day) + timedelta(hours=hour)
             end = start + timedelta(hours=hours) + CLEAN_UP
-            self.made.append(Held(f"s{len(self.made)}", Claim(start=start - INSTANTIATION, end=end, need=need)))
+            self.made.append(HeldClaim(f"s{len(self.made)}", Claim(start=start - INSTANTIATION, end=end, need=need)))
 
     def lab(self, smallest: int = 0, largest: int = len(_LABS) - 1) -> Amount:
         cores, memory, nodes = _LABS[self.chance.randint(smallest, largest)]
@@ -102,7 +102,7 @@ KINDS: Mapping[str, Callable[[Book], None]] = {
 }
 
 
-def timetable(seed: int, sizes: Mapping[str, int] | int) -> tuple[str, list[Held]]:
+def timetable(seed: int, sizes: Mapping[str, int] | int) -> tuple[str, list[HeldClaim]]:
     """Make the timetable of a seed: its kind, and its bookings in the order in which they come."""
     kind = list(KINDS)[seed % len(KINDS)]
     sessions = sizes if isinstance(sizes, int) else sizes[kind]

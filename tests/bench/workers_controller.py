@@ -17,10 +17,10 @@ from backstage import service
 from bench.workers_load import FastClock, allow_sockets, priced, run_fast
 from clouds import HERE
 from lcm.control.objects.cache import Cache
-from lcm.control.objects.records import creation, history_prefix, written
+from lcm.control.objects.records import creation_ops, encode_checked, history_prefix
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref, Sample
-from lcm.control.telemetry.reports import Hour
+from lcm.control.telemetry.reports import HourOfSamples
 from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor
 from lcm.model.access.secret import Secret
@@ -40,13 +40,13 @@ from lcm.model.kinds.worker import (
 from lcm.providers.cml.host import CmlHost, CmlHosts
 from lcm.providers.protocols.compute import OWNER_TAG
 from lcm.settings.load import Settings
-from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.time.chance import Chance
 from lcm.store.base import Put, Store
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import log
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 
 NODES = 5
 WARM_UP_MINUTES = 3
@@ -75,7 +75,7 @@ class CountedHosts(CmlHosts):
 async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, *, url: str, pin: str) -> None:
     image = cloud.account.add_image(HERE, "CML-2.9.0", clock.now())
     for number in range(count):
-        machine = cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {OWNER_TAG: "lcm"}))
+        machine = cloud.account.run(LaunchOrder(HERE, "m5zn.metal", image.image_id, {OWNER_TAG: "lcm"}))
         now = clock.now()
         worker = LabWorker(
             metadata=Metadata(name=f"w{number}", uid=f"uid-{number}", created_at=now),
@@ -89,7 +89,7 @@ async def enrol(store: Store, cloud: SimCloud, clock: FastClock, count: int, *, 
         )
         samples = tuple(_sample(now - timedelta(minutes=back)) for back in range(HISTORY, 0, -1))
         key = f"{history_prefix(worker)}{now:%Y%m%d%H}"
-        await store.commit(*creation(worker), Put(key, written(Hour(samples=samples))))
+        await store.commit(*creation_ops(worker), Put(key, encode_checked(HourOfSamples(samples=samples))))
 
 
 def _sample(at: datetime) -> Sample:
@@ -131,9 +131,9 @@ async def main(count: int, folder: Path) -> None:
     port, pin = json.loads(sys.stdin.readline())
     clock = FastClock()
     store = await SqliteStore.open(folder / f"workers-{count}.db")
-    cloud = SimCloud(clock, Chance(7), nature=Nature(speed=1000))
+    cloud = SimCloud(clock, Chance(7), nature=CloudBehaviour(speed=1000))
     await enrol(store, cloud, clock, count, url=f"https://127.0.0.1:{port}", pin=pin)
-    plane = ControlPlane(store, clock=clock).acting(service(WORKER_CONTROLLER))
+    plane = ControlPlane(store, clock=clock).plane_for(service(WORKER_CONTROLLER))
     cache = Cache(plane, LabWorker, LabletSession, SystemSettings)
     hosts = CountedHosts(Password())
     settings = Settings()
@@ -152,12 +152,12 @@ async def main(count: int, folder: Path) -> None:
         missed = await late(plane, clock, count)
         assert not missed, f"not measured: {missed}"
         print(json.dumps(spent / hosts.polls), flush=True)
-    await ended(tasks)
+    await cancel_and_wait(tasks)
     await hosts.close()
     await store.close()
 
 
 if __name__ == "__main__":
-    log.set_up("WARNING")
+    log.configure_logging("WARNING")
     allow_sockets()
     run_fast(main(int(sys.argv[1]), Path(sys.argv[2])))

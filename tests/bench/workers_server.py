@@ -14,7 +14,7 @@ import machines
 from bench.workers_load import allow_sockets
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlFleet
-from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.cml.rest.certificate import make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system import log, serving
 from lcm.system.clock import SystemClock
@@ -39,7 +39,7 @@ def fleet(count: int) -> CmlFleet:
 
 
 async def main(count: int) -> None:
-    certificate = self_signed(LOOPBACK, SystemClock().now())
+    certificate = make_certificate(LOOPBACK, SystemClock().now())
     listening = serving.listen(LOOPBACK, 0)
     app = fleet(count)
     print(json.dumps([listening.getsockname()[1], certificate.certificate.decode()]), flush=True)
@@ -47,6 +47,6 @@ async def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    log.set_up("ERROR")
+    log.configure_logging("ERROR")
     allow_sockets()
     asyncio.run(main(int(sys.argv[1])))

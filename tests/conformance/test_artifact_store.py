@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from depots import KEY, REGION, SECRET
 from lcm.cli.fleet import doctor
-from lcm.cli.fleet.doctor import State
+from lcm.cli.fleet.doctor import CheckState
 from lcm.compose.outside import artifact_store
-from lcm.compose.process import embedded
+from lcm.compose.process import run_embedded
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Invalid
-from lcm.settings.checks import contradictions, doubtful
+from lcm.settings.checks import find_contradictions, find_warnings
 from lcm.settings.load import Settings
 from moto_server import MotoServer
 
@@ -74,15 +74,15 @@ async def test_files_are_kept_in_a_bucket_and_read_from_those_that_were_allowed(
         with pytest.raises(Invalid, match="may not be read"):
             await artifacts.get(f"s3://{BUCKET}/lcm/tmp/uid-1/lab.yaml")
     assert not (tmp_path / "data").exists()
-    (well,) = await doctor.artifacts(settings)
-    assert (well.state, well.detail) == (State.OK, f"s3://{BUCKET}/lcm/ answers")
-    (missing,) = await doctor.artifacts(replace(settings, artifacts_s3_bucket=f"{BUCKET}-other"))
-    assert missing.state is State.FAIL
+    (well,) = await doctor.check_artifacts(settings)
+    assert (well.state, well.detail) == (CheckState.OK, f"s3://{BUCKET}/lcm/ answers")
+    (missing,) = await doctor.check_artifacts(replace(settings, artifacts_s3_bucket=f"{BUCKET}-other"))
+    assert missing.state is CheckState.FAIL
     assert "no such bucket" in missing.detail
 
 
 async def test_controllers_are_given_the_artifacts_of_their_installation(tmp_path: Path) -> None:
-    async with embedded(Settings(data_dir=tmp_path, port=0), controllers=()) as it:
+    async with run_embedded(Settings(data_dir=tmp_path, port=0), controllers=()) as it:
         stored = await it.outside.artifacts.put(LAB)
         found = await it.outside.artifacts.find(stored.uri)
         assert found is not None
@@ -97,9 +97,9 @@ def test_a_folder_that_holds_everybodys_data_is_never_allowed(tmp_path: Path, fo
     settings = Settings(
         data_dir=tmp_path / "data", artifacts_dir=tmp_path / "kept", artifacts_file_dirs=(tmp_path / folder,)
     )
-    assert [fault.path for fault in contradictions(settings, ())] == ["ARTIFACTS_FILE_DIRS"]
+    assert [fault.path for fault in find_contradictions(settings, ())] == ["ARTIFACTS_FILE_DIRS"]
 
 
 def test_a_folder_beside_a_bucket_is_doubted() -> None:
     settings = Settings(artifacts_dir=Path("kept"), artifacts_s3_bucket=BUCKET)
-    assert [fault.path for fault in doubtful(settings)] == ["ARTIFACTS_DIR"]
+    assert [fault.path for fault in find_warnings(settings)] == ["ARTIFACTS_DIR"]

@@ -24,7 +24,7 @@ from lcm.api.http.routing import GET, Route
 from lcm.api.openapi.description import describe
 from lcm.api.openapi.examples import BODIES, DOCUMENTS
 from lcm.api.routes.table import ROUTES
-from lcm.model.access.secret import secrets_in
+from lcm.model.access.secret import list_secrets
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.sink import Sink
 from lcm.settings.values import VARIABLES
@@ -66,7 +66,7 @@ def secret_settings(canary: Canary) -> dict[str, str]:
 
 
 def secret_paths(kind: type[msgspec.Struct]) -> list[str]:
-    return [path for path, _ in secrets_in(msgspec.convert(filled.document(kind), kind))]
+    return [path for path, _ in list_secrets(msgspec.convert(filled.document(kind), kind))]
 
 
 def example(name: str) -> dict[str, Any]:

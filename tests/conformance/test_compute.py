@@ -16,11 +16,11 @@ from lcm.providers.protocols.compute import (
     OWNER_TAG,
     VISIBLE_WITHIN,
     WORKER_TAG,
-    Check,
-    Checks,
     Compute,
     InstanceState,
     MachineMetrics,
+    StatusCheckResult,
+    StatusChecks,
 )
 from moto_server import MotoServer
 
@@ -294,8 +294,8 @@ async def test_checks_of_many_are_read_at_once_and_the_unknown_are_left_out(clou
     cloud.settle()
     found = await cloud.compute.checks(HERE, [up, UNKNOWN, down])
     assert found == {
-        up: Checks(system=Check.OK, instance=Check.OK),
-        down: Checks(system=Check.UNKNOWN, instance=Check.UNKNOWN),
+        up: StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.OK),
+        down: StatusChecks(system=StatusCheckResult.UNKNOWN, instance=StatusCheckResult.UNKNOWN),
     }
     assert await cloud.compute.checks(HERE, [UNKNOWN]) == {}
     assert await cloud.compute.checks(HERE, []) == {}

@@ -9,9 +9,9 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.runtime.election import Election
 from lcm.model.base.errors import Deposed
 from lcm.model.kinds.pool import WorkerTemplate
-from lcm.providers.protocols.permit import permit
+from lcm.providers.protocols.permit import check_permit
 from lcm.sim.time.loop import VirtualStopwatch
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 from planes import World, either, template
 
 TTL = 15
@@ -30,16 +30,16 @@ async def test_a_cache_holds_what_is_there_what_comes_and_what_we_write(world: W
     running = asyncio.create_task(cache.run())
     await cache.ready()
     written = await plane.patch(METAL, label("ours"))
-    await cache.until(written.metadata.resource_version)
+    await cache.wait_for_revision(written.metadata.resource_version)
     assert cache.get(METAL) == written
     newer = await plane.patch(METAL, label("newer"))
     cache.accept(newer)
     assert cache.get(METAL) == newer
     gone = await world.root.delete(METAL)
-    await cache.until(gone.metadata.resource_version)
+    await cache.wait_for_revision(gone.metadata.resource_version)
     await asyncio.sleep(1)
     assert cache.all(WorkerTemplate) == []
-    await ended([running])
+    await cancel_and_wait([running])
 
 
 @either
@@ -49,7 +49,7 @@ async def test_a_leader_writes_until_its_lease_is_taken_away(world: World) -> No
     planes: list[Plane] = []
 
     async def lead(fenced: Plane) -> None:
-        permit()
+        check_permit()
         await fenced.patch(METAL, label("led"))
         lease = await plane.lease("leading")
         assert lease is not None
@@ -63,7 +63,7 @@ async def test_a_leader_writes_until_its_lease_is_taken_away(world: World) -> No
     assert len(planes) > 1, "it stood again after it was deposed"
     with pytest.raises(Deposed):
         await planes[0].patch(METAL, label("deposed"))
-    await ended([running])
+    await cancel_and_wait([running])
     assert await plane.lease("leading") is None
     metal = await plane.get(METAL)
     assert metal is not None
@@ -73,12 +73,12 @@ async def test_a_leader_writes_until_its_lease_is_taken_away(world: World) -> No
 @either
 async def test_who_waits_for_a_lease_hears_of_its_release_and_of_its_end(world: World) -> None:
     plane = world.service("worker-controller")
-    await plane.vacated("leading")
+    await plane.wait_until_vacant("leading")
     for gone in ("released", "run out"):
         lease = await plane.acquire("leading", "one", ttl_seconds=TTL)
         assert lease is not None
         other = await plane.acquire("leading-too", "one", ttl_seconds=TTL)
-        waiting = asyncio.create_task(plane.vacated("leading"))
+        waiting = asyncio.create_task(plane.wait_until_vacant("leading"))
         await asyncio.sleep(1)
         if other is not None:
             await plane.release(other)

@@ -13,11 +13,11 @@ from grpc import StatusCode
 
 from certificates import Authority
 from lcm.model.base.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
-from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, Changed, Delete, Put, everything
+from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, CommitChanges, Delete, Put, scan_all
 from lcm.store.etcd.engine import EtcdStore
-from lcm.store.etcd.keys import seal, unseal
-from lcm.store.etcd.transactions import Loading
-from lcm.store.etcd.wire import EtcdTls, Message, Method, Peer, Wire, fault, rpc
+from lcm.store.etcd.keys import pack_value, unpack_value
+from lcm.store.etcd.transactions import EtcdRestore
+from lcm.store.etcd.wire import EtcdClient, EtcdPeer, EtcdTls, Message, Method, error_from_status, rpc
 from servers import LOOPBACK, EtcdServer, Proxy, free_port
 
 _serial = itertools.count()
@@ -60,18 +60,18 @@ class Tapped:
     def __init__(self, store: EtcdStore, breaks_after: int = 1_000) -> None:
         self.asked: list[int] = []
         self._left = breaks_after
-        self._wire = store._wire
-        store._wire = cast("Wire", self)
+        self._wire = store._client
+        store._client = cast("EtcdClient", self)
 
     async def ask(self, method: Method, request: Message) -> Message:
         self._spend()
         for step in getattr(request, "success", ()):
             self.asked.append(step.request_range.limit)
-        return await self._wire.ask(method, request)
+        return await self._wire.call_with_retry(method, request)
 
     async def send(self, method: Method, request: Message) -> Message:
         self._spend()
-        return await self._wire.send(method, request)
+        return await self._wire.call_once(method, request)
 
     async def close(self) -> None:
         await self._wire.close()
@@ -82,7 +82,7 @@ class Tapped:
             raise Unreachable("the wire is broken")
 
 
-async def next_of(watch: AsyncIterator[Changed], seconds: float = 60) -> list[tuple[str, bytes | None]]:
+async def next_of(watch: AsyncIterator[CommitChanges], seconds: float = 60) -> list[tuple[str, bytes | None]]:
     async with asyncio.timeout(seconds):
         changed = await anext(watch)
     return [(change.key, change.entry.value if change.entry else None) for change in changed.changes]
@@ -93,12 +93,12 @@ async def next_of(watch: AsyncIterator[Changed], seconds: float = 60) -> list[tu
 )
 @pytest.mark.parametrize("value", [b"", b"\0", b"\1\1\1\1\1", b"x" * 5_000])
 def test_the_envelope_gives_back_what_was_put_into_it(labels: dict[str, str], value: bytes) -> None:
-    assert unseal(seal(Put("a", value, labels))) == (labels, value)
+    assert unpack_value(pack_value(Put("a", value, labels))) == (labels, value)
 
 
 @pytest.mark.parametrize("code", list(StatusCode))
 def test_every_status_has_its_error(code: StatusCode) -> None:
-    assert isinstance(fault(code, "some words"), LcmError)
+    assert isinstance(error_from_status(code, "some words"), LcmError)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_status_has_its_error(code: StatusCode) -> None:
     ],
 )
 def test_etcd_errors_are_told_apart_by_what_to_do(code: StatusCode, text: str, error: type[LcmError]) -> None:
-    assert type(fault(code, text)) is error
+    assert type(error_from_status(code, text)) is error
 
 
 async def test_a_scan_of_more_than_a_message_may_hold_comes_whole(store: EtcdStore) -> None:
@@ -295,7 +295,7 @@ async def test_a_restore_ends_watches_elsewhere_without_telling_of_its_deletes(
             with pytest.raises(Relist):
                 await next_of(ended)
     assert (store.epoch, other.epoch) == ("second", "second")
-    found = await everything(other, "")
+    found = await scan_all(other, "")
     assert [(entry.key, entry.value) for entry in found.entries] == [("k/1", b"new"), ("z", b"new")]
     async with other.watch("", after=revision) as watch:
         await store.commit(Delete("z"))
@@ -305,7 +305,7 @@ async def test_a_restore_ends_watches_elsewhere_without_telling_of_its_deletes(
 
 async def test_an_interrupted_restore_must_be_repeated(store: EtcdStore, etcd: EtcdServer, root: str) -> None:
     await store.commit(Put("a", b"old"))
-    first = Loading(store._wire, store._keys)
+    first = EtcdRestore(store._client, store._keys)
     await first.begin()
     with pytest.raises(Stuck, match="repeat"):
         await EtcdStore.open([etcd.endpoint], root=root)
@@ -322,7 +322,7 @@ async def test_an_interrupted_restore_must_be_repeated(store: EtcdStore, etcd: E
         await first.finish("first")
     reopened = await EtcdStore.open([etcd.endpoint], root=root)
     assert reopened.epoch == "second"
-    assert [entry.key for entry in (await everything(reopened, "")).entries] == [put.key for put in many]
+    assert [entry.key for entry in (await scan_all(reopened, "")).entries] == [put.key for put in many]
     await reopened.close()
 
 
@@ -354,7 +354,7 @@ async def test_a_restore_cut_off_after_any_step_is_never_taken_for_ordinary_dele
         if steps == 0:
             assert await next_of(watch) == [("k/3", b"old")]
         else:
-            assert [entry.key for entry in (await everything(store, "")).entries] == ["k/2"]
+            assert [entry.key for entry in (await scan_all(store, "")).entries] == ["k/2"]
             with pytest.raises(Relist):
                 await next_of(watch)
     assert (await store.scan("")).revision >= last
@@ -367,7 +367,7 @@ async def test_nobody_reads_or_writes_a_state_that_is_half_restored(store: EtcdS
     assert lease is not None
     await store.release(lease)
     full = [Put(f"k/{n}", b"late", at=ABSENT) for n in range(MAX_OPERATIONS)]
-    loading = Loading(store._wire, store._keys)
+    loading = EtcdRestore(store._client, store._keys)
     await loading.begin()
     for half_restored in (False, True):
         if half_restored:
@@ -386,7 +386,7 @@ async def test_nobody_reads_or_writes_a_state_that_is_half_restored(store: EtcdS
             with pytest.raises(Later, match="a restore is under way"):
                 await verb()
     await loading.finish("second")
-    assert [(entry.key, entry.value) for entry in (await everything(store, "")).entries] == [("b", b"new")]
+    assert [(entry.key, entry.value) for entry in (await scan_all(store, "")).entries] == [("b", b"new")]
     with pytest.raises(Conflict):
         await store.commit(Put("a", b"late", at=revision))
     await store.commit(*full)
@@ -406,17 +406,17 @@ async def test_a_store_emptied_by_somebody_else_is_no_empty_store(store: EtcdSto
     async with store.watch("a", after=start) as watch:
         await store.commit(Put("a", b"2"))
         assert await next_of(watch) == [("a", b"2")]
-        low, high = store._keys.span("")
+        low, high = store._keys.encode_range("")
         everywhere = rpc.DeleteRangeRequest(key=low.removesuffix(b'"'), range_end=high)
-        await rpc.KVStub(store._wire._peer.channel).DeleteRange(everywhere)
+        await rpc.KVStub(store._client._peer.channel).DeleteRange(everywhere)
         with pytest.raises(Stuck):
             await next_of(watch)
 
 
 async def test_a_foreign_value_is_named_not_guessed(store: EtcdStore) -> None:
     start = await store.commit(Put("a", b"1"))
-    alien = rpc.PutRequest(key=store._keys.raw("alien"), value=b"hello")
-    await rpc.KVStub(store._wire._peer.channel).Put(alien)
+    alien = rpc.PutRequest(key=store._keys.encode_key("alien"), value=b"hello")
+    await rpc.KVStub(store._client._peer.channel).Put(alien)
     with pytest.raises(Stuck, match="alien"):
         await store.scan("")
     async with store.watch("", after=start) as watch:
@@ -466,7 +466,7 @@ async def test_tls_with_a_client_certificate(tmp_path: Path, root: str) -> None:
 
 
 async def enable_users(endpoint: str, root: str) -> None:
-    peer = Peer(endpoint, None)
+    peer = EtcdPeer(endpoint, None)
     auth = rpc.AuthStub(peer.channel)
     await auth.UserAdd(rpc.AuthUserAddRequest(name="root", password="secret"))
     await auth.RoleAdd(rpc.AuthRoleAddRequest(name="root"))
@@ -482,7 +482,7 @@ async def enable_users(endpoint: str, root: str) -> None:
 
 
 async def disable_users(endpoint: str) -> None:
-    peer = Peer(endpoint, None)
+    peer = EtcdPeer(endpoint, None)
     auth = rpc.AuthStub(peer.channel)
     answer = await auth.Authenticate(rpc.AuthenticateRequest(name="root", password="secret"))
     await auth.AuthDisable(rpc.AuthDisableRequest(), metadata=(("token", answer.token),))

@@ -12,7 +12,7 @@ from labsteps import BOOTED_AFTER, LAB, started, stranger, topology_of
 from labworlds import World, client, direct, in_process, over_rest
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Later, Unreachable
-from lcm.providers.cml.connection import Limits
+from lcm.providers.cml.connection import CmlLimits
 from lcm.providers.protocols.labhost import CmlAnswerError
 from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.rest.documents import NoticeCreate, PoolCreate
@@ -55,7 +55,7 @@ async def compare(world: World, lab_id: str) -> None:
 
 @over_rest
 async def test_a_call_without_an_answer_ends(world: World) -> None:
-    host = client(world.cml, limits=Limits(question_seconds=5))
+    host = client(world.cml, limits=CmlLimits(question_seconds=5))
     await host.sign_in()
     world.cml.faults.add(HttpFault(match="GET /api/v0/labs", hang=True))
     before = world.cml.pace.now()

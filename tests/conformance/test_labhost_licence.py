@@ -19,13 +19,13 @@ async def enterprise(host: LabHost, expansion_nodes: int = 0) -> Licence:
 @everywhere
 async def test_a_licence_is_registered_until_in_compliance_and_given_back(world: World) -> None:
     before = await world.host.deregister()
-    assert (before.registered, before.in_compliance, before.node_limit) == (False, False, UNLICENSED_NODES)
+    assert (before.is_registered, before.in_compliance, before.node_limit) == (False, False, UNLICENSED_NODES)
     licence = await enterprise(world.host)
-    assert (licence.registered, licence.in_compliance, licence.product) == (True, True, "CML_Enterprise")
+    assert (licence.is_registered, licence.in_compliance, licence.product) == (True, True, "CML_Enterprise")
     assert licence.node_limit == node_limit("CML_Enterprise", in_compliance=True, expansion_nodes=0)
     assert await world.host.licence() == licence
     after = await world.host.deregister()
-    assert (after.registered, after.node_limit) == (False, UNLICENSED_NODES)
+    assert (after.is_registered, after.node_limit) == (False, UNLICENSED_NODES)
 
 
 @everywhere
@@ -75,7 +75,7 @@ async def test_a_token_that_is_not_valid_needs_a_person_and_is_never_shown(world
             await world.host.register(product="CML_Enterprise", token=BAD_TOKEN)
         assert BAD_TOKEN.reveal() not in str(raised.value)
     licence = await world.host.licence()
-    assert (licence.registered, licence.node_limit) == (False, UNLICENSED_NODES)
+    assert (licence.is_registered, licence.node_limit) == (False, UNLICENSED_NODES)
     assert licence.failure
     assert BAD_TOKEN.reveal() not in repr(licence)
     assert (await enterprise(world.host)).failure == ""
@@ -108,7 +108,7 @@ async def test_a_licence_is_not_given_back_while_nodes_run(world: World) -> None
         await world.host.deregister()
     assert (await world.host.licence()).in_compliance
     await world.host.remove(lab.lab_id)
-    assert not (await world.host.deregister()).registered
+    assert not (await world.host.deregister()).is_registered
 
 
 @in_process
@@ -125,5 +125,5 @@ async def test_a_seat_that_could_not_be_given_back_is_told_once(world: World) ->
     world.cml.licence_server.reachable = False
     with pytest.raises(CmlLicensingError):
         await world.host.deregister()
-    assert not (await world.host.deregister()).registered
+    assert not (await world.host.deregister()).is_registered
     assert len(world.cml.licence_server.taken) == 1

@@ -13,7 +13,7 @@ import msgspec
 from api_server import Shell
 from commands import SOON, Running, up
 from lcm.compose.outside import SIM_FILE
-from lcm.model.topology.lab import parse
+from lcm.model.topology.lab import parse_lab
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "first"
 TIMETABLE = EXAMPLES.parent / "timetable"
@@ -92,7 +92,7 @@ def _is_collected(home: Path) -> None:
     """Download what was collected: the lab as it was, with its configurations."""
     file = home / "collected.yaml"
     _said(home, "artifacts", "mine", "--download", file)
-    collected, published = (parse(one.read_bytes()) for one in (file, LAB))
+    collected, published = (parse_lab(one.read_bytes()) for one in (file, LAB))
     assert collected.node_count == published.node_count
     assert set(collected.port_template) == set(published.port_template)
     assert b"hostname R1" in file.read_bytes()

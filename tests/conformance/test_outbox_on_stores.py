@@ -13,16 +13,16 @@ from arenas import Arena
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import Outbox
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import ID, Reach, networks, verify
+from lcm.model.access.webhook import ID_HEADER, WebhookPolicy, parse_networks, verify
 from lcm.model.base import event as events
 from lcm.model.base.event import Event
 from lcm.model.kinds.sink import Sink
 from lcm.providers.local.outbound import Outbound
-from lcm.store.backup import backup, restore
+from lcm.store.backup import restore_backup, write_backup
 from lcm.store.base import Store
 from lcm.system.clock import SystemClock
 
-HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
+HOME = WebhookPolicy(networks=parse_networks(["127.0.0.0/8"]), plain_http=True)
 KEY = Secret("whsec_c2lnbmluZy1rZXk=")
 CLOCK = SystemClock()
 SOON_SECONDS = 60
@@ -52,7 +52,7 @@ async def happen(store: Store, count: int) -> list[str]:
     for number in range(count):
         data = msgspec.Raw(b"{}")
         told = Event(type="t", time=CLOCK.now(), kind="K", name=f"n{number}", namespace="default", data=data)
-        revision = await store.commit(events=[events.encode(told)])
+        revision = await store.commit(events=[events.encode_event(told)])
         ids.append(f"{store.epoch}.{revision}.0")
     return ids
 
@@ -83,7 +83,7 @@ async def server() -> AsyncIterator[AnswerServer]:
 async def opened(arena: Arena, server: AnswerServer) -> Store:
     store = await arena.open()
     sink = Sink(name="hook", url=f"{server.url}/api/v0/hook", secret="env:KEY")
-    await sinks.put(store, sink, HOME, now=CLOCK.now())
+    await sinks.put_sink(store, sink, HOME, now=CLOCK.now())
     return store
 
 
@@ -97,8 +97,8 @@ async def test_events_arrive_signed_and_in_order_across_clients(
         async with delivering(other):
             ids += await happen(other, 20)
             await until(lambda: len(taken(server)) == 40)
-    assert [one.headers[ID] for one in server.asked] == ids
-    report = await sinks.find(opened, "hook")
+    assert [one.headers[ID_HEADER] for one in server.asked] == ids
+    report = await sinks.find_sink(opened, "hook")
     assert report is not None
     assert report.status is not None
     assert report.status.revision == int(ids[-1].split(".")[1])
@@ -120,10 +120,10 @@ async def test_what_is_refused_can_be_replayed(opened: Store, server: AnswerServ
         ids = await happen(opened, 3)
         await until(lambda: len(taken(server)) == 3)
         await until(lambda: len(server.asked) == 5)
-        (letter,) = await sinks.dead(opened, "hook")
+        (letter,) = await sinks.list_dead_letters(opened, "hook")
         assert letter.event_id == ids[0]
         assert "404" in letter.last_error
-        await sinks.replay(opened, "hook")
+        await sinks.replay_dead_letters(opened, "hook")
         await until(lambda: len(server.asked) == 6)
         assert verified(server.asked[-1]) == ids[0]
 
@@ -146,8 +146,8 @@ async def test_a_restore_is_told(opened: Store, server: AnswerServer, tmp_path: 
     async with delivering(opened):
         await happen(opened, 2)
         await until(lambda: len(taken(server)) == 2)
-    await backup(opened, tmp_path / "backup", now=CLOCK.now())
-    await restore(opened, tmp_path / "backup", epoch="second")
+    await write_backup(opened, tmp_path / "backup", now=CLOCK.now())
+    await restore_backup(opened, tmp_path / "backup", epoch="second")
     async with delivering(opened):
         await until(lambda: len(taken(server)) == 3)
         ids = await happen(opened, 2)
@@ -160,8 +160,8 @@ async def test_a_restore_is_told(opened: Store, server: AnswerServer, tmp_path: 
 async def test_a_sink_to_which_nobody_delivered_before_a_restore_gets_what_comes_after(
     opened: Store, server: AnswerServer, tmp_path: Path
 ) -> None:
-    await backup(opened, tmp_path / "backup", now=CLOCK.now())
-    await restore(opened, tmp_path / "backup", epoch="second")
+    await write_backup(opened, tmp_path / "backup", now=CLOCK.now())
+    await restore_backup(opened, tmp_path / "backup", epoch="second")
     async with delivering(opened), asyncio.timeout(SOON_SECONDS):
         sent = list[str]()
         while not set(sent) & set(taken(server)):

@@ -19,7 +19,7 @@ from lcm.model.base.errors import Deposed
 from lcm.providers.aws.clients import AwsClients
 from lcm.providers.protocols.compute import Compute, InstanceState
 from lcm.providers.protocols.labhost import LabHost, LabState
-from lcm.providers.protocols.permit import permit, under
+from lcm.providers.protocols.permit import check_permit, permit_scope
 from lcm.sim.time.loop import VirtualClock
 from moto_server import MotoServer
 
@@ -45,18 +45,18 @@ def verbs(protocol: type) -> set[str]:
 
 
 def test_people_and_tools_need_no_permit() -> None:
-    permit()
+    check_permit()
 
 
 def test_a_permit_holds_inside_only_and_the_innermost_counts() -> None:
-    with under(Term().check):
+    with permit_scope(Term().check):
         with pytest.raises(Deposed):
-            permit()
-        with under(Term(effects=1).check):
-            permit()
+            check_permit()
+        with permit_scope(Term(effects=1).check):
+            check_permit()
         with pytest.raises(Deposed):
-            permit()
-    permit()
+            check_permit()
+    check_permit()
 
 
 CLOUD_LOOKS: Mapping[str, Callable[[Compute, str], Awaitable[object]]] = {
@@ -114,7 +114,7 @@ async def test_a_cloud_does_nothing_for_whoever_is_deposed(cloud: CloudWorld, ve
     running, act = CLOUD_EFFECTS[verb]
     instance_id = await machine(cloud, running=running)
     before, term = await everything(cloud), Term()
-    with under(term.check), pytest.raises(Deposed):
+    with permit_scope(term.check), pytest.raises(Deposed):
         await act(cloud.compute, instance_id)
     cloud.settle()
     assert await everything(cloud) == before
@@ -127,7 +127,7 @@ async def test_a_cloud_asks_for_the_permit_once_for_each_effect(cloud: CloudWorl
     running, act = CLOUD_EFFECTS[verb]
     instance_id = await machine(cloud, running=running)
     term = Term(effects=1)
-    with under(term.check):
+    with permit_scope(term.check):
         await act(cloud.compute, instance_id)
     assert term.asked == 1
 
@@ -136,7 +136,7 @@ async def test_a_cloud_asks_for_the_permit_once_for_each_effect(cloud: CloudWorl
 async def test_a_cloud_is_looked_at_without_a_permit(cloud: CloudWorld) -> None:
     instance_id = await machine(cloud, running=True)
     term = Term()
-    with under(term.check):
+    with permit_scope(term.check):
         for look in CLOUD_LOOKS.values():
             await look(cloud.compute, instance_id)
         since = cloud.now() - timedelta(minutes=10)
@@ -150,7 +150,7 @@ async def test_the_aws_librarys_own_repetition_needs_a_permit_too() -> None:
         aws.say("DescribeInstances", say.instances(say.instance("running")))
         aws.say("StopInstances", Refusal("InternalError", status=500), say.changed("StopInstances", "stopping"))
         term = Term(effects=1)  # it ends while the library waits before its second attempt
-        with under(term.check), pytest.raises(Deposed):
+        with permit_scope(term.check), pytest.raises(Deposed):
             await ec2.stop(HERE, ID)
         assert term.asked == 2
         assert len(aws.asked("StopInstances")) == 1
@@ -193,7 +193,7 @@ async def refused(world: World, act: Callable[[], Awaitable[object]], *, after: 
     """See that somebody who may do so much and no more stops there."""
     term = Term(effects=after)
     before = await state(world.host)
-    with under(term.check), pytest.raises(Deposed):
+    with permit_scope(term.check), pytest.raises(Deposed):
         await act()
     await world.pass_time(600)
     assert term.asked > after
@@ -244,7 +244,7 @@ async def test_whoever_is_deposed_half_way_through_a_removal_stops_there(world: 
 async def test_a_host_is_looked_at_without_a_permit(world: World) -> None:
     lab = await world.host.ensure("lab", LAB)
     term = Term()
-    with under(term.check):
+    with permit_scope(term.check):
         for look in HOST_LOOKS.values():
             await look(world.host, lab.lab_id)
         await world.host.activity(since=VirtualClock().now() - timedelta(hours=1))
@@ -256,19 +256,19 @@ async def test_what_is_done_already_needs_no_permit(world: World) -> None:
     lab = await world.host.ensure("lab", LAB)
     registered = await world.host.register(product="CML_Enterprise", token=TOKEN)
     term = Term()
-    with under(term.check):
+    with permit_scope(term.check):
         assert await world.host.ensure("lab", LAB) == lab
         assert await world.host.register(product="CML_Enterprise", token=TOKEN) == registered
         await world.host.remove("00000000-0000-4000-8000-000000000000")
     await world.host.deregister()
-    with under(term.check):
+    with permit_scope(term.check):
         await world.host.deregister()
     assert term.asked == 0
 
 
 @in_process
 async def test_the_permit_of_one_task_does_not_hold_back_another(world: World) -> None:
-    with under(Term().check):
+    with permit_scope(Term().check):
         deposed: Any = partial(world.host.ensure, "lab", LAB)
         with pytest.raises(Deposed):
             await deposed()

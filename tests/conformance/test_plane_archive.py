@@ -8,14 +8,14 @@ import pytest
 
 import given
 from counters import lab
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.control.upkeep import archive
 from lcm.model.base.errors import Conflict, Gone, IllegalStep, Invalid
 from lcm.model.base.machine import SCHEDULER
-from lcm.model.base.selector import parse
+from lcm.model.base.selector import parse_selector
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.store.backup import backup, restore
+from lcm.store.backup import restore_backup, write_backup
 from lcm.store.memory import MemoryStore
 from planes import NOW, World, everywhere, on_any_wire
 
@@ -35,9 +35,9 @@ def ended(name: str = "s1", *, days_ago: int = 2, owner: str = "ada", **more: An
 
 
 async def there(world: World, *sessions: LabletSession) -> None:
-    await world.store.commit(*creation(lab()))
+    await world.store.commit(*creation_ops(lab()))
     for one in sessions:
-        await world.store.commit(*creation(one))
+        await world.store.commit(*creation_ops(one))
 
 
 async def names(plane: Plane, *, archived: bool = False, **more: Any) -> list[str]:
@@ -50,7 +50,7 @@ async def names(plane: Plane, *, archived: bool = False, **more: Any) -> list[st
 
 
 async def archived(world: World, before: timedelta = DAY) -> int:
-    return await archive.move(world.store, NOW, NOW - before)
+    return await archive.archive_ended(world.store, NOW, NOW - before)
 
 
 @everywhere
@@ -80,12 +80,14 @@ async def test_what_ended_a_while_ago_moves_and_is_still_found(world: World) -> 
 @on_any_wire
 async def test_the_archive_is_listed_in_pages_by_namespace_and_by_what_they_say(world: World) -> None:
     for number in range(5):
-        await world.store.commit(*creation(ended(f"s{number}", days_ago=9 - number, labels={"row": str(number % 2)})))
-    await world.store.commit(*creation(ended("other", namespace="lab")))
+        await world.store.commit(
+            *creation_ops(ended(f"s{number}", days_ago=9 - number, labels={"row": str(number % 2)}))
+        )
+    await world.store.commit(*creation_ops(ended("other", namespace="lab")))
     assert await archived(world) == 6
     assert await names(world.root, archived=True, limit=2) == ["s0", "s1", "s2", "s3", "s4", "other"]
     assert await names(world.root, archived=True, namespace="lab") == ["other"]
-    odd = parse(LabletSession, "row=1", "status.phase=COMPLETED")
+    odd = parse_selector(LabletSession, "row=1", "status.phase=COMPLETED")
     assert await names(world.root, archived=True, where=odd, limit=1) == ["s1", "s3"]
     assert (await world.root.list(type(lab()), archived=True)).items == []
 
@@ -132,15 +134,15 @@ async def test_a_name_is_free_once_its_session_is_archived(world: World) -> None
 @on_any_wire
 async def test_of_those_of_one_name_the_last_is_found(world: World) -> None:
     for number in (2, 1, 3):
-        await world.store.commit(*creation(ended(uid=f"uid-{number}", days_ago=number + 1)))
+        await world.store.commit(*creation_ops(ended(uid=f"uid-{number}", days_ago=number + 1)))
         await archived(world)
     found = await world.ada.get(S1)
     assert found is not None
     assert found.metadata.uid == "uid-1"
-    await archive.sweep(world.store, NOW - 3 * DAY - timedelta(hours=1))
+    await archive.sweep_archive(world.store, NOW - 3 * DAY - timedelta(hours=1))
     assert await world.ada.get(Ref(LabletSession, "uid-3")) is None
     assert await names(world.root, archived=True) == ["s1", "s1"]
-    assert await archive.sweep(world.store, NOW) == 2
+    assert await archive.sweep_archive(world.store, NOW) == 2
     assert await world.ada.get(S1) is None
     assert not (await world.store.scan("archive")).entries
 
@@ -182,10 +184,10 @@ async def test_a_request_that_is_repeated_finds_its_session_in_the_archive(world
 
 async def test_a_backup_carries_the_archive(tmp_path: Path) -> None:
     here, there_ = MemoryStore(), MemoryStore()
-    await here.commit(*creation(ended()))
-    await archive.move(here, NOW, NOW)
-    await backup(here, tmp_path / "b", now=NOW)
-    await restore(there_, tmp_path / "b", epoch="another")
-    found = await archive.recalled(there_, OLD)
+    await here.commit(*creation_ops(ended()))
+    await archive.archive_ended(here, NOW, NOW)
+    await write_backup(here, tmp_path / "b", now=NOW)
+    await restore_backup(there_, tmp_path / "b", epoch="another")
+    found = await archive.find_archived(there_, OLD)
     assert found is not None
     assert found.resource.metadata.name == "s1"

@@ -11,7 +11,7 @@ import pytest
 
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.protocol import Changes, Plane, Ref
-from lcm.control.plane.transport import Limits
+from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Relist, Unreachable
 from lcm.model.base.machine import WORKER_CONTROLLER
@@ -64,7 +64,7 @@ async def running(folder: Path) -> AsyncIterator[Api]:
 
 
 @asynccontextmanager
-async def plane_at(endpoint: str, limits: Limits | None = None) -> AsyncIterator[HttpPlane]:
+async def plane_at(endpoint: str, limits: ClientTimeouts | None = None) -> AsyncIterator[HttpPlane]:
     url = f"http://{endpoint}"
     async with HttpPlane.open(url, KEY, actor=WORKER_CONTROLLER, caller=CONTROLLER, limits=limits) as plane:
         yield plane
@@ -163,7 +163,7 @@ async def test_a_request_that_was_cut_off_is_done_once(tmp_path: Path) -> None:
 
 
 async def test_a_network_that_swallows_answers_is_noticed(tmp_path: Path) -> None:
-    limits = Limits(connect_seconds=0.3, request_seconds=0.3, silence_seconds=0.3)
+    limits = ClientTimeouts(connect_seconds=0.3, request_seconds=0.3, silence_seconds=0.3)
     async with running(tmp_path) as api, Proxy(api.endpoint) as proxy, plane_at(proxy.endpoint, limits) as plane:
         await plane.create(template())
         start = (await plane.list(WorkerTemplate)).revision

@@ -12,7 +12,7 @@ import pytest
 
 import given
 from documents import document
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import (
     Action,
     BulkImport,
@@ -32,13 +32,13 @@ from lcm.control.plane.protocol import (
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Conflict, IllegalStep, Invalid, LcmError
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.base.selector import parse
+from lcm.model.base.selector import parse_selector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.telemetry.alert import Complaint, Severity
-from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import NodeObservation, ResourceObservation
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.chance import Chance, Ids
@@ -157,7 +157,7 @@ class Deck:
         kind, selector = self.chance.choice(KINDS_OF_ALL), self.chance.choice(["", "tier=gold", "tier!=gold"])
 
         async def pages(plane: Plane) -> object:
-            where = parse(kind, labels=selector)
+            where = parse_selector(kind, labels=selector)
             first = await plane.list(kind, where=where, limit=2)
             return first, first.next and await plane.list(kind, where=where, limit=2, cursor=first.next)
 
@@ -175,14 +175,14 @@ class Deck:
 
     def look_after(self) -> tuple[str, Command]:
         ref, severity = Ref(LabWorker, f"w{self.chance.randrange(3)}"), self.chance.choice(list(Severity))
-        ill = Complaint(alert=self.chance.choice(["Ill", "no name"]), severity=severity, reason="Ill", message="ill")
+        ill = AlertFinding(alert=self.chance.choice(["Ill", "no name"]), severity=severity, reason="Ill", message="ill")
         settled = self.chance.random() < 0.5
 
         async def look_after(plane: Plane) -> object:
-            await plane.complain(ref, ill)
+            await plane.raise_alert(ref, ill)
             raised = await plane.alerts()
             if settled:
-                await plane.settle(ref, "Ill")
+                await plane.clear_alert(ref, "Ill")
             return raised, await plane.detect_idle(ref), await plane.history(ref, since=NOW - timedelta(days=1))
 
         return f"look after {ref}", look_after
@@ -240,7 +240,7 @@ def running() -> LabletSession:
 def seen_at(moment: datetime, cpus: float) -> ResourceObservation:
     """Give what is seen of a lab of one node."""
     node = NodeObservation(node_id="n0", label="PC", node_definition="iosv", state="BOOTED", cpus=cpus, ram_mb=512)
-    return observation_of([node], {}, at=moment, observer="lablet-controller")
+    return build_observation([node], {}, at=moment, observer="lablet-controller")
 
 
 def following(seen: Resource, draw: int) -> dict[str, object]:
@@ -288,12 +288,12 @@ async def play(seed: int) -> int:
     here, there = [await site(store, seed) for store in stores]
     way, done = AsgiTransport(there.api), 0
     for one in (here, there):
-        await one.core.acting(Caller(name="root", role=Role.ADMIN)).apply(BASIS)
+        await one.core.plane_for(Caller(name="root", role=Role.ADMIN)).apply(BASIS)
     for store in stores:
-        await store.commit(*creation(running()))
+        await store.commit(*creation_ops(running()))
     for number in range(COMMANDS):
         caller, (name, command) = deck.caller(), deck.command()
-        near = await outcome(here.core.acting(caller), command)
+        near = await outcome(here.core.plane_for(caller), command)
         plane = there.plane(caller, "http://memory", way)
         assert await outcome(plane, command) == near, f"{number}: {caller.name} {caller.actor}: {name}"
         assert [await revision(store) for store in stores] == 2 * [await revision(stores[0])], name

@@ -10,17 +10,17 @@ import pytest
 
 import given
 from counters import HOUR, lab, pool, running, wanted, warm
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import ObserveResources, Plane, Ref
 from lcm.model.base.errors import Deposed, Forbidden, Gone, IllegalStep, Invalid
-from lcm.model.base.event import Event, decode
+from lcm.model.base.event import Event, decode_event
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Spread
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.settings import LearningSettings
-from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import NodeObservation, ResourceObservation
 from lcm.placement.claims import Terms
 from lcm.store.base import Fence
@@ -59,14 +59,14 @@ def observed(*tags: str, after_seconds: float = 0, cpus: float = 4, **more: obje
         tags=tags or ("serial:5041", "pat:tcp:5042:22"),
     )
     at = NOW + timedelta(seconds=after_seconds)
-    found = observation_of([given.changed(node, more)], TEMPLATE, at=at, observer="lablet-controller")
+    found = build_observation([given.changed(node, more)], TEMPLATE, at=at, observer="lablet-controller")
     assert isinstance(found, ResourceObservation)
     return found
 
 
 async def there(world: World, *resources: Resource) -> None:
     for one in (given_lab(), *resources):
-        await world.store.commit(*creation(one))
+        await world.store.commit(*creation_ops(one))
 
 
 def given_lab() -> LabletDefinition:
@@ -81,7 +81,7 @@ async def told(world: World, after: int = 0) -> Sequence[Event]:
         async for happened in reader:
             if happened.revision > end:
                 break
-            found += [decode(raw) for raw in happened.events if raw != END]
+            found += [decode_event(raw) for raw in happened.events if raw != END]
     return [event for event in found if event.session_id]
 
 
@@ -217,7 +217,7 @@ async def test_the_next_session_on_a_worker_avoids_a_port_that_drifted_there(wor
     would = (first.status.allocated_ports or {})["PC_serial"]
     await there_not(world, first)
     await controller.record_observation(S1, observed(f"serial:{would}", "pat:tcp:5042:22"))
-    await world.store.commit(*creation(wanted()))
+    await world.store.commit(*creation_ops(wanted()))
     second = await scheduler.schedule(await read(scheduler, Ref(LabletSession, "wanted")), onto())
     assert would not in (second.status.allocated_ports or {}).values()
 

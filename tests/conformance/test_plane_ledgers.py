@@ -7,7 +7,7 @@ import pytest
 
 import given
 from companies import TOKEN, P, worker
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
 from lcm.model.base.machine import WORKER_CONTROLLER
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 
 
 async def begun(world: World, resource: LabWorker | LabletSession) -> None:
-    await world.store.commit(*creation(resource))
+    await world.store.commit(*creation_ops(resource))
 
 
 async def move(plane: Plane, phase: WorkerPhase, **fields: object) -> LabWorker:

@@ -4,11 +4,11 @@ import pytest
 
 import given
 from counters import HOUR, lab, pool, running, wanted, warm
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Conflict, Deposed, Forbidden, Gone, Invalid, NoRoom, Refused
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER
-from lcm.model.kinds.placement import Assignment, PortWish, SeatChange, Slot, Wish
+from lcm.model.kinds.placement import Assignment, PortRequest, PreviewRequest, SeatChange, Slot
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
@@ -26,7 +26,7 @@ NINE, ELEVEN = given.moment("09:00"), given.moment("11:00")
 
 async def there(world: World, *resources: Resource) -> None:
     for one in resources:
-        await world.store.commit(*creation(one))
+        await world.store.commit(*creation_ops(one))
 
 
 async def found(plane: Plane, ref: Ref[LabletSession] = SESSION) -> LabletSession:
@@ -52,7 +52,7 @@ async def test_a_session_is_put_onto_a_worker_with_its_ports(world: World) -> No
     made = await scheduler.schedule(before, onto())
     assert (made.status.phase, made.status.worker_id) == (SessionPhase.SCHEDULED, "uid-w1")
     assert made == await found(scheduler)
-    assert await world.service(LABLET_CONTROLLER).allocate_ports(SESSION, PortWish()) == made
+    assert await world.service(LABLET_CONTROLLER).allocate_ports(SESSION, PortRequest()) == made
     with pytest.raises(Conflict):
         await scheduler.schedule(before, onto())
     told = await world.ada.explain(SESSION)
@@ -74,7 +74,7 @@ async def test_only_the_scheduler_places_and_only_what_is_there(world: World) ->
     with pytest.raises(Gone):
         await world.service(SCHEDULER).schedule(gone, onto())
     with pytest.raises(Gone):
-        await world.service(SCHEDULER).allocate_ports(Ref(LabletSession, "nobody"), PortWish())
+        await world.service(SCHEDULER).allocate_ports(Ref(LabletSession, "nobody"), PortRequest())
 
 
 @promised
@@ -112,7 +112,7 @@ async def test_a_reservation_s_claim_becomes_a_session_once(world: World) -> Non
 @promised
 async def test_people_are_told_what_becomes_of_their_bookings(world: World) -> None:
     await there(world, lab(cores=48), given.template(), pool(max_workers=1))
-    wish = Wish(definition="basics", timeslot_start=NINE, timeslot_end=ELEVEN)
+    wish = PreviewRequest(definition="basics", timeslot_start=NINE, timeslot_end=ELEVEN)
     would = await world.ada.preview(wish)
     assert (would.outcome, would.seat) == ("promise", Seat(pool="ccna", number=1))
     await world.bob.create(booking("of-bob"))
@@ -132,7 +132,7 @@ async def test_people_are_told_what_becomes_of_their_bookings(world: World) -> N
     with pytest.raises(Gone):
         await world.ada.explain(Ref(LabletSession, "../workers"))
     with pytest.raises(Invalid) as wrong:
-        await world.ada.preview(Wish(definition="basics"))
+        await world.ada.preview(PreviewRequest(definition="basics"))
     assert [fault.path for fault in wrong.value.faults] == ["duration_minutes"]
 
 
@@ -159,7 +159,7 @@ async def test_where_nothing_is_promised_nothing_is_told(world: World) -> None:
     with pytest.raises(Refused, match="without terms"):
         await world.ada.explain(SESSION)
     with pytest.raises(Refused, match="without terms"):
-        await world.ada.preview(Wish(definition="basics", duration_minutes=30))
+        await world.ada.preview(PreviewRequest(definition="basics", duration_minutes=30))
     with pytest.raises(Refused, match="without terms"):
         await world.ada.calendar(since=NOW, until=NOW + HOUR)
     with pytest.raises(Gone):

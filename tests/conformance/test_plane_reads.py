@@ -6,7 +6,7 @@ import pytest
 import given
 from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref, ref_of
 from lcm.model.base.errors import Gone, Invalid, Relist
-from lcm.model.base.selector import EVERYTHING, Where, parse
+from lcm.model.base.selector import EVERYTHING, ObjectSelector, parse_selector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.settings import SystemSettings
@@ -19,7 +19,7 @@ async def made(plane: Plane, *names: str, **fields: object) -> None:
         await plane.create(template(name=name, **fields))
 
 
-async def pages(plane: Plane, limit: int, where: Where = EVERYTHING) -> list[Listing[WorkerTemplate]]:
+async def pages(plane: Plane, limit: int, where: ObjectSelector = EVERYTHING) -> list[Listing[WorkerTemplate]]:
     found = [await plane.list(WorkerTemplate, limit=limit, where=where)]
     while (cursor := found[-1].next) is not None:
         found.append(await plane.list(WorkerTemplate, limit=limit, where=where, cursor=cursor))
@@ -107,7 +107,7 @@ async def test_a_list_can_be_selected_by_labels(world: World) -> None:
         "tier=gold,zone=x": ["a"],
         "tier=gold,zone=y": [],
     }.items():
-        where = parse(WorkerTemplate, labels=selector)
+        where = parse_selector(WorkerTemplate, labels=selector)
         assert named(await world.root.list(WorkerTemplate, where=where)) == wanted, selector
 
 
@@ -121,7 +121,7 @@ async def test_a_list_can_be_selected_by_fields(world: World) -> None:
         "metadata.name in (a:1.0.0,b:1.0.0),spec.state=draft": ["b:1.0.0"],
         "spec.node_count": [],
     }.items():
-        where = parse(LabletDefinition, fields=selector)
+        where = parse_selector(LabletDefinition, fields=selector)
         listing = await world.root.list(LabletDefinition, where=where)
         assert [item.metadata.name for item in listing.items] == wanted, selector
 
@@ -146,7 +146,7 @@ async def test_a_selection_is_paged_without_gap_or_duplicate(world: World) -> No
     for n in range(30):
         await made(world.root, f"t{n:02}", labels={"third": str(n % 3)})
     for selector in ("third=1", "third!=1", "third in (0,2)"):
-        where = parse(WorkerTemplate, labels=selector)
+        where = parse_selector(WorkerTemplate, labels=selector)
         found = [name for page in await pages(world.root, 4, where) for name in named(page)]
         [whole] = await pages(world.root, 500, where)
         assert found == named(whole), selector

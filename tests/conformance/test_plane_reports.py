@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 import given
-from lcm.control.objects.records import change, find
+from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Deposed, Forbidden, Gone, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
-from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.telemetry.alert import AlertFinding, Severity
 from planes import NOW, World, either, everywhere
 
 W1 = Ref(LabWorker, "w1")
-ILL = Complaint(
+ILL = AlertFinding(
     alert="CmlIll", severity=Severity.CRITICAL, reason="NoAnswer", message="CML has not answered for 10 min"
 )
 MINUTE = timedelta(minutes=1)
@@ -38,10 +38,10 @@ def controller(world: World) -> Plane:
 async def serving(world: World) -> LabWorker:
     """Make a worker that serves, by the way behind the plane."""
     worker = await world.root.create(given.worker())
-    record = await find(world.store, W1)
+    record = await find_record(world.store, W1)
     assert record is not None
     ready = given.changed(worker, {"status": {"phase": WorkerPhase.READY, "ready_at": NOW}})
-    await world.store.commit(*change(record, ready))
+    await world.store.commit(*change_ops(record, ready))
     found = await world.root.get(W1)
     assert found is not None
     return found
@@ -78,12 +78,12 @@ async def test_alerts_are_raised_and_cleared(world: World) -> None:
     await world.root.create(given.worker())
     await controller(world).report(W1, seen(0, storage_utilization=95.0))
     for _ in range(2):
-        await controller(world).complain(W1, ILL)
+        await controller(world).raise_alert(W1, ILL)
     alerts = await world.root.alerts()
     assert {one.alert for one in alerts} == {"HighDisk", "CmlIll"}
     assert await world.person("otto").alerts() == alerts
     for _ in range(2):
-        await controller(world).settle(W1, "CmlIll")
+        await controller(world).clear_alert(W1, "CmlIll")
     assert [one.alert for one in await world.root.alerts()] == ["HighDisk"]
 
 
@@ -91,7 +91,7 @@ async def test_alerts_are_raised_and_cleared(world: World) -> None:
 async def test_who_may_raise_and_read_alerts(world: World) -> None:
     await world.root.create(given.worker())
     for plane in (world.root, world.ada):
-        for call in (plane.complain(W1, ILL), plane.settle(W1, "CmlIll"), plane.detect_idle(W1)):
+        for call in (plane.raise_alert(W1, ILL), plane.clear_alert(W1, "CmlIll"), plane.detect_idle(W1)):
             with pytest.raises(Forbidden):
                 await call
     for name in ("ada", "anna"):
@@ -104,14 +104,14 @@ async def test_nothing_is_said_of_what_is_not_there(world: World) -> None:
     plane = controller(world)
     refs: tuple[Ref[Any], ...] = (W1, Ref(LabletSession, "s1"), Ref(LabWorker, "../w1"))
     for ref in refs:
-        for call in (plane.complain(ref, ILL), plane.settle(ref, "CmlIll")):
+        for call in (plane.raise_alert(ref, ILL), plane.clear_alert(ref, "CmlIll")):
             with pytest.raises(Gone):
                 await call
     with pytest.raises(Gone):
         await plane.detect_idle(W1)
     await world.root.create(given.worker())
     with pytest.raises(Invalid):
-        await plane.complain(W1, msgspec.structs.replace(ILL, alert="not one word"))
+        await plane.raise_alert(W1, msgspec.structs.replace(ILL, alert="not one word"))
 
 
 @everywhere
@@ -135,7 +135,7 @@ async def test_a_worker_is_judged_and_the_verdict_kept(world: World) -> None:
 async def test_nothing_is_reported_once_the_term_is_over(world: World) -> None:
     await serving(world)
     plane = controller(world)
-    await plane.complain(W1, msgspec.structs.replace(ILL, alert="Standing"))
+    await plane.raise_alert(W1, msgspec.structs.replace(ILL, alert="Standing"))
     lease = await plane.acquire("worker-controller", "a", ttl_seconds=15)
     assert lease is not None
     ghost = plane.under(lease.fence())
@@ -143,8 +143,8 @@ async def test_nothing_is_reported_once_the_term_is_over(world: World) -> None:
     revision = await world.revision()
     for call in (
         ghost.report(W1, seen(0)),
-        ghost.complain(W1, ILL),
-        ghost.settle(W1, "Standing"),
+        ghost.raise_alert(W1, ILL),
+        ghost.clear_alert(W1, "Standing"),
         ghost.detect_idle(W1),
     ):
         with pytest.raises(Deposed):

@@ -65,7 +65,7 @@ class Aws:
 
     async def keep(self, text: str) -> str:
         name = f"lcm/{os.getpid()}/{uuid.uuid4().hex}"
-        await (await self.manager._connected()).create_secret(Name=name, SecretString=text)
+        await (await self.manager._get_client()).create_secret(Name=name, SecretString=text)
         return f"aws:{name}"
 
 
@@ -123,13 +123,13 @@ async def test_aws_keeps_several_texts_in_one_secret(manager: Aws) -> None:
 
 async def test_an_aws_secret_can_be_named_by_its_arn(manager: Aws) -> None:
     ref = await manager.keep('{"token": "one"}')
-    told = await (await manager.manager._connected()).describe_secret(SecretId=ref.removeprefix("aws:"))
+    told = await (await manager.manager._get_client()).describe_secret(SecretId=ref.removeprefix("aws:"))
     assert await manager.secrets.reveal(f"aws:{told['ARN']}#token") == Secret("one")
 
 
 async def test_an_aws_secret_about_to_be_deleted_is_missing(manager: Aws) -> None:
     ref = await manager.keep(WORD)
-    await (await manager.manager._connected()).delete_secret(SecretId=ref.removeprefix("aws:"))
+    await (await manager.manager._get_client()).delete_secret(SecretId=ref.removeprefix("aws:"))
     with pytest.raises(Stuck) as caught:
         await manager.secrets.reveal(ref)
     assert caught.value.reason == "SecretMissing"
@@ -137,7 +137,7 @@ async def test_an_aws_secret_about_to_be_deleted_is_missing(manager: Aws) -> Non
 
 async def test_an_aws_secret_of_bytes_is_not_a_text(manager: Aws) -> None:
     name = f"lcm/{uuid.uuid4().hex}"
-    await (await manager.manager._connected()).create_secret(Name=name, SecretBinary=b"\xff\x00")
+    await (await manager.manager._get_client()).create_secret(Name=name, SecretBinary=b"\xff\x00")
     with pytest.raises(Stuck) as caught:
         await manager.secrets.reveal(f"aws:{name}")
     assert caught.value.reason == "SecretUnreadable"

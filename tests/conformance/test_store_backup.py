@@ -12,8 +12,8 @@ import pytest
 import given
 from arenas import Arena
 from lcm.model.base.errors import Invalid, Refused, Relist, TooLarge
-from lcm.store.backup import Closing, Header, Record, backup, restore
-from lcm.store.base import MAX_BYTES, Delete, Put, Store, everything
+from lcm.store.backup import BackupHeader, BackupRecord, BackupTrailer, restore_backup, write_backup
+from lcm.store.base import MAX_BYTES, Delete, Put, Store, scan_all
 from lcm.store.memory import MemoryStore
 
 NOW = given.moment("09:00")
@@ -26,7 +26,7 @@ def new_epoch() -> str:
 
 
 async def contents(store: Store) -> dict[str, tuple[bytes, dict[str, str]]]:
-    return {entry.key: (entry.value, dict(entry.labels)) for entry in (await everything(store, "")).entries}
+    return {entry.key: (entry.value, dict(entry.labels)) for entry in (await scan_all(store, "")).entries}
 
 
 async def furnish(store: Store) -> None:
@@ -63,23 +63,23 @@ async def test_a_restore_brings_back_the_state_of_the_backup(store: Store, path:
     await furnish(store)
     before = await contents(store)
     assert before == {"workers/default/w1": (b"newer", {"track": "ccnp"}), "empty": (b"", {})}
-    header = await backup(store, path, now=NOW)
+    header = await write_backup(store, path, now=NOW)
     assert (header.epoch, header.taken_at) == (store.epoch, NOW)
     last = await store.commit(Put("workers/default/w1", b"later"), Put("more", b"1"), Delete("empty"))
-    assert await restore(store, path, epoch=new_epoch()) == header
+    assert await restore_backup(store, path, epoch=new_epoch()) == header
     assert await contents(store) == before
-    assert (await everything(store, "")).revision > last
+    assert (await scan_all(store, "")).revision > last
 
 
 async def test_a_backup_moves_between_engines(store: Store, path: Path) -> None:
     other = MemoryStore(epoch=new_epoch())
     await furnish(store)
-    await backup(store, path, now=NOW)
-    await restore(other, path, epoch=new_epoch())
+    await write_backup(store, path, now=NOW)
+    await restore_backup(other, path, epoch=new_epoch())
     assert await contents(other) == await contents(store)
     await other.commit(Put("moved", b"1", {"x": "y"}))
-    await backup(other, path, now=NOW)
-    await restore(store, path, epoch=new_epoch())
+    await write_backup(other, path, now=NOW)
+    await restore_backup(store, path, epoch=new_epoch())
     assert await contents(store) == await contents(other)
     await other.close()
 
@@ -87,10 +87,10 @@ async def test_a_backup_moves_between_engines(store: Store, path: Path) -> None:
 async def test_a_restore_begins_a_new_epoch(arena: Arena, path: Path) -> None:
     here, there = await arena.open(), await arena.open()
     await furnish(here)
-    await backup(here, path, now=NOW)
+    await write_backup(here, path, now=NOW)
     epoch = new_epoch()
     assert here.epoch == there.epoch != epoch
-    await restore(here, path, epoch=epoch)
+    await restore_backup(here, path, epoch=epoch)
     assert here.epoch == epoch
     assert (await arena.open()).epoch == epoch
 
@@ -98,13 +98,13 @@ async def test_a_restore_begins_a_new_epoch(arena: Arena, path: Path) -> None:
 async def test_whoever_watches_again_after_a_restore_knows_the_new_epoch(arena: Arena, path: Path) -> None:
     here, there = await arena.open(), await arena.open()
     await furnish(here)
-    await backup(here, path, now=NOW)
+    await write_backup(here, path, now=NOW)
     epoch = new_epoch()
-    async with there.events(after=(await everything(there, "")).revision) as old, asyncio.timeout(SOON_SECONDS):
-        await restore(here, path, epoch=epoch)
+    async with there.events(after=(await scan_all(there, "")).revision) as old, asyncio.timeout(SOON_SECONDS):
+        await restore_backup(here, path, epoch=epoch)
         with pytest.raises(Relist):
             await anext(old)
-    async with there.events(after=(await everything(there, "")).revision) as fresh, asyncio.timeout(SOON_SECONDS):
+    async with there.events(after=(await scan_all(there, "")).revision) as fresh, asyncio.timeout(SOON_SECONDS):
         await here.commit(Put("after", b"1"), events=[b"happened"])
         assert (await anext(fresh)).events == [b"happened"]
     assert there.epoch == epoch
@@ -112,26 +112,26 @@ async def test_whoever_watches_again_after_a_restore_knows_the_new_epoch(arena: 
 
 async def test_an_old_epoch_is_not_used_again(store: Store, path: Path) -> None:
     await furnish(store)
-    header = await backup(store, path, now=NOW)
+    header = await write_backup(store, path, now=NOW)
     with pytest.raises(AssertionError, match="old epoch"):
-        await restore(store, path, epoch=header.epoch)
-    await restore(store, path, epoch=new_epoch())
+        await restore_backup(store, path, epoch=header.epoch)
+    await restore_backup(store, path, epoch=new_epoch())
     for old in (store.epoch, header.epoch):
         with pytest.raises(AssertionError, match="old epoch"):
-            await restore(store, path, epoch=old)
+            await restore_backup(store, path, epoch=old)
 
 
 async def test_watches_from_before_a_restore_end_with_relist(arena: Arena, path: Path) -> None:
     here, there = await arena.open(), await arena.open()
     await furnish(here)
-    await backup(here, path, now=NOW)
-    old = (await everything(here, "")).revision
+    await write_backup(here, path, now=NOW)
+    old = (await scan_all(here, "")).revision
     watches = [store.watch("workers/", after=old) for store in (here, there)]
     readers = [store.events(after=old) for store in (here, there)]
     waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(anext(watch)) for watch in watches]
     waiting += [asyncio.ensure_future(anext(reader)) for reader in readers]
     await asyncio.sleep(0.05)
-    await restore(here, path, epoch=new_epoch())
+    await restore_backup(here, path, epoch=new_epoch())
     async with asyncio.timeout(SOON_SECONDS):
         ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(end) for end in ends] == [Relist] * 4
@@ -143,9 +143,9 @@ async def test_watches_from_before_a_restore_end_with_relist(arena: Arena, path:
 
 async def test_a_watch_from_the_restored_state_sees_what_follows(store: Store, path: Path) -> None:
     await furnish(store)
-    await backup(store, path, now=NOW)
-    await restore(store, path, epoch=new_epoch())
-    revision = (await everything(store, "")).revision
+    await write_backup(store, path, now=NOW)
+    await restore_backup(store, path, epoch=new_epoch())
+    revision = (await scan_all(store, "")).revision
     async with store.watch("", after=revision) as watch, asyncio.timeout(SOON_SECONDS):
         after = await store.commit(Put("next", b"1"))
         changed = await anext(watch)
@@ -155,27 +155,27 @@ async def test_a_watch_from_the_restored_state_sees_what_follows(store: Store, p
 async def test_a_restore_is_refused_while_a_lease_is_held(arena: Arena, path: Path) -> None:
     here, there = await arena.open(), await arena.open()
     await furnish(here)
-    await backup(here, path, now=NOW)
+    await write_backup(here, path, now=NOW)
     await here.commit(Put("later", b"1"))
     before, epoch = await contents(here), here.epoch
     lease = await there.acquire("scheduler", "somebody", ttl_seconds=30)
     assert lease is not None
     with pytest.raises(Refused, match="scheduler"):
-        await restore(here, path, epoch=new_epoch())
+        await restore_backup(here, path, epoch=new_epoch())
     assert (await contents(here), here.epoch) == (before, epoch)
     await there.renew(lease)
     await there.release(lease)
-    await restore(here, path, epoch=new_epoch())
+    await restore_backup(here, path, epoch=new_epoch())
     assert "later" not in await contents(here)
 
 
 async def test_a_term_after_a_restore_is_greater_than_all_before(store: Store, path: Path) -> None:
     await furnish(store)
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     before = await store.acquire("scheduler", "a", ttl_seconds=30)
     assert before is not None
     await store.release(before)
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
     after = await store.acquire("scheduler", "a", ttl_seconds=30)
     assert after is not None
     assert after.term > before.term
@@ -184,20 +184,20 @@ async def test_a_term_after_a_restore_is_greater_than_all_before(store: Store, p
 
 async def test_a_restore_can_be_repeated(store: Store, path: Path) -> None:
     await furnish(store)
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     before = await contents(store)
     revisions = []
     for _ in range(3):
-        await restore(store, path, epoch=new_epoch())
+        await restore_backup(store, path, epoch=new_epoch())
         assert await contents(store) == before
-        revisions.append((await everything(store, "")).revision)
+        revisions.append((await scan_all(store, "")).revision)
     assert revisions == sorted(set(revisions))
 
 
 async def test_an_empty_store_is_backed_up_and_restored(store: Store, path: Path) -> None:
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     await furnish(store)
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
     assert await contents(store) == {}
 
 
@@ -209,9 +209,9 @@ async def test_a_big_state_is_brought_back(store: Store, path: Path) -> None:
     await store.commit(Put("large/2", b"y" * (MAX_BYTES - 100)))
     before = await contents(store)
     assert len(before) == 1_502
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     await store.commit(*(Delete(put.key) for put in puts[:100]))
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
     assert await contents(store) == before
 
 
@@ -220,24 +220,24 @@ async def test_whatever_can_be_committed_can_be_brought_back(store: Store, path:
     await store.commit(Put("many", b"", {f"{n:05x}": "" for n in range(66_000)}))
     await store.commit(Put("value", b"x" * (MAX_BYTES - 5)))
     before = await contents(store)
-    await backup(store, path, now=NOW)
-    await restore(store, path, epoch=new_epoch())
+    await write_backup(store, path, now=NOW)
+    await restore_backup(store, path, epoch=new_epoch())
     assert await contents(store) == before
 
 
 @pytest.mark.parametrize("bad", [Put("b", b"x" * MAX_BYTES), Put("!leases/x", b""), Put("b", b"", {"x": "\ud800"})])
 async def test_what_is_over_the_limits_is_not_loaded(store: Store, bad: Put) -> None:
     await store.commit(Put("a", b"old"))
-    before, epoch = await everything(store, ""), store.epoch
+    before, epoch = await scan_all(store, ""), store.epoch
     with pytest.raises(Refused):
         await store.load(given_slowly(Put("a", b"new"), bad), epoch=new_epoch())
-    assert (await everything(store, ""), store.epoch) == (before, epoch)
+    assert (await scan_all(store, ""), store.epoch) == (before, epoch)
 
 
 async def test_the_last_entry_of_a_key_is_loaded_without_its_demands(store: Store) -> None:
     await store.load(given_slowly(Put("a", b"1", at=7), Put("b", b"1", at=0), Put("a", b"2", {"x": "y"})), epoch="new")
     assert await contents(store) == {"a": (b"2", {"x": "y"}), "b": (b"1", {})}
-    page = await everything(store, "")
+    page = await scan_all(store, "")
     assert all(entry.revision == entry.created <= page.revision for entry in page.entries)
 
 
@@ -260,26 +260,26 @@ async def test_a_backup_is_taken_at_one_revision(store: Store, path: Path) -> No
     puts = [Put(f"a/{number:04}", b"0") for number in range(1_200)]
     for start in range(0, len(puts), 120):
         await store.commit(*puts[start : start + 120])
-    taken = asyncio.ensure_future(backup(store, path, now=NOW))
+    taken = asyncio.ensure_future(write_backup(store, path, now=NOW))
     for number in range(20):
         await store.commit(Put("a/0000", b"%d" % number), Put("a/1199", b"%d" % number))
     header = await taken
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
     after = await contents(store)
     assert after["a/0000"] == after["a/1199"]
-    assert header.revision < (await everything(store, "")).revision
+    assert header.revision < (await scan_all(store, "")).revision
 
 
 MAGIC = b"LCM-BACKUP 1\n"
 
 
-def framed(*frames: Header | Record | Closing | bytes) -> bytes:
+def framed(*frames: BackupHeader | BackupRecord | BackupTrailer | bytes) -> bytes:
     parts = [one if isinstance(one, bytes) else msgspec.msgpack.encode(one) for one in frames]
     return MAGIC + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-HEADER = Header("elsewhere", 7, NOW)
-RECORD = Record("a", b"1", {})
+HEADER = BackupHeader("elsewhere", 7, NOW)
+RECORD = BackupRecord("a", b"1", {})
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "foreign": lambda _: b"SQLite format 3\0" + bytes(100),
@@ -292,9 +292,9 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "twice": lambda whole: whole + whole,
     "a record appended": lambda whole: whole + framed(RECORD)[len(MAGIC) :],
     "a huge length": lambda whole: whole[:40] + b"\xff" * 4 + whole[44:],
-    "no header": lambda _: framed(RECORD, Closing(1, b"")),
+    "no header": lambda _: framed(RECORD, BackupTrailer(1, b"")),
     "no text": lambda _: framed(HEADER, b"\x84\xa4type\xa6record\xa3key\xa1\xff\xa5value\xc4\x00\xa6labels\x80"),
-    "a wrong proof": lambda _: framed(HEADER, RECORD, Closing(1, bytes(32))),
+    "a wrong proof": lambda _: framed(HEADER, RECORD, BackupTrailer(1, bytes(32))),
     "another type": lambda _: framed(HEADER, msgspec.msgpack.encode({"type": "surprise"})),
 }
 
@@ -302,28 +302,28 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_file_is_refused_before_anything_is_touched(store: Store, path: Path, damage: str) -> None:
     await furnish(store)
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     rewrite(path, DAMAGE[damage](contents_of(path)))
     await store.commit(Put("later", b"1"))
-    before, epoch = await everything(store, ""), store.epoch
+    before, epoch = await scan_all(store, ""), store.epoch
     with pytest.raises(Invalid) as raised:
-        await restore(store, path, epoch=new_epoch())
+        await restore_backup(store, path, epoch=new_epoch())
     (fault,) = raised.value.faults
     assert fault.path == str(path)
     assert fault.remedy == "use another backup; nothing was changed"
-    assert (await everything(store, ""), store.epoch) == (before, epoch)
+    assert (await scan_all(store, ""), store.epoch) == (before, epoch)
 
 
 async def in_memory(path: Path) -> MemoryStore:
     store = MemoryStore(epoch=new_epoch())
     await furnish(store)
-    await backup(store, path, now=NOW)
+    await write_backup(store, path, now=NOW)
     return store
 
 
 async def refused(store: Store, path: Path) -> str:
     with pytest.raises(Invalid) as raised:
-        await restore(store, path, epoch=new_epoch())
+        await restore_backup(store, path, epoch=new_epoch())
     return str(raised.value)
 
 
@@ -334,7 +334,7 @@ async def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
         rewrite(path, whole[:length])
         await refused(store, path)
     rewrite(path, whole)
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
 
 
 async def test_a_file_altered_at_any_byte_is_refused(path: Path) -> None:
@@ -362,12 +362,12 @@ async def test_only_its_owner_can_read_a_backup(path: Path) -> None:
 async def test_a_backup_that_cannot_be_written_is_refused_and_leaves_the_old_one(path: Path, tmp_path: Path) -> None:
     store = await in_memory(path)
     with pytest.raises(Invalid, match="cannot be written: No such file"):
-        await backup(store, tmp_path / "missing" / "lcm.backup", now=NOW)
+        await write_backup(store, tmp_path / "missing" / "lcm.backup", now=NOW)
     (tmp_path / "folder").mkdir()
     with pytest.raises(Invalid, match="cannot be written"):
-        await backup(store, tmp_path / "folder", now=NOW)
+        await write_backup(store, tmp_path / "folder", now=NOW)
     assert set(modes(tmp_path)) == {"folder", "lcm.backup"}
-    await restore(store, path, epoch=new_epoch())
+    await restore_backup(store, path, epoch=new_epoch())
 
 
 async def test_what_no_restore_would_read_is_not_written(path: Path) -> None:
@@ -375,7 +375,7 @@ async def test_what_no_restore_would_read_is_not_written(path: Path) -> None:
     before = contents_of(path)
     store._write([Put("big", b"x" * MAX_BYTES)])
     with pytest.raises(TooLarge):
-        await backup(store, path, now=NOW)
+        await write_backup(store, path, now=NOW)
     assert (contents_of(path), list(modes(path.parent))) == (before, ["lcm.backup"])
 
 

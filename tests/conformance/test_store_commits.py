@@ -6,11 +6,11 @@ import pytest
 
 from arenas import Arena
 from lcm.model.base.errors import Conflict, Invalid, Relist, TooLarge, Unreachable
-from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, Check, Cursor, Delete, Put, Store, everything
+from lcm.store.base import ABSENT, MAX_BYTES, MAX_OPERATIONS, CheckRevision, Cursor, Delete, Put, Store, scan_all
 
 
 async def keys(store: Store, prefix: str = "") -> list[str]:
-    return [entry.key for entry in (await everything(store, prefix)).entries]
+    return [entry.key for entry in (await scan_all(store, prefix)).entries]
 
 
 async def test_what_was_put_is_read_back(store: Store) -> None:
@@ -52,8 +52,8 @@ async def test_overwriting_replaces_the_labels(store: Store) -> None:
     assert dict(entry.labels) == {"x": "2"}
 
 
-@pytest.mark.parametrize("op", [Put("a", b"new", at=ABSENT), Delete("a", at=ABSENT), Check("a", ABSENT)])
-async def test_absent_is_refused_when_the_key_is_there(store: Store, op: Put | Delete | Check) -> None:
+@pytest.mark.parametrize("op", [Put("a", b"new", at=ABSENT), Delete("a", at=ABSENT), CheckRevision("a", ABSENT)])
+async def test_absent_is_refused_when_the_key_is_there(store: Store, op: Put | Delete | CheckRevision) -> None:
     revision = await store.commit(Put("a", b"old"))
     with pytest.raises(Conflict) as raised:
         await store.commit(Put("b", b"1"), op)
@@ -65,7 +65,7 @@ async def test_absent_is_refused_when_the_key_is_there(store: Store, op: Put | D
 async def test_a_stale_revision_is_refused_and_nothing_is_written(store: Store, *, there: bool) -> None:
     stale = await store.commit(Put("a", b"1"))
     newest = await store.commit(Put("a", b"2") if there else Delete("a"))
-    for op in (Put("a", b"3", at=stale), Delete("a", at=stale), Check("a", stale)):
+    for op in (Put("a", b"3", at=stale), Delete("a", at=stale), CheckRevision("a", stale)):
         with pytest.raises(Conflict) as raised:
             await store.commit(Put("other", b""), op, events=[b"never"])
         assert raised.value.found == (newest if there else ABSENT)
@@ -75,7 +75,7 @@ async def test_a_stale_revision_is_refused_and_nothing_is_written(store: Store, 
 
 async def test_the_present_revision_is_accepted(store: Store) -> None:
     revision = await store.commit(Put("a", b"1"), Put("b", b"1"), Put("c", b"1"))
-    after = await store.commit(Put("a", b"2", at=revision), Delete("b", at=revision), Check("c", revision))
+    after = await store.commit(Put("a", b"2", at=revision), Delete("b", at=revision), CheckRevision("c", revision))
     assert after == revision + 1
     assert await keys(store) == ["a", "c"]
 
@@ -83,7 +83,7 @@ async def test_the_present_revision_is_accepted(store: Store) -> None:
 async def test_a_commit_that_changes_nothing_spends_no_revision(store: Store) -> None:
     revision = await store.commit(Put("a", b"1"))
     assert await store.commit(Delete("nothing")) == revision
-    assert await store.commit(Check("a", revision)) == revision
+    assert await store.commit(CheckRevision("a", revision)) == revision
     assert await store.commit(Put("b", b"1")) == revision + 1
 
 
@@ -160,7 +160,7 @@ async def test_values_and_events_are_bytes(store: Store, value: bytes) -> None:
 
 @pytest.mark.parametrize("key", ["", "!leases/x", "/slash", "a b", "a\n", "ü", "a" * 513, " "])
 async def test_a_key_that_some_engine_could_not_hold_is_refused(store: Store, key: str) -> None:
-    for op in (Put(key, b""), Delete(key), Check(key, 0)):
+    for op in (Put(key, b""), Delete(key), CheckRevision(key, 0)):
         with pytest.raises(Invalid):
             await store.commit(op)
     with pytest.raises(Invalid):
@@ -227,14 +227,14 @@ async def test_labels_select_and_pages_are_still_full(store: Store) -> None:
     assert [entry.key for entry in page.entries] == [f"k/{n:02}" for n in range(1, 30, 2)]
     rest = await store.scan("k/", labels={"odd": "1"}, limit=15, cursor=page.next)
     assert [entry.key for entry in rest.entries] == [f"k/{n:02}" for n in range(31, 40, 2)]
-    both = await everything(store, "k/", labels={"odd": "1", "third": "0"})
+    both = await scan_all(store, "k/", labels={"odd": "1", "third": "0"})
     assert [entry.key for entry in both.entries] == [f"k/{n:02}" for n in range(3, 40, 6)]
 
 
 async def test_labels_may_hold_any_text(store: Store) -> None:
     labels = {"owner": 'Zoë "Z" \\ O\'Neil', "e": "", "ключ": "\U0001f680"}
     await store.commit(Put("a", b"", labels))
-    assert [dict(entry.labels) for entry in (await everything(store, "", labels=labels)).entries] == [labels]
+    assert [dict(entry.labels) for entry in (await scan_all(store, "", labels=labels)).entries] == [labels]
 
 
 async def test_paging_into_compacted_history_says_relist(store: Store) -> None:

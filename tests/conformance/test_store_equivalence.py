@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from arenas import etcd_arena, sqlite_arena
 from lcm.model.base.errors import Conflict, LcmError
-from lcm.store.base import FIRST_KEY, Check, Cursor, Delete, Entry, Fence, Lease, Op, Put, Store
+from lcm.store.base import FIRST_KEY, CheckRevision, Cursor, Delete, Entry, Fence, Lease, Op, Put, Store
 from lcm.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Twin:
         where = None if at is None else self.there(at)
         if verb == "put":
             return Put(key, value, labels, where)
-        return Delete(key, where) if verb == "delete" else Check(key, where or 0)
+        return Delete(key, where) if verb == "delete" else CheckRevision(key, where or 0)
 
     async def answer(self, act: Callable[["Twin"], Awaitable[T]]) -> T | tuple[str, ...]:
         try:

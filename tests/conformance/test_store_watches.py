@@ -8,7 +8,7 @@ import pytest
 
 from arenas import Arena
 from lcm.model.base.errors import Relist
-from lcm.store.base import Change, Changed, Delete, Put, Store, Watch
+from lcm.store.base import Change, CommitChanges, Delete, Put, Store, StoreWatch
 
 T = TypeVar("T")
 
@@ -18,11 +18,11 @@ async def take(source: AsyncIterator[T], count: int) -> list[T]:
         return [await anext(source) for _ in range(count)]
 
 
-def told(batch: Changed) -> list[tuple[str, bytes | None]]:
+def told(batch: CommitChanges) -> list[tuple[str, bytes | None]]:
     return [(change.key, change.entry.value if change.entry else None) for change in batch.changes]
 
 
-async def quiet(watch: Watch) -> bool:
+async def quiet(watch: StoreWatch) -> bool:
     try:
         async with asyncio.timeout(0.15):
             await anext(watch)
@@ -48,7 +48,7 @@ async def test_a_change_carries_the_whole_entry(store: Store) -> None:
     await store.commit(Put("a", b"2", {"x": "y"}))
     [batch] = await take(store.watch("", after=first), 1)
     entry = await store.get("a")
-    assert batch == Changed(first + 1, [Change("a", entry)])
+    assert batch == CommitChanges(first + 1, [Change("a", entry)])
 
 
 async def test_the_operations_of_a_commit_stay_together_and_in_order(store: Store) -> None:

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.api.openapi.examples import DOCUMENTS
 from lcm.control.access.tokens import Tokens
-from lcm.control.delivery.feed import WHOLE
+from lcm.control.delivery.feed import WHOLE_COMMIT
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Caller, Role
-from lcm.model.base.event import Event, decode
-from lcm.store.backup import backup, restore
+from lcm.model.base.event import Event, decode_event
+from lcm.store.backup import restore_backup, write_backup
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock
 from lcm.system.serving import listen, serve
@@ -36,7 +36,7 @@ CLIENTS = 200
 USERS = 19
 EVENTS = 5_200 * CHAOS
 BATCH = 40
-LIMITS = Limits(requests_per_second=1e9, burst=10**9)
+LIMITS = ApiLimits(requests_per_second=1e9, burst=10**9)
 ROOT = Caller(name="root", role=Role.ADMIN)
 Where = tuple[str, int, int]
 """Epoch, revision, place."""
@@ -131,7 +131,9 @@ class Truth:
                     async with asyncio.timeout(0.5):
                         happened = await anext(reader)
                         after = happened.revision
-                        known += [((epoch, after, place), decode(raw)) for place, raw in enumerate(happened.events)]
+                        known += [
+                            ((epoch, after, place), decode_event(raw)) for place, raw in enumerate(happened.events)
+                        ]
                         continue
                 break
         self.read[epoch] = newest
@@ -176,7 +178,7 @@ class Server:
 
     async def restore(self, file: Path, epoch: str) -> None:
         store = await SqliteStore.open(self._file)
-        await restore(store, file, epoch=epoch)
+        await restore_backup(store, file, epoch=epoch)
         self.truth.read[epoch] = (await store.scan("", limit=1)).revision
         await store.close()
 
@@ -211,11 +213,11 @@ async def test_every_client_ends_with_exactly_what_it_may_see(tmp_path: Path, te
 
     async def flow(share: float) -> None:
         for _ in range(int(EVENTS * share) // BATCH):
-            await server.core.acting(ROOT).apply(bookings(numbers, people, chance))
+            await server.core.plane_for(ROOT).apply(bookings(numbers, people, chance))
             await asyncio.sleep(0)
 
     async with server.up():
-        await server.core.acting(ROOT).apply([DOCUMENTS["LabletDefinition"]])
+        await server.core.plane_for(ROOT).apply([DOCUMENTS["LabletDefinition"]])
         secrets = {name: (await server.tokens.make(name, Role.USER))[0].reveal() for name in people}
         secrets["root"] = (await server.tokens.make("root", Role.ADMIN))[0].reveal()
         for number in range(CLIENTS):
@@ -229,7 +231,7 @@ async def test_every_client_ends_with_exactly_what_it_may_see(tmp_path: Path, te
             f"GET /api/events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secrets['root']}\r\n\r\n".encode()
         )
         await flow(0.25)
-        await backup(server.store, tmp_path / "saved", now=SystemClock().now())
+        await write_backup(server.store, tmp_path / "saved", now=SystemClock().now())
     async with server.up():
         await flow(0.25)
         await server.truth.learn(server.store)
@@ -262,7 +264,7 @@ def check(clients: list[Client], truth: Truth) -> None:
         for place, part in enumerate(client.heard):
             wanted = truth.seen_by(client.who, part.start)
             last = place == len(client.heard) - 1
-            assert part.start[2] == WHOLE
+            assert part.start[2] == WHOLE_COMMIT
             assert part.events == (wanted if last else wanted[: len(part.events)]), (client.who, place, part.start)
         assert client.heard[-1].start[0] == "feed5", "told of the restore"
         assert len(client.heard) >= 2

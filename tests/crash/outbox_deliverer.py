@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lcm.control.delivery.outbox import Outbox
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import Reach, networks
+from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.providers.local.outbound import Outbound
 from lcm.store.sqlite.engine import SqliteStore
-from lcm.system.clock import SystemClock, chance
+from lcm.system.clock import SystemClock, random_fraction
 
 
 async def reveal(ref: str) -> Secret:
@@ -19,9 +19,15 @@ async def reveal(ref: str) -> Secret:
 
 async def deliver(path: Path) -> None:
     store = await SqliteStore.open(path)
-    outbound = Outbound(Reach(networks=networks(["127.0.0.0/8"]), plain_http=True))
+    outbound = Outbound(WebhookPolicy(networks=parse_networks(["127.0.0.0/8"]), plain_http=True))
     outbox = Outbox(
-        store, outbound.post, reveal, clock=SystemClock(), chance=chance, source="https://lcm.test", ttl_seconds=2
+        store,
+        outbound.post,
+        reveal,
+        clock=SystemClock(),
+        chance=random_fraction,
+        source="https://lcm.test",
+        ttl_seconds=2,
     )
     os.write(1, b"ready\n")
     await outbox.run()

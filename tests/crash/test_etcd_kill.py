@@ -12,7 +12,7 @@ import pytest
 
 import chaos
 from lcm.model.base.errors import Unreachable
-from lcm.store.base import ABSENT, Changed, Happened, Put, everything
+from lcm.store.base import ABSENT, CommitChanges, CommitEvents, Put, scan_all
 from lcm.store.etcd.engine import EtcdStore
 from servers import EtcdCluster, EtcdServer, Proxy, etcd_version
 
@@ -47,7 +47,7 @@ class Ledger:
                 self.unknown.add(key)
 
 
-async def keys_told(watch: AsyncIterator[Changed]) -> list[tuple[int, str]]:
+async def keys_told(watch: AsyncIterator[CommitChanges]) -> list[tuple[int, str]]:
     told: list[tuple[int, str]] = []
     async for changed in watch:
         told += [(changed.revision, change.key) for change in changed.changes]
@@ -56,7 +56,7 @@ async def keys_told(watch: AsyncIterator[Changed]) -> list[tuple[int, str]]:
     raise AssertionError("a watch has no end")
 
 
-async def events_told(reader: AsyncIterator[Happened]) -> list[tuple[int, str]]:
+async def events_told(reader: AsyncIterator[CommitEvents]) -> list[tuple[int, str]]:
     told: list[tuple[int, str]] = []
     async for happened in reader:
         told += [(happened.revision, event.decode()) for event in happened.events]
@@ -89,7 +89,7 @@ async def under_load(stores: Sequence[EtcdStore], havoc: Callable[[], Awaitable[
     ledger.acknowledged[LAST] = await stores[0].commit(Put(LAST, b""), events=[LAST.encode()])
     async with asyncio.timeout(60):
         told = await asyncio.gather(*watching)
-    stored = {entry.key: entry.revision for entry in (await everything(stores[0], "log/")).entries}
+    stored = {entry.key: entry.revision for entry in (await scan_all(stores[0], "log/")).entries}
     assert stored.keys() <= ledger.acknowledged.keys() | ledger.unknown
     truth = sorted((revision, key) for key, revision in stored.items())
     assert all(one == sorted(one) for one in told)

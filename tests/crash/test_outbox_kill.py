@@ -12,7 +12,7 @@ import chaos
 from answers import AnswerServer, Say
 from lcm.control.delivery import sinks
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import Reach, networks, verify
+from lcm.model.access.webhook import WebhookPolicy, parse_networks, verify
 from lcm.model.base import event as events
 from lcm.model.base.event import Event
 from lcm.model.kinds.sink import Sink
@@ -20,7 +20,7 @@ from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock
 
 DELIVERER = Path(__file__).with_name("outbox_deliverer.py")
-HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
+HOME = WebhookPolicy(networks=parse_networks(["127.0.0.0/8"]), plain_http=True)
 KEY = "env:KEY"
 CLOCK = SystemClock()
 KILLS = 2 * chaos.TIMES
@@ -40,7 +40,7 @@ async def happen(store: SqliteStore) -> list[str]:
         told = Event(
             type="t", time=CLOCK.now(), kind="K", name=f"n{number % 5}", namespace="default", data=msgspec.Raw(b"{}")
         )
-        ids.append(f"{store.epoch}.{await store.commit(events=[events.encode(told)])}.0")
+        ids.append(f"{store.epoch}.{await store.commit(events=[events.encode_event(told)])}.0")
         await asyncio.sleep(0.01)
     return ids
 
@@ -65,7 +65,9 @@ async def test_a_killed_deliverer_loses_nothing(tmp_path: Path, tell: Callable[[
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
     async with AnswerServer() as server, asyncio.timeout(300 * chaos.TIMES):
-        await sinks.put(store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now())
+        await sinks.put_sink(
+            store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now()
+        )
         happening = asyncio.create_task(happen(store))
         await kill_again_and_again(path, server)
         ids = await happening

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import chaos
-from lcm.store.base import Changed, Happened, Put, everything
+from lcm.store.base import CommitChanges, CommitEvents, Put, scan_all
 from lcm.store.sqlite.engine import SqliteStore
 
 WRITER = Path(__file__).with_name("sqlite_writer.py")
@@ -20,7 +20,7 @@ LAST = "w/z"
 Told = list[tuple[str, int]]
 
 
-async def keys_told(watch: AsyncIterator[Changed]) -> Told:
+async def keys_told(watch: AsyncIterator[CommitChanges]) -> Told:
     told: Told = []
     async for changed in watch:
         told += [(change.key, changed.revision) for change in changed.changes]
@@ -29,7 +29,7 @@ async def keys_told(watch: AsyncIterator[Changed]) -> Told:
     raise AssertionError("a watch has no end")
 
 
-async def events_told(reader: AsyncIterator[Happened]) -> Told:
+async def events_told(reader: AsyncIterator[CommitEvents]) -> Told:
     told: Told = []
     async for happened in reader:
         told += [(event.decode(), happened.revision) for event in happened.events]
@@ -76,7 +76,7 @@ async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path
     await store.close()
 
     store = await SqliteStore.open(path)
-    there = [(entry.key, entry.revision) for entry in (await everything(store, "w/")).entries]
+    there = [(entry.key, entry.revision) for entry in (await scan_all(store, "w/")).entries]
     await store.close()
     acknowledged = [pair for line in lines for pair in line]
     lost = set(acknowledged) - set(there)

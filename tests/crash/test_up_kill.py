@@ -14,7 +14,7 @@ from commands import up
 from documents import document
 from lcm.model.base import event
 from lcm.store.base import Put, Store
-from lcm.system.data_folder import STORE
+from lcm.system.data_folder import STORE_FILE
 from stores import opened
 
 KILLS = 4 * chaos.TIMES
@@ -67,7 +67,7 @@ async def created_in(store: Store) -> list[str | None]:
     async with asyncio.timeout(60), store.events(after=1) as reader:
         while END not in found:
             found += (await anext(reader)).events
-    events = map(event.decode, found[:-1])
+    events = map(event.decode_event, found[:-1])
     return [one.worker_id for one in events if one.type == "worker.created"]
 
 
@@ -116,7 +116,7 @@ async def test_a_killed_up_starts_again_with_nothing_lost(tmp_path: Path, tell: 
             for writer in writers:
                 await check_labels(client, writer)
         assert it.stop()[0] == 0
-    async with opened(tmp_path / "data" / STORE) as store:
+    async with opened(tmp_path / "data" / STORE_FILE) as store:
         created = await created_in(store)
 
     made = {name: uid for writer in writers for name, uid in writer.made.items()}

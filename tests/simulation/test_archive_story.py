@@ -15,7 +15,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import archive
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.base.resource import Owner
-from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.time.loop import run
@@ -82,14 +82,14 @@ async def test_sessions_that_are_archived_count_as_ended_and_are_asked_for_once(
     async with Room(store=store).open(scheduled=False) as room:
         owner = Owner(kind="Reservation", name="r1", uid="uid-r1")
         later = given.claim("20:00", "22:10")
-        held = [Held(number=number, claim=later, session=f"r1-{number}") for number in (1, 2, 3)]
+        held = [ReservationClaim(number=number, claim=later, session=f"r1-{number}") for number in (1, 2, 3)]
         await room.put(given.reservation(phase=ReservationPhase.ACTIVE, held=tuple(held), ends_at=later.end))
         for number in (1, 2, 3):
             story = given.history("PENDING", "COMPLETED")
             made = given.session(name=f"r1-{number}", uid=f"uid-r1-{number}", history=story, phase=_P.COMPLETED)
             live = given.changed(made, {"status": {"phase": _P.PENDING}})
             await room.put(given.changed(live if number == 3 else made, {"metadata": {"owner": owner}}))
-        assert await archive.move(store, room.clock.now(), later.start) == 2
+        assert await archive.archive_ended(store, room.clock.now(), later.start) == 2
         store.asked = 0
         async with beside(room.scheduler().run()):
             await asyncio.sleep(HOUR.total_seconds())

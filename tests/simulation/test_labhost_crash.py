@@ -60,7 +60,7 @@ async def no_lab_is_left(cml: Cml) -> None:
     host = direct(cml)
     assert await host.labs() == []
     assert (await host.stats()).running_nodes == 0
-    assert cml.patty() == {}
+    assert cml.patty_ports() == {}
 
 
 async def one_seat_is_taken(cml: Cml) -> None:
@@ -70,7 +70,7 @@ async def one_seat_is_taken(cml: Cml) -> None:
 
 
 async def no_seat_is_taken(cml: Cml) -> None:
-    assert not (await direct(cml).licence()).registered
+    assert not (await direct(cml).licence()).is_registered
     assert cml.licence_server.taken == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lcm.control.delivery import sinks
-from lcm.control.delivery.outbox import TTL_SECONDS
+from lcm.control.delivery.outbox import LEASE_SECONDS
 from lcm.model.base.errors import LcmError, Refused, Unreachable
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
@@ -56,7 +56,7 @@ async def deliver(world: World) -> None:
 async def all_arrived_in_order(world: World) -> None:
     for path in PATHS:
         assert world.receiver.ids(path) == world.expected
-    assert await sinks.dead(world.store, "a") == []
+    assert await sinks.list_dead_letters(world.store, "a") == []
 
 
 def test_a_deliverer_may_die_anywhere(tell: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ def test_a_deliverer_may_die_anywhere(tell: Callable[[str], None]) -> None:
 
 
 def test_a_deliverer_may_stand_still_anywhere_while_another_takes_over(tell: Callable[[str], None]) -> None:
-    pause = timedelta(seconds=3 * TTL_SECONDS)
+    pause = timedelta(seconds=3 * LEASE_SECONDS)
     awaits = pause_everywhere(
         "deliver", events_for_two_sinks, deliver, all_arrived_in_order, pause_for=pause, report=tell
     )
@@ -85,7 +85,7 @@ async def deliver_or_bury(world: World) -> None:
 
 
 async def the_refused_one_is_a_dead_letter(world: World) -> None:
-    (letter,) = await sinks.dead(world.store, "a")
+    (letter,) = await sinks.list_dead_letters(world.store, "a")
     assert letter.event_id == world.expected[1]
 
 
@@ -97,7 +97,7 @@ async def a_replay_that_was_asked_for() -> World:
     world = await one_event_that_is_refused()
     await deliver_or_bury(world)
     world.receiver.trouble = lambda _path, _number: None
-    await sinks.replay(world.store, "a")
+    await sinks.replay_dead_letters(world.store, "a")
     return world
 
 
@@ -109,14 +109,14 @@ async def go_on(world: World) -> None:
     """Let another process look for what is left to do."""
     outbox = world.outbox()
     running = asyncio.create_task(outbox.run())
-    await asyncio.sleep(2 * TTL_SECONDS)
+    await asyncio.sleep(2 * LEASE_SECONDS)
     await outbox.close()
     await running
 
 
 async def the_letter_is_gone_or_sent_again(world: World) -> None:
     await go_on(world)
-    assert await sinks.dead(world.store, "a") == []
+    assert await sinks.list_dead_letters(world.store, "a") == []
     assert world.arrived()
 
 

@@ -13,7 +13,7 @@ from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.pool import PoolPhase
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.placement.places import accepting
+from lcm.placement.places import is_accepting
 from lcm.sim.time.loop import run
 from pools import HOUR, MINUTE, Pools, names
 
@@ -45,13 +45,13 @@ def test_forty_bookings_for_nine_get_the_four_machines_they_need_once_and_in_tim
             await until(world, min(one.start for one in claims))
             workers = await world.workers()
             assert names(workers) == ["ccna-1", "ccna-2", "ccna-3", "ccna-4"]
-            assert all(map(accepting, workers))
+            assert all(map(is_accepting, workers))
             assert launches(world) == 4
             assert {one.worker_id for one in (await world.pool()).status.seats} == {one.metadata.uid for one in workers}
             assert {one.status.seat.number for one in booked if one.status.seat} == {1, 2, 3, 4}
 
             await until(world, max(one.end for one in claims))
-            assert all(map(accepting, await world.workers()))
+            assert all(map(is_accepting, await world.workers()))
             await until(world, max(one.end for one in claims) + 15 * MINUTE)
             assert await world.workers() == []
             assert world.living() == []
@@ -79,7 +79,7 @@ def test_five_hundred_bookings_for_nine_launch_what_the_promised_ones_need_once(
             await until(world, NINE - 15 * MINUTE)
             workers = await world.workers()
             assert names(workers) == [f"ccna-{number}" for number in range(1, 6)]
-            assert all(map(accepting, workers))
+            assert all(map(is_accepting, workers))
             await until(world, NINE + 2 * HOUR)
             assert (launches(world), world.living()) == (5, [])
 
@@ -98,7 +98,7 @@ def test_a_machine_that_is_drained_or_dies_before_nine_is_replaced_by_nine() -> 
             world.cloud.account.terminate(HERE, second.status.ec2.instance_id)
             await until(world, NINE + HOUR)
             seated = [one.worker_name for one in (await world.pool()).status.seats]
-            serving = [one for one in await world.workers() if accepting(one)]
+            serving = [one for one in await world.workers() if is_accepting(one)]
             assert sorted(seated) == names(serving)
             assert len(serving) == 2
             assert launches(world) == 4

@@ -11,7 +11,7 @@ from statistics import median
 from backstage import service
 from estates import beside
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Seen
+from lcm.control.plane.protocol import ObjectChange
 from lcm.controllers.scheduler.controller import SchedulerController
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
 from lcm.model.base.resource import Metadata
@@ -34,7 +34,7 @@ class Told:
     estimates: dict[str, tuple[datetime, datetime, str]] = field(default_factory=dict)
     ran: dict[str, datetime] = field(default_factory=dict)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: ObjectChange) -> None:
         session = seen.resource
         if not isinstance(session, LabletSession):
             return
@@ -55,13 +55,13 @@ class Told:
 async def running(world: Pools, told: Told, chance: Random) -> AsyncIterator[None]:
     spans = {number: chance.uniform(2, 6) * MINUTE for number in range(1000)}
     lablets = Lablets(
-        world.core.acting(service(LABLET_CONTROLLER)),
+        world.core.plane_for(service(LABLET_CONTROLLER)),
         world.clock,
         start=lambda one: spans[number_of(one)],
         clear=lambda one: spans[number_of(one)] / 2,
     )
     scheduler = SchedulerController(
-        plane=world.core.acting(service(SCHEDULER)),
+        plane=world.core.plane_for(service(SCHEDULER)),
         clock=world.clock,
         stopwatch=VirtualStopwatch(),
         chance=world.half,

@@ -12,9 +12,9 @@ from chaos import TIMES
 from lablets import PORTS, Lablets, told
 from lcm.control.plane.protocol import Ref, Terminate
 from lcm.controllers.session.progress import collected_uri, title_of
-from lcm.controllers.session.view import Rules
+from lcm.controllers.session.view import SessionRules
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.topology.lab import parse
+from lcm.model.topology.lab import parse_lab
 from lcm.providers.protocols.labhost import LabState
 from lcm.settings.load import Settings
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
@@ -25,7 +25,7 @@ A_NAP = timedelta(seconds=40)
 """Longer than a lease: it wakes up while another goes on, or after that has finished."""
 SPEED = 0.2
 """Looks every five seconds: there must not be thousands of awaits."""
-SETTLES, SEEN_TO_SETTLE = Rules().settle / SPEED, timedelta(seconds=30)
+SETTLES, SEEN_TO_SETTLE = SessionRules().settle / SPEED, timedelta(seconds=30)
 SETTINGS = Settings(worker_monitoring_enabled=False, worker_discovery_enabled=False)
 
 
@@ -72,7 +72,7 @@ async def lost_with_its_lab() -> Lablets:
     worker = await made.serving()
     session = await made.given_running(worker, slot=timedelta(hours=1))
     cml = made.machine(worker)
-    cml.labs.lose(made.lab_of(worker, session))
+    cml.labs.lose_lab(made.lab_of(worker, session))
     return made
 
 
@@ -100,12 +100,12 @@ class Path:
         labs = await made.labs(worker)
         assert [lab.title for lab in labs] == [title_of(session)] * self.labs
         assert all(lab.state is LabState.STARTED for lab in labs)
-        assert set(made.machine(worker).patty()) == (set(PORTS.values()) if self.labs else set())
+        assert set(made.machine(worker).patty_ports()) == (set(PORTS.values()) if self.labs else set())
         assert len(await made.temporary()) == self.labs
         assert session.status.allocated_ports == (None if self.goal is _P.PENDING else PORTS)
         assert bool(session.status.artifacts) is self.saved
         if self.saved:
-            lab = parse(await made.artifacts.get(collected_uri(session), digest=session.status.artifacts[0].digest))
+            lab = parse_lab(await made.artifacts.get(collected_uri(session), digest=session.status.artifacts[0].digest))
             assert dict(lab.ports) == PORTS
             assert session.status.observation_count >= 1
 

@@ -13,11 +13,11 @@ from clouds import HERE
 from estates import beside
 from lablets import HOUR, MINUTE, SMALL, Lablets, phases, told
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Extend, Ref, Seen, Terminate
+from lcm.control.plane.protocol import Extend, ObjectChange, Ref, Terminate
 from lcm.model.kinds.session import LabletSession, Progress, SessionPhase
-from lcm.model.topology.lab import parse
+from lcm.model.topology.lab import parse_lab
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.topology import download
+from lcm.sim.cml.topology import write_lab_file
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
 
@@ -48,7 +48,7 @@ async def progress_of(world: Lablets, name: str = "s1") -> AsyncIterator[list[Pr
     """Write down what somebody who watches is told."""
     heard: list[Progress] = []
 
-    def note(seen: Seen) -> None:
+    def note(seen: ObjectChange) -> None:
         session = seen.resource
         progress = session.status.progress if isinstance(session, LabletSession) else None
         if progress is not None and seen.ref.name == name and progress not in heard[-1:]:
@@ -71,7 +71,7 @@ def exported(text: str) -> str:
     """Import a lab into another CML and give it as that writes it."""
     cml = Cml(VirtualClock(), Chance(1))
     lab, _ = cml.import_lab(text, cml.users.administrator)
-    return download(lab)
+    return write_lab_file(lab)
 
 
 def test_a_booking_runs_in_its_slot_is_saved_and_leaves_nothing_behind() -> None:
@@ -92,16 +92,16 @@ def test_a_booking_runs_in_its_slot_is_saved_and_leaves_nothing_behind() -> None
             assert session.status.ends_at == start + HOUR
             assert world.clock.now() < start
             await asyncio.sleep(1)
-            assert set(world.machine(worker).patty()) == set(ports.values())
+            assert set(world.machine(worker).patty_ports()) == set(ports.values())
 
             session = await world.comes_to(_P.COMPLETED)
             assert phases(session) == WHOLE, told(session)
             assert start + HOUR <= world.clock.now() < start + HOUR + 2 * MINUTE
             assert await world.labs(worker) == []
-            assert world.machine(worker).patty() == {}
+            assert world.machine(worker).patty_ports() == {}
             assert await world.temporary() == []
             saved = (await world.otto.download(S1, "lab.yaml")).decode()
-            assert dict(parse(saved.encode()).ports) == ports
+            assert dict(parse_lab(saved.encode()).ports) == ports
             assert exported(saved) == saved
             assert session.status.access_urls == {}
             assert session.status.observed_resources is not None

@@ -10,7 +10,7 @@ import structlog
 from chaos import TIMES
 from fleets import W1
 from lcm.control.plane.protocol import Drain
-from lcm.controllers.worker.view import Rules
+from lcm.controllers.worker.view import WorkerRules
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from witnessed_fleet import QUICKLY, UNLICENSED, Witnessed
@@ -29,7 +29,7 @@ def without_logs() -> Iterator[None]:
 
 def fleet() -> Witnessed:
     # A launch that shows only after a new leader was elected is not found by its tag: then only its token helps.
-    return Witnessed(seed=13, quick=True, rules=Rules(poll=QUICKLY), listed_within=timedelta(minutes=1))
+    return Witnessed(seed=13, quick=True, rules=WorkerRules(poll=QUICKLY), listed_within=timedelta(minutes=1))
 
 
 async def wished_for() -> Witnessed:

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from lcm.sim.world.__main__ import main
-from lcm.sim.world.one_line import line_of, scenario_in
+from lcm.sim.world.one_line import format_scenario, parse_scenario
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import CAMPUS, CROWDED, Scenario
-from lcm.sim.world.script import perform_file, read
-from lcm.sim.world.telling import tell
+from lcm.sim.world.script import read_script, run_file
+from lcm.sim.world.telling import describe_outcome
 from lcm.sim.world.world import World
 from lcm.system.clock import SystemClock
 from planted_run import PLANTED
@@ -30,13 +30,13 @@ def short(seed: int, mishaps_an_hour: float = 24) -> Scenario:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_scenario_comes_to_what_is_expected(path: Path) -> None:
-    expected, told = perform_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
+    expected, told = run_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
     assert told == expected
 
 
 def test_nothing_goes_wrong_with_a_seed_that_is_known() -> None:
     outcome = play(short(1))
-    assert not outcome.violations, tell(outcome)
+    assert not outcome.violations, describe_outcome(outcome)
 
 
 def test_nothing_goes_wrong_where_cmls_are_spoken_to_by_our_client() -> None:
@@ -50,14 +50,14 @@ def test_nothing_goes_wrong_where_cmls_are_spoken_to_by_our_client() -> None:
         CROWDED, seed=7, face="client", processes=2, hours=1, quiet_hours=1.5, mishaps_an_hour=12
     )
     outcome = play(busy, make)
-    assert not outcome.violations, tell(outcome)
+    assert not outcome.violations, describe_outcome(outcome)
     assert any(": import " in line.text for line in worlds[0].witness.story)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_nothing_goes_wrong_with_fresh_seeds(number: int) -> None:
     outcome = play(short(FRESH + number))
-    assert not outcome.violations, tell(outcome)  # which says the seed
+    assert not outcome.violations, describe_outcome(outcome)  # which says the seed
 
 
 def test_a_run_that_went_wrong_is_replayed_by_the_line_it_prints(
@@ -66,7 +66,7 @@ def test_a_run_that_went_wrong_is_replayed_by_the_line_it_prints(
     fault = next(one for one in PLANTED if one.name == "silence is taken for no lab")
     fault.plant(monkeypatch)
     outcomes = (play(msgspec.structs.replace(fault.scenario, seed=seed)) for seed in fault.seeds)
-    told = next(tell(outcome) for outcome in outcomes if outcome.violations)
+    told = next(describe_outcome(outcome) for outcome in outcomes if outcome.violations)
     line = next(line for line in told.splitlines() if line.startswith("  replay: ")).removeprefix("  replay: ")
     command = subprocess.run(
         [*shlex.split(line), "-n", "BIN=bin"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -88,14 +88,14 @@ def test_another_seed_is_another_run() -> None:
 @pytest.mark.parametrize("line", ["at 8:00 book ccna-basics for 1h as ada", "expect ada RUNNING", "pool ccna"])
 def test_a_line_that_says_nothing_known_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(ValueError, match="line 2 says nothing known"):
-        read(f"# a comment\n{line}\n---\n")
+        read_script(f"# a comment\n{line}\n---\n")
 
 
 def test_a_seed_that_failed_once_is_kept_as_one_line() -> None:
-    script = read("seed 7 hours 2 mishaps 12 processes 2\n---\nno violation\n")
+    script = read_script("seed 7 hours 2 mishaps 12 processes 2\n---\nno violation\n")
     assert script.by_dice
     assert (script.scenario.seed, script.scenario.processes, script.scenario.mishaps_an_hour) == (7, 2, 12)
-    by_client = read("seed 7 hours 2 mishaps 12 processes 2 crowded client\n---\nno violation\n")
+    by_client = read_script("seed 7 hours 2 mishaps 12 processes 2 crowded client\n---\nno violation\n")
     assert (script.scenario.face, by_client.scenario.face) == ("direct", "client")
 
 
@@ -104,7 +104,7 @@ def test_a_line_is_all_that_a_scenario_is() -> None:
     slow = msgspec.structs.replace(CAMPUS.settings, metrics_poll_interval=77)
     odd = msgspec.structs.replace(CAMPUS, seed=3, hours=1 / 3, face="client", mishaps=("machine_dies",), settings=slow)
     for scenario in (CAMPUS, short(4), fault.scenario, odd):
-        assert scenario_in(line_of(scenario)) == scenario
+        assert parse_scenario(format_scenario(scenario)) == scenario
 
 
 def traced(hash_seed: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active, service
-from lcm.control.objects.actions import acted
+from lcm.control.objects.actions import perform_action
 from lcm.control.plane.protocol import (
     Action,
     Drain,
@@ -24,17 +24,17 @@ from lcm.control.plane.protocol import (
 from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, Refused
 from lcm.model.base.machine import CONTROL_PLANE, WORKER_CONTROLLER
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.kinds.worker import HOSTING, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
-from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.kinds.worker import HOSTING_PHASES, IdleVerdict, LabWorker, LicenseFlavour, WorkerPhase
+from lcm.model.kinds.worker_machine import WORKER_MACHINE
 
 W1 = Ref(LabWorker, "w1")
 S1 = Ref(LabletSession, "s1")
-HOSTS = sorted(HOSTING)
+HOSTS = sorted(HOSTING_PHASES)
 _S = SessionPhase
 
 
 def act(resource: Any, action: Action, **more: Any) -> Any:
-    return acted(resource, action, now=NOW, author="otto", **more)
+    return perform_action(resource, action, now=NOW, author="otto", **more)
 
 
 @pytest.mark.parametrize("phase", HOSTS)
@@ -57,7 +57,7 @@ def test_a_drain_may_bring_its_own_deadline_and_change_it_later() -> None:
 
 def test_a_repeated_drain_changes_nothing() -> None:
     worker = act(given.worker(phase=WorkerPhase.READY), Drain())
-    assert acted(worker, Drain(), now=given.moment("10:00"), author="otto") is worker
+    assert perform_action(worker, Drain(), now=given.moment("10:00"), author="otto") is worker
 
 
 @pytest.mark.parametrize("phase", HOSTS)
@@ -82,7 +82,7 @@ def test_a_repeated_undrain_changes_nothing() -> None:
     assert act(worker, Undrain()) is worker
 
 
-@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING, WorkerPhase.DRAINING}])
+@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING_PHASES, WorkerPhase.DRAINING}])
 def test_only_what_may_host_can_be_drained_or_undrained(phase: WorkerPhase) -> None:
     for action in (Drain(), Undrain()):
         with pytest.raises(IllegalStep, match=rf"w1 is {phase}: no (un)?drain; .*: \w+"):
@@ -355,6 +355,6 @@ async def test_a_learner_extends_within_what_the_definition_allows_and_staff_bey
 
 
 def test_every_step_of_a_worker_that_the_plane_takes_is_one_of_drain_and_undrain() -> None:
-    mine = {(step.source, step.target) for step in WORKER.steps if step.by == CONTROL_PLANE}
-    there = {(phase, WorkerPhase.DRAINING) for phase in HOSTING}
+    mine = {(step.source, step.target) for step in WORKER_MACHINE.steps if step.by == CONTROL_PLANE}
+    there = {(phase, WorkerPhase.DRAINING) for phase in HOSTING_PHASES}
     assert mine == there | {(target, source) for source, target in there}

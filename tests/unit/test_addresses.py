@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcm.model.access.webhook import LONGEST_URL, Reach, Target, networks
+from lcm.model.access.webhook import MAX_URL_LENGTH, WebhookPolicy, WebhookTarget, parse_networks
 from lcm.model.base.errors import Invalid, Refused
 
-PUBLIC = Reach()
-OPEN = Reach(networks=networks(["127.0.0.0/8", "::1/128", "10.1.0.0/16", "fd00:1::/32"]), plain_http=True)
+PUBLIC = WebhookPolicy()
+OPEN = WebhookPolicy(networks=parse_networks(["127.0.0.0/8", "::1/128", "10.1.0.0/16", "fd00:1::/32"]), plain_http=True)
 
 
 def words(text: str) -> list[str]:
@@ -53,13 +53,13 @@ ODD_HOSTS = [
 def test_what_the_internet_does_not_lead_to_is_forbidden(address: str) -> None:
     assert not PUBLIC.permits(ip_address(address))
     with pytest.raises(Refused):
-        PUBLIC.admit([address])
+        PUBLIC.check_addresses([address])
 
 
 @pytest.mark.parametrize("address", REACHABLE)
 def test_what_the_internet_leads_to_is_permitted(address: str) -> None:
     assert PUBLIC.permits(ip_address(address))
-    assert PUBLIC.admit([address]) == [ip_address(address)]
+    assert PUBLIC.check_addresses([address]) == [ip_address(address)]
 
 
 @given(st.integers(0, 2**32 - 1).map(IPv4Address) | st.integers(0, 2**128 - 1).map(IPv6Address))
@@ -82,14 +82,14 @@ def test_the_ipv6_forms_of_an_ipv4_address_fare_no_better(address: IPv4Address) 
 @pytest.mark.parametrize("answers", [["8.8.8.8", "10.0.0.1"], ["::1", "8.8.8.8"], ["8.8.8.8", "::ffff:127.0.0.1"]])
 def test_one_forbidden_answer_spoils_all(answers: list[str]) -> None:
     with pytest.raises(Refused, match="may reach"):
-        PUBLIC.admit(answers)
+        PUBLIC.check_addresses(answers)
 
 
 @pytest.mark.parametrize("answer", ["fe80::1%eth0", "2606:4700::1111%2", "localhost", "", "127.1", "8.8.8.8:80"])
 def test_answers_with_a_scope_or_of_another_form_are_refused(answer: str) -> None:
     for reach in (PUBLIC, OPEN):
         with pytest.raises(Refused):
-            reach.admit([answer])
+            reach.check_addresses([answer])
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3", "::ffff:10.1.2.3", "fd00:1::5", "8.8.8.8"])
@@ -104,37 +104,37 @@ def test_only_those_networks_are(address: str) -> None:
 
 def test_bad_networks_are_named_all_at_once() -> None:
     with pytest.raises(Invalid) as caught:
-        networks(["10.0.0.0/8", "10.0.0.1/8", "everything"])
+        parse_networks(["10.0.0.0/8", "10.0.0.1/8", "everything"])
     assert len(caught.value.faults) == 2
 
 
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("https://hooks.example.org/lcm", Target("https", "hooks.example.org", 443, "/lcm")),
-        ("HTTPS://Hooks.Example.ORG./lcm", Target("https", "hooks.example.org", 443, "/lcm")),
-        ("https://hooks.example.org", Target("https", "hooks.example.org", 443, "/")),
-        ("https://hooks.example.org?a=b", Target("https", "hooks.example.org", 443, "/?a=b")),
-        ("https://h.example:8443/a/b?c=d&e=%20", Target("https", "h.example", 8443, "/a/b?c=d&e=%20")),
-        ("https://xn--bcher-kva.example/", Target("https", "xn--bcher-kva.example", 443, "/")),
-        ("https://8.8.8.8/x", Target("https", "8.8.8.8", 443, "/x")),
+        ("https://hooks.example.org/lcm", WebhookTarget("https", "hooks.example.org", 443, "/lcm")),
+        ("HTTPS://Hooks.Example.ORG./lcm", WebhookTarget("https", "hooks.example.org", 443, "/lcm")),
+        ("https://hooks.example.org", WebhookTarget("https", "hooks.example.org", 443, "/")),
+        ("https://hooks.example.org?a=b", WebhookTarget("https", "hooks.example.org", 443, "/?a=b")),
+        ("https://h.example:8443/a/b?c=d&e=%20", WebhookTarget("https", "h.example", 8443, "/a/b?c=d&e=%20")),
+        ("https://xn--bcher-kva.example/", WebhookTarget("https", "xn--bcher-kva.example", 443, "/")),
+        ("https://8.8.8.8/x", WebhookTarget("https", "8.8.8.8", 443, "/x")),
         ("https://[2606:4700:0::1111]:444/", None),
-        ("https://[2606:4700:0::1111]:4443/", Target("https", "2606:4700::1111", 4443, "/")),
-        ("https://h.example/@x:y", Target("https", "h.example", 443, "/@x:y")),
+        ("https://[2606:4700:0::1111]:4443/", WebhookTarget("https", "2606:4700::1111", 4443, "/")),
+        ("https://h.example/@x:y", WebhookTarget("https", "h.example", 443, "/@x:y")),
     ],
 )
-def test_a_url_is_taken_apart(url: str, target: Target | None) -> None:
+def test_a_url_is_taken_apart(url: str, target: WebhookTarget | None) -> None:
     if target is None:
         with pytest.raises(Invalid, match="port"):
-            PUBLIC.target(url)
+            PUBLIC.parse_url(url)
     else:
-        assert PUBLIC.target(url) == target
+        assert PUBLIC.parse_url(url) == target
 
 
 @pytest.mark.parametrize("host", ODD_HOSTS)
 def test_hosts_that_are_forbidden_or_odd_are_refused(host: str) -> None:
     with pytest.raises(Invalid) as caught:
-        PUBLIC.target(f"https://{host}/hook")
+        PUBLIC.parse_url(f"https://{host}/hook")
     assert caught.value.faults[0].path == "url"
 
 
@@ -145,29 +145,29 @@ def test_hosts_that_are_forbidden_or_odd_are_refused(host: str) -> None:
         *("https:/h.example", "//h.example", "h.example", "", "https://", "https:///x", "javascript:alert(1)"),
         *("https://h.example/#top", "https://h.example/a b", "https://h.example/\r\nX: y", "https://h.example/a\\b"),
         *("https://h.example/\u00fc", "https://h.example/<x>", 'https://h.example/"', "\thttps://h.example/"),
-        *("https://h.example/\n", f"https://h.example/{'a' * LONGEST_URL}"),
+        *("https://h.example/\n", f"https://h.example/{'a' * MAX_URL_LENGTH}"),
     ],
 )
 def test_urls_that_are_not_plain_https_are_refused(url: str) -> None:
     with pytest.raises(Invalid):
-        PUBLIC.target(url)
+        PUBLIC.parse_url(url)
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8000/x", "http://localhost/x", "https://[::1]:8443/", "http://a.example/"]
 )
 def test_configuration_opens_http_and_networks(url: str) -> None:
-    assert OPEN.target(url).host
+    assert OPEN.parse_url(url).host
 
 
 def test_a_target_shows_its_origin_only() -> None:
-    target = PUBLIC.target("https://hooks.example.org:8443/services/very-secret?token=hush")
+    target = PUBLIC.parse_url("https://hooks.example.org:8443/services/very-secret?token=hush")
     assert str(target) == "https://hooks.example.org:8443"
-    assert str(PUBLIC.target("https://[2606:4700::1111]/x")) == "https://[2606:4700::1111]"
+    assert str(PUBLIC.parse_url("https://[2606:4700::1111]/x")) == "https://[2606:4700::1111]"
 
 
 @pytest.mark.parametrize("url", ["https://user:hush@h.example/", "https://h.example/hush#x", "http://h.example/hush"])
 def test_an_error_does_not_repeat_the_url(url: str) -> None:
     with pytest.raises(Invalid) as caught:
-        PUBLIC.target(url)
+        PUBLIC.parse_url(url)
     assert "hush" not in str(caught.value)

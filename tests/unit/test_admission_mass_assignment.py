@@ -12,7 +12,7 @@ import filled
 import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, active
 from lcm.control.plane.protocol import Ref
-from lcm.model.access.identity import PERMITTED, Caller, Verb
+from lcm.model.access.identity import PERMISSIONS, Caller, Verb
 from lcm.model.base.errors import Invalid
 from lcm.model.base.resource import Metadata, Status
 from lcm.model.kinds.registry import KINDS, Resource
@@ -35,7 +35,10 @@ OLD = ["replace", "patch", "apply"]
 OWNED = ("LabletSession", "Reservation")
 STATUS: dict[str, type[Status]] = {one.kind: type(one.status) for one in given.every()}
 WRITERS = [
-    (kind, caller) for kind in KINDS for caller in (ROOT, OTTO, ANNA, ADA) if caller.role in PERMITTED[kind][Verb.WRITE]
+    (kind, caller)
+    for kind in KINDS
+    for caller in (ROOT, OTTO, ANNA, ADA)
+    if caller.role in PERMISSIONS[kind][Verb.WRITE]
 ]
 
 

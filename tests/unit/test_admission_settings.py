@@ -28,13 +28,13 @@ FILES: Final[tuple[dict[str, Any], ...]] = (
 async def resettled() -> tuple[Stage, ControlPlane]:
     """Give what was applied under some settings, and a plane under others."""
     stage = Stage()
-    await ControlPlane(stage.store, clock=stage.clock, defaults=BEFORE).acting(ROOT).apply(FILES)
+    await ControlPlane(stage.store, clock=stage.clock, defaults=BEFORE).plane_for(ROOT).apply(FILES)
     return stage, ControlPlane(stage.store, clock=stage.clock, defaults=AFTER)
 
 
 async def test_the_same_file_changes_nothing_when_the_settings_are_others() -> None:
     stage, core = await resettled()
-    revision, plane = await stage.revision(), core.acting(ROOT)
+    revision, plane = await stage.revision(), core.plane_for(ROOT)
     assert {one.outcome for one in await plane.apply(FILES)} == {"unchanged"}
     for file in FILES:
         kind: type[Any] = KINDS[file["kind"]].struct
@@ -45,7 +45,7 @@ async def test_the_same_file_changes_nothing_when_the_settings_are_others() -> N
 
 async def test_what_is_new_gets_what_the_settings_say_now_and_so_does_what_is_taken_back() -> None:
     _, core = await resettled()
-    plane = core.acting(ROOT)
+    plane = core.plane_for(ROOT)
     spec = FILES[2]["spec"] | {"lab_track": "later"}
     await plane.apply([{**FILES[2], "metadata": {"name": "later"}, "spec": spec}])
     later = await plane.get(Ref(LabWorkerPool, "later"))
@@ -57,7 +57,7 @@ async def test_what_is_new_gets_what_the_settings_say_now_and_so_does_what_is_ta
 
 async def test_a_change_of_one_field_leaves_what_the_settings_filled_in_beside_it() -> None:
     _, core = await resettled()
-    plane = core.acting(ROOT)
+    plane = core.plane_for(ROOT)
     changed = {**FILES[2], "spec": {**FILES[2]["spec"], "max_workers": 5}}
     for write in (plane.put(Ref(LabWorkerPool, "ccna"), changed), plane.apply([changed])):
         await write
@@ -68,7 +68,7 @@ async def test_a_change_of_one_field_leaves_what_the_settings_filled_in_beside_i
 
 async def test_a_paused_worker_stays_so_when_its_file_is_applied_again() -> None:
     _, core = await resettled()
-    plane, w1 = core.acting(ROOT), Ref(LabWorker, "w1")
+    plane, w1 = core.plane_for(ROOT), Ref(LabWorker, "w1")
     await plane.act(w1, Pause())
     assert [one.outcome for one in await plane.apply(FILES[:1])] == ["unchanged"]
     assert (await plane.put(w1, FILES[0])).spec.wanted_state == "stopped"

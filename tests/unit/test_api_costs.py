@@ -7,7 +7,7 @@ import pytest
 
 import given
 from apis import Desk, opened
-from lcm.control.objects.records import written
+from lcm.control.objects.records import encode_checked
 from lcm.store.base import Put
 
 DAY = "since=2026-11-02T00:00:00Z&until=2026-11-03T00:00:00Z"
@@ -23,7 +23,9 @@ async def open_desk() -> AsyncIterator[Desk]:
                 given.interval(worker_id="uid-w2", worker_name="w2", lab_track="", usd_hourly=None),
             ]
         ):
-            await desk.store.commit(Put(f"billing/20261102T090000.000000Z/{one.worker_id}/{number}", written(one)))
+            await desk.store.commit(
+                Put(f"billing/20261102T090000.000000Z/{one.worker_id}/{number}", encode_checked(one))
+            )
         yield desk
 
 

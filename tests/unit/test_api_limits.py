@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from apis import Desk, document, opened
-from lcm.api.http.limits import Buckets, Limits, Streams
+from lcm.api.http.limits import ApiLimits, OpenStreams, TokenBuckets
 from lcm.sim.time.loop import run
 from planes import NOW, served
 from servers import LOOPBACK, free_port
 
-SLOW = Limits(requests_per_second=2, burst=3)
-TINY = Limits(body_bytes=2_000, apply_bytes=6_000, requests_per_second=1e9, burst=10**9, body_seconds=0.3)
+SLOW = ApiLimits(requests_per_second=2, burst=3)
+TINY = ApiLimits(body_bytes=2_000, apply_bytes=6_000, requests_per_second=1e9, burst=10**9, body_seconds=0.3)
 SOON = 60.0
 
 
@@ -61,7 +61,7 @@ def test_strangers_are_limited_by_address_and_do_not_starve_health_checks() -> N
 
 
 def test_the_memory_of_callers_is_bounded_and_forgets_the_longest_silent() -> None:
-    buckets = Buckets(Limits(requests_per_second=1, burst=1, remembered=3))
+    buckets = TokenBuckets(ApiLimits(requests_per_second=1, burst=1, remembered=3))
     assert buckets.take("first", 0) == 0
     assert buckets.take("first", 0) == 1
     for number in range(100):
@@ -71,13 +71,13 @@ def test_the_memory_of_callers_is_bounded_and_forgets_the_longest_silent() -> No
 
 
 def test_a_bucket_never_holds_more_than_its_burst() -> None:
-    buckets = Buckets(Limits(requests_per_second=10, burst=2))
+    buckets = TokenBuckets(ApiLimits(requests_per_second=10, burst=2))
     assert [buckets.take("a", 1e6 + number / 1e9) == 0 for number in range(3)] == [True, True, False]
     assert [buckets.take("a", 2e6) == 0 for _ in range(3)] == [True, True, False]
 
 
 def test_streams_are_counted_until_they_are_left() -> None:
-    streams = Streams(Limits(streams=1))
+    streams = OpenStreams(ApiLimits(streams=1))
     assert streams.enter("ada", limited=True)
     assert not streams.enter("ada", limited=True)
     assert streams.enter("service", limited=False)

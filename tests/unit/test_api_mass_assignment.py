@@ -7,7 +7,7 @@ import pytest
 
 import filled
 from apis import OWNED, Desk, document, name_of, opened, path, stock
-from lcm.control.objects.records import find, removal
+from lcm.control.objects.records import find_record, removal_ops
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.registry import KINDS
@@ -93,9 +93,9 @@ async def test_an_old_object_keeps_what_is_not_its_writers_whatever_was_sent(kin
 
 async def remove(desk: Desk, kind: str) -> None:
     """Take the object out of the store, whatever refers to it."""
-    record = await find(desk.store, Ref(KINDS[kind].struct, name_of(kind)))
+    record = await find_record(desk.store, Ref(KINDS[kind].struct, name_of(kind)))
     assert record is not None
-    await desk.store.commit(*removal(record))
+    await desk.store.commit(*removal_ops(record))
 
 
 async def write(desk: Desk, kind: str, verb: str, sent: dict[str, Any]) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from lcm.api.openapi.description import describe
 from lcm.api.openapi.examples import DOCUMENTS
 from lcm.api.routes.table import ROUTES
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 
 DESCRIBED: dict[str, Any] = msgspec.json.decode(describe(ROUTES))
 SCHEMAS = DESCRIBED["components"]["schemas"]
@@ -135,7 +135,7 @@ def test_every_body_and_answer_has_an_example_that_fits_its_schema(route: Route)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_example_of_a_kind_is_sound(kind: str) -> None:
-    assert read(DOCUMENTS[kind]).kind == kind
+    assert parse_document(DOCUMENTS[kind]).kind == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

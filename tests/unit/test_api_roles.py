@@ -26,9 +26,9 @@ from lcm.api.openapi.examples import ANSWERS
 from lcm.api.routes.table import ROUTES
 from lcm.control.access.tokens import digest_of
 from lcm.control.accounts.licences import seat_key
-from lcm.control.objects.records import written
-from lcm.control.plane.wire import ACTOR
-from lcm.model.access.identity import LONGEST
+from lcm.control.objects.records import encode_checked
+from lcm.control.plane.wire import ACTOR_HEADER
+from lcm.model.access.identity import MAX_TOKEN_LENGTH
 from lcm.model.base.machine import ACTORS
 from lcm.model.kinds.registry import Kind
 from lcm.model.money.licences import SeatState
@@ -175,7 +175,7 @@ async def send(desk: Desk, route: Route, who: str, name: str | None = None) -> h
         media, content = next(iter(described["requestBody"]["content"].items()))
         body = {"json": content["example"], "headers": {"Content-Type": media}}
     if who == "service" and route.kind is not None and route.path.startswith("/api/internal/"):
-        body.setdefault("headers", {})[ACTOR] = reporter(route.kind)
+        body.setdefault("headers", {})[ACTOR_HEADER] = reporter(route.kind)
     where = route.path.replace("{id}", target).replace("{name}", "a-lease").replace("{file}", "lab.yaml")
     method = "HEAD" if route.answer_media in {NDJSON, SSE} else route.method  # an endless answer would not end
     answer = await desk.ask(who, method, where, params=query, **body)
@@ -229,7 +229,7 @@ async def sunk(desk: Desk) -> None:
 
 
 async def seated(desk: Desk) -> None:
-    await desk.store.commit(Put(seat_key(SEAT.worker_id), written(SEAT)))
+    await desk.store.commit(Put(seat_key(SEAT.worker_id), encode_checked(SEAT)))
 
 
 async def measured(desk: Desk) -> None:
@@ -375,7 +375,7 @@ async def test_a_token_of_any_kind_works_in_either_header(desk: Desk) -> None:
 async def test_what_is_too_long_to_be_a_token_is_neither_hashed_nor_kept(desk: Desk, name: str) -> None:
     before = digest_of.cache_info().currsize, _bearer.cache_info().currsize
     for number in range(20):
-        text = f"Bearer {number}" + "x" * LONGEST
+        text = f"Bearer {number}" + "x" * MAX_TOKEN_LENGTH
         answer = await desk.ask("", "GET", "/api/whoami", headers={name: text})
         assert (answer.status_code, answer.json()["reason"]) == (401, "Unauthorized")
     assert digest_of.cache_info().currsize <= before[0] + 1

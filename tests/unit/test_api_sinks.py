@@ -8,13 +8,13 @@ import pytest
 
 from apis import Desk, opened
 from lcm.control.delivery import sinks
-from lcm.control.delivery.courier import TRIES
-from lcm.control.delivery.sinks import House, SettingSecrets, built_in_sinks
+from lcm.control.delivery.courier import MAX_REFUSALS
+from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import Reach, networks
+from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base import event as events
 from lcm.model.base.errors import Stuck
-from lcm.model.kinds.sink import TEST, DeadLetter, Sink, StoredEvent, shown_url, wants
+from lcm.model.kinds.sink import TEST_TYPE, DeadLetter, Sink, StoredEvent, accepts_event, redact_url
 from lcm.providers.protocols.secrets import SecretSources
 from lcm.store.base import Put
 from planes import hand_clock
@@ -23,24 +23,24 @@ from receivers import event
 HOOK = {"name": "hook", "url": "https://hooks.example.org/T0/hush-hush", "secret": "env:SECRET_HOOK"}
 SLACK = Secret("https://hooks.slack.com/services/T0/B0/hush-hush")
 PLAIN = Secret("https://alerts.example.org?key=hush-hush")
-FIXED, PARTS = built_in_sinks([SLACK, PLAIN])
+FIXED, PARTS = make_built_in_sinks([SLACK, PLAIN])
 ONE = FIXED[0].name
 
 
 @pytest.fixture(name="desk")
 async def open_desk() -> AsyncIterator[Desk]:
-    async with opened(house=House(Reach(), FIXED)) as desk:
+    async with opened(house=SinkSettings(WebhookPolicy(), FIXED)) as desk:
         yield desk
 
 
 async def bury(desk: Desk, count: int, name: str = "hook") -> list[str]:
     now = hand_clock().now()
     ids = [f"e.{number}.0" for number in range(count)]
-    told = events.decode(event(0, time=now))
+    told = events.decode_event(event(0, time=now))
     stored = StoredEvent(**{field: getattr(told, field) for field in told.__struct_fields__})
     for number in ids:
-        letter = DeadLetter(sink=name, event_id=number, event=stored, attempts=TRIES, last_error="no", at=now)
-        await desk.store.commit(Put(sinks.letter_key(name, number), sinks.CODEC.encode(letter)))
+        letter = DeadLetter(sink=name, event_id=number, event=stored, attempts=MAX_REFUSALS, last_error="no", at=now)
+        await desk.store.commit(Put(sinks.dead_letter_key(name, number), sinks.CODEC.encode(letter)))
     return sorted(ids)
 
 
@@ -62,7 +62,7 @@ async def test_what_may_be_secret_in_a_url_is_not_shown_and_survives_being_sent_
     made = await desk.done("root", "POST", "/api/sinks", json=HOOK)
     assert made["url"] == "https://hooks.example.org/***"
     await desk.done("root", "PUT", "/api/sinks/hook", json={**made, "event_types": ["worker.*"]})
-    report = await sinks.find(desk.store, "hook")
+    report = await sinks.find_sink(desk.store, "hook")
     assert report is not None
     assert (report.sink.url, report.sink.event_types) == (HOOK["url"], ("worker.*",))
     answer = await desk.ask("root", "POST", "/api/sinks", json={**made, "name": "copy"})
@@ -83,7 +83,7 @@ async def test_what_may_be_secret_in_a_url_is_not_shown_and_survives_being_sent_
     ],
 )
 def test_a_url_is_shown_as_far_as_its_host(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+    assert redact_url(url) == shown
 
 
 async def test_a_secret_in_clear_is_sealed_before_it_is_kept(desk: Desk) -> None:
@@ -121,7 +121,7 @@ async def test_what_could_never_work_is_refused_by_its_field(
 
 
 async def test_networks_that_the_settings_allow_may_be_named() -> None:
-    house = House(Reach(networks(["10.1.0.0/16"]), plain_http=True))
+    house = SinkSettings(WebhookPolicy(parse_networks(["10.1.0.0/16"]), plain_http=True))
     async with opened(house=house) as desk:
         await desk.done("root", "POST", "/api/sinks", json={**HOOK, "url": "http://10.1.2.3:8080/x"})
         answer = await desk.ask("root", "POST", "/api/sinks", json={**HOOK, "name": "b", "url": "http://10.2.2.3/x"})
@@ -199,11 +199,11 @@ async def test_a_test_event_is_for_the_sink_that_it_names_and_for_no_other(desk:
     epoch, revision, place = queued["event_id"].split(".")
     assert (epoch, place) == (desk.store.epoch, "0")
     async with desk.store.events(after=int(revision) - 1) as reader:
-        told = events.decode((await anext(reader)).events[0])
-    assert told.type == TEST
+        told = events.decode_event((await anext(reader)).events[0])
+    assert told.type == TEST_TYPE
     url = "https://hooks.example.org/"
-    assert wants(Sink(name="hook", url=url, event_types=("alert.*",)), told)
-    assert not wants(Sink(name="other", url=url), told)
+    assert accepts_event(Sink(name="hook", url=url, event_types=("alert.*",)), told)
+    assert not accepts_event(Sink(name="other", url=url), told)
     await desk.done("root", "PUT", "/api/sinks/other", json={**HOOK, "name": "other", "enabled": False})
     assert (await desk.ask("otto", "POST", "/api/sinks/other/test")).json()["reason"] == "Refused"
 
@@ -228,10 +228,10 @@ async def test_only_the_rest_of_its_address_is_secret_and_nobody_else_can_refer_
     assert (await secrets.reveal(slack.credential)).reveal() == "services/T0/B0/hush-hush"
     with pytest.raises(Stuck):
         await secrets.reveal("setting:another")
-    async with opened(house=House(Reach(), FIXED)) as desk:
+    async with opened(house=SinkSettings(WebhookPolicy(), FIXED)) as desk:
         answer = await desk.ask("root", "POST", "/api/sinks", json={**HOOK, "credential": slack.credential})
         assert answer.status_code == 422
 
 
 def test_the_same_address_makes_the_same_sink_whatever_stands_beside_it() -> None:
-    assert {one.name for one in built_in_sinks([PLAIN, PLAIN, SLACK])[0]} == {one.name for one in FIXED}
+    assert {one.name for one in make_built_in_sinks([PLAIN, PLAIN, SLACK])[0]} == {one.name for one in FIXED}

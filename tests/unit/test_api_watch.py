@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from apis import Desk, document, opened, path, stock
-from lcm.api.http.limits import Limits
-from lcm.control.plane.wire import EPOCH, LIFE_SECONDS
+from lcm.api.http.limits import ApiLimits
+from lcm.control.plane.wire import EPOCH_HEADER, KEEPALIVE_SECONDS
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
 from lcm.store.memory import MemoryStore
@@ -71,7 +71,7 @@ def test_every_commit_is_a_line_and_every_line_is_json() -> None:
         async with watching(desk, "ada", "LabletSession,Reservation", await desk.revision()) as lines:
             assert lines.answer.headers["content-type"] == "application/x-ndjson"
             assert lines.answer.headers["cache-control"] == "no-store"
-            assert lines.answer.headers[EPOCH] == desk.core.epoch
+            assert lines.answer.headers[EPOCH_HEADER] == desk.core.epoch
             made = await desk.done("ada", "POST", SESSIONS, json=document("LabletSession", name="a"))
             await desk.done("ada", "POST", path("Reservation"), json=document("Reservation", name="b"))
             first = await lines.next()
@@ -116,7 +116,7 @@ def test_a_quiet_stream_gives_signs_of_life() -> None:
             began = loop.time()
             assert await lines.next() == {"revision": start, "seen": []}
             assert await lines.next() == {"revision": start, "seen": []}
-            assert loop.time() - began == pytest.approx(2 * LIFE_SECONDS, abs=0.1)
+            assert loop.time() - began == pytest.approx(2 * KEEPALIVE_SECONDS, abs=0.1)
 
     in_time(body)
 
@@ -189,7 +189,7 @@ def test_a_person_may_have_so_many_streams_and_a_service_any_number() -> None:
         async with watching(desk, "ada"):
             pass
 
-    in_time(body, limits=Limits(streams=2))
+    in_time(body, limits=ApiLimits(streams=2))
 
 
 async def test_a_client_that_leaves_is_forgotten() -> None:

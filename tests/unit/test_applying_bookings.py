@@ -11,7 +11,7 @@ import pytest
 import given
 from backstage import OTTO
 from desks import DOZEN, NINE, Office, a_pool, from_monday, lab, metal, slot
-from lcm.control.accounts.step_records import Fleet
+from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.plane.protocol import Applied, Ref
 from lcm.model.base.errors import Invalid, NoRoom, Refused
 from lcm.model.base.resource import Metadata
@@ -149,7 +149,7 @@ async def test_what_has_no_slot_or_needs_nothing_known_is_told_apart() -> None:
 @from_monday
 async def test_two_planes_that_apply_and_book_at_once_never_over_commit() -> None:
     async with Office(planes=2).open(max_workers=30) as office:
-        one, other = (core.acting(OTTO) for core in office.cores)
+        one, other = (core.plane_for(OTTO) for core in office.cores)
         books = (other.create(slot(f"b{number}")) for number in range(30))
         await asyncio.gather(one.apply(slots(150)), other.apply(slots(100, prefix="t")), *books)
         assert office.store.conflicts, "they did disturb each other"
@@ -160,7 +160,7 @@ async def test_two_planes_that_apply_and_book_at_once_never_over_commit() -> Non
 @from_monday
 async def test_who_finds_the_room_taken_in_the_midst_of_it_is_told_which_was_the_first() -> None:
     async with Office(planes=2).open(max_workers=10) as office:
-        thief = office.cores[1].acting(OTTO)
+        thief = office.cores[1].plane_for(OTTO)
         office.store.after_next = lambda: thief.apply(slots(2 * DOZEN, prefix="theirs"))
         with pytest.raises(NoRoom) as raised:
             await applied(office, slots(10 * DOZEN))
@@ -171,7 +171,7 @@ async def test_who_finds_the_room_taken_in_the_midst_of_it_is_told_which_was_the
 
 @from_monday
 async def test_counted_licences_are_guarded_in_an_apply_too() -> None:
-    fleet = Fleet(seats={token_id("env:CML_LICENSE_TOKEN"): 2})
+    fleet = FleetSettings(seats={token_id("env:CML_LICENSE_TOKEN"): 2})
     async with Office(fleet=fleet).open(max_workers=10) as office:
         assert (await refused(office, slots(2 * DOZEN + 1))).why == "licences"
         await applied(office, slots(2 * DOZEN))

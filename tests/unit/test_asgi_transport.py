@@ -10,7 +10,7 @@ import pytest
 
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.host import HOST, Host
-from lcm.sim.time.loop import Unnoticed, run
+from lcm.sim.time.loop import UnobservedFailure, run
 from lcm.system.serving import Receive, Scope, Send
 
 Start = {"type": "http.response.start", "status": 200, "headers": [(b"x-name", b"value")]}
@@ -115,7 +115,7 @@ def test_a_bug_after_the_client_left_is_noticed() -> None:
             await client.get("/", timeout=1)
         await asyncio.sleep(1)
 
-    with pytest.raises(Unnoticed, match="a bug"):
+    with pytest.raises(UnobservedFailure, match="a bug"):
         play(app, body)
     play(app, body, refusal=ValueError)
 

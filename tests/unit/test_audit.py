@@ -12,7 +12,15 @@ import given
 from api_server import served, shell
 from apis import Desk, document, name_of, opened, path, stock
 from backstage import ADA, ROOT, Stage, service
-from lcm.control.access.audit import KEPT, PREFIX, AuditRecord, Origin, Wish, search, sweep
+from lcm.control.access.audit import (
+    AUDIT_KEPT,
+    AUDIT_PREFIX,
+    AuditFilter,
+    AuditRecord,
+    Origin,
+    search_records,
+    sweep_records,
+)
 from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import Role
@@ -41,7 +49,7 @@ async def audited(desk: Desk, **query: Any) -> list[Any]:
 
 
 async def records(stage: Stage, **wish: Any) -> list[AuditRecord]:
-    return list((await search(stage.store, Wish(**wish), limit=500)).records)
+    return list((await search_records(stage.store, AuditFilter(**wish), limit=500)).records)
 
 
 def deeds(found: list[AuditRecord]) -> list[tuple[str, str, str]]:
@@ -153,7 +161,7 @@ async def test_a_commit_that_fails_leaves_no_record() -> None:
 async def test_a_large_apply_stays_within_the_limits_of_commits_and_lists_every_object_once() -> None:
     stage = Stage()
     folder = [{**document("WorkerTemplate", name=f"{'t' * 55}-{number}")} for number in range(200)]
-    await stage.core.acting(ROOT, Origin("192.0.2.7", "r-1")).apply(folder)
+    await stage.core.plane_for(ROOT, Origin("192.0.2.7", "r-1")).apply(folder)
     found = await records(stage)
     assert 1 < len(found) < 10
     assert sorted(name for _, _, name in deeds(found)) == sorted(one["metadata"]["name"] for one in folder)
@@ -194,17 +202,17 @@ async def test_a_query_that_is_wrong_is_said_to_be(query: str) -> None:
 async def test_a_search_that_finds_little_goes_on_where_it_stopped() -> None:
     stage = Stage()
     await stage[ROOT].create(given.template())
-    written = (await stage.store.scan(PREFIX)).entries[0].value
+    written = (await stage.store.scan(AUDIT_PREFIX)).entries[0].value
     for start in range(0, 5200, 100):
         puts = [
-            Put(f"{PREFIX}20200101T000000.{number:06}Z-x", written.replace(b'"root"', b'"else"'))
+            Put(f"{AUDIT_PREFIX}20200101T000000.{number:06}Z-x", written.replace(b'"root"', b'"else"'))
             for number in range(start, start + 100)
         ]
         await stage.store.commit(*puts)
-    first = await search(stage.store, Wish(who="root"), limit=10)
+    first = await search_records(stage.store, AuditFilter(who="root"), limit=10)
     assert first.records == []
     assert first.next is not None
-    second = await search(stage.store, Wish(who="root"), limit=10, after=first.next)
+    second = await search_records(stage.store, AuditFilter(who="root"), limit=10, after=first.next)
     assert [one.who for one in second.records] == ["root"]
     assert second.next is None
 
@@ -219,7 +227,7 @@ async def test_old_records_are_swept_and_others_stay() -> None:
     clock.step(days=31)
     await Housekeeping(stage.store, clock=clock).tidy()
     assert deeds(await records(stage)) == [("create", "WorkerTemplate", "young")]
-    assert await sweep(stage.store, clock.now() - KEPT) == 0
+    assert await sweep_records(stage.store, clock.now() - AUDIT_KEPT) == 0
     await Housekeeping(stage.store, clock=clock, audit_kept=timedelta(days=30)).tidy()
     assert await records(stage) == []
 
@@ -235,7 +243,7 @@ async def test_after_a_restore_the_old_revisions_are_not_pretended() -> None:
 
     other = MemoryStore(epoch="another")
     await other.load(backup(), epoch="another")
-    found = await search(other, Wish(), limit=10)
+    found = await search_records(other, AuditFilter(), limit=10)
     assert [(one.revision, one.who) for one in found.records] == [(None, "root")]
 
 
@@ -274,4 +282,4 @@ def test_the_command_line_lists_it_for_administrators(tmp_path: Path) -> None:
 
 async def test_a_cursor_that_is_none_of_ours_is_refused() -> None:
     with pytest.raises(Invalid):
-        await search(MemoryStore(), Wish(), limit=1, after="../tokens/")
+        await search_records(MemoryStore(), AuditFilter(), limit=1, after="../tokens/")

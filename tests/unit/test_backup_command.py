@@ -12,12 +12,12 @@ from commands import up
 from documents import document
 from lablets import SMALL
 from lcm.cli.server import backup as command
-from lcm.cli.server.backup import beside
+from lcm.cli.server.backup import files_archive_of
 from lcm.providers.local.directory import DirectoryArtifacts
 from lcm.settings.load import Settings
 from lcm.store import backup as files
 from lcm.system.clock import SystemClock
-from lcm.system.data_folder import STORE
+from lcm.system.data_folder import STORE_FILE
 from stores import opened
 
 YAML = {"Content-Type": "text/yaml"}
@@ -32,7 +32,7 @@ async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gon
             taken = await asyncio.to_thread(person.lcm, "backup", file, data)
             assert taken.exit_code == 0, taken.stderr
             assert re.search(rf"revision \d+, \d+ keys, {file.stat().st_size} bytes .*\b1 workers\b", taken.stdout)
-            assert f"{beside(file)}: 1 lab files" in taken.stdout
+            assert f"{files_archive_of(file)}: 1 lab files" in taken.stdout
             assert "Not in it: the keys of sealed secrets" in taken.stdout
             assert (await client.delete("/api/workers/w1")).status_code == 200
         refused = await asyncio.to_thread(person.lcm, "restore", file, data, "--yes")
@@ -42,7 +42,7 @@ async def test_a_backup_is_taken_beside_a_running_up_and_restored_when_it_is_gon
     shutil.rmtree(tmp_path / "data" / "artifacts")
     restored = await asyncio.to_thread(person.lcm, "restore", file, data, "--yes")
     assert restored.exit_code == 0, restored.stderr
-    assert f"{beside(file)}: 1 lab files and pieces of collected work brought back" in restored.stdout
+    assert f"{files_archive_of(file)}: 1 lab files and pieces of collected work brought back" in restored.stdout
     kept = await DirectoryArtifacts.open(tmp_path / "data" / "artifacts", clock=SystemClock())
     assert await kept.get(lab["uri"]) == SMALL.encode()
     with up(tmp_path) as it:
@@ -57,19 +57,19 @@ async def test_a_restore_waits_for_the_lease_of_a_killed_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, settings = tmp_path / "backup", Settings(data_dir=tmp_path)
-    async with opened(tmp_path / STORE) as store:
-        await files.backup(store, file, now=SystemClock().now())
+    async with opened(tmp_path / STORE_FILE) as store:
+        await files.write_backup(store, file, now=SystemClock().now())
         await store.acquire("processes/killed", "killed", ttl_seconds=2)
     await command._restore(settings, file, yes=True)
     told = capsys.readouterr()
     assert "processes/killed" in told.err
     assert "Restored" in told.out
-    assert f"{beside(file)} is not there: lab files and collected work stay as they are" in told.out
+    assert f"{files_archive_of(file)} is not there: lab files and collected work stay as they are" in told.out
 
 
 def test_nothing_is_replaced_without_a_yes(tmp_path: Path) -> None:
     async def make_store() -> None:
-        async with opened(tmp_path / "data" / STORE):
+        async with opened(tmp_path / "data" / STORE_FILE):
             pass
 
     (tmp_path / "data").mkdir(0o700)

@@ -21,13 +21,13 @@ CLOCK = SystemClock()
 async def test_what_is_saved_is_brought_back_anywhere_and_adds_to_what_is_there(tmp_path: Path) -> None:
     here, there = SimulatedArtifacts(CLOCK), await DirectoryArtifacts.open(tmp_path / "files", clock=CLOCK)
     stored, named = await here.put(LAB), await here.put_temporary(NAME, WORK)
-    file = backup.beside(tmp_path / "backup")
-    saved = await backup.save(here, file, clock=CLOCK)
+    file = backup.files_archive_of(tmp_path / "backup")
+    saved = await backup.save_files(here, file, clock=CLOCK)
     assert (saved.count, saved.size_bytes, saved.damaged) == (2, len(LAB) + len(WORK), ())
     assert file.stat().st_mode & 0o777 == 0o600
     other = await there.put(b"something else")
-    assert (await backup.bring_back(there, file)).count == 2
-    assert (await backup.bring_back(there, file)).count == 2, "it may be repeated"
+    assert (await backup.restore_files(there, file)).count == 2
+    assert (await backup.restore_files(there, file)).count == 2, "it may be repeated"
     assert [await there.get(one.uri, digest=one.digest) for one in (stored, named)] == [LAB, WORK]
     assert await there.find(other.uri) is not None
 
@@ -36,7 +36,7 @@ async def test_a_damaged_file_is_left_out_and_told(tmp_path: Path) -> None:
     here = SimulatedArtifacts(CLOCK)
     await here.put(LAB)
     here.damage((await here.put_temporary(NAME, WORK)).uri)
-    saved = await backup.save(here, tmp_path / "files.tar", clock=CLOCK)
+    saved = await backup.save_files(here, tmp_path / "files.tar", clock=CLOCK)
     assert (saved.count, len(saved.damaged)) == (1, 1)
     assert NAME in saved.damaged[0]
 
@@ -52,21 +52,21 @@ async def test_what_is_not_ours_or_altered_is_refused(tmp_path: Path, name: str,
         member.size = len(data)
         archive.addfile(member, io.BytesIO(data))
     with pytest.raises(Invalid, match="the store was not changed"):
-        await backup.bring_back(there, file)
+        await backup.restore_files(there, file)
     assert await there.list_temporary() == []
 
 
 async def test_what_is_cut_short_or_no_archive_is_refused(tmp_path: Path) -> None:
     here, file = SimulatedArtifacts(CLOCK), tmp_path / "files.tar"
     await here.put(LAB * 1000)
-    await backup.save(here, file, clock=CLOCK)
+    await backup.save_files(here, file, clock=CLOCK)
     whole = file.read_bytes()
     for data in (whole[:5000], b"a photo"):
         file.write_bytes(data)
         with pytest.raises(Invalid):
-            await backup.bring_back(SimulatedArtifacts(CLOCK), file)
+            await backup.restore_files(SimulatedArtifacts(CLOCK), file)
 
 
 async def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be written"):
-        await backup.save(SimulatedArtifacts(CLOCK), tmp_path / "nowhere" / "files.tar", clock=CLOCK)
+        await backup.save_files(SimulatedArtifacts(CLOCK), tmp_path / "nowhere" / "files.tar", clock=CLOCK)

@@ -7,13 +7,21 @@ from typer.testing import CliRunner
 from api_server import Shell, served
 from lcm.cli.main import app
 from lcm.cli.output import connection
-from lcm.control.plane.transport import Limits, Line, unanswered
-from lcm.model.access.identity import LONGEST, bearer
+from lcm.control.plane.transport import ApiConnection, ClientTimeouts, unreachable_error
+from lcm.model.access.identity import MAX_TOKEN_LENGTH, parse_token
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Invalid
-from lcm.settings.load import load
+from lcm.settings.load import load_settings
 
-BAD = ["lcm_hush\rhush", "lcm_hush hush", "lcm_hushé", "lcm_hush\x7f", "hush" * LONGEST, "\x00hush", "hush\n\nhush"]
+BAD = [
+    "lcm_hush\rhush",
+    "lcm_hush hush",
+    "lcm_hushé",
+    "lcm_hush\x7f",
+    "hush" * MAX_TOKEN_LENGTH,
+    "\x00hush",
+    "hush\n\nhush",
+]
 URL = "http://127.0.0.1:1"
 
 
@@ -25,14 +33,14 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 def test_what_is_around_a_token_does_not_count() -> None:
-    assert bearer(" lcm_t1\r\n", "LCM_TOKEN") == Secret("lcm_t1")
-    assert bearer("x" * LONGEST, "LCM_TOKEN").reveal() == "x" * LONGEST
+    assert parse_token(" lcm_t1\r\n", "LCM_TOKEN") == Secret("lcm_t1")
+    assert parse_token("x" * MAX_TOKEN_LENGTH, "LCM_TOKEN").reveal() == "x" * MAX_TOKEN_LENGTH
 
 
 @pytest.mark.parametrize("text", [*BAD, "", " \n"])
 def test_a_token_that_is_none_is_named_and_not_repeated(text: str) -> None:
     with pytest.raises(Invalid, match=r"^LCM_TOKEN: ") as caught:
-        bearer(text, "LCM_TOKEN")
+        parse_token(text, "LCM_TOKEN")
     assert "hush" not in str(caught.value)
 
 
@@ -52,7 +60,7 @@ def test_a_bad_token_is_not_kept_and_one_that_was_kept_is_not_shown(
     desk = Shell(tmp_path_factory.mktemp("other"))
     refused = desk.lcm("context", "set", "foo", "--url", URL, "--token", text)
     assert (refused.exit_code, "hush" in refused.output) == (5, False)
-    connection.change(lambda _: connection.Book("foo", {"foo": connection.Stored(URL, text)}))
+    connection.change_contexts(lambda _: connection.ContextsFile("foo", {"foo": connection.StoredContext(URL, text)}))
     for command in (["get", "sessions"], ["doctor"], ["get", "sessions", "--context", "foo"]):
         result = CliRunner().invoke(app, command, catch_exceptions=False)
         assert "token of context foo" in " ".join(result.output.split())
@@ -62,13 +70,13 @@ def test_a_bad_token_is_not_kept_and_one_that_was_kept_is_not_shown(
 @pytest.mark.parametrize("text", BAD)
 def test_no_line_is_opened_with_a_token_that_cannot_be_sent(text: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Line(URL, Secret(text), actor="", limits=Limits(), trust=None, transport=None)
+        ApiConnection(URL, Secret(text), actor="", limits=ClientTimeouts(), trust=None, transport=None)
     assert "hush" not in str(caught.value)
 
 
 def test_what_the_library_says_of_a_header_is_not_passed_on() -> None:
     error = httpx.LocalProtocolError("Illegal header value b'Bearer hush\\r'")
-    assert "hush" not in str(unanswered(httpx.Request("GET", URL), error))
+    assert "hush" not in str(unreachable_error(httpx.Request("GET", URL), error))
 
 
 def test_a_token_with_the_end_of_its_line_works(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -78,11 +86,13 @@ def test_a_token_with_the_end_of_its_line_works(tmp_path_factory: pytest.TempPat
 
 
 def test_a_service_key_of_sixteen_characters_is_long_enough() -> None:
-    assert load({"CONTROL_PLANE_API_KEY": "hush-hush-hush-h"}).control_plane_api_key == Secret("hush-hush-hush-h")
+    assert load_settings({"CONTROL_PLANE_API_KEY": "hush-hush-hush-h"}).control_plane_api_key == Secret(
+        "hush-hush-hush-h"
+    )
 
 
 @pytest.mark.parametrize("text", ["hush", "hush-hush-hush-", "a-long-enough-key-hush,hush", *BAD])
 def test_a_service_key_that_is_short_or_cannot_be_sent_stops_the_start_by_name(text: str) -> None:
     with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY: ") as caught:
-        load({"CONTROL_PLANE_API_KEY": text})
+        load_settings({"CONTROL_PLANE_API_KEY": text})
     assert "hush" not in str(caught.value)

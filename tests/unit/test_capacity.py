@@ -7,7 +7,16 @@ import pytest
 from hypothesis import strategies as st
 
 import given
-from lcm.model.base.capacity import DIMENSIONS, NOTHING, Amount, Claim, Profile, can_accommodate, exceeded, utilization
+from lcm.model.base.capacity import (
+    DIMENSIONS,
+    ZERO_AMOUNT,
+    Amount,
+    Claim,
+    Profile,
+    can_accommodate,
+    find_exceeded,
+    utilization,
+)
 from properties import for_all
 
 LAST = 12
@@ -29,7 +38,7 @@ lengths = st.integers(1, 6).map(lambda halves: halves * HALF)
 
 
 def plainly_at(several: Iterable[Claim], moment: datetime) -> Amount:
-    return sum((one.need for one in several if one.start <= moment < one.end), start=NOTHING)
+    return sum((one.need for one in several if one.start <= moment < one.end), start=ZERO_AMOUNT)
 
 
 def plainly_fits(several: Iterable[Claim], new: Claim, room: Amount) -> bool:
@@ -72,7 +81,7 @@ def test_the_earliest_start_fits_and_none_before_it_does(
 
 @for_all(claims, rooms)
 def test_the_overcommitted_spans_cover_exactly_the_moments_with_too_much(several: list[Claim], room: Amount) -> None:
-    spans = Profile.of(several).overcommitted(room)
+    spans = Profile.of(several).find_overcommitted(room)
     for moment in SAMPLES:
         covered = any(start <= moment < end for start, end in spans)
         assert covered is not plainly_at(several, moment).within(room)
@@ -93,10 +102,10 @@ def test_one_claim_may_begin_when_another_ends() -> None:
     profile = Profile.of([first])
     assert profile.fits(second, first.need)
     assert not profile.fits(given.claim("09:59", "11:00"), first.need)
-    assert not first.meets(second.start, second.end)
-    assert not second.meets(first.start, first.end)
-    assert first.meets(given.moment("09:59"), second.end)
-    assert profile.at(given.moment("10:00")) == NOTHING
+    assert not first.overlaps(second.start, second.end)
+    assert not second.overlaps(first.start, first.end)
+    assert first.overlaps(given.moment("09:59"), second.end)
+    assert profile.at(given.moment("10:00")) == ZERO_AMOUNT
     assert profile.at(given.moment("09:00")) == first.need
 
 
@@ -123,9 +132,9 @@ def test_64_gib_are_refused_where_42_are_free() -> None:
 def test_every_dimension_can_refuse(name: str) -> None:
     room = given.machine()
     need = given.amount(**{name: getattr(room, name) + 1})
-    assert exceeded(need, room) == [name]
+    assert find_exceeded(need, room) == [name]
     assert not need.within(room)
-    assert not can_accommodate(room, NOTHING, need)
+    assert not can_accommodate(room, ZERO_AMOUNT, need)
     assert Profile().earliest(need, room, length=HOUR, not_before=START) is None
 
 
@@ -143,7 +152,7 @@ def test_500_sessions_for_nine_o_clock_are_not_all_accepted() -> None:
         if Profile.of(accepted).fits(given.claim(), room):
             accepted.append(given.claim())
     assert len(accepted) == 12
-    assert not Profile.of(accepted).overcommitted(room)
+    assert not Profile.of(accepted).find_overcommitted(room)
 
 
 def test_utilization_is_the_used_fraction_of_each_dimension() -> None:
@@ -153,8 +162,8 @@ def test_utilization_is_the_used_fraction_of_each_dimension() -> None:
 
 
 def test_a_dimension_of_size_nothing_is_full_once_anything_uses_it() -> None:
-    assert utilization(Amount(labs=1), NOTHING)["labs"] == 1.0
-    assert utilization(NOTHING, NOTHING)["labs"] == 0.0
+    assert utilization(Amount(labs=1), ZERO_AMOUNT)["labs"] == 1.0
+    assert utilization(ZERO_AMOUNT, ZERO_AMOUNT)["labs"] == 0.0
 
 
 def test_an_overcommitted_worker_shows_how_far_below_zero_it_is() -> None:

@@ -9,7 +9,7 @@ import pytest
 import given
 from api_server import ApiServer, Shell, served, shell
 from lcm.cli.documents import apply as command
-from lcm.cli.documents.texts import write
+from lcm.cli.documents.texts import write_document
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.worker import LabWorker
@@ -111,7 +111,7 @@ def test_every_kind_can_be_applied_as_it_is_written(desk: Shell, kind: str) -> N
     if kind in {"LabletSession", "Reservation"}:
         one = given.with_fields(one, slot)
     first: list[Resource] = [given.template(), given.definition(state="active")]
-    text = "---\n".join(write(each) for each in [*(each for each in first if each.kind != kind), one])
+    text = "---\n".join(write_document(each) for each in [*(each for each in first if each.kind != kind), one])
     told = desk.out("apply", "-f", "-", stdin=text).splitlines()
     assert told[-1].endswith(" created")
     assert desk.out("apply", "-f", "-", stdin=text).splitlines()[-1] == told[-1].replace("created", "unchanged")
@@ -247,8 +247,8 @@ def thousand(folder: Path) -> list[str]:
     documents += [given.definition(name=f"d{number}:1.0.0") for number in range(300)]
     documents += [given.worker(name=f"w{number}", lab_track=f"t{number % 150}") for number in range(500)]
     for number, one in enumerate(documents[:990]):
-        (folder / f"{number:04}.yaml").write_text(write(_as_written(one)))
-    (folder / "last.yaml").write_text("---\n".join(write(_as_written(one)) for one in documents[990:]))
+        (folder / f"{number:04}.yaml").write_text(write_document(_as_written(one)))
+    (folder / "last.yaml").write_text("---\n".join(write_document(_as_written(one)) for one in documents[990:]))
     return [one.metadata.name for one in documents]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, served, shell
-from lcm.cli.booking.artifacts import size
-from lcm.control.objects.session_files import kept_name
+from lcm.cli.booking.artifacts import format_size
+from lcm.control.objects.session_files import stored_name
 from lcm.model.kinds.session import Artifact, LabletSession, SessionPhase
 from lcm.providers.protocols.artifacts import digest_of
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
@@ -38,7 +38,7 @@ def api_with_files() -> Iterator[ApiServer]:
         session = ended(FILES)
         api.put(session, given.session(name="new", uid="uid-new", owner="ada"))
         for name, data in FILES.items():
-            asyncio.run(store.put_temporary(kept_name(session, name), data))
+            asyncio.run(store.put_temporary(stored_name(session, name), data))
         yield api
 
 
@@ -107,4 +107,4 @@ def test_a_session_tells_its_story_line_by_line(desk: Shell) -> None:
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (8_400_000, "8.4 MB")])
 def test_sizes_are_written_in_one_unit(count: int, told: str) -> None:
-    assert size(count) == told
+    assert format_size(count) == told

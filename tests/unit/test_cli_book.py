@@ -14,8 +14,8 @@ import given
 from api_server import ApiServer, Shell, served, shell
 from backstage import service
 from bookable import TERMS, furnish
-from lcm.cli.booking.booked import soon_said, state_said
-from lcm.cli.output.times import zone_of
+from lcm.cli.booking.booked import describe_start, describe_state
+from lcm.cli.output.times import find_zone
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
@@ -25,7 +25,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession, Progress, Seat, SessionPhase, Waiting
 from lcm.system.clock import SystemClock
 
-BERLIN = zone_of("Europe/Berlin")
+BERLIN = find_zone("Europe/Berlin")
 NOW = given.moment("09:10")
 
 
@@ -69,7 +69,7 @@ def step(api: ApiServer, actor: str, name: str, **fields: Any) -> None:
     """Let a controller report something; by a plane that promises nothing, which lets it put sessions anywhere."""
 
     async def work(_: Plane) -> None:
-        plane = ControlPlane(api.store, clock=SystemClock()).acting(service(actor))
+        plane = ControlPlane(api.store, clock=SystemClock()).plane_for(service(actor))
         found = await plane.get(Ref(LabletSession, name))
         assert found is not None
         await plane.step(found, msgspec.structs.replace(found.status, **fields))
@@ -343,11 +343,11 @@ def _answer(outcome: str, **fields: Any) -> Explanation:
     ],
 )
 def test_who_wants_it_now_is_told_when_it_starts(answer: Explanation | None, want: str) -> None:
-    assert soon_said(answer, NOW, BERLIN) == want
+    assert describe_start(answer, NOW, BERLIN) == want
 
 
 def test_every_phase_has_a_line_for_who_looks_on() -> None:
     moment: datetime = NOW
     for phase in SessionPhase:
-        line = state_said(given.session(phase=phase, history=given.history("PENDING")), moment, BERLIN)
+        line = describe_state(given.session(phase=phase, history=given.history("PENDING")), moment, BERLIN)
         assert line.startswith(phase)

@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 
 from api_server import ApiServer, Shell, served, shell
 from bookable import TERMS, furnish
-from lcm.cli.booking.calendar import ASCII, BLOCKS, Asked, Grid, Sight, cells, drawn, grid, headings, signs_for
-from lcm.cli.output.times import zone_of
+from lcm.cli.booking.calendar import (
+    ASCII,
+    BLOCKS,
+    CalendarGrid,
+    CalendarOptions,
+    DrawingContext,
+    choose_grid,
+    choose_signs,
+    draw_calendar,
+    draw_headings,
+    draw_row,
+)
+from lcm.cli.output.times import find_zone
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
 from properties import for_all
 
-BERLIN = zone_of("Europe/Berlin")
+BERLIN = find_zone("Europe/Berlin")
 SINCE = datetime(2026, 11, 29, 23, tzinfo=UTC)
 """Midnight in Berlin, of a Monday."""
 HOUR = timedelta(hours=1)
@@ -42,8 +53,8 @@ def test_a_day_is_drawn_in_eighty_columns() -> None:
         row(booked(0, 3), seat=2),
         CalendarRow(namespace="default", pool="", seat=0, worker="imported", phase="READY_UNLICENSED"),
     )
-    sight = Sight("ada", SINCE + HOUR * 8.75, BERLIN, 80, BLOCKS)
-    assert list(drawn(view(*rows), sight)) == [
+    sight = DrawingContext("ada", SINCE + HOUR * 8.75, BERLIN, 80, BLOCKS)
+    assert list(draw_calendar(view(*rows), sight)) == [
         "                              Mon 30 Nov",
         "                              00  02  04  06  08  10  12  14  16  18  20  22",
         "                                               ▼",
@@ -57,14 +68,18 @@ def test_a_day_is_drawn_in_eighty_columns() -> None:
 
 
 def test_without_blocks_letters_do() -> None:
-    lines = list(drawn(view(row(booked(1, 2, "ada"), booked(3, 4)), hours=6), Sight("ada", SINCE, BERLIN, 60, ASCII)))
+    lines = list(
+        draw_calendar(
+            view(row(booked(1, 2, "ada"), booked(3, 4)), hours=6), DrawingContext("ada", SINCE, BERLIN, 60, ASCII)
+        )
+    )
     assert all(line.isascii() for line in lines)
     assert lines[3] == "ccna/1  -  ......######......++++++............"
 
 
 def test_the_encoding_of_the_output_decides() -> None:
-    assert [signs_for(name) for name in ("utf-8", "UTF8")] == [BLOCKS, BLOCKS]
-    assert [signs_for(name) for name in ("ascii", "latin-1", "nonsense", None)] == [ASCII] * 4
+    assert [choose_signs(name) for name in ("utf-8", "UTF8")] == [BLOCKS, BLOCKS]
+    assert [choose_signs(name) for name in ("ascii", "latin-1", "nonsense", None)] == [ASCII] * 4
 
 
 spans = st.lists(
@@ -79,51 +94,56 @@ spans = st.lists(
 def test_a_cell_is_free_if_all_of_its_time_is_and_ones_own_if_any_of_it_is(
     taken: list[Booked], hours: int, room: int
 ) -> None:
-    span = grid(SINCE, SINCE + HOUR * hours, room)
-    line = cells(row(*taken), span, "ada", BLOCKS)
+    span = choose_grid(SINCE, SINCE + HOUR * hours, room)
+    line = draw_row(row(*taken), span, "ada", BLOCKS)
     assert len(line) == span.count <= room
     for number, sign in enumerate(line):
-        here = [one for one in taken if one.start < span.start(number + 1) and one.end > span.start(number)]
+        here = [
+            one for one in taken if one.start < span.start_of_cell(number + 1) and one.end > span.start_of_cell(number)
+        ]
         want = BLOCKS.own if any(one.owner for one in here) else BLOCKS.other if here else BLOCKS.free
         assert sign == want
 
 
 @for_all(st.integers(1, 1440), st.integers(1, 200), st.sampled_from(["Europe/Berlin", "Asia/Kolkata", "UTC"]))
 def test_every_span_fits_every_terminal(hours: int, room: int, zone: str) -> None:
-    sight = Sight("ada", SINCE, zone_of(zone), room, BLOCKS)
-    lines = list(drawn(view(row(booked(1, 3)), hours=hours), sight))
+    sight = DrawingContext("ada", SINCE, find_zone(zone), room, BLOCKS)
+    lines = list(draw_calendar(view(row(booked(1, 3)), hours=hours), sight))
     assert max(len(line) for line in lines[:-2]) <= max(room, len("ccna/1  -  ") + 8)
 
 
 @for_all(st.integers(1, 1440), st.integers(8, 120))
 def test_headings_stand_where_their_time_begins(hours: int, room: int) -> None:
-    span = grid(SINCE, SINCE + HOUR * hours, room)
-    _, *more = headings(span, BERLIN)
+    span = choose_grid(SINCE, SINCE + HOUR * hours, room)
+    _, *more = draw_headings(span, BERLIN)
     for line in more:
         marks = [number for number, (a, b) in enumerate(pairwise(f" {line}")) if a == " " and b != " "]
         assert all(
-            line[number : number + 2] in {f"{BERLIN.local(span.start(number)):%H}", line[number]} for number in marks
+            line[number : number + 2] in {f"{BERLIN.local(span.start_of_cell(number)):%H}", line[number]}
+            for number in marks
         )
 
 
 def test_a_day_on_which_clocks_change_has_as_many_cells_as_hours() -> None:
-    since, until = Asked(begin="2026-10-25", days=1).span(SINCE, BERLIN)
+    since, until = CalendarOptions(begin="2026-10-25", days=1).span(SINCE, BERLIN)
     assert until - since == HOUR * 25
-    assert grid(since, until, 60) == Grid(since, timedelta(minutes=30), 50)
-    _, hours = headings(Grid(since, HOUR, 25), BERLIN)
+    assert choose_grid(since, until, 60) == CalendarGrid(since, timedelta(minutes=30), 50)
+    _, hours = draw_headings(CalendarGrid(since, HOUR, 25), BERLIN)
     assert hours == "00  03 06 09 12 15 18 21"
 
 
 def test_what_is_asked_for_begins_at_a_full_hour_or_at_midnight() -> None:
     now = datetime(2026, 11, 30, 9, 20, tzinfo=UTC)
-    assert Asked().span(now, BERLIN) == (now.replace(minute=0), now.replace(minute=0) + HOUR * 24)
-    kolkata = zone_of("Asia/Kolkata")
-    assert Asked(hours=2).span(now, kolkata)[0] == now.replace(hour=8, minute=30)
-    since, until = Asked(days=7).span(now, BERLIN)
+    assert CalendarOptions().span(now, BERLIN) == (now.replace(minute=0), now.replace(minute=0) + HOUR * 24)
+    kolkata = find_zone("Asia/Kolkata")
+    assert CalendarOptions(hours=2).span(now, kolkata)[0] == now.replace(hour=8, minute=30)
+    since, until = CalendarOptions(days=7).span(now, BERLIN)
     assert (since, until - since) == (SINCE, timedelta(days=7))
-    assert Asked(begin="2026-12-01 08:00", hours=3).span(now, BERLIN)[0] == datetime(2026, 12, 1, 7, tzinfo=UTC)
+    assert CalendarOptions(begin="2026-12-01 08:00", hours=3).span(now, BERLIN)[0] == datetime(
+        2026, 12, 1, 7, tzinfo=UTC
+    )
     with pytest.raises(typer.BadParameter):
-        Asked(days=1, hours=1).span(now, BERLIN)
+        CalendarOptions(days=1, hours=1).span(now, BERLIN)
 
 
 @pytest.fixture(name="open_api", scope="module")

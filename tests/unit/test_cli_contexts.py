@@ -24,7 +24,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def current(environment: Mapping[str, str] | None = None, name: str | None = None) -> tuple[str, str, str] | None:
-    found = connection.current(name, environment or {})
+    found = connection.current_context(name, environment or {})
     return (found.name, found.url, found.token.reveal()) if found else None
 
 
@@ -33,7 +33,7 @@ def test_without_a_file_there_is_no_context() -> None:
 
 
 def test_what_is_remembered_is_current_and_readable_by_its_owner_alone(home: Path) -> None:
-    path = connection.remember("local", URL + "/", Secret("t1"), make_current=True)
+    path = connection.save_context("local", URL + "/", Secret("t1"), make_current=True)
     assert path == home / "lcm" / "contexts.yaml"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
@@ -43,22 +43,22 @@ def test_what_is_remembered_is_current_and_readable_by_its_owner_alone(home: Pat
 
 def test_a_folder_that_others_could_enter_is_closed(home: Path) -> None:
     (home / "lcm").mkdir(mode=0o755)
-    connection.remember("local", URL, Secret("t1"), make_current=True)
+    connection.save_context("local", URL, Secret("t1"), make_current=True)
     assert (home / "lcm").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_first_context_is_current_and_another_only_if_asked() -> None:
-    connection.remember("local", URL, Secret("t1"), make_current=False)
-    connection.remember("prod", "https://lcm.example.org", Secret("t2"), make_current=False)
+    connection.save_context("local", URL, Secret("t1"), make_current=False)
+    connection.save_context("prod", "https://lcm.example.org", Secret("t2"), make_current=False)
     assert current() == ("local", URL, "t1")
-    connection.remember("prod", "https://lcm.example.org", Secret("t3"), make_current=True)
+    connection.save_context("prod", "https://lcm.example.org", Secret("t3"), make_current=True)
     assert current() == ("prod", "https://lcm.example.org", "t3")
     assert current(name="local") == ("local", URL, "t1")
 
 
 def test_the_environment_overrides_the_file() -> None:
-    connection.remember("local", URL, Secret("t1"), make_current=True)
-    connection.remember("prod", "https://lcm.example.org", Secret("t2"), make_current=False)
+    connection.save_context("local", URL, Secret("t1"), make_current=True)
+    connection.save_context("prod", "https://lcm.example.org", Secret("t2"), make_current=False)
     both = {"LCM_URL": "http://other:1", "LCM_TOKEN": "t9"}
     assert current(both) == ("environment", "http://other:1", "t9")
     assert current({"LCM_CONTEXT": "prod"}) == ("prod", "https://lcm.example.org", "t2")
@@ -68,13 +68,13 @@ def test_the_environment_overrides_the_file() -> None:
 
 
 def test_a_kept_token_is_never_sent_to_another_address() -> None:
-    connection.remember("local", URL, Secret("t1"), make_current=True)
+    connection.save_context("local", URL, Secret("t1"), make_current=True)
     with pytest.raises(Invalid, match="LCM_TOKEN: missing"):
         current({"LCM_URL": "http://somebody.else"})
 
 
 def test_a_context_that_does_not_exist_is_named_with_those_that_do() -> None:
-    connection.remember("local", URL, Secret("t1"), make_current=True)
+    connection.save_context("local", URL, Secret("t1"), make_current=True)
     with pytest.raises(Invalid, match=r"there is no 'prod'.*local"):
         current(name="prod")
 
@@ -84,7 +84,7 @@ def test_a_context_that_does_not_exist_is_named_with_those_that_do() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="no address of an API"):
-        connection.remember("local", url, Secret("t1"), make_current=True)
+        connection.save_context("local", url, Secret("t1"), make_current=True)
 
 
 @pytest.mark.parametrize("text", ["{", "contexts: [1]", "current: local\nmore: 1", "contexts:\n  a: {url: x}"])
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_says_so_and_stays(home: Path, text: str) -> 
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(Stuck, match="correct or remove it"):
-        connection.remember("local", URL, Secret("t1"), make_current=True)
+        connection.save_context("local", URL, Secret("t1"), make_current=True)
     assert path.read_text() == text
 
 
@@ -112,7 +112,7 @@ def test_processes_that_write_at_once_lose_nothing() -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abc"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    assert sorted(connection.read().contexts) == [f"{name}{number}" for name in "abc" for number in range(6)]
+    assert sorted(connection.read_contexts().contexts) == [f"{name}{number}" for name in "abc" for number in range(6)]
 
 
 def test_the_commands_list_use_set_and_delete(home: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_token_is_asked_for_without_being_shown(home: Path) -> None:
 
 
 def test_the_list_marks_what_the_environment_says(home: Path) -> None:
-    connection.remember("local", URL, Secret("t1"), make_current=True)
+    connection.save_context("local", URL, Secret("t1"), make_current=True)
     desk = Shell(home, LCM_URL="http://other:1", LCM_TOKEN="t9")
     assert desk.out("context", "list").splitlines()[1:] == [
         "         local          http://127.0.0.1:8080",
@@ -149,7 +149,7 @@ def test_the_list_marks_what_the_environment_says(home: Path) -> None:
 
 
 def test_a_file_that_others_can_read_is_warned_of(home: Path, api: ApiServer) -> None:
-    path = connection.remember("local", api.url, Secret(api.tokens["root"]), make_current=True)
+    path = connection.save_context("local", api.url, Secret(api.tokens["root"]), make_current=True)
     path.chmod(0o644)
     result = Shell(home).lcm("get", "workers")
     assert result.exit_code == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import given
-from lcm.cli.documents.describe import described, digest
+from lcm.cli.documents.describe import describe_lines, summary_lines
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Condition, Owner, Truth
@@ -27,10 +27,10 @@ def told(resource: Resource, monkeypatch: pytest.MonkeyPatch, columns: int = 80)
     monkeypatch.setenv("COLUMNS", str(columns))
 
     async def matters() -> Iterable[tuple[str, str]]:
-        plane = ControlPlane(MemoryStore(), clock=SystemClock()).acting(Caller(name="root", role=Role.ADMIN))
-        return await digest(plane, resource, NOW)
+        plane = ControlPlane(MemoryStore(), clock=SystemClock()).plane_for(Caller(name="root", role=Role.ADMIN))
+        return await summary_lines(plane, resource, NOW)
 
-    lines = list(described(resource, asyncio.run(matters()), NOW))
+    lines = list(describe_lines(resource, asyncio.run(matters()), NOW))
     assert max(map(len, lines)) <= columns
     return lines
 

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import strategies as st
 
 from lcm.cli.documents import texts
-from lcm.cli.documents.texts import Flaw, Written, read, write
+from lcm.cli.documents.texts import Flaw, ParsedDocument, read_documents, write_document
 from lcm.cli.output.render import UNSAFE
 from lcm.model.base.errors import Fault
 from properties import for_all
 
 
 def flaws(text: str | bytes) -> list[tuple[int, str, str]]:
-    found = read(text.encode() if isinstance(text, str) else text)[1]
+    found = read_documents(text.encode() if isinstance(text, str) else text)[1]
     return [(flaw.line, flaw.fault.path, flaw.fault.problem) for flaw in found]
 
 
-def sound(text: str) -> list[Written]:
-    found, wrong = read(text.encode())
+def sound(text: str) -> list[ParsedDocument]:
+    found, wrong = read_documents(text.encode())
     assert not wrong
     return found
 
@@ -68,8 +68,8 @@ def test_several_documents_stand_in_one_file_and_empty_ones_are_left_out() -> No
 
 
 def test_a_file_without_documents_holds_none() -> None:
-    assert read(b"") == ([], [])
-    assert read(b"# a comment\n\n") == ([], [])
+    assert read_documents(b"") == ([], [])
+    assert read_documents(b"# a comment\n\n") == ([], [])
 
 
 def test_a_byte_order_mark_is_no_content() -> None:
@@ -112,18 +112,18 @@ def test_every_flaw_of_a_file_is_told() -> None:
 
 def test_an_alias_bomb_costs_no_more_than_its_bytes() -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]
-    found, wrong = read("\n".join(lines).encode())
+    found, wrong = read_documents("\n".join(lines).encode())
     assert len(wrong) == 60 + 2 * 59
     assert len(json.dumps(found[0].value)) < 5_000
 
 
 def test_a_tab_is_named_for_what_it_is() -> None:
-    (flaw,) = read(b"a:\n\tb: 1\n")[1]
+    (flaw,) = read_documents(b"a:\n\tb: 1\n")[1]
     assert flaw == Flaw(2, Fault("document", "a tab where YAML wants spaces", "indent with spaces"), fatal=True)
 
 
 def test_what_cannot_be_parsed_is_a_flaw_and_what_stood_before_it_is_kept() -> None:
-    found, wrong = read(b"a: 1\n---\nb: [1\n---\nc: 1\n")
+    found, wrong = read_documents(b"a: 1\n---\nb: [1\n---\nc: 1\n")
     assert [one.value for one in found] == [{"a": 1}]
     assert [(flaw.line, flaw.fatal) for flaw in wrong] == [(4, True)]
 
@@ -209,6 +209,6 @@ VALUES = st.recursive(SCALARS | TEXTS, lambda inner: st.lists(inner) | st.dictio
 def test_what_is_written_is_read_as_it_was(value: dict[str, Any]) -> None:
     if value.get("kind") == "List":
         return
-    text = write(value)
+    text = write_document(value)
     assert not UNSAFE.search(text)
     assert [one.value for one in sound(text)] == [value]

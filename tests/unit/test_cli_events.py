@@ -14,9 +14,17 @@ from answers import AnswerServer, Say
 from api_server import ApiServer, shell
 from commands import Running
 from lcm.control.plane import client_streams
-from lcm.control.plane.client_streams import Begun, Heard, Standing, Told, Wish, follow, recent
+from lcm.control.plane.client_streams import (
+    EventSelection,
+    StreamEvent,
+    StreamItem,
+    StreamSnapshot,
+    StreamStart,
+    follow_events,
+    read_recent,
+)
 from lcm.control.plane.protocol import Plane
-from lcm.control.plane.transport import Limits, Line
+from lcm.control.plane.transport import ApiConnection, ClientTimeouts
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Relist, Stuck, Unreachable
 from lcm.sim.time.loop import START
@@ -35,8 +43,8 @@ def make(api: ApiServer, *names: str) -> None:
 
 
 @asynccontextmanager
-async def line_to(url: str, token: str) -> AsyncIterator[Line]:
-    line = Line(url, Secret(token), actor="", limits=Limits(), trust=None, transport=None)
+async def line_to(url: str, token: str) -> AsyncIterator[ApiConnection]:
+    line = ApiConnection(url, Secret(token), actor="", limits=ClientTimeouts(), trust=None, transport=None)
     try:
         yield line
     finally:
@@ -47,8 +55,8 @@ def chance() -> float:
     return 0.0
 
 
-def names(told: list[Told]) -> list[str]:
-    return [json.loads(bytes(one.data))["worker_name"] for one in told if isinstance(one, Heard)]
+def names(told: list[StreamItem]) -> list[str]:
+    return [json.loads(bytes(one.data))["worker_name"] for one in told if isinstance(one, StreamEvent)]
 
 
 def test_what_happened_lately_is_a_table(api: ApiServer, tmp_path: Path) -> None:
@@ -98,12 +106,12 @@ async def test_follow_prints_what_happens_until_it_is_stopped(api: ApiServer, tm
 
 async def test_a_cut_stream_is_taken_up_without_gap_or_duplicate(api: ApiServer) -> None:
     wanted = [f"w{number}" for number in range(12)]
-    told: list[Told] = []
+    told: list[StreamItem] = []
     async with (
         asyncio.timeout(60),
         Proxy(api.url.removeprefix("http://")) as proxy,
         line_to(f"http://{proxy.endpoint}", api.tokens["root"]) as line,
-        aclosing(follow(line, Wish(), chance=chance)) as stream,
+        aclosing(follow_events(line, EventSelection(), chance=chance)) as stream,
     ):
         async for one in stream:
             told.append(one)
@@ -114,8 +122,8 @@ async def test_a_cut_stream_is_taken_up_without_gap_or_duplicate(api: ApiServer)
                 await proxy.cut()
             await asyncio.to_thread(make, api, wanted[seen])
     assert names(told) == wanted
-    assert [one for one in told if not isinstance(one, Heard)] == [told[0]]
-    assert isinstance(told[0], Begun)
+    assert [one for one in told if not isinstance(one, StreamEvent)] == [told[0]]
+    assert isinstance(told[0], StreamStart)
     assert not told[0].reset
     assert proxy.connections >= 4
 
@@ -123,48 +131,50 @@ async def test_a_cut_stream_is_taken_up_without_gap_or_duplicate(api: ApiServer)
 async def test_what_cannot_be_taken_up_is_a_reset(api: ApiServer) -> None:
     make(api, "w1")
     async with line_to(api.url, api.tokens["root"]) as line:
-        async with aclosing(follow(line, Wish(), chance=chance, after="0badcafe.3.0", snapshot=True)) as stream:
+        async with aclosing(
+            follow_events(line, EventSelection(), chance=chance, after="0badcafe.3.0", snapshot=True)
+        ) as stream:
             begun, standing = await anext(stream), await anext(stream)
-        assert isinstance(begun, Begun)
+        assert isinstance(begun, StreamStart)
         assert begun.reset
-        assert isinstance(standing, Standing)
+        assert isinstance(standing, StreamSnapshot)
         assert json.loads(bytes(standing.data))["workers"][0]["worker_name"] == "w1"
         with pytest.raises(Relist):
-            await recent(line, Wish(), after="0badcafe.3.0")
+            await read_recent(line, EventSelection(), after="0badcafe.3.0")
 
 
 async def test_the_page_and_the_stream_name_events_alike(api: ApiServer) -> None:
     make(api, "w1")
     async with line_to(api.url, api.tokens["root"]) as line:
-        page = await recent(line, Wish())
+        page = await read_recent(line, EventSelection())
         make(api, "w2")
-        async with aclosing(follow(line, Wish(), chance=chance, after=page.items[0].id)) as stream:
+        async with aclosing(follow_events(line, EventSelection(), chance=chance, after=page.items[0].id)) as stream:
             told = await anext(stream)
-        assert isinstance(told, Heard)
-        assert told.id == (await recent(line, Wish(), after=page.last)).items[0].id
+        assert isinstance(told, StreamEvent)
+        assert told.id == (await read_recent(line, EventSelection(), after=page.last)).items[0].id
 
 
 async def test_a_token_that_is_not_valid_ends_it(api: ApiServer) -> None:
     async with line_to(api.url, "nonsense") as line:
         with pytest.raises(Forbidden):
-            await anext(follow(line, Wish(), chance=chance))
+            await anext(follow_events(line, EventSelection(), chance=chance))
 
 
 async def test_an_api_that_never_answered_is_not_waited_for() -> None:
     async with line_to("http://127.0.0.1:1", "token") as line:
         with pytest.raises(Unreachable):
-            await anext(follow(line, Wish(), chance=chance))
+            await anext(follow_events(line, EventSelection(), chance=chance))
 
 
 async def test_odd_streams_are_read_as_far_as_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_streams, "STREAM", "/api/v0/stream")
+    monkeypatch.setattr(client_streams, "STREAM_PATH", "/api/v0/stream")
     good = b': alive\n\nretry: 2000\n\nid: e.1.0\nevent: a.b\ndata: {"x":1}\n\n'
     cut = b'id: e.2.0\nevent: a.c\ndata: {"y"'
     async with AnswerServer() as server, line_to(server.url, "token") as line:
         server.tell("stream", Say(200, good + cut, "text/event-stream"), Say(200, b"<html>", "text/html"))
-        async with aclosing(follow(line, Wish(), chance=chance)) as stream:
+        async with aclosing(follow_events(line, EventSelection(), chance=chance)) as stream:
             told = await anext(stream)
-            assert isinstance(told, Heard)
+            assert isinstance(told, StreamEvent)
             assert (told.id, told.type, bytes(told.data)) == ("e.1.0", "a.b", b'{"x":1}')
             with pytest.raises(Stuck):
                 await anext(stream)

@@ -10,20 +10,20 @@ import pytest
 import given
 from api_server import ApiServer, Shell, served, shell
 from bookable import TERMS, furnish
-from lcm.cli.booking.explain import MOST_PLACES, Subject, explained
-from lcm.cli.output.times import zone_of
+from lcm.cli.booking.explain import MOST_PLACES, Subject, explanation_lines
+from lcm.cli.output.times import find_zone
 from lcm.model.kinds.placement import Explanation, PlaceAnswer, Slot
 from lcm.model.kinds.session import SchedulingDecision, Seat, Waiting
 
 NOW = given.moment("09:10")
-BERLIN = zone_of("Europe/Berlin")
+BERLIN = find_zone("Europe/Berlin")
 S1 = Subject("session/s1")
 SLOT = Slot(start=given.moment("13:00"), end=given.moment("14:30"))
 LONG = "its 48 CPU are taken by 6 sessions until 11:10, and the lab needs 8"
 
 
 def told(found: Explanation, subject: Subject = S1, *, room: int = 80, whole: bool = False) -> list[str]:
-    lines = list(explained(found, subject, NOW, BERLIN, room, whole=whole))
+    lines = list(explanation_lines(found, subject, NOW, BERLIN, room, whole=whole))
     assert max(map(len, lines)) <= room
     return lines
 

@@ -15,8 +15,8 @@ import pytest
 
 import given
 from api_server import SERVICE_KEY, ApiServer, Shell, served, shell
-from lcm.cli.documents.texts import read
-from lcm.control.objects.records import creation
+from lcm.cli.documents.texts import read_documents
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.control.upkeep import archive
 from lcm.model.kinds.registry import Resource
@@ -127,7 +127,7 @@ def test_one_object_as_json_and_yaml_is_that_object(api: ApiServer, desk: Shell)
     found = json.loads(desk.out("get", "worker", "w1", "-o", "json"))
     assert list(found) == ["api_version", "kind", "metadata", "spec", "status"]
     assert found["metadata"]["name"] == "w1"
-    (written,), flaws = read(desk.out("get", "worker/w1", "-o", "yaml").encode())
+    (written,), flaws = read_documents(desk.out("get", "worker/w1", "-o", "yaml").encode())
     assert not flaws
     assert written.value == found
 
@@ -303,8 +303,8 @@ def test_what_is_archived_is_shown_by_name_with_all_and_to_those_who_wait(api: A
     )
 
     async def work(_: Plane) -> int:
-        await api.store.commit(*creation(over))
-        return await archive.move(api.store, given.moment("12:00"), given.moment("12:00"))
+        await api.store.commit(*creation_ops(over))
+        return await archive.archive_ended(api.store, given.moment("12:00"), given.moment("12:00"))
 
     assert api.do(work) == 1
     assert desk.lcm("get", "sessions").stdout == ""

@@ -97,14 +97,14 @@ def test_help_lists_every_command_in_sixty_columns() -> None:
         (TooLarge("too much"), 5),
         (Unreachable("no answer"), 6),
         (Throttled("slow down"), 6),
-        (connection.TimeIsUp("not yet"), 7),
+        (connection.WaitTimedOut("not yet"), 7),
         (connection.Impossible("never"), 8),
     ],
 )
 def test_every_error_has_its_exit_code_and_its_text(
     capsys: pytest.CaptureFixture[str], error: LcmError, code: int
 ) -> None:
-    assert connection.report(error) == code
+    assert connection.report_error(error) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert str(error) in captured.err
@@ -116,11 +116,11 @@ def test_every_error_of_the_tree_is_mapped() -> None:
     while left:
         kind = left.pop()
         left += kind.__subclasses__()
-        assert any(issubclass(kind, row[0]) for row in connection._ROWS)
+        assert any(issubclass(kind, row[0]) for row in connection._EXIT_CODES)
 
 
 def test_a_row_never_hides_behind_a_more_general_one() -> None:
-    kinds = [row[0] for row in connection._ROWS]
+    kinds = [row[0] for row in connection._EXIT_CODES]
     assert not [(a, b) for number, a in enumerate(kinds) for b in kinds[number + 1 :] if issubclass(b, a)]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.cli.documents.wait import goal_of, reachable, span_of
-from lcm.cli.output.nouns import NOUNS, noun
+from lcm.cli.documents.wait import parse_duration, parse_goal, reachable_phases
+from lcm.cli.output.nouns import NOUNS, find_noun
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.machine import SCHEDULER, WORKER_CONTROLLER
 from lcm.model.base.resource import Condition, Truth
-from lcm.model.kinds.registry import MACHINES, Resource
-from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.model.kinds.registry import STATE_MACHINES, Resource
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.system.clock import SystemClock
 
@@ -54,7 +54,7 @@ def launch(api: ApiServer) -> None:
     [("30s", 30), ("30", 30), ("10m", 600), ("2h", 7_200), ("1h30m", 5_400), ("1d", 86_400), ("0s", 0)],
 )
 def test_a_length_of_time_is_read(text: str, want: int) -> None:
-    assert span_of(text) == timedelta(seconds=want)
+    assert parse_duration(text) == timedelta(seconds=want)
 
 
 def test_waiting_ends_when_the_phase_is_there(api: ApiServer, desk: Shell) -> None:
@@ -148,19 +148,19 @@ def test_a_goal_that_is_none_is_wrong_usage(desk: Shell, goal: str) -> None:
 
 def test_every_phase_of_every_kind_can_be_waited_for() -> None:
     kinds = [one for one in NOUNS if one.kind.machine]
-    assert len(kinds) == len(MACHINES)
+    assert len(kinds) == len(STATE_MACHINES)
     for one in kinds:
         assert one.kind.machine is not None
         for phase in one.kind.machine.phases:
-            assert goal_of(one, f"phase={phase}").text == phase
+            assert parse_goal(one, f"phase={phase}").text == phase
 
 
 def test_from_an_end_nothing_can_be_reached() -> None:
-    for machine in MACHINES:
+    for machine in STATE_MACHINES:
         for end in machine.final:
-            assert reachable(machine, end) == set()
-    assert "RUNNING" in reachable(SESSION, "STOPPING")
-    assert noun("s").kind.machine is SESSION
+            assert reachable_phases(machine, end) == set()
+    assert "RUNNING" in reachable_phases(SESSION_MACHINE, "STOPPING")
+    assert find_noun("s").kind.machine is SESSION_MACHINE
 
 
 def test_a_story_tells_phases_spans_reasons_and_the_limit(api: ApiServer, desk: Shell) -> None:

@@ -8,16 +8,16 @@ import pytest
 
 import given
 from api_server import ApiServer, Shell, shell
-from lcm.cli.output.options import workers as completed
+from lcm.cli.output.options import complete_workers as completed
 from lcm.control.accounts.licences import seat_key
-from lcm.control.objects.records import written
+from lcm.control.objects.records import encode_checked
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import IdleSignal, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
 from lcm.model.money.licences import SeatState
-from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.store.base import Put
 from lcm.system.clock import SystemClock
 
@@ -208,8 +208,8 @@ def test_describe_tells_figures_by_their_source_and_why_a_worker_is_idle(api: Ap
     busy(api, worker, "s1")
 
     async def complain(plane: Plane) -> None:
-        complaint = Complaint(alert="HighCpu", severity=Severity.WARNING, reason="Cpu", message="CPU is at 95 %")
-        await plane.complain(ref_of(worker), complaint)
+        complaint = AlertFinding(alert="HighCpu", severity=Severity.WARNING, reason="Cpu", message="CPU is at 95 %")
+        await plane.raise_alert(ref_of(worker), complaint)
 
     api.acting(WORKER_CONTROLLER, complain)
     text = desk.out("describe", "worker", "w1")
@@ -238,7 +238,7 @@ def test_a_drain_under_way_tells_its_deadline(api: ApiServer, desk: Shell) -> No
 
 def test_seats_are_listed_and_an_orphaned_one_is_freed_by_a_person(api: ApiServer, desk: Shell) -> None:
     seat = given.seat(state=SeatState.ORPHANED, worker_id="b06238de-ce22-4819-a26b-59b2ea526ddb")
-    api.commit(Put(seat_key(seat.worker_id), written(seat)))
+    api.commit(Put(seat_key(seat.worker_id), encode_checked(seat)))
     listed = desk.lcm("licenses")
     assert max(map(len, listed.stdout.splitlines())) <= 80
     assert "orphaned" in listed.stdout

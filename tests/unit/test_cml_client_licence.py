@@ -28,7 +28,7 @@ async def test_a_licence_given_back_only_locally_needs_a_person(server: AnswerSe
     server.tell("licensing/deregistration", Say(202))
     with pytest.raises(CmlLicensingError, match="seat"):
         await host.deregister()
-    assert not (await host.deregister()).registered
+    assert not (await host.deregister()).is_registered
 
 
 @pytest.mark.parametrize("lost", [Say(500), Say(502), Say(202, b"{}", cut=1), Say(hang=True)])
@@ -41,7 +41,7 @@ async def test_a_deregistration_whose_answer_was_lost_may_have_left_a_seat_taken
         with pytest.raises(CmlLicensingError, match="licence server") as raised:
             await host.deregister()
         assert raised.value.reason == "LicenceSeatUnknown"
-        assert not (await host.deregister()).registered
+        assert not (await host.deregister()).is_registered
 
 
 async def test_a_deregistration_that_did_not_happen_is_tried_again(server: AnswerServer, host: CmlHost) -> None:
@@ -49,19 +49,19 @@ async def test_a_deregistration_that_did_not_happen_is_tried_again(server: Answe
     server.tell("licensing/deregistration", Say(500), Say(204))
     with pytest.raises(Unreachable):
         await host.deregister()
-    assert not (await host.deregister()).registered
+    assert not (await host.deregister()).is_registered
 
 
 async def test_a_deregistration_that_somebody_else_did_is_done(server: AnswerServer, host: CmlHost) -> None:
     server.tell("licensing", says(REGISTERED), says(LICENCE))
     server.tell("licensing/deregistration", refusal(400, "The product has already been deregistered."))
-    assert not (await host.deregister()).registered
+    assert not (await host.deregister()).is_registered
 
 
 async def test_a_registration_that_failed_holds_no_seat_to_give_back(server: AnswerServer, host: CmlHost) -> None:
     server.tell("licensing", says(LICENCE | {"registration": {"status": "FAILED"}}))
     server.tell("licensing/deregistration", refusal(400, "The product has already been deregistered."))
-    assert not (await host.deregister()).registered
+    assert not (await host.deregister()).is_registered
 
 
 REAL_TOKEN = "MzA5ZTRlMjktOTQ3MC00YjVkLTg5YTYtMTc2NzE4Y2I1%0AMWVhfGx2" + "YXdIc09HTnV6Zk%3D%0A"

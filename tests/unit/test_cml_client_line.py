@@ -11,7 +11,7 @@ from canned import NODE, host_of, served
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Gone, Invalid
 from lcm.providers.cml.host import CmlHost
-from lcm.providers.cml.polling import together
+from lcm.providers.cml.polling import gather_limited
 from lcm.providers.protocols.labhost import NotReady
 from servers import LOOPBACK, free_port
 
@@ -100,7 +100,7 @@ async def test_calls_that_wait_for_each_other_are_no_outage(server: AnswerServer
     got = await asyncio.gather(*(host.all_nodes() for _ in range(30)))
     assert asyncio.get_running_loop().time() - started > 0.3, "there was no waiting"
     assert {tuple(one) for one in got} == {("L1",)}
-    assert host._wire._line._options["timeout"]["pool"] is None
+    assert host._client._connection._options["timeout"]["pool"] is None
 
 
 async def test_the_first_failure_ends_what_was_done_beside_it() -> None:
@@ -118,7 +118,7 @@ async def test_the_first_failure_ends_what_was_done_beside_it() -> None:
         raise Gone("first")
 
     with pytest.raises(Gone):
-        await together([last, first])
+        await gather_limited([last, first])
     assert over == ["last"]
 
 

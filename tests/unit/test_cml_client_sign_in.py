@@ -10,7 +10,7 @@ import pytest
 from answers import TOKEN, AnswerServer, Say, refusal, says
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Throttled, Unreachable
-from lcm.providers.cml.connection import Limits
+from lcm.providers.cml.connection import CmlLimits
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import CmlAnswerError, CmlAuthenticationError
 
@@ -29,7 +29,7 @@ async def server() -> AsyncIterator[AnswerServer]:
 
 @pytest.fixture
 async def host(server: AnswerServer) -> AsyncIterator[CmlHost]:
-    host = CmlHost(server.url, "admin", Secret("swordfish"), limits=Limits(refusal_seconds=0.3))
+    host = CmlHost(server.url, "admin", Secret("swordfish"), limits=CmlLimits(refusal_seconds=0.3))
     yield host
     await host.close()
 
@@ -165,6 +165,6 @@ async def test_no_secret_shows_in_logs_or_representations(
     server.tell("labs", refusal(400, "no"))
     with pytest.raises(Exception, match="no") as raised:
         await host.labs()
-    shown = f"{caplog.text} {host!r} {vars(host._wire)!r} {raised.value!r}"
+    shown = f"{caplog.text} {host!r} {vars(host._client)!r} {raised.value!r}"
     assert "swordfish" not in shown
     assert str(TOKEN["token"]) not in shown

@@ -6,28 +6,28 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from lcm.sim.cml.faults import Down, Full, Refusal
-from lcm.sim.cml.labs import files
-from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import State
+from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal
+from lcm.sim.cml.labs import to_files
+from lcm.sim.cml.pace import CmlPace
+from lcm.sim.cml.parts import NodeState
 from lcm.sim.cml.rest.documents import LabUpdate, NodeSpec, NodeUpdate
 from lcm.sim.cml.rest.views import element_states
-from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.stats import CmlMachine
 from machines import LONG, Bench, link, node, one, text
 from stores import HandClock
 
 DEFINED, STOPPED, QUEUED, STARTED, BOOTED = (
-    State.DEFINED,
-    State.STOPPED,
-    State.QUEUED,
-    State.STARTED,
-    State.BOOTED,
+    NodeState.DEFINED,
+    NodeState.STOPPED,
+    NodeState.QUEUED,
+    NodeState.STARTED,
+    NodeState.BOOTED,
 )
 ORDER = [DEFINED, QUEUED, STARTED, BOOTED]
 
 
 def refuses(status: int, verb: Callable[[], object], words: str | None = None) -> None:
-    with pytest.raises(Refusal, match=words) as raised:
+    with pytest.raises(CmlRefusal, match=words) as raised:
         verb()
     assert raised.value.status == status
 
@@ -125,7 +125,7 @@ def test_a_stop_in_the_middle_of_booting_never_boots() -> None:
     bench.cml.labs.stop(lab)
     seen = [states[0] for states in bench.through(lab, 300)]
     assert list(dict.fromkeys(seen)) == [STARTED, STOPPED]
-    assert "boot_node" not in {event.category for _, event in bench.cml.telemetry.past()}
+    assert "boot_node" not in {event.category for _, event in bench.cml.telemetry.past_events()}
 
 
 def test_one_node_can_be_started_and_stopped_alone() -> None:
@@ -218,7 +218,7 @@ def test_without_a_licence_five_nodes_may_run_and_switches_do_not_count() -> Non
     lab = bench.booted(text(*(node(f"H{n}", "server") for n in range(5)), *switches, node("out", "external_connector")))
     assert set(bench.states(lab)) == {BOOTED}
     more = bench.imported()
-    with pytest.raises(Full, match="6 of 5"):
+    with pytest.raises(CmlFull, match="6 of 5"):
         bench.cml.labs.start(more)
     assert bench.states(more) == [DEFINED]
     bench.cml.labs.start(lab)
@@ -230,9 +230,9 @@ def test_without_a_licence_five_nodes_may_run_and_switches_do_not_count() -> Non
 def test_a_crash_of_a_node_and_a_lost_host_show() -> None:
     bench = Bench()
     lab = bench.booted(text(node("a"), node("b")))
-    bench.cml.labs.force(one(lab, "a"), State.STOPPED)
-    bench.cml.labs.force(one(lab, "b"), State.DISCONNECTED)
-    assert bench.states(lab) == [STOPPED, State.DISCONNECTED]
+    bench.cml.labs.force_state(one(lab, "a"), NodeState.STOPPED)
+    bench.cml.labs.force_state(one(lab, "b"), NodeState.DISCONNECTED)
+    assert bench.states(lab) == [STOPPED, NodeState.DISCONNECTED]
     assert not bench.converged(lab)
 
 
@@ -250,18 +250,18 @@ def test_a_node_may_be_made_to_hang_while_it_boots() -> None:
 
 
 def test_a_machine_that_is_switched_off_keeps_its_labs_stopped() -> None:
-    bench = Bench(machine=Machine(silent_seconds=10, boot_seconds=60))
+    bench = Bench(machine=CmlMachine(silent_seconds=10, boot_seconds=60))
     lab = bench.booted(text(node("a")))
     untouched = bench.imported(text(node("b")))
     bench.cml.power_off()
-    with pytest.raises(Down) as off:
+    with pytest.raises(CmlDown) as off:
         bench.cml.check_up()
     assert not off.value.listening
     bench.cml.power_on()
     bench.cml.power_on()
     for wait, listening in ((9, False), (2, True), (48, True)):
         bench.wait(wait)
-        with pytest.raises(Down) as booting:
+        with pytest.raises(CmlDown) as booting:
             bench.cml.check_up()
         assert booting.value.listening is listening
     bench.wait(1)
@@ -273,7 +273,7 @@ def test_a_learners_work_is_extracted_only_from_a_booted_node_and_lost_by_a_wipe
     bench = Bench()
     lab = bench.booted(text(node("R1", configuration="as given")))
     only = one(lab, "R1")
-    only.running = files("as solved", only.kind)
+    only.running = to_files("as solved", only.kind)
     assert only.files[0].content == "as given"
     bench.cml.labs.stop(lab)
     bench.wait(5)
@@ -296,7 +296,7 @@ def test_what_happened_is_told_with_the_moments_at_which_it_happened() -> None:
     bench.wait(LONG)
     bench.cml.labs.stop(lab)
     bench.wait(60)
-    told = bench.cml.telemetry.past(lab.id)
+    told = bench.cml.telemetry.past_events(lab.id)
     assert [event.category for _, event in told] == [
         "import_lab",
         "start_lab",
@@ -310,7 +310,7 @@ def test_what_happened_is_told_with_the_moments_at_which_it_happened() -> None:
     assert moments == sorted(moments)
     assert 60 < moments[4] < 200
     assert moments[6] == LONG + 4
-    assert bench.cml.telemetry.past("another lab") == []
+    assert bench.cml.telemetry.past_events("another lab") == []
 
 
 SPEEDS = st.lists(st.tuples(st.floats(0.1, 5000), st.integers(0, 60)), max_size=12)
@@ -332,7 +332,7 @@ def test_changing_the_speed_never_turns_a_state_back(changes: list[tuple[float, 
 @each(SPEEDS)
 def test_ages_turn_back_into_the_moments_at_which_they_were(changes: list[tuple[float, int]]) -> None:
     clock = HandClock()
-    pace = Pace(clock)
+    pace = CmlPace(clock)
     seen = []
     for speed, seconds in changes:
         seen.append((pace.age(), clock.now()))

@@ -132,7 +132,7 @@ async def test_a_lab_may_disappear() -> None:
     host = host_of(bench)
     lab = await host.ensure("lab", text())
     await host.start(lab.lab_id)
-    bench.cml.labs.lose(bench.cml.labs.get(lab.lab_id))
+    bench.cml.labs.lose_lab(bench.cml.labs.get(lab.lab_id))
     assert await host.look(lab.lab_id) is None
     with pytest.raises(Gone):
         await host.converged(lab.lab_id)

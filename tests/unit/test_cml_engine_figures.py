@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lcm.model.topology.node_definitions import SHIPPED
-from lcm.sim.cml.faults import Full, Refusal
+from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.sim.cml.faults import CmlFull, CmlRefusal
 from lcm.sim.cml.labs import QUEUE_SECONDS
 from lcm.sim.cml.rest.documents import (
     Association,
@@ -20,7 +20,7 @@ from lcm.sim.cml.rest.documents import (
     UserCreate,
     UserUpdate,
 )
-from lcm.sim.cml.stats import Machine, layer3_addresses, load, simulation_stats, system_stats
+from lcm.sim.cml.stats import CmlMachine, layer3_addresses, node_load, simulation_stats, system_stats
 from machines import LONG, Bench, link, node, one, text
 
 
@@ -29,14 +29,14 @@ def machine_stats(bench: Bench) -> dict[str, Any]:
 
 
 def test_the_machine_shows_what_running_nodes_were_given() -> None:
-    bench = Bench(machine=Machine(cpu_count=8, memory_mb=16_384, disk_gb=100))
+    bench = Bench(machine=CmlMachine(cpu_count=8, memory_mb=16_384, disk_gb=100))
     idle = machine_stats(bench)["all"]
     lab = bench.booted(text(node("a", "csr1000v"), node("b", "alpine", cpus=2, ram=1000)))
     (compute,) = machine_stats(bench)["computes"].values()
     domains, used = compute["stats"]["dominfo"], compute["stats"]
     assert (domains["running_nodes"], domains["total_nodes"]) == (2, 2)
-    assert domains["allocated_cpus"] == SHIPPED["csr1000v"].cpus + 2
-    assert domains["allocated_memory"] == (SHIPPED["csr1000v"].ram_mb + 1000) * 1024
+    assert domains["allocated_cpus"] == SHIPPED_NODES["csr1000v"].cpus + 2
+    assert domains["allocated_memory"] == (SHIPPED_NODES["csr1000v"].ram_mb + 1000) * 1024
     assert used["cpu"]["count"] == 8
     assert idle["cpu"]["percent"] < used["cpu"]["percent"] <= 100
     assert idle["memory"]["used"] < used["memory"]["used"] < used["memory"]["total"] == 16_384 * 1024 * 1024
@@ -48,7 +48,7 @@ def test_the_machine_shows_what_running_nodes_were_given() -> None:
 
 
 def test_more_nodes_than_memory_never_show_more_than_there_is() -> None:
-    bench = Bench(machine=Machine(cpu_count=1, memory_mb=4096))
+    bench = Bench(machine=CmlMachine(cpu_count=1, memory_mb=4096))
     bench.started(text(*(node(f"N{n}", "nxosv9000") for n in range(5))))
     bench.wait(30)
     whole = machine_stats(bench)["all"]
@@ -60,11 +60,11 @@ def test_a_node_is_busy_while_it_boots_and_quiet_afterwards() -> None:
     bench = Bench()
     lab = bench.started()
     bench.wait(20)
-    booting = load(one(lab, "R1"), bench.cml.pace.age())
+    booting = node_load(one(lab, "R1"), bench.cml.pace.age())
     bench.wait(LONG)
     age = bench.cml.pace.age()
-    assert booting.cpu_percent > 60 > load(one(lab, "R1"), age).cpu_percent
-    assert load(one(lab, "R1"), age) == load(one(lab, "R1"), age)
+    assert booting.cpu_percent > 60 > node_load(one(lab, "R1"), age).cpu_percent
+    assert node_load(one(lab, "R1"), age) == node_load(one(lab, "R1"), age)
 
 
 def test_times_tell_how_long_it_queued_and_since_when_it_runs() -> None:
@@ -145,13 +145,13 @@ def test_a_pool_limits_what_its_users_start() -> None:
     user = bench.cml.users.add(UserCreate("ann", "secret-word"))
     (pool,) = bench.cml.pools.add(PoolCreate(label="small", licenses=4, ram=2000, users=[user.id]))
     lab, _ = bench.cml.import_lab(text(*(node(f"N{n}") for n in range(4))), user)
-    with pytest.raises(Full, match="ram"):
+    with pytest.raises(CmlFull, match="ram"):
         bench.cml.labs.start(lab)
     for only in itertools.islice(lab.nodes.values(), 3):
         bench.cml.labs.start_node(lab, only)
     assert bench.cml.pool_usage(pool)["ram"] == 3 * 512
     bench.cml.pools.change(pool, PoolUpdate(ram=None, cpus=3))
-    with pytest.raises(Full, match="cpus"):
+    with pytest.raises(CmlFull, match="cpus"):
         bench.cml.labs.start(lab)
     bench.started()
 
@@ -161,12 +161,12 @@ def test_a_template_makes_a_pool_for_each_user_and_stays_while_they_do() -> None
     template, *made = bench.cml.pools.add(PoolCreate(label="class", licenses=3, users=["u1", "u2"], shared=False))
     assert [pool.users for pool in made] == [["u1"], ["u2"]]
     assert bench.cml.pools.children(template) == [pool.id for pool in made]
-    with pytest.raises(Refusal, match="template"):
+    with pytest.raises(CmlRefusal, match="template"):
         bench.cml.pools.remove(template)
     for pool in made:
         bench.cml.pools.remove(pool)
     bench.cml.pools.remove(template)
-    with pytest.raises(Refusal, match="not found"):
+    with pytest.raises(CmlRefusal, match="not found"):
         bench.cml.pools.get(template.id)
 
 
@@ -176,8 +176,8 @@ def signed_in(bench: Bench, name: str = "ann", password: str = "secret-word") ->
 
 def status(bench: Bench, token: str) -> int:
     try:
-        bench.cml.users.known_by(token)
-    except Refusal as refusal:
+        bench.cml.users.find_by_token(token)
+    except CmlRefusal as refusal:
         return refusal.status
     return 200
 
@@ -227,7 +227,7 @@ def test_users_are_told_apart_and_their_passwords_checked() -> None:
         (lambda: users.remove(users.administrator), 400),
         (lambda: users.get("nobody"), 404),
     ):
-        with pytest.raises(Refusal) as raised:
+        with pytest.raises(CmlRefusal) as raised:
             broken()
         assert raised.value.status == code
 
@@ -250,5 +250,5 @@ def test_rights_on_a_lab_come_from_owner_user_and_group() -> None:
     assert users.permissions(bob, lab) == ("lab_edit", "lab_exec", "lab_view")
     users.remove_group(group)
     assert bob.groups == []
-    with pytest.raises(Refusal, match="already exists"):
+    with pytest.raises(CmlRefusal, match="already exists"):
         users.add_group(GroupCreate(users.add_group(GroupCreate("again")).name))

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import pace
-from lcm.sim.cml.faults import Refusal
-from lcm.sim.cml.topology import ALL_FILES, MAIN_FILE, NO_FILES, download, topology
+from lcm.sim.cml.faults import CmlRefusal
+from lcm.sim.cml.topology import ALL_FILES, MAIN_FILE, NO_FILES, write_lab_file, write_topology
 from machines import Bench, document, link, node, one, text
 
 TOPOLOGIES = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
@@ -17,7 +17,7 @@ TOPOLOGIES = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml")
 
 def refused(text: str | bytes, words: str) -> None:
     bench = Bench()
-    with pytest.raises(Refusal, match=words) as raised:
+    with pytest.raises(CmlRefusal, match=words) as raised:
         bench.imported(text if isinstance(text, str) else text.decode("latin-1"))
     assert raised.value.status == 400
     assert len(bench.cml.labs) == 0
@@ -42,10 +42,10 @@ def test_every_lab_of_ours_is_imported_and_survives_a_download(file: Path) -> No
     bench = Bench()
     admin = bench.cml.users.administrator
     lab, _ = bench.cml.import_lab(file.read_bytes(), admin)
-    again, _ = bench.cml.import_lab(download(lab), admin)
+    again, _ = bench.cml.import_lab(write_lab_file(lab), admin)
     assert [found.spec for found in again.nodes.values()] == [found.spec for found in lab.nodes.values()]
     assert [found.files for found in again.nodes.values()] == [found.files for found in lab.nodes.values()]
-    assert download(again) == download(lab)
+    assert write_lab_file(again) == write_lab_file(lab)
 
 
 def test_json_is_yaml() -> None:
@@ -58,7 +58,7 @@ def test_the_title_asked_for_wins_over_the_files() -> None:
     assert bench.imported(yaml.safe_dump(sample())).title == "sample"
     assert bench.imported(yaml.safe_dump(sample()), "another").title == "another"
     for title in ("", "x" * 65):
-        with pytest.raises(Refusal, match="1 to 64"):
+        with pytest.raises(CmlRefusal, match="1 to 64"):
             bench.imported(yaml.safe_dump(sample()), title)
 
 
@@ -179,7 +179,7 @@ def test_the_api_shows_configurations_in_three_forms() -> None:
     given = [{"name": "Main", "content": "x"}, {"name": "more", "content": "y"}]
     lab = Bench().imported(text(node("a", configuration=given)))
     shown = {
-        form: topology(lab, form)["nodes"][0].get("configuration", "absent")
+        form: write_topology(lab, form)["nodes"][0].get("configuration", "absent")
         for form in (ALL_FILES, MAIN_FILE, NO_FILES)
     }
     files = [{"name": "ios_config.txt", "content": "x"}, {"name": "more", "content": "y"}]
@@ -188,7 +188,7 @@ def test_the_api_shows_configurations_in_three_forms() -> None:
 
 def test_a_download_reads_well() -> None:
     lab = Bench().imported(text(node("a", configuration="hostname a\nend", tags=["serial:5000"]), node("ü")))
-    written = download(lab)
+    written = write_lab_file(lab)
     assert "    content: |-\n      hostname a\n      end\n" in written
     assert "tag: serial:5000" in written
     assert "label: ü" in written

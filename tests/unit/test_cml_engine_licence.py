@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from lcm.sim.cml.faults import Refusal
+from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.cml.licence import BASE, EXPANSION, LicenceServer, Licensing
-from lcm.sim.cml.rest.documents import FeatureCount, Registration, Transport
+from lcm.sim.cml.rest.documents import FeatureCount, LicenceTransport, Registration
 from machines import LONG, Bench, node, text
 
 GOOD, BAD = Registration("a-good-token"), Registration("bad-token")
 
 
 def refuses(status: int, verb: Callable[[], object]) -> None:
-    with pytest.raises(Refusal) as raised:
+    with pytest.raises(CmlRefusal) as raised:
         verb()
     assert raised.value.status == status
 
@@ -143,7 +143,7 @@ def test_the_status_has_the_shape_of_the_real_one() -> None:
 
 def test_another_way_to_the_server_is_shown() -> None:
     bench = Bench()
-    bench.cml.licence.transport = Transport(ssms="https://satellite")
+    bench.cml.licence.transport = LicenceTransport(ssms="https://satellite")
     assert bench.cml.licence.status()["transport"]["ssms"] == "https://satellite"
 
 

@@ -9,7 +9,7 @@ from random import SystemRandom
 import pytest
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.patty import Mapped
+from lcm.sim.cml.patty import PortMapping
 from lcm.sim.cml.patty_ports import PattyPorts
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.chance import Chance
@@ -24,7 +24,7 @@ def opened(*tags: str, definition: str = "alpine") -> dict[tuple[str, int], tupl
     bench = Bench()
     nodes = node("N", definition, tags=list(tags)), node("out", "external_connector")
     bench.booted(text(*nodes, links=[link("N/i0", "out/i0")]))
-    ports = [*bench.cml.patty("tcp").values(), *bench.cml.patty("udp").values()]
+    ports = [*bench.cml.patty_ports("tcp").values(), *bench.cml.patty_ports("udp").values()]
     return {(port.protocol, port.outside): (port.kind, port.inside) for port in ports}
 
 
@@ -83,21 +83,21 @@ def test_pat_needs_an_address_from_a_connector_in_nat_mode() -> None:
                 links=[link("N/i0", "S/i0"), link("S/i1", "out/i0")],
             )
         )
-        assert list(bench.cml.patty()) == open_ports
+        assert list(bench.cml.patty_ports()) == open_ports
 
 
 def test_a_port_opens_some_seconds_after_the_node_runs_and_closes_with_it() -> None:
     bench = Bench()
     lab = bench.started(text(node("N", tags=["serial:4001"])))
-    assert bench.cml.patty() == {}
+    assert bench.cml.patty_ports() == {}
     bench.wait(10)
     only = one(lab, "N")
-    assert bench.cml.patty() == {4001: Mapped("tcp", 4001, lab.id, only.id, "serial", 0)}
+    assert bench.cml.patty_ports() == {4001: PortMapping("tcp", 4001, lab.id, only.id, "serial", 0)}
     bench.cml.labs.change_node(lab, only, NodeUpdate(tags=["serial:4002"]))
-    assert list(bench.cml.patty()) == [4002]
+    assert list(bench.cml.patty_ports()) == [4002]
     bench.cml.labs.stop(lab)
     bench.wait(5)
-    assert bench.cml.patty() == {}
+    assert bench.cml.patty_ports() == {}
 
 
 def test_of_two_nodes_that_want_a_port_the_first_has_it_until_it_stops() -> None:
@@ -106,17 +106,17 @@ def test_of_two_nodes_that_want_a_port_the_first_has_it_until_it_stops() -> None
     bench.wait(LONG)
     second = bench.started(text(node("N", tags=["serial:4001", "pat:udp:4001:1"])))
     bench.wait(LONG)
-    assert bench.cml.patty()[4001].lab_id == first.id
+    assert bench.cml.patty_ports()[4001].lab_id == first.id
     bench.cml.labs.stop(first)
     bench.wait(5)
-    assert bench.cml.patty()[4001].lab_id == second.id
+    assert bench.cml.patty_ports()[4001].lab_id == second.id
 
 
 def test_a_machine_that_is_off_opens_nothing() -> None:
     bench = Bench()
     bench.booted(text(node("N", tags=["serial:4001"])))
     bench.cml.restart()
-    assert bench.cml.patty() == {}
+    assert bench.cml.patty_ports() == {}
 
 
 @contextlib.asynccontextmanager
@@ -126,7 +126,7 @@ async def serving(*tags: str) -> AsyncIterator[tuple[Cml, PattyPorts, list[int]]
     nodes = node("N", "alpine"), node("out", "external_connector")
     lab, _ = cml.import_lab(text(*nodes, links=[link("N/i0", "out/i0")]), cml.users.administrator)
     cml.labs.start(lab)
-    while not lab.converged(cml.pace.age()):
+    while not lab.is_converged(cml.pace.age()):
         await asyncio.sleep(0.001)
     ports, chosen = PattyPorts(cml, LOOPBACK), list[int]()
     try:

@@ -10,13 +10,13 @@ import pytest
 from clouds import HERE, launch
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Unreachable
-from lcm.providers.protocols.compute import Check, Instance
+from lcm.providers.protocols.compute import Instance, StatusCheckResult
 from lcm.providers.protocols.labhost import LabHost, LabState, NotReady
 from lcm.sim.cloud.compute import SimCloud
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Refusal
+from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
@@ -39,7 +39,7 @@ class Site:
         self.cloud.account.add_image(HERE, "CML-2.9.1", self.clock.now())
         self.instance_id = ""
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         return Cml(self.clock, Chance(instance.instance_id), power=power)
 
     async def launched(self) -> "Site":
@@ -54,7 +54,7 @@ class Site:
 
     @property
     def cml(self) -> Cml:
-        found = self.cloud.attached(self.instance_id)
+        found = self.cloud.find_attached(self.instance_id)
         assert isinstance(found, Cml)
         return found
 
@@ -118,7 +118,7 @@ def test_a_stopped_machine_does_not_answer_and_its_labs_are_stopped_when_it_is_b
             await asyncio.sleep(wait)
             with pytest.raises(Unreachable):
                 await host.look(lab_id)
-            assert site.cloud.attached(site.instance_id) is None
+            assert site.cloud.find_attached(site.instance_id) is None
         await site.start()
         await asyncio.sleep(90)
         with pytest.raises(NotReady):
@@ -126,7 +126,7 @@ def test_a_stopped_machine_does_not_answer_and_its_labs_are_stopped_when_it_is_b
         await ready_after(host)
         assert await state(host, lab_id) is LabState.STOPPED
         assert (await host.licence()).in_compliance
-        assert site.cml.patty() == {}
+        assert site.cml.patty_ports() == {}
 
     run(main)
 
@@ -200,7 +200,7 @@ def test_a_machine_that_has_ended_never_answers_again(end: Callable[[Site], Awai
             await asyncio.sleep(wait)
             with pytest.raises(Unreachable):
                 await host.look(lab_id)
-            assert site.cloud.attached(site.instance_id) is None
+            assert site.cloud.find_attached(site.instance_id) is None
 
     run(main)
 
@@ -236,7 +236,7 @@ def test_a_machine_may_never_boot() -> None:
         host = DirectHost(site.cml)
         await asyncio.sleep(3_600)
         checks = await site.cloud.checks(HERE, [site.instance_id])
-        assert checks[site.instance_id].instance is Check.IMPAIRED
+        assert checks[site.instance_id].instance is StatusCheckResult.IMPAIRED
         for again in (site.reboot, site.reboot):
             with pytest.raises(Unreachable):
                 await host.system()
@@ -244,9 +244,9 @@ def test_a_machine_may_never_boot() -> None:
         await site.remove()
         second = await site.cloud.ensure(launch("other"))
         await asyncio.sleep(3_600)
-        fresh = site.cloud.attached(second.instance_id)
+        fresh = site.cloud.find_attached(second.instance_id)
         assert isinstance(fresh, Cml)
-        assert fresh.up
+        assert fresh.is_up
 
     run(main)
 
@@ -254,6 +254,6 @@ def test_a_machine_may_never_boot() -> None:
 def test_only_a_machine_that_stands_alone_has_a_switch() -> None:
     cml = Cml(HandClock(), Chance(1), power=list)
     for switch in (cml.power_on, cml.power_off, cml.restart):
-        with pytest.raises(Refusal):
+        with pytest.raises(CmlRefusal):
             switch()
-    assert not cml.up
+    assert not cml.is_up

@@ -18,7 +18,7 @@ from cryptography import x509
 from lcm.model.base.errors import Refused
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlFleet
-from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.cml.rest.certificate import make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 from lcm.system.serving import listen, serve
@@ -79,7 +79,7 @@ def test_a_senseless_speed_is_refused() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "cml.example.org"])
 def test_a_certificate_names_its_host(host: str) -> None:
-    made = self_signed(host, SystemClock().now())
+    made = make_certificate(host, SystemClock().now())
     certificate = x509.load_pem_x509_certificate(made.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert host in [str(name.value) for name in names]
@@ -96,7 +96,7 @@ async def test_many_machines_are_served_behind_one_port_with_one_certificate() -
     fleet = CmlFleet()
     for name in ("w1", "w2"):
         fleet.add(name, Cml(SystemClock(), Chance(name), username=name))
-    certificate = self_signed(LOOPBACK, SystemClock().now())
+    certificate = make_certificate(LOOPBACK, SystemClock().now())
     listening = listen(LOOPBACK, 0)
     url = f"https://{LOOPBACK}:{listening.getsockname()[1]}"
     stop = asyncio.Event()

@@ -16,10 +16,10 @@ from lcm.providers.cml.host import CmlHosts
 from lcm.providers.protocols.labhost import CmlCertificateError, NotReady
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlApp
-from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.cml.rest.certificate import make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import run
-from lcm.system.clock import SystemClock, allow_many_files
+from lcm.system.clock import SystemClock, raise_file_limit
 from lcm.system.serving import listen, serve
 from servers import LOOPBACK
 
@@ -45,7 +45,7 @@ def worker(url: str = "https://10.0.0.1", certificate: str = "", name: str = "w1
 
 
 def test_a_process_may_open_as_many_files_as_the_system_lets_it() -> None:
-    allow_many_files()
+    raise_file_limit()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft == hard
 
@@ -70,10 +70,10 @@ def test_another_password_behind_the_same_reference_is_noticed_after_a_while() -
         passwords = Passwords()
         hosts = CmlHosts(passwords)
         first = await hosts.of(worker())
-        await asyncio.sleep(cml_hosts.REVEALED_SECONDS)
+        await asyncio.sleep(cml_hosts.PASSWORD_CACHED_SECONDS)
         assert await hosts.of(worker()) is first
         passwords.password = "changed"
-        await asyncio.sleep(cml_hosts.REVEALED_SECONDS)
+        await asyncio.sleep(cml_hosts.PASSWORD_CACHED_SECONDS)
         assert await hosts.of(worker()) is not first
         await hosts.close()
 
@@ -107,7 +107,7 @@ async def _served() -> AsyncIterator[str]:
     clock, stop = SystemClock(), asyncio.Event()
     listening = listen(LOOPBACK, 0)
     app = CmlApp(Cml(clock, Chance(7)))
-    serving = asyncio.create_task(serve(app, listening, self_signed(LOOPBACK, clock.now()), stop))
+    serving = asyncio.create_task(serve(app, listening, make_certificate(LOOPBACK, clock.now()), stop))
     try:
         yield f"https://{LOOPBACK}:{listening.getsockname()[1]}"
     finally:

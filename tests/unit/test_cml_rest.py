@@ -12,7 +12,7 @@ import pytest
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.rest.app import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
-from lcm.sim.cml.rest.routing import LARGE, Route, Routes
+from lcm.sim.cml.rest.routing import LARGE, CmlRoute, CmlRoutes
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.sim.world.wire import MemoryTransport
@@ -53,8 +53,8 @@ async def rest() -> AsyncIterator[Rest]:
     await made.client.aclose()
 
 
-def routes(tree: Routes) -> list[Route]:
-    found, places = list[Route](), [tree._root]
+def routes(tree: CmlRoutes) -> list[CmlRoute]:
+    found, places = list[CmlRoute](), [tree._root]
     while places:
         place = places.pop()
         found += place.routes.values()

@@ -15,17 +15,17 @@ from companies import LAUNCHED, P, fleet, intervals, move, pass_time, worker
 from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
 from lcm.model.base.errors import Forbidden, Invalid
 from lcm.model.kinds.worker import LabWorker, RootVolume
-from lcm.model.money.billing import Billing, BillingInterval, cut, total, totals
-from lcm.model.money.prices import SHIPPED, PriceBook
-from lcm.sim.cloud.account import Order
-from lcm.sim.cloud.bill import Prices
+from lcm.model.money.billing import Billing, BillingInterval, clip_interval, sum_costs, sum_costs_by
+from lcm.model.money.prices import SHIPPED_PRICES, PriceBook
+from lcm.sim.cloud.account import LaunchOrder
+from lcm.sim.cloud.bill import SimPrices
 from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.time.chance import Chance
 from stores import HandClock
 
 MINUTE = timedelta(minutes=1)
-DISK = SHIPPED.disk_hourly(RootVolume(), HERE)
-METAL = SHIPPED.hourly(HERE, "m5zn.metal")
+DISK = SHIPPED_PRICES.disk_hourly(RootVolume(), HERE)
+METAL = SHIPPED_PRICES.hourly(HERE, "m5zn.metal")
 
 
 def ec2(state: str, **facts: object) -> dict[str, Any]:
@@ -146,7 +146,7 @@ async def test_a_price_that_nobody_knows_is_not_nothing() -> None:
     pass_time(stage, NOW + 10 * MINUTE)
     (one,) = await costs(stage)
     assert (one.usd_hourly, one.usd(stage.clock.now())) == (None, None)
-    added = total("all", [one], stage.clock.now())
+    added = sum_costs("all", [one], stage.clock.now())
     assert (added.usd, added.seconds, added.unpriced_seconds) == (Decimal(0), 600, 600)
 
 
@@ -170,8 +170,8 @@ async def test_costs_are_cut_to_the_span_and_parts_add_up_to_the_whole() -> None
     await move(stage, at, **ec2("terminated"))
     now, edges = stage.clock.now(), [0.0, 10.0, 45.0, 600.0, 601.5, 700.25, 3000.0]
     moments = [NOW + timedelta(seconds=edge) for edge in edges]
-    whole = total("all", await costs(stage, moments[0], moments[-1]), now)
-    parts = [total("part", await costs(stage, since, until), now) for since, until in pairwise(moments)]
+    whole = sum_costs("all", await costs(stage, moments[0], moments[-1]), now)
+    parts = [sum_costs("part", await costs(stage, since, until), now) for since, until in pairwise(moments)]
     assert abs(sum(part.usd for part in parts) - whole.usd) <= Decimal("0.0001") * len(parts)
     assert await costs(stage, given.moment("22:00")) == []
     assert await costs(stage, NOW - timedelta(days=1), NOW) == []
@@ -216,14 +216,14 @@ def test_a_start_costs_a_minute_and_whole_seconds(state: Billing, seconds: float
 def test_a_start_that_ended_at_once_is_in_exactly_one_span() -> None:
     moment = given.moment("08:00")
     one = given.interval(since=moment, until=moment)
-    assert cut(one, moment, moment + MINUTE, moment) == one
-    assert cut(one, moment - MINUTE, moment, moment) is None
-    assert cut(one, moment + MINUTE, moment + 2 * MINUTE, moment) is None
+    assert clip_interval(one, moment, moment + MINUTE, moment) == one
+    assert clip_interval(one, moment - MINUTE, moment, moment) is None
+    assert clip_interval(one, moment + MINUTE, moment + 2 * MINUTE, moment) is None
 
 
 def test_totals_are_by_name() -> None:
     found = [given.interval(), given.interval(lab_track="ccnp"), given.interval(usd_hourly=None)]
-    added = totals(found, lambda one: one.lab_track, NOW)
+    added = sum_costs_by(found, lambda one: one.lab_track, NOW)
     assert [(one.name, one.usd, one.unpriced_seconds) for one in added] == [
         ("ccna", Decimal(1), 3600),
         ("ccnp", Decimal(1), 0),
@@ -238,10 +238,10 @@ async def test_our_bill_is_the_clouds_but_for_the_time_between_two_looks() -> No
     clock, volume = HandClock(), RootVolume()
     assert METAL is not None
     assert DISK is not None
-    prices = Prices(hourly={(HERE, "m5zn.metal"): METAL + DISK}, disk_gb_hourly={HERE: DISK / volume.size_gb})
+    prices = SimPrices(hourly={(HERE, "m5zn.metal"): METAL + DISK}, disk_gb_hourly={HERE: DISK / volume.size_gb})
     cloud = SimCloud(clock, Chance(3), prices=prices)
     stage = Stage(clock=clock)
-    machine = cloud.account.run(Order(HERE, "m5zn.metal", "ami-1", disk_gb=volume.size_gb))
+    machine = cloud.account.run(LaunchOrder(HERE, "m5zn.metal", "ami-1", disk_gb=volume.size_gb))
     at, start, life = await stage.put(worker(phase=P.FAILED, **ec2("pending"))), clock.now(), list(LIFE)
     while clock.now() < start + timedelta(hours=5):
         clock.moment += POLL

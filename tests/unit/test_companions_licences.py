@@ -9,8 +9,8 @@ import pytest
 import given
 from backstage import ADA, ANNA, OTTO, ROOT, Stage, service
 from companies import TOKEN, P, fleet, move, seats, worker
-from lcm.control.accounts.licences import ORPHANED, seat_key
-from lcm.control.objects.records import written
+from lcm.control.accounts.licences import ORPHANED_ALERT, seat_key
+from lcm.control.objects.records import encode_checked
 from lcm.control.plane.protocol import License, Ref
 from lcm.model.base.errors import Forbidden, Gone, NoRoom, Refused
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -128,7 +128,7 @@ async def test_lesson_11_a_worker_that_ends_with_its_seat_leaves_an_orphan_and_a
     assert await stage.read(at) is None, "its record goes all the same"
     assert await state(stage) is S.ORPHANED
     (alert,) = await stage[OTTO].alerts()
-    assert (alert.alert, alert.kind, alert.uid, alert.severity) == (ORPHANED, "LicenceSeat", "uid-w1", "critical")
+    assert (alert.alert, alert.kind, alert.uid, alert.severity) == (ORPHANED_ALERT, "LicenceSeat", "uid-w1", "critical")
     assert "DELETE /api/licenses/uid-w1" in alert.message
     assert (await stage.types(revision)).count("alert.raised") == 1
 
@@ -151,7 +151,7 @@ async def test_lesson_11_a_seat_that_cml_did_not_give_back_is_orphaned_at_once(s
 async def test_lesson_11_a_machine_that_is_replaced_with_its_seat_leaves_an_orphan() -> None:
     stage = Stage()
     at = await stage.put(worker(phase=P.TERMINATING_EC2))
-    await stage.store.commit(Put(seat_key("uid-w1"), written(given.seat())))
+    await stage.store.commit(Put(seat_key("uid-w1"), encode_checked(given.seat())))
     facts = {"instance_id": "", **GONE, "state": ""}
     await move(stage, at, P.PENDING, ec2=facts)
     assert await state(stage) is S.ORPHANED

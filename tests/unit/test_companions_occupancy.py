@@ -8,12 +8,12 @@ import pytest
 import given
 from backstage import NOW, OTTO, ROOT, Stage, active, service
 from companies import P, move, pass_time, worker
-from lcm.control.booking.guards import guard_key
+from lcm.control.booking.guards import worker_guard_key
 from lcm.control.objects.steps import TEARDOWN
 from lcm.control.plane.protocol import Ref, Terminate
 from lcm.model.base.errors import Conflict, IllegalStep
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
-from lcm.model.kinds.session import ON_WORKER, LabletSession, SessionPhase
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.store.memory import MemoryStore
 
@@ -42,7 +42,7 @@ async def placed(stage: Stage, name: str = "s1") -> LabletSession:
 
 
 @pytest.mark.parametrize(("source", "target"), TAKEN_AWAY)
-@pytest.mark.parametrize("phase", [S.SCHEDULED, *sorted(ON_WORKER)])
+@pytest.mark.parametrize("phase", [S.SCHEDULED, *sorted(ON_WORKER_PHASES)])
 async def test_no_step_takes_a_worker_away_from_under_a_session(
     source: WorkerPhase, target: WorkerPhase, phase: SessionPhase
 ) -> None:
@@ -194,7 +194,7 @@ async def test_of_a_stop_and_a_placement_at_once_the_guard_is_touched_by_both() 
     await stage.put(given.session(timeslot_start=SOON))
     outcomes = await asyncio.gather(move(stage, at, P.STOPPING), placed(stage), return_exceptions=True)
     assert not isinstance(outcomes[1], Exception)
-    guard = await stage.store.get(guard_key("uid-w1"))
+    guard = await stage.store.get(worker_guard_key("uid-w1"))
     assert guard is not None
     assert guard.value == b"uid-s1"
 
@@ -203,9 +203,9 @@ async def test_the_guard_goes_with_its_worker() -> None:
     stage = Stage()
     at = await stage.put(worker(phase=P.READY))
     at = await move(stage, at, P.STOPPING)
-    assert guard_key("uid-w1") in await stage.keys()
+    assert worker_guard_key("uid-w1") in await stage.keys()
     await move(stage, at, P.TERMINATED, ec2={"gone_at": NOW})
-    assert guard_key("uid-w1") not in await stage.keys()
+    assert worker_guard_key("uid-w1") not in await stage.keys()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import IllegalStep
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.model.money.licences import SeatState
 from lcm.sim.time.crash import crash_everywhere
 from lcm.sim.time.loop import VirtualClock
@@ -28,7 +28,9 @@ SEEDS, STEPS = range(24), 60
 
 def drawn(chance: random.Random, at: LabWorker) -> dict[str, Any]:
     """Draw what is seen next: mostly a step of the table, with whatever facts."""
-    targets = [step.target for step in WORKER.steps if step.source is at.status.phase and step.by == WORKER_CONTROLLER]
+    targets = [
+        step.target for step in WORKER_MACHINE.steps if step.source is at.status.phase and step.by == WORKER_CONTROLLER
+    ]
     phase = chance.choice(targets) if targets and chance.random() < 0.7 else at.status.phase
     machine = {"state": chance.choice(STATES), "instance_id": chance.choice(["", "i-1", "i-2"]), "gone_at": NOW}
     facts = {

@@ -10,11 +10,11 @@ import pytest
 import given
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.settings import Strategy, SystemSettings, SystemSettingsSpec
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 from lcm.settings import load as config
-from lcm.settings.load import Settings, effective, examine, explain, load
+from lcm.settings.load import Settings, effective_settings, list_values, load_settings, read_configuration
 from lcm.settings.sources import Variable
-from lcm.settings.values import ELSEWHERE, VARIABLES
+from lcm.settings.values import OTHER_VARIABLES, VARIABLES
 from lcm.store.base import MAX_LEASE_SECONDS, MIN_LEASE_SECONDS
 from variables import FILES, FIRST_PLAN, NAMED, environment
 
@@ -22,32 +22,32 @@ from variables import FILES, FIRST_PLAN, NAMED, environment
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep a file that happens to lie where the tests run out of them."""
-    monkeypatch.setattr(config, "FILES", (tmp_path / "lcm.toml", tmp_path / "etc.toml"))
+    monkeypatch.setattr(config, "DEFAULT_FILES", (tmp_path / "lcm.toml", tmp_path / "etc.toml"))
 
 
 def shown(environment: dict[str, str], system: SystemSettings | None = None) -> dict[str, tuple[str, str]]:
-    return {one.variable: (one.value, one.source) for one in explain(examine(environment), system)}
+    return {one.variable: (one.value, one.source) for one in list_values(read_configuration(environment), system)}
 
 
 def complaints(environment: dict[str, str]) -> str:
     with pytest.raises(Invalid) as raised:
-        load(environment)
+        load_settings(environment)
     assert all(fault.problem and fault.remedy for fault in raised.value.faults)
     return str(raised.value)
 
 
 def named(environment: dict[str, str]) -> list[str]:
-    return [fault.path for fault in examine(environment).faults]
+    return [fault.path for fault in read_configuration(environment).faults]
 
 
 def system(**spec: object) -> SystemSettings:
-    made = read({"kind": "SystemSettings", "metadata": {"name": "system"}, "spec": spec})
+    made = parse_document({"kind": "SystemSettings", "metadata": {"name": "system"}, "spec": spec})
     assert isinstance(made, SystemSettings)
     return made
 
 
 def test_without_anything_said_the_defaults_count() -> None:
-    assert load({}) == Settings()
+    assert load_settings({}) == Settings()
     assert {source for _, source in shown({}).values()} == {"default"}
 
 
@@ -70,7 +70,7 @@ def test_all_of_them_may_be_set_at_once(tmp_path: Path) -> None:
     file = tmp_path / "some.pem"
     file.touch()
     everything = environment(*NAMED) | dict.fromkeys(FILES, str(file))
-    assert not examine(everything).faults
+    assert not read_configuration(everything).faults
     for name, (value, source) in shown(everything).items():
         assert value == (str(file) if name in FILES else NAMED[name].shown)
         assert source == f"environment {name}"
@@ -157,22 +157,24 @@ def test_a_long_bad_value_is_cut() -> None:
 
 @pytest.mark.parametrize("text", ["true", "True", "YES", "on", "1"])
 def test_truth_is_written_in_several_ways(text: str) -> None:
-    assert load({"WORKER_DISCOVERY_ENABLED": text}).worker_discovery_enabled is True
+    assert load_settings({"WORKER_DISCOVERY_ENABLED": text}).worker_discovery_enabled is True
 
 
 @pytest.mark.parametrize(
     ("text", "want"), [("BEST_FIT", "BestFit"), ("leastlabs", "LeastLabs"), ("round_robin", "RoundRobin")]
 )
 def test_a_strategy_is_known_in_any_case(text: str, want: str) -> None:
-    assert load({"SCHEDULER_STRATEGY": text}).scheduler_strategy is Strategy(want)
+    assert load_settings({"SCHEDULER_STRATEGY": text}).scheduler_strategy is Strategy(want)
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    assert load({"TOTAL_CPU_CORES": "", "CML_ADMIN_PASSWORD": " ", "WORKER_DISCOVERY_REGIONS": ""}) == Settings()
+    assert (
+        load_settings({"TOTAL_CPU_CORES": "", "CML_ADMIN_PASSWORD": " ", "WORKER_DISCOVERY_REGIONS": ""}) == Settings()
+    )
 
 
 def test_spaces_around_a_value_do_not_count_but_in_a_secret_they_do() -> None:
-    found = load({"LOG_LEVEL": " debug ", "CML_ADMIN_PASSWORD": " a "})
+    found = load_settings({"LOG_LEVEL": " debug ", "CML_ADMIN_PASSWORD": " a "})
     assert found.log_level == "DEBUG"
     assert found.cml_admin_password is not None
     assert found.cml_admin_password.reveal() == " a "
@@ -180,7 +182,7 @@ def test_spaces_around_a_value_do_not_count_but_in_a_secret_they_do() -> None:
 
 def test_a_lease_may_last_as_long_as_the_store_allows() -> None:
     for seconds in (MIN_LEASE_SECONDS, MAX_LEASE_SECONDS):
-        load({"WORKER_CONTROLLER_LEADER_LEASE_TTL": str(seconds)})
+        load_settings({"WORKER_CONTROLLER_LEADER_LEASE_TTL": str(seconds)})
 
 
 def test_a_misspelt_variable_of_ours_stops_the_start() -> None:
@@ -188,29 +190,29 @@ def test_a_misspelt_variable_of_ours_stops_the_start() -> None:
     assert "did you mean LCM_TOKEN?" in complaints({"LCM_TOKENS": "x"})
 
 
-@pytest.mark.parametrize("name", ["LCM_WHOLE_SUITE", "LCM_SERVICE_HOST", "LCM_PORT_8030_TCP", "HOME", *ELSEWHERE])
+@pytest.mark.parametrize("name", ["LCM_WHOLE_SUITE", "LCM_SERVICE_HOST", "LCM_PORT_8030_TCP", "HOME", *OTHER_VARIABLES])
 def test_a_variable_of_somebody_else_is_left_alone(name: str) -> None:
-    found = examine({name: "x"} if name != "LCM_CONFIG" else {})
-    assert (found.faults, found.doubts) == ((), ())
+    found = read_configuration({name: "x"} if name != "LCM_CONFIG" else {})
+    assert (found.faults, found.warnings) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["LCM_PORT", "LCM_API_PORT", "ETCD_PORT"])
 def test_what_kubernetes_says_of_a_service_stops_nothing_and_is_doubted(name: str) -> None:
-    found = examine({name: "tcp://10.0.0.1:8030", "KUBERNETES_PORT": "tcp://10.0.0.1:443"})
+    found = read_configuration({name: "tcp://10.0.0.1:8030", "KUBERNETES_PORT": "tcp://10.0.0.1:443"})
     assert (found.faults, found.settings) == ((), Settings())
-    assert [one.path for one in found.doubts] == [name]
-    assert "enableServiceLinks" in found.doubts[0].remedy
+    assert [one.path for one in found.warnings] == [name]
+    assert "enableServiceLinks" in found.warnings[0].remedy
 
 
 def test_a_misspelt_variable_of_another_name_is_doubted() -> None:
-    found = examine({"ETCD_ENDPOINT": "etcd:2379"})
+    found = read_configuration({"ETCD_ENDPOINT": "etcd:2379"})
     assert not found.faults
-    assert "did you mean ETCD_ENDPOINTS?" in str(found.doubts[0])
+    assert "did you mean ETCD_ENDPOINTS?" in str(found.warnings[0])
 
 
 def test_what_does_nothing_as_it_stands_is_doubted() -> None:
-    assert [one.path for one in examine({"EC2_VPC_ID": "vpc-1"}).doubts] == ["EC2_VPC_ID"]
-    assert [one.path for one in examine({"LCM_STORE": "sqlite", "ETCD_HOST": "e"}).doubts] == ["LCM_STORE"]
+    assert [one.path for one in read_configuration({"EC2_VPC_ID": "vpc-1"}).warnings] == ["EC2_VPC_ID"]
+    assert [one.path for one in read_configuration({"LCM_STORE": "sqlite", "ETCD_HOST": "e"}).warnings] == ["LCM_STORE"]
 
 
 def test_an_alias_says_the_same() -> None:
@@ -221,7 +223,9 @@ def test_an_alias_says_the_same() -> None:
 
 
 def test_two_names_that_agree_do_no_harm() -> None:
-    assert load({"METRICS_POLL_INTERVAL": "90", "WORKER_METRICS_POLL_INTERVAL": "90"}).metrics_poll_interval == 90
+    assert (
+        load_settings({"METRICS_POLL_INTERVAL": "90", "WORKER_METRICS_POLL_INTERVAL": "90"}).metrics_poll_interval == 90
+    )
 
 
 def test_two_names_that_differ_are_both_named() -> None:
@@ -231,13 +235,15 @@ def test_two_names_that_differ_are_both_named() -> None:
 
 def test_an_alias_in_the_environment_wins_over_the_name_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "lcm.toml").write_text("metrics_poll_interval = 10\n")
-    assert load({"WORKER_METRICS_POLL_INTERVAL": "90"}).metrics_poll_interval == 90
+    assert load_settings({"WORKER_METRICS_POLL_INTERVAL": "90"}).metrics_poll_interval == 90
 
 
 def test_endpoints_and_host_that_differ_are_both_named() -> None:
     told = complaints({"ETCD_ENDPOINTS": "a:2379,b:2379", "ETCD_HOST": "c"})
     assert told.startswith("ETCD_ENDPOINTS: a:2379, b:2379 does not hold c:2379")
-    assert load({"ETCD_ENDPOINTS": "http://a:2379,b:2379", "ETCD_HOST": "a"}).etcd_addresses[0] == "http://a:2379"
+    assert (
+        load_settings({"ETCD_ENDPOINTS": "http://a:2379,b:2379", "ETCD_HOST": "a"}).etcd_addresses[0] == "http://a:2379"
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,14 +260,14 @@ def test_endpoints_and_host_that_differ_are_both_named() -> None:
     ],
 )
 def test_etcd_is_used_when_its_address_is_set(said: dict[str, str], engine: str, addresses: tuple[str, ...]) -> None:
-    found = load(said)
+    found = load_settings(said)
     assert (found.engine, found.etcd_addresses) == (engine, addresses)
 
 
 def test_discovery_looks_where_workers_are_made() -> None:
     found = shown({"AWS_REGION": "eu-central-1"})
     assert found["WORKER_DISCOVERY_REGIONS"] == ("eu-central-1", "environment AWS_REGION")
-    both = load({"AWS_REGION": "eu-central-1", "WORKER_DISCOVERY_REGIONS": "us-west-2"})
+    both = load_settings({"AWS_REGION": "eu-central-1", "WORKER_DISCOVERY_REGIONS": "us-west-2"})
     assert both.worker_discovery_regions == ("us-west-2",)
 
 
@@ -274,14 +280,14 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     assert shown(said)["IDLE_THRESHOLD_MINUTES"] == ("50", "environment IDLE_THRESHOLD_MINUTES")
     run_time = system(idle={"threshold_minutes": 60})
     assert shown(said, run_time)["IDLE_THRESHOLD_MINUTES"] == ("60", "settings object")
-    assert effective(load(said), run_time).idle_threshold_minutes == 60
+    assert effective_settings(load_settings(said), run_time).idle_threshold_minutes == 60
 
 
 def test_what_the_settings_object_does_not_say_stays_as_it_was() -> None:
-    settings = load(environment(*NAMED))
-    assert effective(settings, None) == settings
-    assert effective(settings, system()) == settings
-    changed = effective(settings, system(discovery={"enabled": True}))
+    settings = load_settings(environment(*NAMED))
+    assert effective_settings(settings, None) == settings
+    assert effective_settings(settings, system()) == settings
+    changed = effective_settings(settings, system(discovery={"enabled": True}))
     assert msgspec.structs.replace(changed, worker_discovery_enabled=False) == settings
 
 
@@ -294,7 +300,7 @@ def leaves(struct: type[msgspec.Struct], path: str = "") -> list[str]:
 
 
 def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
-    assert leaves(SystemSettingsSpec) == list(config.RUNTIME)
+    assert leaves(SystemSettingsSpec) == list(config.RUNTIME_FIELDS)
     full = system(
         discovery={"enabled": False, "regions": ["eu-west-1"], "ami_name_pattern": "X-*", "scan_interval_seconds": 11},
         scheduler={
@@ -316,9 +322,9 @@ def test_every_field_of_the_settings_object_wins_over_a_variable() -> None:
         artifacts={"retention_days": 7},
     )
     of_the_object = [one for one, (_, source) in shown({}, full).items() if source == "settings object"]
-    assert sorted(of_the_object) == sorted(field.upper() for field in config.RUNTIME.values())
-    found = effective(Settings(), full)
-    assert all(getattr(found, field) != getattr(Settings(), field) for field in config.RUNTIME.values())
+    assert sorted(of_the_object) == sorted(field.upper() for field in config.RUNTIME_FIELDS.values())
+    found = effective_settings(Settings(), full)
+    assert all(getattr(found, field) != getattr(Settings(), field) for field in config.RUNTIME_FIELDS.values())
 
 
 def test_a_file_says_variables_in_any_case_and_with_its_own_types(tmp_path: Path) -> None:
@@ -327,7 +333,7 @@ def test_a_file_says_variables_in_any_case_and_with_its_own_types(tmp_path: Path
         'Total_CPU_Cores = 8\nSCHEDULER_ENABLED = false\nworker_discovery_regions = ["eu-west-1", "eu-west-2"]\n'
         'scale_up_threshold_cpu = 0.5\nlcm_data_dir = "~/x"\nCML_LICENSE_TOKEN = "hush"\n'
     )
-    found = load({"LCM_CONFIG": str(file)})
+    found = load_settings({"LCM_CONFIG": str(file)})
     assert (found.total_cpu_cores, found.scheduler_enabled, found.scale_up_threshold_cpu) == (8.0, False, 0.5)
     assert found.worker_discovery_regions == ("eu-west-1", "eu-west-2")
     assert found.data_dir == Path("~/x").expanduser()
@@ -337,11 +343,11 @@ def test_a_file_says_variables_in_any_case_and_with_its_own_types(tmp_path: Path
 def test_the_file_of_this_folder_comes_before_that_of_the_machine(tmp_path: Path) -> None:
     machine, folder, other = tmp_path / "etc.toml", tmp_path / "lcm.toml", tmp_path / "other.toml"
     machine.write_text("total_memory_gb = 1\n")
-    assert load({}).total_memory_gb == 1
+    assert load_settings({}).total_memory_gb == 1
     folder.write_text("total_memory_gb = 2\n")
-    assert (load({}).total_memory_gb, examine({}).file) == (2, folder)
+    assert (load_settings({}).total_memory_gb, read_configuration({}).file) == (2, folder)
     other.write_text("")
-    assert load({"LCM_CONFIG": str(other)}).total_memory_gb == 128
+    assert load_settings({"LCM_CONFIG": str(other)}).total_memory_gb == 128
 
 
 @pytest.mark.parametrize(
@@ -385,10 +391,10 @@ def test_a_bad_value_in_the_file_counts_although_the_environment_says_better(tmp
 
 
 def test_secrets_are_never_shown() -> None:
-    found = examine(environment(*NAMED))
+    found = read_configuration(environment(*NAMED))
     hidden = {name for name, one in NAMED.items() if one.text != one.shown and "set" in one.shown}
     assert hidden == {one.name for one in VARIABLES if one.secret}
-    for text in (repr(found), str(found.settings), str(explain(found))):
+    for text in (repr(found), str(found.settings), str(list_values(found))):
         assert not re.search("hush|AKIA", text)
     with pytest.raises(TypeError):
         msgspec.json.encode(found.settings)
@@ -404,9 +410,9 @@ def test_the_environment_of_this_process_is_read_when_none_is_given(monkeypatch:
         if name in NAMED or name.startswith("LCM_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TOTAL_MEMORY_GB", "7")
-    assert load().total_memory_gb == 7
+    assert load_settings().total_memory_gb == 7
 
 
 def test_settings_are_values() -> None:
-    assert hash(load({"LOG_LEVEL": "debug"})) == hash(load({"LOG_LEVEL": "DEBUG"}))
+    assert hash(load_settings({"LOG_LEVEL": "debug"})) == hash(load_settings({"LOG_LEVEL": "DEBUG"}))
     assert given.settings().spec == SystemSettingsSpec()

@@ -9,13 +9,13 @@ import pytest
 import given
 from documents import document
 from lcm.control.plane.local import ControlPlane
-from lcm.model.base.defaults import beneath, kept
+from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 from lcm.model.kinds.worker import LabWorker, LabWorkerSpec
-from lcm.settings.load import Settings, document_defaults, load, referred
+from lcm.settings.load import Settings, document_defaults, load_settings, referenced_secrets
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock
 from variables import NAMED, environment
@@ -24,7 +24,7 @@ EC2 = ("EC2_AMI_ID", "EC2_VPC_ID", "EC2_SUBNET_ID", "EC2_SECURITY_GROUP_IDS")
 
 
 def admitted(said: dict[str, str], written: dict[str, Any]) -> Resource:
-    return read(beneath(written, document_defaults(load(said)).get(written["kind"], {})))
+    return parse_document(apply_defaults(written, document_defaults(load_settings(said)).get(written["kind"], {})))
 
 
 def worker(said: dict[str, str], **spec: Any) -> LabWorkerSpec:
@@ -63,7 +63,7 @@ def test_nothing_said_adds_nothing() -> None:
 def test_a_worker_and_a_template_that_do_not_say_get_it_from_the_settings(
     names: tuple[str, ...], path: str, want: object
 ) -> None:
-    defaults = document_defaults(load(environment(*names)))
+    defaults = document_defaults(load_settings(environment(*names)))
     value: Any = defaults["LabWorker"]["spec"]
     assert defaults["WorkerTemplate"]["spec"]["worker"] == value
     for part in path.split("."):
@@ -81,21 +81,21 @@ def test_a_worker_and_a_template_that_do_not_say_get_it_from_the_settings(
     ],
 )
 def test_a_pool_that_does_not_say_gets_it_from_the_settings(name: str, path: str, want: float) -> None:
-    value: Any = document_defaults(load(environment(name)))["LabWorkerPool"]["spec"]
+    value: Any = document_defaults(load_settings(environment(name)))["LabWorkerPool"]["spec"]
     for part in path.split("."):
         value = value[part]
     assert value == want
 
 
 def test_only_what_is_said_is_added() -> None:
-    assert document_defaults(load({"EC2_AMI_ID": "ami-1", "CML_ADMIN_PASSWORD": "hush"})) == {
+    assert document_defaults(load_settings({"EC2_AMI_ID": "ami-1", "CML_ADMIN_PASSWORD": "hush"})) == {
         "LabWorker": {"spec": {"aws": {"ami_id": "ami-1"}}},
         "WorkerTemplate": {"spec": {"worker": {"aws": {"ami_id": "ami-1"}}}},
     }
 
 
 def test_no_secret_enters_a_document() -> None:
-    assert "hush" not in str(document_defaults(load(environment(*NAMED))))
+    assert "hush" not in str(document_defaults(load_settings(environment(*NAMED))))
 
 
 def test_a_reference_leads_to_what_was_said_also_in_the_file(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_reference_leads_to_what_was_said_also_in_the_file(tmp_path: Path) -> 
     file.write_text("cml_license_token = 'hush'\n")
     said = {"LCM_CONFIG": str(file), "CML_WORKER_API_PASSWORD": "hush, too"}
     spec = worker(said | {"EC2_AMI_ID": "ami-1"})
-    found = {f"env:{name}": secret.reveal() for name, secret in referred(load(said)).items()}
+    found = {f"env:{name}": secret.reveal() for name, secret in referenced_secrets(load_settings(said)).items()}
     assert found == {spec.cml.license_token: "hush", spec.cml.admin_password: "hush, too"}
 
 
@@ -163,7 +163,7 @@ def test_security_groups_of_the_document_go_with_the_network_of_the_settings() -
 
 
 def test_a_vpc_without_a_subnet_is_left_out() -> None:
-    assert document_defaults(load({"EC2_VPC_ID": "vpc-1"})) == {}
+    assert document_defaults(load_settings({"EC2_VPC_ID": "vpc-1"})) == {}
 
 
 def test_a_short_threshold_warns_earlier() -> None:
@@ -217,7 +217,7 @@ def test_a_document_of_the_wrong_shape_is_left_to_validation(spec: object) -> No
 
 async def test_admission_puts_them_beneath_what_users_write() -> None:
     store = MemoryStore()
-    plane = ControlPlane(store, clock=SystemClock(), defaults=document_defaults(load(environment(*NAMED))))
+    plane = ControlPlane(store, clock=SystemClock(), defaults=document_defaults(load_settings(environment(*NAMED))))
     bare = plane.read({"metadata": {"name": "w1"}}, LabWorker)
     assert isinstance(bare, LabWorker)
     assert (bare.spec.aws.region, bare.spec.aws.ami_id) == ("us-west-2", "ami-xxxxxxxxx")
@@ -238,9 +238,9 @@ def test_a_document_is_not_changed() -> None:
 
 
 def test_every_field_that_the_settings_fill_in_stays_when_they_change() -> None:
-    for kind, filled in document_defaults(load(environment(*NAMED))).items():
+    for kind, filled in document_defaults(load_settings(environment(*NAMED))).items():
         one = next(resource for resource in given.every() if resource.kind == kind)
-        assert leaves(filled) <= leaves(kept(kind, msgspec.to_builtins(one.spec), {}))
+        assert leaves(filled) <= leaves(keep_stored_values(kind, msgspec.to_builtins(one.spec), {}))
 
 
 def leaves(part: Any, path: str = "") -> set[str]:

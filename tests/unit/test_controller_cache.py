@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from backstage import ROOT, Stage, service
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import PAGE, Ref, Seen
+from lcm.control.plane.protocol import PAGE_SIZE, ObjectChange, Ref
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Forbidden, Stuck, Throttled, Unreachable
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -93,10 +93,10 @@ def test_it_holds_what_was_there_and_what_comes() -> None:
 
 def test_more_than_a_page_is_listed() -> None:
     async def body(world: World) -> None:
-        await world.make(*(f"t{number}" for number in range(PAGE + 3)))
+        await world.make(*(f"t{number}" for number in range(PAGE_SIZE + 3)))
         running = asyncio.create_task(world.cache.run())
         await world.cache.ready()
-        assert len(world.names()) == PAGE + 3
+        assert len(world.names()) == PAGE_SIZE + 3
         running.cancel()
         await asyncio.wait({running})
 
@@ -117,7 +117,7 @@ def test_lesson_30_a_list_that_fails_is_not_an_empty_list() -> None:
     async def body(world: World) -> None:
         await world.make("a", "b")
         await asyncio.sleep(1)
-        seen: list[Seen] = []
+        seen: list[ObjectChange] = []
         world.cache.subscribe(seen.append)
         world.store.down = Unreachable("no answer")
         world.store.cut()
@@ -177,7 +177,7 @@ def test_a_reader_that_was_too_slow_lists_again() -> None:
         await asyncio.sleep(1)
         held = asyncio.get_running_loop().create_future()
 
-        def block(_: Seen) -> None:
+        def block(_: ObjectChange) -> None:
             if not held.done():
                 held.set_result(None)
                 world.store.cut()
@@ -193,7 +193,7 @@ def test_a_reader_that_was_too_slow_lists_again() -> None:
 
 def test_what_came_and_went_between_the_lists_of_two_kinds_never_shows() -> None:
     async def body(world: World) -> None:
-        seen: list[Seen] = []
+        seen: list[ObjectChange] = []
         cache = Cache(world.stage[CONTROLLER], LabWorkerPool, WorkerTemplate)
         cache.subscribe(seen.append)
         world.store.latency_seconds = 10
@@ -246,11 +246,11 @@ def test_it_waits_for_the_revision_of_our_own_write() -> None:
     async def body(world: World) -> None:
         await world.make("a")
         made = await world.label("a", "new")
-        await world.cache.until(made.metadata.resource_version)
+        await world.cache.wait_for_revision(made.metadata.resource_version)
         assert world.value("a") == "new"
-        await world.cache.until(made.metadata.resource_version)
+        await world.cache.wait_for_revision(made.metadata.resource_version)
         gone = await world.drop("a")
-        await world.cache.until(gone.metadata.resource_version)
+        await world.cache.wait_for_revision(gone.metadata.resource_version)
         assert world.cache.get(ref("a")) is None
 
     play(body)
@@ -260,14 +260,14 @@ def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
     async def body(world: World) -> None:
         (made,) = await world.make("a")
         revision = made.metadata.resource_version
-        given_up = asyncio.create_task(world.cache.until(revision + 1))
-        waiting = asyncio.create_task(world.cache.until(revision + 1))
+        given_up = asyncio.create_task(world.cache.wait_for_revision(revision + 1))
+        waiting = asyncio.create_task(world.cache.wait_for_revision(revision + 1))
         await asyncio.sleep(5)
         given_up.cancel()
         await world.label("a", "new")
         await waiting
         assert given_up.cancelled()
-        assert not world.cache._waiting
+        assert not world.cache._waiters
 
     play(body)
 
@@ -276,7 +276,7 @@ def test_a_wait_ends_when_the_list_after_a_cut_knows_the_revision() -> None:
     async def body(world: World) -> None:
         world.store.cut()
         made = await world.make("a")
-        await world.cache.until(made[0].metadata.resource_version)
+        await world.cache.wait_for_revision(made[0].metadata.resource_version)
         assert world.names() == ["a"]
 
     play(body)
@@ -321,7 +321,7 @@ def test_what_is_accepted_while_a_list_is_read_outlives_it() -> None:
         listing = await plane.list(WorkerTemplate)
         (made,) = await world.make("a")
         cache.accept(made)
-        cache._replace(WorkerTemplate, {}, listing.revision)
+        cache._replace_kind(WorkerTemplate, {}, listing.revision)
         assert world.names() == ["a"]
 
     play(body)
@@ -329,9 +329,9 @@ def test_what_is_accepted_while_a_list_is_read_outlives_it() -> None:
 
 def test_who_unsubscribes_is_told_no_more() -> None:
     async def body(world: World) -> None:
-        seen: list[Seen] = []
+        seen: list[ObjectChange] = []
         end = world.cache.subscribe(seen.append)
-        others: list[Seen] = []
+        others: list[ObjectChange] = []
         world.cache.subscribe(others.append)
         await world.make("a")
         await asyncio.sleep(1)
@@ -351,7 +351,7 @@ def test_whatever_is_cut_and_down_meanwhile_it_ends_up_with_what_is_there_and_ne
         chance = Chance(seed)
         newest: dict[str, int] = {}
 
-        def watch(seen: Seen) -> None:
+        def watch(seen: ObjectChange) -> None:
             if seen.resource is not None:
                 version = seen.resource.metadata.resource_version
                 assert version > newest.get(seen.ref.name, 0)

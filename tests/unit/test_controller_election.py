@@ -15,12 +15,12 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.controllers.runtime.election import Election, Lead
 from lcm.model.base.errors import Deposed, Forbidden, Later, LcmError, Stuck, Unreachable
 from lcm.model.kinds.pool import WorkerTemplate
-from lcm.providers.protocols.permit import permit
+from lcm.providers.protocols.permit import check_permit
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualClock, VirtualStopwatch, run
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 from outages import FallibleStore
 from planes import NOW, template
 from stores import HandStopwatch
@@ -48,7 +48,7 @@ class Outside:
 
     async def do(self, holder: str, job: str) -> None:
         await asyncio.sleep(0)
-        permit()
+        check_permit()
         self.done.append((holder, job, now()))
         if self._store.holder(LEASE) != holder:
             self.wrong.append(f"{holder} did {job} at {now()} while {self._store.holder(LEASE)} led")
@@ -114,7 +114,7 @@ def test_one_of_several_leads_and_the_others_wait() -> None:
     async def body(world: World) -> None:
         hosts = [start(world, name) for name in ("one", "two", "three")]
         await asyncio.sleep(10 * TTL)
-        assert [election.leading for _, election, _ in hosts] == [True, False, False]
+        assert [election.is_leading for _, election, _ in hosts] == [True, False, False]
         assert world.actors() == {"one"}
         assert len(world.outside.done) == 10 * TTL
         for host, _, _ in hosts:
@@ -170,7 +170,7 @@ def test_lesson_9_a_leader_that_slept_through_its_term_can_neither_act_nor_write
         await asyncio.sleep(3 * TTL)
         assert met == ["the permit is withdrawn", "the write is refused"]
         assert world.actors(since=1) == {"two"}
-        assert not election.leading
+        assert not election.is_leading
         first.kill()
         second.kill()
 
@@ -182,7 +182,7 @@ def test_lesson_9_without_a_store_there_is_no_leader() -> None:
         world.store.down = Unreachable("no answer")
         hosts = [start(world, name) for name in ("one", "two")]
         await asyncio.sleep(3600)
-        assert not any(election.leading for _, election, _ in hosts)
+        assert not any(election.is_leading for _, election, _ in hosts)
         assert world.outside.done == []
         world.store.down = None
         await asyncio.sleep(TTL)
@@ -204,7 +204,7 @@ def test_a_term_counts_from_when_its_renewal_was_asked_for_and_not_from_the_answ
         world.store.renewal_seconds = 6
         host, election, _ = start(world, "one", partial(act_without_writing, world))
         await asyncio.sleep(TTL * 4 / 5)
-        assert election.leading, "the first renewal was answered"
+        assert election.is_leading, "the first renewal was answered"
         world.store.down = Unreachable("no answer")
         await asyncio.sleep(2 * TTL)
         asked_at = TTL / 3
@@ -220,11 +220,11 @@ def test_a_leader_that_loses_the_store_stops_before_another_can_begin() -> None:
         await asyncio.sleep(60)
         world.store.down = Unreachable("no answer")
         await asyncio.sleep(TTL)
-        assert not election.leading
+        assert not election.is_leading
         assert max(moment for *_, moment in world.outside.done) < 60 + TTL
         world.store.down = None
         await asyncio.sleep(2 * TTL)
-        assert election.leading, "and it stands again"
+        assert election.is_leading, "and it stands again"
         host.kill()
 
     play(body)
@@ -245,7 +245,7 @@ def test_a_renewal_that_is_never_answered_ends_the_term_in_time() -> None:
         world.store.latency_seconds = 1e5
         await asyncio.sleep(TTL)
         assert told == [pytest.approx(TTL * 4 / 5)]
-        await ended([task])
+        await cancel_and_wait([task])
 
     play(body)
 
@@ -260,7 +260,7 @@ def test_a_short_outage_ends_no_term() -> None:
             await asyncio.sleep(5)
             world.store.latency_seconds = 0
             await asyncio.sleep(5)
-        assert election.leading
+        assert election.is_leading
         lease = await world.plane.lease(LEASE)
         assert lead is None
         assert lease is not None
@@ -275,14 +275,14 @@ def test_a_leader_that_is_stopped_hands_over_at_once() -> None:
         _, first, task = start(world, "one")
         second, other, _ = start(world, "two")
         await asyncio.sleep(60)
-        assert first.leading
+        assert first.is_leading
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert now() == 60
         await asyncio.sleep(TTL * 0.01)
         assert world.store.holder(LEASE) == "two"
-        assert other.leading
+        assert other.is_leading
         second.kill()
 
     play(body)
@@ -294,7 +294,7 @@ def test_a_candidate_that_is_stopped_leaves() -> None:
         await asyncio.sleep(1)
         waiting = asyncio.create_task(world.candidate("two").run(partial(world.act, "two")))
         await asyncio.sleep(60)
-        await ended([waiting])
+        await cancel_and_wait([waiting])
         assert waiting.cancelled()
         assert world.store.holder(LEASE) == "one"
         host.kill()
@@ -384,7 +384,7 @@ def test_a_leader_winding_up_keeps_others_out_until_it_has_ended() -> None:
         task = asyncio.create_task(world.candidate().run(partial(lead, world)))
         await asyncio.sleep(1)
         host, _, _ = start(world, "two")
-        await ended([task])
+        await cancel_and_wait([task])
         assert world.actors() == {"one"}
         await asyncio.sleep(TTL)
         assert world.actors(since=3 * TTL) == {"two"}
@@ -415,7 +415,7 @@ def test_work_that_is_interrupted_begins_anew_in_another_term(error: Exception) 
         await asyncio.sleep(60)
         assert len(terms) > 3
         assert all(later - earlier >= 11 for earlier, later in pairwise(terms))
-        await ended([task])
+        await cancel_and_wait([task])
 
     play(body)
 
@@ -489,7 +489,7 @@ def test_when_the_work_is_done_the_election_ends_and_the_lease_is_free() -> None
         await election.run(lambda _: asyncio.sleep(100))
         assert now() == 100
         assert world.store.holder(LEASE) is None
-        assert not election.leading
+        assert not election.is_leading
 
     play(body)
 
@@ -510,7 +510,7 @@ def test_an_answer_that_comes_too_late_elects_nobody_who_may_act() -> None:
         await asyncio.sleep(2 * TTL)
         assert met == ["deposed"]
         assert world.outside.done == []
-        await ended([task])
+        await cancel_and_wait([task])
 
     play(body)
 
@@ -535,7 +535,7 @@ def test_a_machine_that_was_suspended_knows_that_its_term_is_over() -> None:
         await asyncio.sleep(1)
         assert [job for _, job, _ in world.outside.done] == ["before"]
         assert "term" in str(met[0])
-        await ended([task])
+        await cancel_and_wait([task])
 
     play(body)
 
@@ -582,7 +582,7 @@ def test_a_renewal_that_is_answered_late_does_not_bring_back_a_lost_term() -> No
         await world.plane.release(lease)
         await asyncio.sleep(TTL / 2)
         assert winding_up == ["deposed"]
-        await ended([task])
+        await cancel_and_wait([task])
 
     play(body)
 
@@ -598,7 +598,7 @@ def test_what_happens_is_told() -> None:
         assert lease is not None
         await world.plane.release(lease)
         await asyncio.sleep(60)
-        await ended([task])
+        await cancel_and_wait([task])
 
     with capture_logs() as logs:
         play(body)

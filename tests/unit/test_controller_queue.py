@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from lcm.controllers.runtime.reconcile import Queue
+from lcm.controllers.runtime.reconcile import WorkQueue
 from lcm.sim.time.loop import run
 from properties import for_all
 
-Body = Callable[[Queue[str]], Awaitable[None]]
+Body = Callable[[WorkQueue[str]], Awaitable[None]]
 
 
 def seconds(count: float) -> timedelta:
@@ -19,19 +19,19 @@ def seconds(count: float) -> timedelta:
 
 def play(body: Body) -> None:
     async def main() -> None:
-        await body(Queue())
+        await body(WorkQueue())
 
     run(main)
 
 
-async def taken(queue: Queue[str]) -> tuple[str, float]:
+async def taken(queue: WorkQueue[str]) -> tuple[str, float]:
     """Take a key, give it back, and say when it came."""
     key = await queue.take()
-    queue.done(key)
+    queue.finish(key)
     return key, asyncio.get_running_loop().time()
 
 
-async def empty(queue: Queue[str]) -> bool:
+async def empty(queue: WorkQueue[str]) -> bool:
     try:
         async with asyncio.timeout(1e6):
             await queue.take()
@@ -41,7 +41,7 @@ async def empty(queue: Queue[str]) -> bool:
 
 
 def test_keys_come_in_their_order_and_each_once() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         for key in "abacab":
             queue.add(key)
         assert len(queue) == 3
@@ -53,7 +53,7 @@ def test_keys_come_in_their_order_and_each_once() -> None:
 
 
 def test_a_key_asked_for_while_it_is_looked_at_comes_again_afterwards() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         queue.add("a")
         key = await queue.take()
         queue.add("a")
@@ -61,25 +61,25 @@ def test_a_key_asked_for_while_it_is_looked_at_comes_again_afterwards() -> None:
         waiting = asyncio.create_task(queue.take())
         await asyncio.sleep(60)
         assert not waiting.done(), "nobody else may look at it meanwhile"
-        queue.done(key)
+        queue.finish(key)
         assert await waiting == "a"
-        queue.done("a")
+        queue.finish("a")
         assert await empty(queue)
 
     play(body)
 
 
 def test_a_key_that_nobody_asked_for_again_does_not_come_again() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         queue.add("a")
-        queue.done(await queue.take())
+        queue.finish(await queue.take())
         assert await empty(queue)
 
     play(body)
 
 
 def test_a_delayed_key_comes_at_its_moment() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         queue.add("late", seconds(10))
         queue.add("soon", seconds(2))
         queue.add("past", seconds(-3))
@@ -89,7 +89,7 @@ def test_a_delayed_key_comes_at_its_moment() -> None:
 
 
 def test_the_earliest_moment_that_was_asked_for_counts() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         for delay in (10, 4, 7):
             queue.add("a", seconds(delay))
         queue.add("b", seconds(5))
@@ -102,19 +102,19 @@ def test_the_earliest_moment_that_was_asked_for_counts() -> None:
 
 
 def test_a_delay_asked_for_while_a_key_is_looked_at_counts_from_then() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         queue.add("a")
         key = await queue.take()
         queue.add("a", seconds(10))
         await asyncio.sleep(4)
-        queue.done(key)
+        queue.finish(key)
         assert await taken(queue) == ("a", 10)
 
     play(body)
 
 
 def test_what_is_cleared_does_not_come() -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         queue.add("now")
         queue.add("later", seconds(3))
         queue.clear()
@@ -128,7 +128,7 @@ def test_what_is_cleared_does_not_come() -> None:
 
 @for_all(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.integers(0, 3)), max_size=30))
 def test_no_wish_is_forgotten_and_no_key_is_taken_twice_at_once(wishes: list[tuple[str, int, int]]) -> None:
-    async def body(queue: Queue[str]) -> None:
+    async def body(queue: WorkQueue[str]) -> None:
         begun: list[tuple[str, float]] = []
         busy: set[str] = set()
 
@@ -140,7 +140,7 @@ def test_no_wish_is_forgotten_and_no_key_is_taken_twice_at_once(wishes: list[tup
                 begun.append((key, asyncio.get_running_loop().time()))
                 await asyncio.sleep(2)
                 busy.discard(key)
-                queue.done(key)
+                queue.finish(key)
 
         workers = [asyncio.create_task(look()) for _ in range(4)]
         due: list[tuple[str, float]] = []

@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from backstage import ROOT, Stage, service
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.runtime.reconcile import DONE, Again, Runtime, after, at, never
+from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, never_rests, requeue_after, requeue_at
 from lcm.model.base.errors import Conflict, Deposed, Gone, Invalid, Later, NoRoom, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.system.tasks import ended, together
+from lcm.system.tasks import cancel_and_wait, run_until_first_ends
 from planes import NOW, template
 
 HOURLY = timedelta(hours=1)
@@ -29,7 +29,7 @@ class World:
 
     stage: Stage
     cache: Cache
-    said: dict[str, list[Again | BaseException]] = field(default_factory=dict)
+    said: dict[str, list[Requeue | BaseException]] = field(default_factory=dict)
     slow: dict[str, float] = field(default_factory=dict)
     looks: list[tuple[str, float]] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class World:
     chance: float = 0.5
     runtime: Any = None
 
-    async def reconcile(self, one: Ref[WorkerTemplate]) -> Again:
+    async def reconcile(self, one: Ref[WorkerTemplate]) -> Requeue:
         assert one.name not in self.busy, "looked at twice at once"
         self.looks.append((one.name, now()))
         self.busy.append(one.name)
@@ -88,7 +88,7 @@ def play(
     *names: str,
     concurrency: int = 16,
     resync: timedelta | Callable[[], timedelta] = HOURLY,
-    resting: Callable[[WorkerTemplate], bool] = never,
+    resting: Callable[[WorkerTemplate], bool] = never_rests,
 ) -> None:
     async def main() -> None:
         stage = Stage(clock=VirtualClock())
@@ -105,13 +105,13 @@ def play(
             concurrency=concurrency,
             resync=resync,
             resting=resting,
-            troubled=world.troubled,
+            report_bug=world.troubled,
         )
         following = asyncio.create_task(cache.run())
         try:
             await body(world)
         finally:
-            await ended([following])
+            await cancel_and_wait([following])
 
     run(main, start=NOW)
 
@@ -123,7 +123,7 @@ def running(body: Callable[[World], Awaitable[None]]) -> Callable[[World], Await
         task = asyncio.create_task(world.runtime.run())
         await body(world)
         assert not task.done(), "the controller ended"
-        await ended([task])
+        await cancel_and_wait([task])
 
     return around
 
@@ -194,8 +194,8 @@ def test_a_controller_says_when_it_wants_to_look_again() -> None:
     @running
     async def body(world: World) -> None:
         world.said = {
-            "after": [after(timedelta(seconds=7)), after(timedelta(seconds=3)), DONE],
-            "at": [at(NOW + timedelta(minutes=1), NOW), at(NOW, NOW + timedelta(minutes=1)), DONE],
+            "after": [requeue_after(timedelta(seconds=7)), requeue_after(timedelta(seconds=3)), DONE],
+            "at": [requeue_at(NOW + timedelta(minutes=1), NOW), requeue_at(NOW, NOW + timedelta(minutes=1)), DONE],
         }
         await asyncio.sleep(600)
         assert world.times("after") == [0, 7, 10]
@@ -230,7 +230,7 @@ def test_the_interval_may_change_meanwhile() -> None:
 def test_what_rests_is_looked_at_when_it_changes_or_said_so_and_no_more() -> None:
     @running
     async def body(world: World) -> None:
-        world.said = {"b": [after(timedelta(hours=2)), DONE]}
+        world.said = {"b": [requeue_after(timedelta(hours=2)), DONE]}
         await asyncio.sleep(3 * 3600)
         await world.label("a", "new")
         await world.label("c", "new")
@@ -295,7 +295,12 @@ def test_two_that_fail_at_the_same_moment_come_back_at_different_ones() -> None:
 def test_a_success_ends_the_back_off() -> None:
     @running
     async def body(world: World) -> None:
-        world.said["a"] = [*[Unreachable("no answer")] * 3, after(timedelta(seconds=1)), Unreachable("no answer"), DONE]
+        world.said["a"] = [
+            *[Unreachable("no answer")] * 3,
+            requeue_after(timedelta(seconds=1)),
+            Unreachable("no answer"),
+            DONE,
+        ]
         await asyncio.sleep(600)
         assert world.gaps("a") == [1.25, 2.5, 5, 1, 1.25]
         assert world.runtime.troubled == 0
@@ -422,11 +427,11 @@ def test_a_refusal_says_what_must_change() -> None:
 
 def test_a_controller_may_run_again_after_it_was_stopped() -> None:
     async def body(world: World) -> None:
-        world.said["a"] = [after(timedelta(seconds=50))]
+        world.said["a"] = [requeue_after(timedelta(seconds=50))]
         for _ in range(2):
             task = asyncio.create_task(world.runtime.run())
             await asyncio.sleep(10)
-            await ended([task])
+            await cancel_and_wait([task])
             await asyncio.sleep(1000)
             assert world.runtime.waiting == 0, "what was planned is forgotten"
         assert world.times("a") == [0, 1010]
@@ -446,8 +451,8 @@ def test_work_side_by_side_ends_with_the_first_error_and_a_cancellation_is_never
 
     async def main() -> None:
         with pytest.raises(Unreachable):
-            await together(fail_when_cancelled(), fail())
-        task = asyncio.create_task(together(fail_when_cancelled(), asyncio.sleep(1e5)))
+            await run_until_first_ends(fail_when_cancelled(), fail())
+        task = asyncio.create_task(run_until_first_ends(fail_when_cancelled(), asyncio.sleep(1e5)))
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -465,7 +470,7 @@ def test_whoever_is_told_twice_to_end_still_waits_for_what_it_began() -> None:
             await asyncio.sleep(10)
 
     async def main() -> None:
-        task = asyncio.create_task(together(linger()))
+        task = asyncio.create_task(run_until_first_ends(linger()))
         for _ in range(3):
             await asyncio.sleep(1)
             task.cancel()

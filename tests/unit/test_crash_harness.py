@@ -7,14 +7,14 @@ import pytest
 
 from lcm.model.base.errors import Conflict
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
-from lcm.store.base import Delete, Fence, Lease, Put, everything
+from lcm.store.base import Delete, Fence, Lease, Put, scan_all
 from lcm.store.memory import MemoryStore
 
 TTL = timedelta(seconds=15)
 
 
 async def claims(store: MemoryStore) -> int:
-    return len((await everything(store, "claims/")).entries)
+    return len((await scan_all(store, "claims/")).entries)
 
 
 async def book_at_once(store: MemoryStore) -> None:
@@ -67,10 +67,10 @@ async def take(store: MemoryStore) -> Lease:
 
 async def count_up(store: MemoryStore, fence: Fence | None) -> None:
     """Add the words that are missing; a latecomer would add one twice."""
-    words = (await everything(store, "words/")).entries
+    words = (await scan_all(store, "words/")).entries
     for number in range(len(words), 3):
         await asyncio.sleep(1)
-        latest = (await everything(store, "numbers/")).entries
+        latest = (await scan_all(store, "numbers/")).entries
         await store.commit(Put(f"words/{number}", b""), Put(f"numbers/{len(latest)}", b"%d" % number), fence=fence)
 
 
@@ -87,7 +87,7 @@ async def lead_unfenced(store: MemoryStore) -> None:
 
 
 async def check_numbers(store: MemoryStore) -> None:
-    numbers = [entry.value for entry in (await everything(store, "numbers/")).entries]
+    numbers = [entry.value for entry in (await scan_all(store, "numbers/")).entries]
     assert numbers == [b"0", b"1", b"2"]
 
 

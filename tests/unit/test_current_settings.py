@@ -6,12 +6,12 @@ from datetime import timedelta
 from backstage import ROOT, Stage
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ref_of
-from lcm.controllers.runtime.settings import Current
+from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.settings import SchedulerSettings, SystemSettings, SystemSettingsSpec
 from lcm.settings.load import Settings
 from lcm.sim.time.loop import run
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 
 
 def test_settings_follow_the_object_that_stands_over_them() -> None:
@@ -20,7 +20,7 @@ def test_settings_follow_the_object_that_stands_over_them() -> None:
         cache = Cache(root, SystemSettings)
         following = asyncio.create_task(cache.run())
         await cache.ready()
-        current = Current(Settings(), cache)
+        current = CurrentSettings(Settings(), cache)
         first = current()
         assert first is current()
         assert current.terms() is current.terms()
@@ -31,6 +31,6 @@ def test_settings_follow_the_object_that_stands_over_them() -> None:
         await root.delete(ref_of(made))
         await asyncio.sleep(1)
         assert current() == first
-        await ended([following])
+        await cancel_and_wait([following])
 
     run(main)

@@ -5,7 +5,7 @@ import pytest
 
 import given
 from lcm.model.base.capacity import Amount
-from lcm.model.kinds.definition import PortUse, ResourceRequirements, Topology, amount
+from lcm.model.kinds.definition import PortUse, ResourceRequirements, Topology, compute_amount
 
 
 def test_what_a_session_takes_is_rounded_up_and_counts_nodes_ports_and_itself() -> None:
@@ -16,9 +16,9 @@ def test_what_a_session_takes_is_rounded_up_and_counts_nodes_ports_and_itself() 
         node_count=4,
         port_template={"R1_serial": PortUse(kind="serial", node="R1"), "R1_vnc": PortUse(kind="vnc", node="R1")},
     )
-    assert amount(spec) == Amount(cpu_millis=1500, memory_mb=308, storage_mb=2048, nodes=4, ports=2, labs=1)
-    assert amount(msgspec.structs.replace(spec, resource_requirements=None)) is None
-    assert amount(msgspec.structs.replace(spec, node_count=None)) is None
+    assert compute_amount(spec) == Amount(cpu_millis=1500, memory_mb=308, storage_mb=2048, nodes=4, ports=2, labs=1)
+    assert compute_amount(msgspec.structs.replace(spec, resource_requirements=None)) is None
+    assert compute_amount(msgspec.structs.replace(spec, node_count=None)) is None
 
 
 def test_a_topology_is_never_another_sessions_temporary_file() -> None:

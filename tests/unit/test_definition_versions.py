@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
-from lcm.model.kinds.definition import AmiRequirements, version_allowed, version_key
+from lcm.model.kinds.definition import AmiRequirements, is_version_allowed, version_key
 from properties import for_all
 
 ASCENDING = [
@@ -72,7 +72,7 @@ def test_a_cml_version_is_held_against_its_bounds(
     version: str, low: str | None, high: str | None, *, allowed: bool
 ) -> None:
     bounds = AmiRequirements(cml_version_min=low, cml_version_max=high)
-    assert version_allowed(version, bounds) is allowed
+    assert is_version_allowed(version, bounds) is allowed
 
 
 numbers = st.lists(st.integers(0, 12), min_size=1, max_size=4)
@@ -93,11 +93,11 @@ def test_numbers_are_compared_one_by_one_from_the_left(left: list[int], right: l
 
 @for_all(numbers, numbers)
 def test_a_lower_bound_is_the_least_version(version: list[int], low: list[int]) -> None:
-    allowed = version_allowed(text(version), AmiRequirements(cml_version_min=text(low)))
+    allowed = is_version_allowed(text(version), AmiRequirements(cml_version_min=text(low)))
     assert allowed is (padded(version) >= padded(low))
 
 
 @for_all(numbers, numbers)
 def test_an_upper_bound_includes_what_begins_like_it(version: list[int], high: list[int]) -> None:
-    allowed = version_allowed(text(version), AmiRequirements(cml_version_max=text(high)))
+    allowed = is_version_allowed(text(version), AmiRequirements(cml_version_max=text(high)))
     assert allowed is (padded(version)[: len(high)] <= tuple(high))

@@ -12,8 +12,8 @@ import given
 from backstage import ADA, OTTO
 from desks import CCNA, DOZEN, NINE, Office, from_monday, slot
 from estates import beside
-from lcm.control.accounts.step_records import Fleet
-from lcm.control.booking.calendar import PATIENCE
+from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.calendar import CATCH_UP_TIMEOUT
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.errors import Later, NoRoom
@@ -23,7 +23,7 @@ from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.money.licences import token_id
 from lcm.placement.claims import Terms
-from lcm.placement.promise import STEP
+from lcm.placement.promise import SHIFT_STEP
 
 Slot = tuple[datetime, datetime]
 
@@ -76,11 +76,11 @@ async def nearest_are_right(office: Office, nearest: tuple[Slot, ...]) -> None:
     for start, end in nearest:
         assert end - start == timedelta(hours=2)
         assert await works(office, start), start
-    shifts = [(start - NINE) // STEP for start, _ in nearest]
+    shifts = [(start - NINE) // SHIFT_STEP for start, _ in nearest]
     assert (min(shifts), max(shifts)) == (-11, 10)
     later, earlier = min(one for one in shifts if one > 0), max(one for one in shifts if one < 0)
     for steps in range(earlier + 1, later):
-        assert not await works(office, NINE + steps * STEP), steps
+        assert not await works(office, NINE + steps * SHIFT_STEP), steps
 
 
 @from_monday
@@ -162,7 +162,7 @@ async def test_outside_of_a_pools_hours_nothing_is_promised() -> None:
 
 @from_monday
 async def test_there_are_never_more_machines_promised_than_licences() -> None:
-    fleet = Fleet(seats={token_id("env:CML_LICENSE_TOKEN"): 2})
+    fleet = FleetSettings(seats={token_id("env:CML_LICENSE_TOKEN"): 2})
     async with Office(fleet=fleet).open(max_workers=10) as office:
         answers = await asyncio.gather(*(tried(office, f"s{number}") for number in range(3 * DOZEN)))
         assert sum(isinstance(one, LabletSession) for one in answers) == 2 * DOZEN
@@ -199,8 +199,8 @@ async def test_two_planes_that_race_for_two_hundred_bookings_never_over_commit()
         chance = Random(20)
 
         async def race(number: int) -> bool:
-            plane = office.cores[number % 2].acting(OTTO)
-            start = NINE + chance.randrange(8) * STEP
+            plane = office.cores[number % 2].plane_for(OTTO)
+            start = NINE + chance.randrange(8) * SHIFT_STEP
             try:
                 await plane.create(slot(f"s{number}", start, minutes=chance.choice((30, 60, 120))))
             except NoRoom:
@@ -243,7 +243,7 @@ async def test_a_dry_run_promises_nothing_and_refuses_the_same() -> None:
 @from_monday
 async def test_a_learner_books_as_everybody_else_does() -> None:
     async with Office().open(max_workers=1) as office:
-        made = await office.cores[0].acting(ADA).create(slot("hers"))
+        made = await office.cores[0].plane_for(ADA).create(slot("hers"))
         assert (made.spec.owner, made.status.seat) == ("ada", Seat(pool="ccna", number=1))
 
 
@@ -252,18 +252,18 @@ async def test_who_asks_while_the_calendar_cannot_follow_is_told_to_come_again()
     async with Office().open(max_workers=1) as office:
         numbers = count(100)
         core = ControlPlane(office.store, clock=office.clock, ids=lambda: f"uid-{next(numbers)}", terms=Terms())
-        assert core.desk is not None
-        otto, first = core.acting(OTTO), Ref(LabletSession, "first")
-        async with beside(core.desk.calendar.run()):
-            await core.desk.calendar.ready()
+        assert core.promises is not None
+        otto, first = core.plane_for(OTTO), Ref(LabletSession, "first")
+        async with beside(core.promises.calendar.run()):
+            await core.promises.calendar.ready()
         await office.book("first")
         began = office.clock.now()
         bookings = [otto.create(slot(f"s{number}")) for number in range(5)]
         others = [otto.act(first, Extend(minutes=5)), otto.explain(first)]
         answers = await asyncio.gather(*bookings, *others, return_exceptions=True)
         assert {type(one) for one in answers} == {Later}
-        assert office.clock.now() - began < PATIENCE + timedelta(seconds=1), "not one after another"
-        async with beside(core.desk.calendar.run()):
+        assert office.clock.now() - began < CATCH_UP_TIMEOUT + timedelta(seconds=1), "not one after another"
+        async with beside(core.promises.calendar.run()):
             await asyncio.sleep(1)
             assert (await otto.create(slot("late"))).status.seat == Seat(pool="ccna", number=1)
 
@@ -271,14 +271,14 @@ async def test_who_asks_while_the_calendar_cannot_follow_is_told_to_come_again()
 @from_monday
 async def test_nothing_is_kept_of_pools_and_workers_that_nobody_asks_about() -> None:
     async with Office().open(max_workers=1) as office:
-        desk = office.cores[0].desk
+        desk = office.cores[0].promises
         assert desk is not None
         await asyncio.gather(*(office.book(f"s{number}") for number in range(5)))
-        assert desk._turns == {}
+        assert desk._pool_locks == {}
         for one in await office.sessions():
             await office.otto.delete(ref_of(one))
         await asyncio.sleep(1)
-        assert (desk.calendar._claims, desk.calendar._on) == ({}, {})
+        assert (desk.calendar._claims, desk.calendar._sessions_by_worker) == ({}, {})
 
 
 @from_monday

@@ -7,7 +7,7 @@ import pytest
 import given
 from backstage import NOW
 from counters import HOUR, Counter, attended, lab, pool, warm
-from lcm.control.accounts.step_records import Fleet
+from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata
@@ -20,8 +20,8 @@ TOKEN = "env:CML_LICENSE_TOKEN"
 KEEPING = (ScalingPolicy.NONE, ScalingPolicy.CAPACITY_BASED, ScalingPolicy.LAB_COUNT_BASED)
 
 
-def three() -> Fleet:
-    return Fleet(seats={token_id(TOKEN): 3})
+def three() -> FleetSettings:
+    return FleetSettings(seats={token_id(TOKEN): 3})
 
 
 def template(**fields: object) -> WorkerTemplate:

@@ -12,11 +12,11 @@ from counters import HOUR, Counter, attended, lab, pool, warm
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.errors import NoRoom
-from lcm.model.base.resource import condition
+from lcm.model.base.resource import find_condition
 from lcm.model.kinds.definition import AmiRequirements
-from lcm.model.kinds.placement import Wish
+from lcm.model.kinds.placement import PreviewRequest
 from lcm.model.kinds.pool import LabWorkerPool, ScalingPolicy, WorkerTemplate
-from lcm.model.kinds.session import CLEAN_UP, LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.sim.time.loop import run
@@ -64,7 +64,7 @@ def test_only_seats_whose_worker_suits_a_lab_are_promised_and_so_are_its_nearest
         assert (error.why, len(error.nearest)) == ("full", 3)
         assert "all seats that suit it are taken" in str(error)
         for start, end in error.nearest:
-            wish = Wish(definition="basics:1.0.0", timeslot_start=start, timeslot_end=end, lab_track="ccna")
+            wish = PreviewRequest(definition="basics:1.0.0", timeslot_start=start, timeslot_end=end, lab_track="ccna")
             assert (await counter.otto.preview(wish)).seat == on(2)
         both = given.reservation(name="both", uid="", count=2, lab_track="ccna", timeslot_start=TEN + 5 * HOUR)
         both = given.changed(both, {"spec": {"timeslot_end": TEN + 6 * HOUR}})
@@ -127,7 +127,7 @@ def test_each_seat_says_by_its_worker_whether_it_suits() -> None:
     async def work(counter: Counter) -> None:
         workers = versions("2.6.0", "2.9.0")
         await counter.put(given.template(), *workers, pool(*workers, policy=NONE), lab(**NEWER))
-        wish = Wish(definition="basics:1.0.0", timeslot_start=TEN, timeslot_end=TEN + HOUR, lab_track="ccna")
+        wish = PreviewRequest(definition="basics:1.0.0", timeslot_start=TEN, timeslot_end=TEN + HOUR, lab_track="ccna")
         places = (await counter.otto.preview(wish)).places
         assert [(one.place, one.filter) for one in places] == [("ccna/1", "cml_version"), ("ccna/2", "")]
 
@@ -192,7 +192,7 @@ def test_labs_that_no_session_made_endanger_promises_that_are_near_and_say_so() 
 
 
 async def at_risk(room: Room, name: str) -> str:
-    found = condition((await room.session(name)).status.conditions, SessionCondition.AT_RISK)
+    found = find_condition((await room.session(name)).status.conditions, SessionCondition.AT_RISK)
     return found.reason if found else ""
 
 
@@ -234,7 +234,7 @@ def test_nothing_is_extended_beyond_the_drain_of_its_worker() -> None:
             phase=SessionPhase.RUNNING,
             worker_id=worker.metadata.uid,
             ends_at=NOW + HOUR / 2,
-            claim=Claim(start=NOW, end=NOW + HOUR / 2 + CLEAN_UP, need=Amount(labs=1)),
+            claim=Claim(start=NOW, end=NOW + HOUR / 2 + CLEAN_UP_TIME, need=Amount(labs=1)),
         )
         await counter.put(given.template(), lab(), worker, running)
         with pytest.raises(NoRoom, match=r"w1 is being drained, which ends what is on it at .*; extend it") as no:

@@ -16,8 +16,8 @@ import pytest
 from lcm.model.base.errors import Gone, Invalid, Later, Stuck, Throttled, TooLarge, Unreachable
 from lcm.providers.local import directory
 from lcm.providers.local.directory import DirectoryArtifacts
-from lcm.providers.local.files import FileSource, translate
-from lcm.providers.protocols.artifacts import Address, digest_of
+from lcm.providers.local.files import FileSource, translate_os_error
+from lcm.providers.protocols.artifacts import ArtifactAddress, digest_of
 from lcm.system.clock import SystemClock
 from stores import HandClock
 
@@ -270,7 +270,7 @@ async def test_who_gave_up_does_not_replace_what_came_later(tmp_path: Path, stor
     late = Event()
     late.set()
     await store.put_temporary("s1", b"newer")
-    store._write(Address(name="s1"), b"older", SystemClock().now(), late)
+    store._write(ArtifactAddress(name="s1"), b"older", SystemClock().now(), late)
     assert await store.get("artifact://tmp/s1") == b"newer"
     assert not list((tmp_path / "root" / "incoming").iterdir())
 
@@ -344,7 +344,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_system_says_is_told_by_what_to_do(number: int | None, error: type[Exception], text: str) -> None:
-    told = translate(OSError(number, "x") if number else OSError(), Path("/data"))
+    told = translate_os_error(OSError(number, "x") if number else OSError(), Path("/data"))
     assert type(told) is error
     assert text in str(told)
     assert not isinstance(told, Throttled)

@@ -13,10 +13,10 @@ from backstage import ROOT
 from clouds import HERE, THERE
 from discoveries import BY, Seeking, running
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.worker.launching import pending
-from lcm.controllers.worker.view import Report, View
+from lcm.controllers.worker.launching import decide_pending
+from lcm.controllers.worker.view import WorkerReport, WorkerView
 from lcm.model.base.errors import Deposed, Unreachable
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.providers.protocols.compute import OWNER_TAG, InstanceState, Unauthorized
@@ -32,7 +32,7 @@ def test_strangers_of_a_matching_image_become_workers() -> None:
         world = Seeking()
         mine, there = world.launch(tags={"Name": "Lab 1"}), world.launch(THERE)
         world.launch(image="other")
-        found = (await world.scan()).last
+        found = (await world.scan()).last_results
         workers = await world.workers()
         assert set(workers) == {mine, there}
         assert workers[mine].metadata.name == "lab-1"
@@ -49,7 +49,7 @@ def test_a_second_scan_makes_nothing_new() -> None:
         world.launch()
         await world.scan()
         revision = await world.stage.revision()
-        found = (await world.scan()).last
+        found = (await world.scan()).last_results
         assert await world.stage.revision() == revision
         assert (found[HERE].found, found[HERE].imported, found[HERE].known) == (1, 0, 1)
 
@@ -81,7 +81,7 @@ def test_lesson_30_a_region_that_does_not_answer_changes_nothing(verb: str, erro
         later, revision = world.launch(), await world.stage.revision()
         world.cloud.fail_next(verb, error)
         with capture_logs() as logs:
-            found = (await world.scan()).last
+            found = (await world.scan()).last_results
         assert found[HERE].error == type(error).__name__
         assert [line["event"] for line in logs] == ["Discovery scan failed"]
         assert await world.stage.revision() == revision
@@ -96,10 +96,10 @@ def test_lesson_26_more_machines_than_a_page_are_all_imported() -> None:
     async def main() -> None:
         world = Seeking()
         machines = {world.launch() for _ in range(520)}
-        found = (await world.scan()).last
+        found = (await world.scan()).last_results
         assert found[HERE].imported == 520
         assert set(await world.workers()) == machines
-        assert (await world.scan()).last[HERE].known == 520
+        assert (await world.scan()).last_results[HERE].known == 520
 
     run(main)
 
@@ -121,8 +121,8 @@ def test_lesson_27_a_machine_that_is_still_pending_is_imported_to_be_adopted() -
             seen = await world.cloud.find(HERE, machine)
             assert seen is not None
             assert seen.state is state
-            decision = pending(View(made, world.stage.clock.now(), instance=seen))
-            assert isinstance(decision, Report)
+            decision = decide_pending(WorkerView(made, world.stage.clock.now(), instance=seen))
+            assert isinstance(decision, WorkerReport)
             assert decision.status.phase is phase
             await asyncio.sleep(1800)
         await world.scan()
@@ -135,7 +135,7 @@ def test_machines_of_another_installation_are_left_to_it() -> None:
     async def main() -> None:
         world = Seeking()
         world.launch(tags={OWNER_TAG: "somebody-else"})
-        found = (await world.scan()).last
+        found = (await world.scan()).last_results
         assert await world.names() == []
         assert (found[HERE].found, found[HERE].imported, found[HERE].known) == (1, 0, 0)
 
@@ -241,7 +241,7 @@ def test_the_settings_object_says_how_the_last_scan_went() -> None:
     async def said(world: Seeking) -> tuple[Truth, str, str]:
         settings = await world.stage[ROOT].get(SYSTEM)
         assert settings is not None
-        found = condition(settings.status.conditions, "DiscoverySucceeded")
+        found = find_condition(settings.status.conditions, "DiscoverySucceeded")
         assert found is not None
         return found.status, found.reason, found.message
 

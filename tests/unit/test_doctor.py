@@ -18,12 +18,12 @@ import given
 from lcm.cli.fleet import doctor
 from lcm.cli.fleet import doctor as doctor_checks
 from lcm.cli.fleet import doctor as doctor_reach
-from lcm.cli.fleet.doctor import Check, State, clock, data_folder
+from lcm.cli.fleet.doctor import CheckState, DoctorCheck, check_clock, check_data_folder
 from lcm.cli.main import app
 from lcm.compose import api, process
 from lcm.model.access.identity import Caller, Role
 from lcm.model.kinds.settings import SystemSettingsSpec
-from lcm.settings.load import load
+from lcm.settings.load import load_settings
 from lcm.settings.values import VARIABLES
 from servers import LOOPBACK, EtcdServer, free_port
 from variables import NAMED, environment
@@ -62,8 +62,8 @@ def values(found: Any) -> dict[str, tuple[str, str]]:
     return {one["variable"]: (one["value"], one["source"]) for one in found["settings"]}
 
 
-def failed(found: doctor.Report) -> list[Check]:
-    return [check for check in found.checks if check.state is State.FAIL]
+def failed(found: doctor.DoctorReport) -> list[DoctorCheck]:
+    return [check for check in found.checks if check.state is CheckState.FAIL]
 
 
 def test_a_fresh_machine_is_well() -> None:
@@ -158,24 +158,24 @@ def test_a_file_in_the_working_folder_is_found(home: Path) -> None:
 
 def test_a_data_folder_that_cannot_be_written_fails(home: Path) -> None:
     (home / "taken").write_text("a file")
-    assert data_folder(home / "taken").state is State.FAIL
-    assert data_folder(home / "taken" / "inside").state is State.FAIL
+    assert check_data_folder(home / "taken").state is CheckState.FAIL
+    assert check_data_folder(home / "taken" / "inside").state is CheckState.FAIL
     result = run(LCM_DATA_DIR=str(home / "taken" / "inside"))
     assert result.exit_code == 1
     assert "choose another folder by LCM_DATA_DIR" in result.stdout
 
 
 def test_a_data_folder_that_is_not_there_yet_is_well(home: Path) -> None:
-    found = data_folder(home / "a" / "b")
-    assert found.state is State.OK
+    found = check_data_folder(home / "a" / "b")
+    assert found.state is CheckState.OK
     assert "not made yet" in found.detail
     assert "GB free" in found.detail
 
 
 def test_a_data_folder_that_others_can_look_into_is_told(home: Path) -> None:
     home.chmod(0o755)
-    found = data_folder(home)
-    assert (found.state, found.remedy) == (State.WARN, f"chmod 700 {home}")
+    found = check_data_folder(home)
+    assert (found.state, found.remedy) == (CheckState.WARN, f"chmod 700 {home}")
 
 
 def test_where_lab_files_are_kept_is_looked_at_without_keeping_any(home: Path) -> None:
@@ -201,35 +201,35 @@ def test_a_bucket_that_does_not_answer_fails_with_what_to_look_at() -> None:
 
 def test_little_room_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "_LITTLE_BYTES", 1 << 62)
-    assert data_folder(home).state is State.WARN
+    assert check_data_folder(home).state is CheckState.WARN
     monkeypatch.setattr(doctor_checks, "_TOO_LITTLE_BYTES", 1 << 62)
-    assert data_folder(home).state is State.FAIL
+    assert check_data_folder(home).state is CheckState.FAIL
 
 
 @pytest.mark.parametrize(
     ("now", "elsewhere", "written", "want"),
     [
-        (NOW, None, None, State.OK),
-        (NOW, NOW + timedelta(seconds=20), NOW - timedelta(days=9), State.OK),
-        (NOW, NOW + timedelta(minutes=1), None, State.WARN),
-        (NOW, NOW - timedelta(hours=1), None, State.FAIL),
-        (NOW, None, NOW + timedelta(hours=1), State.WARN),
-        (NOW.replace(year=1970), None, None, State.FAIL),
+        (NOW, None, None, CheckState.OK),
+        (NOW, NOW + timedelta(seconds=20), NOW - timedelta(days=9), CheckState.OK),
+        (NOW, NOW + timedelta(minutes=1), None, CheckState.WARN),
+        (NOW, NOW - timedelta(hours=1), None, CheckState.FAIL),
+        (NOW, None, NOW + timedelta(hours=1), CheckState.WARN),
+        (NOW.replace(year=1970), None, None, CheckState.FAIL),
     ],
 )
 def test_a_clock_is_held_against_others(
-    now: datetime, elsewhere: datetime | None, written: datetime | None, want: State
+    now: datetime, elsewhere: datetime | None, written: datetime | None, want: CheckState
 ) -> None:
-    found = clock(now, elsewhere=elsewhere, written=written)
+    found = check_clock(now, elsewhere=elsewhere, written=written)
     assert found.state is want
-    assert bool(found.remedy) is (want is not State.OK)
+    assert bool(found.remedy) is (want is not CheckState.OK)
 
 
 def test_a_missing_package_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "requires", lambda _: ["msgspec>=0.18", "no-such-package ; extra"])
-    found = list(doctor_checks.packages())
+    found = list(doctor_checks.check_packages())
     assert found[0].detail.startswith("msgspec ")
-    assert (found[1].state, found[1].detail) == (State.FAIL, "missing: no-such-package")
+    assert (found[1].state, found[1].detail) == (CheckState.FAIL, "missing: no-such-package")
 
 
 def test_a_damaged_store_fails(home: Path) -> None:
@@ -242,13 +242,13 @@ def test_a_damaged_store_fails(home: Path) -> None:
 
 
 async def test_what_runs_is_found_well_and_its_settings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.run_embedded(load_settings({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         token, _ = await it.running.tokens.make("ada", Role.ADMIN)
         spec = msgspec.convert({"idle": {"threshold_minutes": 44}}, SystemSettingsSpec)
-        await it.running.control.acting(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
+        await it.running.control.plane_for(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
         monkeypatch.setenv("LCM_URL", it.running.url)
         monkeypatch.setenv("LCM_TOKEN", token.reveal())
-        found = await doctor.examine()
+        found = await doctor.run_checks()
     assert not failed(found)
     told = "\n".join(check.detail for check in found.checks)
     assert "signed in as ada, role admin" in told
@@ -262,39 +262,39 @@ async def test_what_runs_is_found_well_and_its_settings_are_shown(monkeypatch: p
 
 
 async def test_without_an_api_the_settings_object_is_read_from_the_store() -> None:
-    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.run_embedded(load_settings({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         spec = msgspec.convert({"scheduler": {"strategy": "Random"}}, SystemSettingsSpec)
-        await it.running.control.acting(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
-    found = await doctor.examine()
+        await it.running.control.plane_for(ADMIN).create(given.changed(given.settings(), {"spec": spec}))
+    found = await doctor.run_checks()
     by_name = {one.variable: one for one in found.settings}
     assert (by_name["SCHEDULER_STRATEGY"].value, by_name["SCHEDULER_STRATEGY"].source) == ("Random", "settings object")
 
 
 async def test_a_token_that_is_not_accepted_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.run_embedded(load_settings({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         monkeypatch.setenv("LCM_URL", it.running.url)
         monkeypatch.setenv("LCM_TOKEN", "lcm_hush")
-        found = await doctor.examine()
+        found = await doctor.run_checks()
     assert [check.name for check in failed(found)] == ["api"]
     assert "hush" not in str(found)
 
 
 async def test_a_user_who_may_not_see_settings_is_shown_the_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with process.embedded(load({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
+    async with process.run_embedded(load_settings({"LCM_PORT": "0", "LCM_DATA_DIR": ".data"})) as it:
         token, _ = await it.running.tokens.make("eve", Role.USER)
-        await it.running.control.acting(ADMIN).create(given.settings())
+        await it.running.control.plane_for(ADMIN).create(given.settings())
         monkeypatch.setenv("LCM_URL", it.running.url)
         monkeypatch.setenv("LCM_TOKEN", token.reveal())
-        found = await doctor.examine()
+        found = await doctor.run_checks()
     assert not failed(found)
 
 
 async def test_controllers_key_is_tried_where_there_is_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"LCM_PORT": "0", "LCM_DATA_DIR": ".data", "CONTROL_PLANE_API_KEY": "a-long-random-text,one-before-that-one"}
-    async with process.embedded(load(said)) as it:
+    async with process.run_embedded(load_settings(said)) as it:
         monkeypatch.setenv("CONTROL_PLANE_API_KEY", said["CONTROL_PLANE_API_KEY"])
         monkeypatch.setenv("CONTROL_PLANE_API_URL", it.running.url)
-        found = await doctor.examine()
+        found = await doctor.run_checks()
     assert not failed(found)
     assert any("role service" in check.detail for check in found.checks)
 
@@ -320,7 +320,7 @@ def silent() -> Iterator[str]:
 
 
 def test_what_never_answers_is_not_waited_for(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_reach, "SECONDS", 0.3)
+    monkeypatch.setattr(doctor_reach, "TIME_LIMIT_SECONDS", 0.3)
     found = report(LCM_URL=f"http://{silent}", LCM_TOKEN="hush", ETCD_ENDPOINTS=silent)
     assert states(found) | {"api": "fail", f"etcd {silent}": "fail"} == states(found)
 
@@ -328,7 +328,7 @@ def test_what_never_answers_is_not_waited_for(silent: str, monkeypatch: pytest.M
 def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_reach, "SECONDS", 2.0)
+    monkeypatch.setattr(doctor_reach, "TIME_LIMIT_SECONDS", 2.0)
     (tmp_path / "etcd").mkdir()
     with EtcdServer(tmp_path / "etcd") as server:
         down = f"{LOOPBACK}:{free_port()}"
@@ -343,5 +343,5 @@ def test_a_member_of_etcd_that_is_down_is_told_apart_and_nothing_is_begun(
 
 
 async def begin(endpoint: str) -> None:
-    store = await api.open_store(load({"ETCD_ENDPOINTS": endpoint}))
+    store = await api.open_store(load_settings({"ETCD_ENDPOINTS": endpoint}))
     await store.close()

@@ -3,13 +3,13 @@
 import pytest
 
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Stuck, Throttled, Unreachable
-from lcm.providers.aws.clients import Keys
-from lcm.providers.aws.errors import Said, clean, meaning, vcpu_quota
+from lcm.providers.aws.clients import AwsKeys
+from lcm.providers.aws.errors import AwsError, map_error, redact, vcpu_quota
 from lcm.providers.protocols.compute import NoCapacity, QuotaExceeded, Unauthorized
 
 
-def said(code: str, text: str = "no", *, status: int = 400, machine: str = "m5zn.metal") -> Said:
-    return Said("ec2:RunInstances", code, text, status, machine)
+def said(code: str, text: str = "no", *, status: int = 400, machine: str = "m5zn.metal") -> AwsError:
+    return AwsError("ec2:RunInstances", code, text, status, machine)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def said(code: str, text: str = "no", *, status: int = 400, machine: str = "m5zn
     ],
 )
 def test_a_code_means_one_thing(code: str, status: int, wanted: type[LcmError]) -> None:
-    error = meaning(said(code, status=status))
+    error = map_error(said(code, status=status))
     assert type(error) is wanted
     assert code in str(error)
     assert "ec2:RunInstances" in str(error)
@@ -67,7 +67,7 @@ def test_no_capacity_is_a_refusal_that_another_zone_may_lift() -> None:
     text = (
         "Your requested instance type (m5zn.metal) is not supported in your requested Availability Zone (us-east-1e)."
     )
-    error = meaning(said("Unsupported", text))
+    error = map_error(said("Unsupported", text))
     assert isinstance(error, Refused)
     assert "us-east-1e" in str(error)
 
@@ -87,7 +87,7 @@ def test_no_capacity_is_a_refusal_that_another_zone_may_lift() -> None:
     ],
 )
 def test_a_quota_is_named_as_the_account_names_it(machine: str, kind: str) -> None:
-    error = meaning(said("VcpuLimitExceeded", machine=machine))
+    error = map_error(said("VcpuLimitExceeded", machine=machine))
     assert isinstance(error, QuotaExceeded)
     assert error.quota == vcpu_quota(machine)
     assert error.quota.startswith(f"Running On-Demand {kind}")
@@ -104,7 +104,7 @@ def test_a_quota_is_named_as_the_account_names_it(machine: str, kind: str) -> No
 )
 def test_a_volumes_quota_is_named_by_its_kind(kind: str, quota: str) -> None:
     text = f"You have exceeded your maximum {kind} storage limit of 20 TiB in this region."
-    error = meaning(said("VolumeLimitExceeded", text))
+    error = map_error(said("VolumeLimitExceeded", text))
     assert isinstance(error, QuotaExceeded)
     assert error.quota == quota
 
@@ -115,7 +115,7 @@ def test_the_missing_action_is_read_from_the_message() -> None:
         "to perform: iam:PassRole on resource: arn:aws:iam::123456789012:role/worker. "
         "Encoded authorization failure message: 4pZk0fQe"
     )
-    error = meaning(said("UnauthorizedOperation", text, status=403))
+    error = map_error(said("UnauthorizedOperation", text, status=403))
     assert isinstance(error, Unauthorized)
     assert error.action == "iam:PassRole"
     assert "4pZk0fQe" not in str(error)
@@ -132,14 +132,14 @@ def test_the_missing_action_is_read_from_the_message() -> None:
     ],
 )
 def test_keys_and_signatures_are_taken_out_of_texts(text: str) -> None:
-    assert not {"AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "deadbeefdeadbeef"} & set(clean(text).split())
-    assert "***" in clean(text)
-    assert "EXAMPLE" not in clean(text)
+    assert not {"AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "deadbeefdeadbeef"} & set(redact(text).split())
+    assert "***" in redact(text)
+    assert "EXAMPLE" not in redact(text)
 
 
 def test_keys_do_not_show_their_secrets() -> None:
-    assert repr(Keys("AKIAIOSFODNN7EXAMPLE", "hidden", "hidden")) == "Keys(access_key_id='AKIAIOSFODNN7EXAMPLE')"
+    assert repr(AwsKeys("AKIAIOSFODNN7EXAMPLE", "hidden", "hidden")) == "Keys(access_key_id='AKIAIOSFODNN7EXAMPLE')"
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(clean("x" * 10_000)) == 500
+    assert len(redact("x" * 10_000)) == 500

@@ -14,7 +14,14 @@ from ec2_answers import ID, AwsAnswers, ec2_at
 from lcm.model.base.errors import Later, Stuck, Unreachable
 from lcm.model.kinds.worker import AwsSpec, RootVolume
 from lcm.providers.aws.ec2 import Ec2
-from lcm.providers.protocols.compute import Check, Checks, InstanceState, Launch, MachineMetrics, Unauthorized
+from lcm.providers.protocols.compute import (
+    InstanceState,
+    Launch,
+    MachineMetrics,
+    StatusCheckResult,
+    StatusChecks,
+    Unauthorized,
+)
 
 NOBODY = say.instances()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -314,7 +321,9 @@ async def test_checks_are_asked_for_in_portions(aws: AwsAnswers, ec2: Ec2) -> No
 async def test_an_unknown_machine_does_not_hide_the_checks_of_others(aws: AwsAnswers, ec2: Ec2) -> None:
     refusal = say.Refusal("InvalidInstanceID.NotFound", "The instance IDs 'i-0b, i-0c' do not exist")
     aws.say("DescribeInstanceStatus", refusal, say.GOOD["DescribeInstanceStatus"])
-    assert await ec2.checks(HERE, ["i-0b", ID, "i-0c"]) == {ID: Checks(system=Check.OK, instance=Check.OK)}
+    assert await ec2.checks(HERE, ["i-0b", ID, "i-0c"]) == {
+        ID: StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.OK)
+    }
     assert listed(aws.asked("DescribeInstanceStatus")[1], "InstanceId.") == [ID]
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import given
 from backstage import ADA, NOW, ROOT, Stage, active, service
-from lcm.control.delivery.events import IMPORTED, derive, measured
-from lcm.control.objects.steps import moved
+from lcm.control.delivery.events import IMPORTED, derive_events, metrics_event
+from lcm.control.objects.steps import take_plane_step
 from lcm.control.plane.protocol import ref_of
 from lcm.model.base.event import Event
 from lcm.model.base.machine import WORKER_CONTROLLER
@@ -37,7 +37,7 @@ def data(event: Event) -> dict[str, Any]:
 
 
 def one(before: Resource | None, after: Resource, **more: Any) -> Event:
-    (event,) = derive(before, after, now=NOW, **more)
+    (event,) = derive_events(before, after, now=NOW, **more)
     return event
 
 
@@ -62,7 +62,7 @@ def test_a_new_spec_new_labels_and_a_mark_are_told(resource: Resource) -> None:
 @KINDS
 def test_no_difference_means_nothing(resource: Resource) -> None:
     newer = given.changed(resource, {"metadata": {"resource_version": 9}})
-    assert derive(resource, newer, now=NOW) == []
+    assert derive_events(resource, newer, now=NOW) == []
 
 
 @KINDS
@@ -73,9 +73,9 @@ def test_a_condition_is_told(resource: Resource) -> None:
 
 def test_what_an_outsider_cannot_see_is_not_told() -> None:
     worker = given.worker()
-    assert derive(worker, given.changed(worker, {"status": {"retry_count": 3}}), now=NOW) == []
+    assert derive_events(worker, given.changed(worker, {"status": {"retry_count": 3}}), now=NOW) == []
     session = given.session()
-    assert derive(session, given.changed(session, {"status": {"last_error": "no"}}), now=NOW) == []
+    assert derive_events(session, given.changed(session, {"status": {"last_error": "no"}}), now=NOW) == []
 
 
 def test_progress_and_ports_of_a_session_are_told() -> None:
@@ -87,7 +87,7 @@ def test_progress_and_ports_of_a_session_are_told() -> None:
 
 def test_a_worker_tells_old_and_new_phase_and_the_older_words_for_them() -> None:
     before = given.worker(phase=WorkerPhase.READY)
-    after = moved(before, WorkerPhase.DRAINING, author="otto", now=NOW, reason="drain", drain_deadline_at=NOW)
+    after = take_plane_step(before, WorkerPhase.DRAINING, author="otto", now=NOW, reason="drain", drain_deadline_at=NOW)
     event = one(before, after)
     assert event.type == "worker.status.updated"
     assert event.worker_id == "uid-w1"
@@ -106,8 +106,11 @@ def test_a_worker_tells_old_and_new_phase_and_the_older_words_for_them() -> None
 def test_the_end_of_a_worker_is_told_besides() -> None:
     before = given.worker(phase=WorkerPhase.STOPPED)
     after = given.worker(phase=WorkerPhase.TERMINATED, history=given.history("TERMINATED"))
-    assert [event.type for event in derive(before, after, now=NOW)] == ["worker.status.updated", "worker.terminated"]
-    told = derive(before, after, now=NOW, removed=True)
+    assert [event.type for event in derive_events(before, after, now=NOW)] == [
+        "worker.status.updated",
+        "worker.terminated",
+    ]
+    told = derive_events(before, after, now=NOW, removed=True)
     assert [event.type for event in told][-1] == "worker.deleted"
 
 
@@ -119,7 +122,9 @@ def test_a_worker_that_was_found_is_imported_not_created() -> None:
 
 def test_a_session_tells_what_older_clients_look_for() -> None:
     before = given.session(phase=SessionPhase.RUNNING, owner="ada", worker_id="uid-w1", allocated_ports={"PC": 2000})
-    after = moved(before, SessionPhase.COLLECTING, author="ada", now=NOW, reason="enough", outcome="TERMINATED")
+    after = take_plane_step(
+        before, SessionPhase.COLLECTING, author="ada", now=NOW, reason="enough", outcome="TERMINATED"
+    )
     event = one(before, after)
     assert event.type == "lablet.session.status.changed"
     assert (event.session_id, event.worker_id, event.definition_id) == ("uid-s1", "uid-w1", "basics:1.0.0")
@@ -138,10 +143,10 @@ def test_a_session_tells_what_older_clients_look_for() -> None:
 
 
 def test_pools_and_reservations_tell_their_phase() -> None:
-    pool = moved(given.pool(), PoolPhase.DRAINING, author="otto", now=NOW, reason="")
+    pool = take_plane_step(given.pool(), PoolPhase.DRAINING, author="otto", now=NOW, reason="")
     assert (one(given.pool(), pool).type, data(one(given.pool(), pool))["phase"]) == ("pool.status.changed", "DRAINING")
     booked = given.reservation(phase=ReservationPhase.PROMISED)
-    cancelled = moved(booked, ReservationPhase.CANCELLING, author="ada", now=NOW, reason="")
+    cancelled = take_plane_step(booked, ReservationPhase.CANCELLING, author="ada", now=NOW, reason="")
     assert one(booked, cancelled).type == "reservation.status.changed"
 
 
@@ -153,7 +158,7 @@ def test_definitions_are_told_to_everybody_and_bookings_to_their_owner() -> None
 
 
 def test_a_measurement_is_told() -> None:
-    event = measured(given.worker(), given.telemetry(cpu_utilization=12.5), now=NOW)
+    event = metrics_event(given.worker(), given.telemetry(cpu_utilization=12.5), now=NOW)
     assert (event.type, event.worker_id, data(event)["cpu_utilization"]) == ("worker.metrics.updated", "uid-w1", 12.5)
 
 
@@ -196,7 +201,7 @@ def test_a_pool_that_starts_or_lets_go_workers_is_told_once_and_that_nothing_was
     ]
     status = msgspec.structs.replace(before.status, decisions=tuple(decisions))
     after = msgspec.structs.replace(before, status=status)
-    told = derive(before, after, now=NOW)
+    told = derive_events(before, after, now=NOW)
     assert [event.type for event in told] == ["pool.updated", "pool.scaled"]
     assert data(told[1]) | {"action": "scale_up", "workers_after": 1} == data(told[1])
-    assert derive(after, after, now=NOW) == []
+    assert derive_events(after, after, now=NOW) == []

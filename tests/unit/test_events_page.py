@@ -8,7 +8,7 @@ import pytest
 from apis import ROLES, Desk, opened, path, stock
 from apis import document as document_of
 from lcm.api.routes import events as page_of_events
-from lcm.control.delivery.feed import WHOLE
+from lcm.control.delivery.feed import WHOLE_COMMIT
 from lcm.sim.time.loop import START
 from lcm.store.base import Put, Store
 from receivers import happen as happened_at
@@ -60,7 +60,7 @@ async def test_a_filter_that_leaves_out_everything_still_goes_on(desk: Desk) -> 
     page = await desk.done("root", "GET", WHERE, params={"after": told[0], "event_types": "pool.*"})
     assert (page["items"], page["more"]) == ([], False)
     epoch, revision, place = page["last"].split(".")
-    assert (epoch, int(place)) == (desk.store.epoch, WHOLE)
+    assert (epoch, int(place)) == (desk.store.epoch, WHOLE_COMMIT)
     assert int(revision) >= int(told[-1].split(".")[1])
 
 

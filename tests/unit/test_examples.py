@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.cli.documents.lab_files import attached
+from lcm.cli.documents.lab_files import prepare_documents
 from lcm.cli.documents.sources import gather
-from lcm.model.kinds.validate import read as read_resource
-from lcm.model.topology.lab import needs, parse, rewrite
-from lcm.model.topology.node_definitions import SHIPPED
+from lcm.model.kinds.validate import parse_document as read_resource
+from lcm.model.topology.lab import compute_needs, parse_lab, rewrite
+from lcm.model.topology.node_definitions import SHIPPED_NODES
 from lcm.providers.protocols.artifacts import digest_of
 from machines import Bench
 
@@ -32,7 +32,7 @@ def test_the_allocator_demo_survives_its_restart() -> None:
 
 def documents(folder: Path) -> Iterator[Any]:
     """Read a folder as `lcm apply` does: a lab file beside a definition stands for its address."""
-    what = attached(gather([str(folder)], recursive=False).sources, now=datetime(2026, 12, 1, tzinfo=UTC))
+    what = prepare_documents(gather([str(folder)], recursive=False).sources, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert what.faults == []
     yield from map(read_resource, what.values)
 
@@ -64,12 +64,12 @@ def test_the_timetables_to_plan_by_are_of_one_piece(name: str) -> None:
 
 def test_the_example_definition_says_what_its_lab_file_says() -> None:
     data = (EXAMPLES / "first" / "labs" / "ccna-basics.yaml").read_bytes()
-    lab = parse(data)
+    lab = parse_lab(data)
     (definition,) = (one for one in documents(EXAMPLES / "first") if one.kind == "LabletDefinition")
     spec = definition.spec
     assert (spec.topology.uri, spec.topology.digest) == (f"artifact://{digest_of(data)}", digest_of(data))
     assert "uri: labs/ccna-basics.yaml " in (EXAMPLES / "first" / "definition.yaml").read_text()
-    assert spec.resource_requirements == needs(lab, SHIPPED)
+    assert spec.resource_requirements == compute_needs(lab, SHIPPED_NODES)
     assert spec.port_template == lab.port_template
     assert spec.node_count == lab.node_count
     assert set(spec.ami_requirements.node_definitions) == set(lab.node_definitions)
@@ -81,4 +81,4 @@ def test_the_example_lab_boots_with_every_port_open() -> None:
     ports = {"R1_serial": 4001, "R2_serial": 4002, "PC_vnc": 4003}
     lab = bench.booted(rewrite(data, ports).decode())
     assert bench.converged(lab)
-    assert sorted(bench.cml.patty()) == sorted(ports.values())
+    assert sorted(bench.cml.patty_ports()) == sorted(ports.values())

@@ -17,7 +17,7 @@ from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import Gone, Invalid
 from lcm.model.base.resource import Condition, PhaseChange, Truth
 from lcm.model.kinds.definition import AmiRequirements, PortUse, ResourceRequirements
-from lcm.model.kinds.placement import Explanation, Slot, Wish
+from lcm.model.kinds.placement import Explanation, PreviewRequest, Slot
 from lcm.model.kinds.pool import AllowedHours, Budget, ScalingPolicy
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase, Waiting
@@ -166,7 +166,7 @@ def told(*there: Resource, **needs: Any) -> Explanation:
     return found[0]
 
 
-def thought(*there: Resource, wish: Wish, **needs: Any) -> Explanation:
+def thought(*there: Resource, wish: PreviewRequest, **needs: Any) -> Explanation:
     """Ask, as Ada, what would become of a booking."""
     found = list[Explanation]()
 
@@ -194,7 +194,7 @@ def test_a_session_that_waits_is_told_the_true_reason_and_what_helps(situation: 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
 def test_who_only_thinks_about_it_is_told_the_same(situation: Situation) -> None:
     found = told(*situation.there, **situation.needs)
-    wish = Wish(definition="basics", duration_minutes=120)
+    wish = PreviewRequest(definition="basics", duration_minutes=120)
     assert thought(*situation.there, wish=wish, **situation.needs) == found
 
 
@@ -314,8 +314,10 @@ def test_anothers_session_is_not_explained() -> None:
     attended(ask)
 
 
-def slot(start: str = "09:00", end: str = "11:00", **more: Any) -> Wish:
-    return Wish(definition="basics:1.0.0", timeslot_start=given.moment(start), timeslot_end=given.moment(end), **more)
+def slot(start: str = "09:00", end: str = "11:00", **more: Any) -> PreviewRequest:
+    return PreviewRequest(
+        definition="basics:1.0.0", timeslot_start=given.moment(start), timeslot_end=given.moment(end), **more
+    )
 
 
 def test_a_slot_that_would_be_promised_is_shown_with_its_seat() -> None:
@@ -340,7 +342,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("wish", "needs", "why", "reason", "remedy"), REFUSALS, ids=[one[2] for one in REFUSALS])
 def test_a_slot_that_would_be_refused_says_why(
-    wish: Wish, needs: Mapping[str, Any], why: str, reason: str, remedy: str
+    wish: PreviewRequest, needs: Mapping[str, Any], why: str, reason: str, remedy: str
 ) -> None:
     found = thought(TEMPLATE, pool(), wish=wish, **needs)
     assert (found.outcome, found.why) == ("refuse", why)
@@ -364,7 +366,7 @@ def test_all_seats_taken_names_the_nearest_slots_and_what_every_seat_says() -> N
         assert "bob" not in msgspec.json.encode(found).decode()
         for near in found.nearest:
             again = await counter[ADA].preview(
-                Wish(definition="basics", timeslot_start=near.start, timeslot_end=near.end)
+                PreviewRequest(definition="basics", timeslot_start=near.start, timeslot_end=near.end)
             )
             assert again.outcome == "promise"
         assert found.nearest
@@ -373,21 +375,21 @@ def test_all_seats_taken_names_the_nearest_slots_and_what_every_seat_says() -> N
 
 
 BAD = [
-    (Wish(definition="basics"), "duration_minutes"),
-    (Wish(definition="basics", timeslot_start=given.moment("09:00")), "timeslot_end"),
+    (PreviewRequest(definition="basics"), "duration_minutes"),
+    (PreviewRequest(definition="basics", timeslot_start=given.moment("09:00")), "timeslot_end"),
     (slot("11:00", "09:00"), "timeslot_end"),
     (slot("05:00", "07:00"), "timeslot_end"),
     (slot(duration_minutes=30), "duration_minutes"),
-    (Wish(definition="basics", duration_minutes=481), "duration_minutes"),
-    (Wish(definition="nothing", duration_minutes=30), "definition"),
-    (Wish(definition="basics:2", duration_minutes=30), "definition"),
-    (Wish(definition="basics", duration_minutes=30, namespace="elsewhere"), "definition"),
-    (Wish(definition="basics", duration_minutes=30, count=2), "count"),
+    (PreviewRequest(definition="basics", duration_minutes=481), "duration_minutes"),
+    (PreviewRequest(definition="nothing", duration_minutes=30), "definition"),
+    (PreviewRequest(definition="basics:2", duration_minutes=30), "definition"),
+    (PreviewRequest(definition="basics", duration_minutes=30, namespace="elsewhere"), "definition"),
+    (PreviewRequest(definition="basics", duration_minutes=30, count=2), "count"),
 ]
 
 
 @pytest.mark.parametrize(("wish", "path"), BAD)
-def test_what_could_never_be_booked_is_invalid_by_its_field(wish: Wish, path: str) -> None:
+def test_what_could_never_be_booked_is_invalid_by_its_field(wish: PreviewRequest, path: str) -> None:
     with pytest.raises(Invalid) as caught:
         thought(warm(), wish=wish)
     assert [fault.path for fault in caught.value.faults] == [path]
@@ -395,6 +397,8 @@ def test_what_could_never_be_booked_is_invalid_by_its_field(wish: Wish, path: st
 
 def test_no_seat_is_said_to_fit_a_slot_that_begins_too_soon() -> None:
     warm_pool = (TEMPLATE, warm(), pool(warm()))
-    found = thought(*warm_pool, wish=Wish(definition="basics:1.0.0", timeslot_start=NOW, timeslot_end=NOW + HOUR))
+    found = thought(
+        *warm_pool, wish=PreviewRequest(definition="basics:1.0.0", timeslot_start=NOW, timeslot_end=NOW + HOUR)
+    )
     assert (found.outcome, found.why) == ("refuse", "too_soon")
     assert {one.filter for one in found.places} == {"too_soon"}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 import given
-from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE, Feed, Position, Subscriber
+from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE_COMMIT, Feed, Position, Subscriber
 from lcm.model.base.errors import Relist
-from lcm.model.base.event import Event, ObjectEvent, data_of, encode
+from lcm.model.base.event import Event, ObjectEvent, encode_data, encode_event
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 
@@ -35,10 +35,10 @@ def event(number: int) -> bytes:
         kind="LabWorker",
         name=str(number),
         namespace="default",
-        data=data_of(data),
+        data=encode_data(data),
         owner=PARITIES[number % 2],
     )
-    return encode(made)
+    return encode_event(made)
 
 
 def frame(event: Event, at: Position, epoch: str) -> bytes:
@@ -62,10 +62,10 @@ class Reader:
     async def read(self, frames: int) -> None:
         """Connect, read about so many frames, and be cut."""
         after = self.at.revision
-        async for missed, revision in self.feed.history(self.question, self.at):
+        async for missed, revision in self.feed.read_missed(self.question, self.at):
             self.note(missed)
             after = revision
-        subscriber = self.feed.join(self.question, after=after)
+        subscriber = self.feed.subscribe(self.question, after=after)
         try:
             for _ in range(frames):
                 taken = await subscriber.take()
@@ -73,7 +73,7 @@ class Reader:
                     return
                 self.note(taken)
         finally:
-            self.feed.leave(self.question, subscriber)
+            self.feed.unsubscribe(self.question, subscriber)
 
 
 async def started(store: MemoryStore) -> tuple[Feed, asyncio.Task[None]]:
@@ -90,7 +90,7 @@ async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice
     store = MemoryStore()
     await store.commit(Put("workers/default/w1", b"0"))
     feed, task = await started(store)
-    readers = [Reader(feed, PARITIES[number % 3], Position(feed.revision, WHOLE)) for number in range(9)]
+    readers = [Reader(feed, PARITIES[number % 3], Position(feed.revision, WHOLE_COMMIT)) for number in range(9)]
     written = 0
     running: set[asyncio.Task[None]] = set()
     for turn in range(60):
@@ -109,7 +109,7 @@ async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice
         one.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     for reader in readers:
-        async for missed, _ in feed.history(reader.question, reader.at):
+        async for missed, _ in feed.read_missed(reader.question, reader.at):
             reader.note(missed)
     task.cancel()
     wanted = {owner: [n for n in range(written) if not owner or PARITIES[n % 2] == owner] for owner in PARITIES}
@@ -120,7 +120,7 @@ async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice
 async def test_one_that_does_not_read_is_cut_off_and_the_others_are_not() -> None:
     store = MemoryStore()
     feed, task = await started(store)
-    stalled, lively = feed.join(Owned(""), after=0), feed.join(Owned(""), after=0)
+    stalled, lively = feed.subscribe(Owned(""), after=0), feed.subscribe(Owned(""), after=0)
     received = 0
     for number in range(200):
         await store.commit(Put("k/x", b"%d" % number), events=[event(number)])
@@ -139,7 +139,7 @@ async def test_a_compacted_or_invented_position_is_told_to_begin_anew() -> None:
     await store.compact(3)
     for position in (Position(1, 0), Position(2, 0)):
         with pytest.raises(Relist):
-            await anext(feed.history(Owned(""), position))
+            await anext(feed.read_missed(Owned(""), position))
     task.cancel()
 
 
@@ -147,7 +147,7 @@ async def test_a_restore_ends_every_subscriber() -> None:
     store = MemoryStore()
     await store.commit(Put("k/x", b"1"), events=[event(1)])
     feed, task = await started(store)
-    subscriber = feed.join(Owned(""), after=feed.revision)
+    subscriber = feed.subscribe(Owned(""), after=feed.revision)
 
     async def entries() -> AsyncIterator[Put]:
         yield Put("k/y", b"2")

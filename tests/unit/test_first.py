@@ -9,12 +9,12 @@ import pytest
 import typer
 
 from api_server import Shell
-from lcm.cli.documents.lab_files import fixed
+from lcm.cli.documents.lab_files import resolve_times
 from lcm.cli.documents.sources import gather
-from lcm.cli.server.greeting import First, first
-from lcm.compose.process import Embedded, embedded
+from lcm.cli.server.greeting import FirstDocuments, read_first_documents
+from lcm.compose.process import EmbeddedProcess, run_embedded
 from lcm.control.plane.protocol import Ref
-from lcm.control.upkeep.installation import begin, beginning
+from lcm.control.upkeep.installation import begin_setup, read_setup
 from lcm.controllers.runtime.settings import terms_of
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Invalid
@@ -31,14 +31,14 @@ ADA = Ref(LabletSession, "taster-ada")
 
 
 @asynccontextmanager
-async def started(folder: Path, what: First | None, speed: float = 120) -> AsyncIterator[Embedded]:
+async def started(folder: Path, what: FirstDocuments | None, speed: float = 120) -> AsyncIterator[EmbeddedProcess]:
     """Start everything but the controllers, which would act."""
-    async with embedded(Settings(data_dir=folder, port=0), speed=speed, controllers=(), before=what) as it:
+    async with run_embedded(Settings(data_dir=folder, port=0), speed=speed, controllers=(), before=what) as it:
         yield it
 
 
-def read(*paths: str) -> First:
-    found = first(paths or PATHS)
+def read(*paths: str) -> FirstDocuments:
+    found = read_first_documents(paths or PATHS)
     assert found is not None
     return found
 
@@ -46,7 +46,7 @@ def read(*paths: str) -> First:
 async def test_a_new_folder_begins_with_the_examples_and_what_is_deleted_stays_away(tmp_path: Path) -> None:
     once, again = read(), read()
     async with started(tmp_path, once) as it:
-        plane = it.running.control.acting(ADMIN)
+        plane = it.running.control.plane_for(ADMIN)
         assert "2 pools, 2 workers, 10 reservations, 5 sessions" in once.outcome
         found = await plane.get(ADA)
         assert found is not None
@@ -57,7 +57,7 @@ async def test_a_new_folder_begins_with_the_examples_and_what_is_deleted_stays_a
         assert template is not None
         await plane.delete(Ref(LabletSession, "lesson-cleo"))
     async with started(tmp_path, again) as it:
-        plane = it.running.control.acting(ADMIN)
+        plane = it.running.control.plane_for(ADMIN)
         assert "when this folder was new" in again.outcome
         assert await plane.get(ADA) == found
         gone = await plane.get(Ref(LabletSession, "lesson-cleo"))
@@ -67,13 +67,13 @@ async def test_a_new_folder_begins_with_the_examples_and_what_is_deleted_stays_a
 async def test_a_start_that_died_over_it_is_gone_on_with(tmp_path: Path) -> None:
     sources = gather(PATHS[:1], recursive=False).sources
     async with started(tmp_path, None) as it:
-        await begin(it.running.store, datetime(2026, 1, 1, tzinfo=UTC))
-        plane = it.running.control.acting(ADMIN)
+        await begin_setup(it.running.store, datetime(2026, 1, 1, tzinfo=UTC))
+        plane = it.running.control.plane_for(ADMIN)
         await plane.apply([one.value for one in sources if one.value["kind"] == "WorkerTemplate"])
         made = await plane.get(TEMPLATE)
         assert made is not None
     async with started(tmp_path, read()) as it:
-        known, plane = await beginning(it.running.store), it.running.control.acting(ADMIN)
+        known, plane = await read_setup(it.running.store), it.running.control.plane_for(ADMIN)
         assert known is not None
         assert known.done_at is not None
         assert await plane.get(TEMPLATE) == made
@@ -82,11 +82,11 @@ async def test_a_start_that_died_over_it_is_gone_on_with(tmp_path: Path) -> None
 
 async def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     async with started(tmp_path, None) as it:
-        await it.running.control.acting(ADMIN).apply([{"kind": "SystemSettings", "metadata": {"name": "system"}}])
+        await it.running.control.plane_for(ADMIN).apply([{"kind": "SystemSettings", "metadata": {"name": "system"}}])
     late = read()
     async with started(tmp_path, late) as it:
         assert "this folder is not new" in late.outcome
-        assert await it.running.control.acting(ADMIN).get(TEMPLATE) is None
+        assert await it.running.control.plane_for(ADMIN).get(TEMPLATE) is None
 
 
 async def test_slots_that_are_too_soon_at_a_slower_speed_are_told_and_the_rest_is_there(tmp_path: Path) -> None:
@@ -94,18 +94,18 @@ async def test_slots_that_are_too_soon_at_a_slower_speed_are_told_and_the_rest_i
     async with started(tmp_path, slow, speed=1) as it:
         assert "more bookings have no room" in slow.outcome
         assert "worker from" in slow.outcome
-        plane = it.running.control.acting(ADMIN)
+        plane = it.running.control.plane_for(ADMIN)
         assert await plane.get(ADA) is None
         assert await plane.get(Ref(LabletSession, "lesson-cleo")) is not None
 
 
 def test_what_cannot_be_read_is_named_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="there is no"):
-        first([str(tmp_path / "nothing")])
+        read_first_documents([str(tmp_path / "nothing")])
     (tmp_path / "bad.yaml").write_text("kind: [")
     with pytest.raises(Invalid, match=r"bad\.yaml:"):
-        first([str(tmp_path)])
-    assert first([]) is None
+        read_first_documents([str(tmp_path)])
+    assert read_first_documents([]) is None
 
 
 def test_nothing_begins_by_itself_where_machines_cost_money(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_slot_may_be_said_from_now_on(tmp_path: Path) -> None:
         "kind: LabletSession\nmetadata: {name: s}\nspec: {timeslot_start: 2031-11-03T09:00:00Z, owner: +5m}\n"
     )
     now = datetime(2026, 12, 1, 8, 59, 59, 5, tzinfo=UTC)
-    (series, session), moving = fixed(gather([str(file)], recursive=False).sources, now)
+    (series, session), moving = resolve_times(gather([str(file)], recursive=False).sources, now)
     assert series.value["spec"] == {
         "timeslot_start": "2026-12-01T09:01:30+00:00",
         "timeslot_end": "2026-12-01T11:00:00+00:00",

@@ -13,10 +13,10 @@ from labsteps import LAB
 from lcm.model.base.errors import Stuck
 from lcm.model.kinds.worker import AwsSpec
 from lcm.providers.protocols.compute import Instance, InstanceState, Launch
-from lcm.sim.cloud.fleet import Fleet, size
+from lcm.sim.cloud.fleet import SimFleet, machine_size
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import State
+from lcm.sim.cml.parts import NodeState
 from lcm.sim.cml.rest.documents import Registration
 from lcm.sim.time.chance import Chance
 
@@ -31,18 +31,18 @@ LAUNCH = Launch(
 )
 
 
-def fleet(file: Path | None, at: datetime = BEGIN, speed: float = 1.0) -> Fleet:
-    return Fleet(Standing(at), Chance(at.isoformat()), speed=speed, file=file)
+def fleet(file: Path | None, at: datetime = BEGIN, speed: float = 1.0) -> SimFleet:
+    return SimFleet(Standing(at), Chance(at.isoformat()), speed=speed, file=file)
 
 
-async def running(file: Path, minutes: int = 20) -> tuple[Instance, Fleet]:
+async def running(file: Path, minutes: int = 20) -> tuple[Instance, SimFleet]:
     """Launch a machine and come back later, in another process, when CML is up."""
     machine = await fleet(file).cloud.ensure(LAUNCH)
     return machine, fleet(file, BEGIN + timedelta(minutes=minutes))
 
 
-def cml_of(at: Fleet, machine: Instance) -> Cml:
-    found = at.cloud.attached(machine.instance_id)
+def cml_of(at: SimFleet, machine: Instance) -> Cml:
+    found = at.cloud.find_attached(machine.instance_id)
     assert isinstance(found, Cml)
     return found
 
@@ -52,7 +52,7 @@ async def test_a_machine_outlives_its_process_and_boots_meanwhile(tmp_path: Path
     found = await later.cloud.find(REGION, machine.instance_id)
     assert found is not None
     assert (found.state, found.public_ip) == (InstanceState.RUNNING, machine.public_ip)
-    assert cml_of(later, machine).up
+    assert cml_of(later, machine).is_up
 
 
 async def test_a_launch_that_is_repeated_after_a_kill_gives_the_same_machine(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_licence_and_labs_outlive_their_process_and_are_whole(tmp_path: Pa
     assert found.lab_id == lab.lab_id
     assert await there.converged(lab.lab_id)
     kept = cml_of(later, machine).labs.get(lab.lab_id)
-    assert {node.life.state(cml_of(later, machine).pace.age()) for node in kept.nodes.values()} == {State.BOOTED}
+    assert {node.life.state(cml_of(later, machine).pace.age()) for node in kept.nodes.values()} == {NodeState.BOOTED}
     assert all(link.a in kept.nodes[link.a.node_id].interfaces for link in kept.links.values())
     assert [event.category for event in await there.activity(since=BEGIN)]
     await there.stop(lab.lab_id)
@@ -168,4 +168,4 @@ def test_the_file_is_its_owners_only(tmp_path: Path) -> None:
     ],
 )
 def test_a_machine_is_as_large_as_its_type_says(name: str, want: tuple[int, int]) -> None:
-    assert size(name) == want
+    assert machine_size(name) == want

@@ -10,7 +10,7 @@ import pytest
 
 from lcm.model.base.errors import Deposed
 from lcm.sim.time.host import HOST, Host
-from lcm.sim.time.loop import Deadlock, Unnoticed, run
+from lcm.sim.time.loop import Deadlock, UnobservedFailure, run
 from lcm.store.base import Lease, Put
 from lcm.store.memory import MemoryStore
 
@@ -188,7 +188,7 @@ def test_a_failure_on_a_host_that_nobody_looks_at_ends_the_run_in_an_error() -> 
         Host("a").spawn(fail())
         await asyncio.sleep(1)
 
-    with pytest.raises(Unnoticed, match=r"a task of <Host a .* failed.*lost"):
+    with pytest.raises(UnobservedFailure, match=r"a task of <Host a .* failed.*lost"):
         run(main)
 
 

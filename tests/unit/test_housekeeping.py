@@ -9,18 +9,18 @@ import pytest
 import given
 from backstage import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
-from lcm.control.objects.records import key_of, written
-from lcm.control.objects.requests import sweep
+from lcm.control.objects.records import encode_checked, key_of
+from lcm.control.objects.requests import sweep_requests
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import archive
 from lcm.control.upkeep.housekeeping import Housekeeping
-from lcm.model.access.webhook import Reach
+from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Gone, Relist
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.sink import Sink
-from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.sim.time.crash import crash_everywhere
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Put
@@ -63,7 +63,7 @@ async def test_a_request_is_forgotten_after_a_day() -> None:
     clock.moment += timedelta(seconds=1)
     await keeping.tidy()
     assert len([key for key in await stage.keys() if key.startswith("requests/")]) == 1
-    assert await sweep(stage.store, clock.moment) == 1
+    assert await sweep_requests(stage.store, clock.moment) == 1
 
 
 def test_a_store_that_is_away_is_tried_again() -> None:
@@ -85,7 +85,7 @@ async def test_what_was_swept_can_be_asked_for_anew() -> None:
     await stage[ADA].delete(Ref(LabletSession, "s1"))
     with pytest.raises(Gone):
         await stage[ADA].create(given.session(), request="r-1")
-    await sweep(stage.store, NOW + timedelta(days=2))
+    await sweep_requests(stage.store, NOW + timedelta(days=2))
     assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
 
 
@@ -121,8 +121,8 @@ async def test_what_a_sink_was_not_told_yet_is_kept() -> None:
     clock = Standing()
     stage = Stage(clock=clock)
     sink = Sink(name="pager", url="https://example.org/hook", created_at=NOW)
-    await sinks.put(stage.store, sink, Reach(), now=NOW)
-    made = await sinks.oldest_needed(stage.store, NOW)
+    await sinks.put_sink(stage.store, sink, WebhookPolicy(), now=NOW)
+    made = await sinks.oldest_needed_revision(stage.store, NOW)
     assert made is not None
     await aged(stage, clock, 2)
     assert (await anext(stage.store.watch("x/", after=made))).changes
@@ -135,25 +135,26 @@ async def ended_world() -> Stage:
         await stage.put(
             given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.EXPIRED, history=story)
         )
-    await stage[service(SCHEDULER)].complain(
-        Ref(LabletSession, "s1"), Complaint(alert="SessionAtRisk", severity=Severity.CRITICAL, reason="a", message="b")
+    await stage[service(SCHEDULER)].raise_alert(
+        Ref(LabletSession, "s1"),
+        AlertFinding(alert="SessionAtRisk", severity=Severity.CRITICAL, reason="a", message="b"),
     )
     return stage
 
 
 async def move(stage: Stage) -> None:
-    await asyncio.gather(*(archive.move(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
+    await asyncio.gather(*(archive.archive_ended(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
 
 
 async def test_a_session_that_ends_after_it_was_looked_at_is_archived_all_the_same() -> None:
-    stage, ends = Stage(), archive.Ends()
+    stage, ends = Stage(), archive.SessionEnds()
     await stage.put(given.session(uid="uid-1", history=given.history("PENDING")))
-    assert await archive.move(stage.store, NOW, given.moment("12:00"), ends) == 0
+    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 0
     story = given.history("PENDING", "EXPIRED")
     ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=story)
-    await stage.store.commit(Put(key_of(ended), written(ended)))
-    assert await archive.move(stage.store, NOW, story[-1].at, ends) == 0
-    assert await archive.move(stage.store, NOW, given.moment("12:00"), ends) == 1
+    await stage.store.commit(Put(key_of(ended), encode_checked(ended)))
+    assert await archive.archive_ended(stage.store, NOW, story[-1].at, ends) == 0
+    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 1
 
 
 async def all_moved(stage: Stage) -> None:

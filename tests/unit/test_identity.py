@@ -3,9 +3,9 @@
 import pytest
 
 import given
-from lcm.model.access.identity import PERMITTED, SEES_ALL, Caller, Role, Verb, owner_of, sees
+from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Role, Verb, can_see, owner_of
 from lcm.model.base.event import Event as StoredEvent
-from lcm.model.base.event import ObjectEvent, data_of, decode, encode
+from lcm.model.base.event import ObjectEvent, decode_event, encode_data, encode_event
 from lcm.model.kinds.registry import KINDS
 
 ADA = Caller(name="ada", role=Role.USER)
@@ -13,12 +13,12 @@ BOB = Caller(name="bob", role=Role.USER)
 
 
 def test_every_kind_and_verb_has_its_roles() -> None:
-    assert PERMITTED.keys() == KINDS.keys()
-    assert all(table.keys() == set(Verb) for table in PERMITTED.values())
+    assert PERMISSIONS.keys() == KINDS.keys()
+    assert all(table.keys() == set(Verb) for table in PERMISSIONS.values())
 
 
 def test_only_services_report_what_was_seen() -> None:
-    assert {roles for table in PERMITTED.values() for verb, roles in table.items() if verb is Verb.STEP} == {
+    assert {roles for table in PERMISSIONS.values() for verb, roles in table.items() if verb is Verb.STEP} == {
         frozenset({Role.SERVICE})
     }
 
@@ -27,16 +27,16 @@ def test_only_services_report_what_was_seen() -> None:
 def test_a_person_sees_their_own_bookings_only(make: object) -> None:
     assert callable(make)
     booked = make(owner="ada")
-    assert sees(ADA, booked)
-    assert not sees(BOB, booked)
-    assert not sees(Caller(name="bob", role=Role.AUTHOR), booked)
-    assert all(sees(Caller(name="any", role=role), booked) for role in SEES_ALL)
+    assert can_see(ADA, booked)
+    assert not can_see(BOB, booked)
+    assert not can_see(Caller(name="bob", role=Role.AUTHOR), booked)
+    assert all(can_see(Caller(name="any", role=role), booked) for role in SEES_ALL)
 
 
 def test_the_fleet_is_hidden_from_learners() -> None:
-    assert not sees(ADA, given.worker())
-    assert sees(Caller(name="eve", role=Role.AUTHOR), given.worker())
-    assert sees(ADA, given.definition())
+    assert not can_see(ADA, given.worker())
+    assert can_see(Caller(name="eve", role=Role.AUTHOR), given.worker())
+    assert can_see(ADA, given.definition())
 
 
 def test_only_bookings_have_owners() -> None:
@@ -52,7 +52,7 @@ def test_an_event_survives_the_store() -> None:
         kind="LabWorker",
         name="w1",
         namespace="default",
-        data=data_of(data),
+        data=encode_data(data),
     )
-    again = decode(encode(event))
+    again = decode_event(encode_event(event))
     assert (again.type, again.time, bytes(again.data)) == (event.type, event.time, bytes(event.data))

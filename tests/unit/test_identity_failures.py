@@ -7,12 +7,12 @@ from structlog.testing import capture_logs
 
 from apis import Desk, opened
 from issuers import OTHER_RSA, RSA, Issuer
-from lcm.api.http.limits import Failures, Limits
+from lcm.api.http.limits import ApiLimits, SignInFailures
 from lcm.api.http.problems import UNAUTHORIZED
 from lcm.sim.time.loop import run
 from planes import NOW
 
-TIGHT = Limits(requests_per_second=1e9, burst=10**9, failures_per_minute=6, failure_burst=3)
+TIGHT = ApiLimits(requests_per_second=1e9, burst=10**9, failures_per_minute=6, failure_burst=3)
 WHOAMI = "/api/whoami"
 BAD = {"Authorization": "Bearer lcm_guessed"}
 
@@ -81,7 +81,7 @@ async def test_failures_are_logged_without_what_was_presented() -> None:
 
 
 async def test_an_ipv6_household_is_one_address() -> None:
-    failures = Failures(Limits(failures_per_minute=1, failure_burst=2))
+    failures = SignInFailures(ApiLimits(failures_per_minute=1, failure_burst=2))
     for number, status in enumerate([401, 401, 429, 429]):
         assert failures.count(f"2001:db8::{number:x}", UNAUTHORIZED, "no").reason.status == status
     assert failures.count("2001:db8:0:1::1", UNAUTHORIZED, "no").reason.status == 401

@@ -13,15 +13,15 @@ from joserfc.jwk import RSAKey
 from apis import Desk, opened
 from issuers import ISSUER, OTHER_RSA, RSA, Issuer, part, signed, signed_with_public_key
 from lcm.api.http.app import Api
-from lcm.api.http.auth import Issued
-from lcm.api.http.limits import Limits
-from lcm.compose.api import verifier_of
-from lcm.control.access.oidc import Refusal, Trust
+from lcm.api.http.auth import IssuedTokens
+from lcm.api.http.limits import ApiLimits
+from lcm.compose.api import make_verifier
+from lcm.control.access.oidc import IssuerTrust, TokenRefusal
 from lcm.control.access.tokens import Tokens
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Invalid
-from lcm.settings.load import load
+from lcm.settings.load import load_settings
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock
 from planes import served
@@ -166,12 +166,12 @@ async def test_a_token_is_verified_once_and_ends_when_it_expires() -> None:
 
 async def test_the_memory_of_verified_tokens_is_bounded_and_forgets_the_longest_unused() -> None:
     issuer = Issuer(RSA)
-    issued = Issued(issuer.verifier(), issuer.clock, remembered=2)
+    issued = IssuedTokens(issuer.verifier(), issuer.clock, remembered=2)
     for name in ("a", "b"):
-        assert not isinstance(await issued.verify(issuer.token(email=f"{name}@example.org"), name), Refusal)
-    assert issued.known("a")
+        assert not isinstance(await issued.verify(issuer.token(email=f"{name}@example.org"), name), TokenRefusal)
+    assert issued.find_verified("a")
     await issued.verify(issuer.token(), "c")
-    assert [bool(issued.known(name)) for name in ("a", "b", "c")] == [True, False, True]
+    assert [bool(issued.find_verified(name)) for name in ("a", "b", "c")] == [True, False, True]
 
 
 class Login:
@@ -201,8 +201,14 @@ async def test_it_works_over_real_connections_from_settings_to_answers() -> None
     said = {"OIDC_ISSUER": login.url, "OIDC_AUDIENCE": "lcm", "OIDC_ROLES": "lab-ops=operator"}
     store, clock = MemoryStore(), SystemClock()
     tokens = Tokens(store, clock=clock)
-    limits = Limits(failures_per_minute=6, failure_burst=3)
-    api = Api(ControlPlane(store, clock=clock), tokens, clock=clock, limits=limits, verifier=verifier_of(load(said)))
+    limits = ApiLimits(failures_per_minute=6, failure_burst=3)
+    api = Api(
+        ControlPlane(store, clock=clock),
+        tokens,
+        clock=clock,
+        limits=limits,
+        verifier=make_verifier(load_settings(said)),
+    )
 
     async def asked(client: httpx.AsyncClient, token: str) -> tuple[int, str]:
         answer = await client.get(WHOAMI, headers=bearer(token))
@@ -221,16 +227,16 @@ async def test_it_works_over_real_connections_from_settings_to_answers() -> None
     await store.close()
 
 
-def trust(**said: str) -> Trust:
-    verifier = verifier_of(load(said))
+def trust(**said: str) -> IssuerTrust:
+    verifier = make_verifier(load_settings(said))
     assert verifier is not None
     return verifier._trust
 
 
 def test_settings_make_the_trust() -> None:
-    assert verifier_of(load({})) is None
+    assert make_verifier(load_settings({})) is None
     usual = trust(OIDC_ISSUER=ISSUER, OIDC_AUDIENCE="lcm,lcm-cli")
-    assert usual == Trust(ISSUER, frozenset({"lcm", "lcm-cli"}))
+    assert usual == IssuerTrust(ISSUER, frozenset({"lcm", "lcm-cli"}))
     told = trust(
         OIDC_ISSUER=ISSUER,
         OIDC_AUDIENCE="lcm",
@@ -255,4 +261,4 @@ def test_settings_make_the_trust() -> None:
 )
 def test_a_wrong_setting_stops_the_start(said: dict[str, str], about: str) -> None:
     with pytest.raises(Invalid, match=about):
-        verifier_of(load(said))
+        make_verifier(load_settings(said))

@@ -16,7 +16,7 @@ from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import RANKS, Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Invalid
-from lcm.settings.load import load
+from lcm.settings.load import load_settings
 from lcm.store.memory import MemoryStore
 from planes import CAST, NOW, hand_clock
 
@@ -149,16 +149,16 @@ async def test_making_and_revoking_is_audited_without_the_secret() -> None:
 async def test_two_keys_of_services_are_valid_at_once() -> None:
     tokens = Tokens(MemoryStore(), clock=hand_clock(), service_key=Secret("new-key, old-key"))
     service = Caller(name="service", role=Role.SERVICE, actor="scheduler")
-    assert tokens.find("new-key", "scheduler") == tokens.find("old-key", "scheduler") == service
+    assert tokens.find_caller("new-key", "scheduler") == tokens.find_caller("old-key", "scheduler") == service
     for wrong in ("new-key, old-key", "", ",", " old-key", "old-key "):
-        assert tokens.find(wrong) is None
-    assert Tokens(MemoryStore(), clock=hand_clock(), service_key=Secret(",")).find("") is None
+        assert tokens.find_caller(wrong) is None
+    assert Tokens(MemoryStore(), clock=hand_clock(), service_key=Secret(",")).find_caller("") is None
 
 
 @pytest.mark.parametrize("value", ["a,b,c", "a,", ",a", "a,,b"])
 def test_more_than_two_keys_or_empty_ones_stop_the_start(value: str) -> None:
     with pytest.raises(Invalid, match="CONTROL_PLANE_API_KEY") as caught:
-        load({"CONTROL_PLANE_API_KEY": value})
+        load_settings({"CONTROL_PLANE_API_KEY": value})
     assert "a,b" not in str(caught.value)
 
 

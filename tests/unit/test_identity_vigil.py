@@ -10,10 +10,10 @@ import pytest
 
 from apis import Desk, opened
 from issuers import RSA, Issuer
-from lcm.api.http.auth import Vigil
+from lcm.api.http.auth import TokenWatch
 from lcm.api.http.request import Request
 from lcm.control.access.tokens import Credential
-from lcm.control.plane.wire import LIFE_SECONDS
+from lcm.control.plane.wire import KEEPALIVE_SECONDS
 from lcm.model.access.identity import Caller, Role
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import VirtualClock, run
@@ -42,7 +42,7 @@ def test_a_stream_ends_when_its_token_is_revoked(path: str) -> None:
     async def main() -> None:
         async with opened(clock=VirtualClock()) as desk:
             reading = asyncio.create_task(last_of(desk, path, desk.signed("ada")))
-            await asyncio.sleep(3 * LIFE_SECONDS)
+            await asyncio.sleep(3 * KEEPALIVE_SECONDS)
             assert not reading.done()
             await desk.tokens.revoke(next(one.id for one in await desk.tokens.list() if one.name == "ada"))
             assert ended(path, await reading)
@@ -58,7 +58,7 @@ def test_a_stream_ends_when_its_token_expires(path: str) -> None:
             until = clock.now() + timedelta(seconds=30)
             secret, _ = await desk.tokens.make("ada", Role.USER, expires_at=until)
             assert ended(path, await last_of(desk, path, {"Authorization": f"Bearer {secret.reveal()}"}))
-            assert until <= clock.now() <= until + timedelta(seconds=2 * LIFE_SECONDS)
+            assert until <= clock.now() <= until + timedelta(seconds=2 * KEEPALIVE_SECONDS)
 
     run(main, start=NOW)
 
@@ -71,7 +71,7 @@ def test_a_stream_ends_when_an_issuers_token_expires(path: str) -> None:
         async with opened(clock=clock, verifier=issuer.verifier()) as desk:
             token = issuer.token(exp=int(clock.now().timestamp()) + 30)
             assert ended(path, await last_of(desk, path, {"Authorization": f"Bearer {token}"}))
-            assert NOW + timedelta(seconds=90) <= clock.now() <= NOW + timedelta(seconds=90 + 2 * LIFE_SECONDS)
+            assert NOW + timedelta(seconds=90) <= clock.now() <= NOW + timedelta(seconds=90 + 2 * KEEPALIVE_SECONDS)
 
     run(main, start=NOW)
 
@@ -88,26 +88,26 @@ class Counting:
         return self.good
 
 
-def vigil(desk: Desk, tokens: Any, **more: Any) -> Vigil:
+def vigil(desk: Desk, tokens: Any, **more: Any) -> TokenWatch:
     request = Request({}, None, desk.api._shared)  # type: ignore[arg-type]
     request.shared.tokens = tokens
     request.credential = Credential(Caller(name="ada", role=Role.USER), digest="d", **more)
-    return Vigil(request)
+    return TokenWatch(request)
 
 
 async def test_a_token_is_looked_up_again_only_when_some_token_changed() -> None:
     tokens = Counting()
     async with opened() as desk:
         real, kept = desk.api._shared.tokens, vigil(desk, tokens)
-        assert all(kept.lasts() for _ in range(100))
+        assert all(kept.is_valid() for _ in range(100))
         assert tokens.asked == 1
         tokens.version += 1
-        assert kept.lasts()
-        assert kept.lasts()
+        assert kept.is_valid()
+        assert kept.is_valid()
         assert tokens.asked == 2
         tokens.version, tokens.good = 9, False
-        assert not kept.lasts()
-        assert not kept.lasts()
+        assert not kept.is_valid()
+        assert not kept.is_valid()
         desk.api._shared.tokens = real
 
 
@@ -115,4 +115,4 @@ async def test_what_was_revoked_before_the_first_look_is_noticed() -> None:
     tokens = Counting()
     tokens.good = False
     async with opened() as desk:
-        assert not vigil(desk, tokens).lasts()
+        assert not vigil(desk, tokens).is_valid()

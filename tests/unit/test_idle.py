@@ -8,9 +8,9 @@ import pytest
 
 import given
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import ON_WORKER, LabletSession, SessionPhase
-from lcm.model.kinds.worker import HOSTING, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
-from lcm.model.telemetry.idle import is_warning, judge, says_more
+from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING_PHASES, IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry
+from lcm.model.telemetry.idle import is_first_warning, is_significant, judge_worker
 
 NOW = given.moment("10:00")
 HOUR = timedelta(hours=1)
@@ -39,7 +39,7 @@ def verdict(
     now: datetime = NOW,
     threshold: timedelta = 30 * MINUTE,
 ) -> IdleVerdict:
-    return judge(
+    return judge_worker(
         one or worker(),
         telemetry,
         sessions,
@@ -69,7 +69,7 @@ def test_a_worker_on_which_nothing_happens_is_idle_and_says_so() -> None:
     assert found.idle_since == given.moment("08:00")
 
 
-@pytest.mark.parametrize("phase", sorted(ON_WORKER))
+@pytest.mark.parametrize("phase", sorted(ON_WORKER_PHASES))
 def test_lesson_2_a_quiet_learner_keeps_the_machine(phase: SessionPhase) -> None:
     found = verdict(None, seen(), session(phase, cml_lab_id="lab-1"))
     assert not found.idle
@@ -95,7 +95,7 @@ def test_a_session_that_begins_later_does_not() -> None:
 
 
 def test_a_session_that_has_ended_is_nobodys() -> None:
-    ended = [session(phase) for phase in SessionPhase if phase not in ON_WORKER | {SessionPhase.SCHEDULED}]
+    ended = [session(phase) for phase in SessionPhase if phase not in ON_WORKER_PHASES | {SessionPhase.SCHEDULED}]
     assert verdict(None, seen(), *ended).idle
 
 
@@ -154,12 +154,12 @@ def test_a_worker_that_is_not_to_be_paused_is_not_idle() -> None:
     assert active(verdict(off, seen())) == {"switched_off": Truth.TRUE}
 
 
-@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in HOSTING])
+@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in HOSTING_PHASES])
 def test_a_worker_that_does_not_serve_is_not_judged(phase: WorkerPhase) -> None:
     found = verdict(worker(phase=phase), seen())
     assert (found.idle, found.signals, found.pause_at) == (False, (), None)
     assert phase in found.reason
-    assert not says_more(found, None)
+    assert not is_significant(found, None)
 
 
 class Watchman:
@@ -177,8 +177,8 @@ class Watchman:
         self.telemetry = msgspec.structs.replace(self.telemetry, **{"cml_at": at, "activity_at": at} | fields)
         kept = self.worker.status.idle
         self.verdict = verdict(self.worker, self.telemetry, now=at)
-        if says_more(self.verdict, kept):
-            self.warned += [clock] if is_warning(self.verdict, kept) else []
+        if is_significant(self.verdict, kept):
+            self.warned += [clock] if is_first_warning(self.verdict, kept) else []
             self.writes += 1
             self.keep(self.verdict)
         return self.verdict

@@ -13,16 +13,16 @@ import given
 from backstage import ADA, ANNA, NOW, OTTO, ROOT, Stage, Standing, service
 from desks import CountingStore
 from estates import beside
-from lcm.control.booking.guards import pool_guard
-from lcm.control.objects.records import creation
+from lcm.control.booking.guards import pool_guard_key
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Ref, Snooze
-from lcm.control.telemetry.idleness import Judgement
+from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Forbidden, Gone, IllegalStep
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.pool import FilledSeat, LabWorkerPool
-from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.settings import IdleSettings, MonitoringSettings, SchedulerSettings
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase
@@ -187,16 +187,16 @@ async def test_settings_of_the_moment_count() -> None:
 def test_a_threshold_that_its_author_chose_stays(own: int, wished: int | None, minutes: int) -> None:
     worker = given.changed(given.worker(), {"spec": {"idle": {"threshold_minutes": own}}})
     system = given.settings(idle=IdleSettings(threshold_minutes=wished))
-    assert Judgement(threshold_minutes=30).under(system).threshold(worker) == minutes * MINUTE
-    assert Judgement(threshold_minutes=30).under(None).threshold(worker) == own * MINUTE
+    assert IdleCriteria(threshold_minutes=30).with_system_settings(system).threshold(worker) == minutes * MINUTE
+    assert IdleCriteria(threshold_minutes=30).with_system_settings(None).threshold(worker) == own * MINUTE
 
 
 async def test_a_process_says_by_what_it_judges() -> None:
     site = await Site().open()
-    core = ControlPlane(site.stage.store, clock=site.clock, judgement=Judgement(poll_seconds=3600))
+    core = ControlPlane(site.stage.store, clock=site.clock, judgement=IdleCriteria(poll_seconds=3600))
     await site.look("08:05")
     site.clock.moment = given.moment("09:00")
-    assert (await core.acting(BY).detect_idle(W1)).idle
+    assert (await core.plane_for(BY).detect_idle(W1)).idle
     assert not (await site.stage[BY].detect_idle(W1)).idle
 
 
@@ -239,18 +239,18 @@ class Seated(Site):
 
     async def hold(self, booking: LabletSession | Reservation) -> None:
         """Put a booking with its claims, as whoever promises does."""
-        guard = Put(pool_guard(Ref(LabWorkerPool, "ccna")), b"")
-        await self.stage.store.commit(*creation(booking), guard)
+        guard = Put(pool_guard_key(Ref(LabWorkerPool, "ccna")), b"")
+        await self.stage.store.commit(*creation_ops(booking), guard)
 
     async def judge(self, clock: str) -> IdleVerdict:
         self.clock.moment = given.moment(clock)
         await self.measure()
-        return await self.core.acting(BY).detect_idle(W1)
+        return await self.core.plane_for(BY).detect_idle(W1)
 
     @asynccontextmanager
     async def known(self) -> AsyncIterator["Seated"]:
-        assert self.core.desk is not None
-        async with beside(self.core.desk.calendar.run()):
+        assert self.core.promises is not None
+        async with beside(self.core.promises.calendar.run()):
             yield self
 
 
@@ -295,14 +295,14 @@ async def test_what_is_booked_while_a_worker_is_judged_counts() -> None:
         site.clock.moment = given.moment("08:30")
         await site.measure()
         site.store.before_next = lambda: site.book("s1", "09:00", "11:00")
-        found = await site.core.acting(BY).detect_idle(W1)
+        found = await site.core.plane_for(BY).detect_idle(W1)
         assert (found.idle, pool_signal(found)[0]) == (False, "True")
         assert (await site.worker()).status.idle == found
 
 
 async def test_a_reservation_keeps_the_worker_of_its_seat_up() -> None:
     async with (await Seated().open()).known() as site:
-        held = Held(number=1, claim=given.claim("09:00", "11:00"), seat=Seat(pool="ccna", number=3))
+        held = ReservationClaim(number=1, claim=given.claim("09:00", "11:00"), seat=Seat(pool="ccna", number=3))
         await site.hold(given.reservation(phase=ReservationPhase.PROMISED, held=(held,)))
         assert pool_signal(await site.judge("08:30"))[0] == "True"
 
@@ -327,4 +327,4 @@ async def test_a_promise_without_a_worker_holds_no_step_of_a_worker_up() -> None
         await site.book("s1", "08:15", "11:00")
         worker = await site.worker()
         stopping = msgspec.structs.replace(worker.status, phase=WorkerPhase.STOPPING)
-        assert (await site.core.acting(BY).step(worker, stopping)).status.phase is WorkerPhase.STOPPING
+        assert (await site.core.plane_for(BY).step(worker, stopping)).status.phase is WorkerPhase.STOPPING

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from documents import document
-from lcm.compose.process import embedded
+from lcm.compose.process import run_embedded
 from lcm.control.plane.protocol import Ref
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
@@ -58,8 +58,8 @@ def test_given_keys_win_over_the_file_and_are_checked_at_the_start(tmp_path: Pat
 async def test_up_makes_a_key_of_its_own_and_reveals_what_it_sealed(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data", port=0)
     for outcome in ("created", "unchanged"):
-        async with embedded(settings) as it:
-            plane = it.running.control.acting(ADMIN)
+        async with run_embedded(settings) as it:
+            plane = it.running.control.plane_for(ADMIN)
             worker = document("LabWorker", cml={"admin_password": "plain:swordfish"})
             assert [one.outcome for one in await plane.apply([worker])] == [outcome]
             stored = await plane.get(Ref(LabWorker, "w1"))
@@ -81,7 +81,7 @@ async def test_references_lead_where_the_settings_allow(tmp_path: Path, monkeypa
         cml_license_token=WORD,
         secret_file_dirs=(tmp_path,),
     )
-    async with embedded(settings) as it:
+    async with run_embedded(settings) as it:
         for ref in ("env:SECRET_OF_MINE", "env:CML_LICENSE_TOKEN", f"file:{tmp_path}/word"):
             assert await it.running.secrets.reveal(ref) == WORD
         for ref in ("env:HOMELY", "file:/etc/hostname", "plain:swordfish"):

@@ -2,8 +2,8 @@
 
 from lcm.model.base.capacity import Amount
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec, RootVolume
-from lcm.model.money.prices import HARDWARE, SHIPPED, declared_capacity
-from lcm.sim.cloud.fleet import size
+from lcm.model.money.prices import HARDWARE, SHIPPED_PRICES, declared_capacity
+from lcm.sim.cloud.fleet import machine_size
 
 
 def spec(instance_type: str, *alternatives: str) -> LabWorkerSpec:
@@ -31,8 +31,8 @@ def test_nothing_is_promised_for_a_type_that_is_not_known() -> None:
 
 
 def test_what_has_a_price_has_a_size() -> None:
-    assert not {kind for _, kind in SHIPPED.machines} - HARDWARE.keys()
+    assert not {kind for _, kind in SHIPPED_PRICES.machines} - HARDWARE.keys()
 
 
 def test_the_simulated_cloud_makes_the_default_machine_as_large() -> None:
-    assert size("m5zn.metal") == HARDWARE["m5zn.metal"]
+    assert machine_size("m5zn.metal") == HARDWARE["m5zn.metal"]

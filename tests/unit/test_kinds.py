@@ -16,8 +16,8 @@ from lcm.model.base.resource import (
     PhaseChange,
     Status,
     Truth,
-    condition,
-    story,
+    find_condition,
+    format_history,
     with_change,
     with_condition,
 )
@@ -30,7 +30,7 @@ from lcm.model.kinds.definition import (
 )
 from lcm.model.kinds.pool import DECISIONS_KEPT, CapacityThresholds, LabWorkerPoolSpec, ScalingDecision, with_decision
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Held
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, ReservationClaim
 from lcm.model.kinds.session import (
     LabletSessionSpec,
     LabletSessionStatus,
@@ -48,7 +48,7 @@ from lcm.model.kinds.session import (
 )
 from lcm.model.kinds.settings import DiscoverySettings
 from lcm.model.kinds.worker import (
-    COARSE,
+    COARSE_STATUS,
     AwsSpec,
     CmlSpec,
     Ec2Facts,
@@ -60,8 +60,8 @@ from lcm.model.kinds.worker import (
     WorkerCondition,
     WorkerPhase,
     WorkerTelemetry,
-    coarse,
-    satisfies,
+    coarse_status,
+    satisfies_affinity,
     worker_ref,
 )
 from lcm.store.base import MAX_BYTES, check_key
@@ -186,10 +186,10 @@ def test_a_kind_spells_itself(kind: Any) -> None:
 
 
 def test_every_phase_has_a_coarse_status() -> None:
-    assert set(COARSE) == set(WorkerPhase) - {WorkerPhase.FAILED}
-    assert set(COARSE.values()) == {"PENDING", "PROVISIONING", "RUNNING", "STOPPING", "STOPPED", "TERMINATED"}
-    assert (COARSE[WorkerPhase.READY], COARSE[WorkerPhase.ACTIVE]) == ("RUNNING", "RUNNING")
-    assert COARSE[WorkerPhase.STARTING] != "RUNNING", "CML is not up yet"
+    assert set(COARSE_STATUS) == set(WorkerPhase) - {WorkerPhase.FAILED}
+    assert set(COARSE_STATUS.values()) == {"PENDING", "PROVISIONING", "RUNNING", "STOPPING", "STOPPED", "TERMINATED"}
+    assert (COARSE_STATUS[WorkerPhase.READY], COARSE_STATUS[WorkerPhase.ACTIVE]) == ("RUNNING", "RUNNING")
+    assert COARSE_STATUS[WorkerPhase.STARTING] != "RUNNING", "CML is not up yet"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_every_phase_has_a_coarse_status() -> None:
     ],
 )
 def test_a_failed_worker_is_what_its_instance_is(phase: WorkerPhase, state: str, want: str) -> None:
-    assert coarse(LabWorkerStatus(phase=phase, ec2=Ec2Facts(state=state))) == want
+    assert coarse_status(LabWorkerStatus(phase=phase, ec2=Ec2Facts(state=state))) == want
 
 
 def test_conditions_are_spelled_as_users_know_them() -> None:
@@ -226,7 +226,7 @@ def test_conditions_are_spelled_as_users_know_them() -> None:
 )
 def test_an_enterprise_worker_also_serves_personal(licence: str, affinity: str | None, *, fits: bool) -> None:
     wanted = LicenseFlavour(affinity) if affinity else None
-    assert satisfies(LicenseFlavour(licence), wanted) is fits
+    assert satisfies_affinity(LicenseFlavour(licence), wanted) is fits
 
 
 def change(number: int) -> PhaseChange:
@@ -253,7 +253,7 @@ def test_a_pool_keeps_the_newest_fifty_decisions_only() -> None:
 
 def test_the_largest_reservation_fits_into_one_commit() -> None:
     held = tuple(
-        Held(number=number, claim=given.claim(), seat=Seat(pool="p" * 63, number=number), session="s" * 63)
+        ReservationClaim(number=number, claim=given.claim(), seat=Seat(pool="p" * 63, number=number), session="s" * 63)
         for number in range(OCCURRENCES_LIMIT)
     )
     emails = tuple(f"{number:0>64}@example.org" for number in range(OCCURRENCES_LIMIT))
@@ -263,7 +263,7 @@ def test_the_largest_reservation_fits_into_one_commit() -> None:
 
 def test_a_story_is_told_in_utc() -> None:
     berlin = datetime.fromisoformat("2026-11-02T10:00:00+01:00")
-    assert story([msgspec.structs.replace(change(0), at=berlin)]) == "2026-11-02T09:00:00Z 0 by test"
+    assert format_history([msgspec.structs.replace(change(0), at=berlin)]) == "2026-11-02T09:00:00Z 0 by test"
 
 
 def said(name: str, status: Truth, clock: str, reason: str = "") -> Condition:
@@ -282,10 +282,10 @@ def test_a_condition_is_there_once_and_others_are_left_alone() -> None:
     several = with_condition((said("Reachable", Truth.TRUE, "09:00"),), said("Licensed", Truth.FALSE, "09:00"))
     several = with_condition(several, said("Reachable", Truth.FALSE, "10:00"))
     assert sorted(one.type for one in several) == ["Licensed", "Reachable"]
-    found = condition(several, "Reachable")
+    found = find_condition(several, "Reachable")
     assert found is not None
     assert found.status is Truth.FALSE
-    assert condition(several, "CMLReady") is None
+    assert find_condition(several, "CMLReady") is None
 
 
 def test_a_worker_is_referred_to_by_namespace_and_name() -> None:

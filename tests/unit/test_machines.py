@@ -18,19 +18,19 @@ from lcm.model.base.machine import (
     SCHEDULER,
     USER,
     WORKER_CONTROLLER,
-    Limit,
-    Machine,
-    Step,
+    PhaseLimit,
+    PhaseStep,
+    StateMachine,
 )
 from lcm.model.base.resource import PhaseChange, Status
-from lcm.model.kinds.registry import KINDS, MACHINES
-from lcm.model.kinds.reservation import RESERVATION
+from lcm.model.kinds.registry import KINDS, STATE_MACHINES
+from lcm.model.kinds.reservation import RESERVATION_MACHINE
 from lcm.model.kinds.reservation import ReservationPhase as R
-from lcm.model.kinds.session import ON_WORKER, SESSION, LabletSessionStatus
+from lcm.model.kinds.session import ON_WORKER_PHASES, SESSION_MACHINE, LabletSessionStatus
 from lcm.model.kinds.session import SessionPhase as S
-from lcm.model.kinds.worker import HOSTING, CmlFacts, Ec2Facts, LabWorkerStatus
+from lcm.model.kinds.worker import HOSTING_PHASES, CmlFacts, Ec2Facts, LabWorkerStatus
 from lcm.model.kinds.worker import WorkerPhase as W
-from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.kinds.worker_machine import WORKER_MACHINE
 
 RESTING = {
     "LabWorker": {
@@ -69,8 +69,8 @@ MAIN_PATHS = {
 }
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-def test_a_machine_is_sound(machine: Machine[Any]) -> None:
+@pytest.mark.parametrize("machine", STATE_MACHINES, ids=lambda machine: machine.name)
+def test_a_machine_is_sound(machine: StateMachine[Any]) -> None:
     ways = {(step.source, step.target) for step in machine.steps}
     limited = {limit.phase for limit in machine.limits}
     status = get_type_hints(KINDS[machine.name].struct)["status"]
@@ -144,31 +144,34 @@ def test_the_main_path_of_a_life_is_in_the_table(kind: str) -> None:
 
 @pytest.mark.parametrize("phase", [S.PENDING, S.SCHEDULED])
 def test_a_missed_slot_can_expire(phase: S) -> None:
-    assert SESSION.find(phase, S.EXPIRED)
-    assert [limit.target for limit in SESSION.limits if limit.phase is phase] == [S.EXPIRED]
+    assert SESSION_MACHINE.find(phase, S.EXPIRED)
+    assert [limit.target for limit in SESSION_MACHINE.limits if limit.phase is phase] == [S.EXPIRED]
 
 
 def test_while_anything_is_on_a_worker_every_end_goes_through_stopping() -> None:
-    ends = {step.source for step in SESSION.steps if step.target in SESSION.final}
-    assert ends & ON_WORKER == {S.STOPPING}
-    assert {step.target for step in SESSION.steps if step.source is S.STOPPING} == {*SESSION.final, S.PENDING}
+    ends = {step.source for step in SESSION_MACHINE.steps if step.target in SESSION_MACHINE.final}
+    assert ends & ON_WORKER_PHASES == {S.STOPPING}
+    assert {step.target for step in SESSION_MACHINE.steps if step.source is S.STOPPING} == {
+        *SESSION_MACHINE.final,
+        S.PENDING,
+    }
 
 
 def test_the_end_of_a_slot_collects_before_it_stops() -> None:
-    (limit,) = (one for one in SESSION.limits if one.phase is S.RUNNING)
+    (limit,) = (one for one in SESSION_MACHINE.limits if one.phase is S.RUNNING)
     assert limit.target is S.COLLECTING
 
 
 def test_a_drain_can_be_cancelled() -> None:
-    assert all(WORKER.find(W.DRAINING, phase) for phase in (W.READY, W.ACTIVE, W.READY_UNLICENSED))
+    assert all(WORKER_MACHINE.find(W.DRAINING, phase) for phase in (W.READY, W.ACTIVE, W.READY_UNLICENSED))
 
 
 def test_a_worker_hosts_nothing_before_cml_is_ready() -> None:
-    assert {W.READY_UNLICENSED, W.READY, W.ACTIVE} == HOSTING
+    assert {W.READY_UNLICENSED, W.READY, W.ACTIVE} == HOSTING_PHASES
 
 
 def test_a_worker_is_terminated_only_when_its_instance_was_seen_gone_or_never_was() -> None:
-    unproved = {step.source for step in WORKER.steps if step.target is W.TERMINATED and not step.needs}
+    unproved = {step.source for step in WORKER_MACHINE.steps if step.target is W.TERMINATED and not step.needs}
     assert unproved == {W.PENDING, W.FAILED}
 
 
@@ -181,7 +184,7 @@ def test_a_worker_is_terminated_only_when_its_instance_was_seen_gone_or_never_wa
     ],
 )
 def test_the_documented_limits_of_a_worker_hold(phase: W, minutes: int, target: W | None) -> None:
-    (limit,) = (one for one in WORKER.limits if one.phase is phase)
+    (limit,) = (one for one in WORKER_MACHINE.limits if one.phase is phase)
     assert (limit.after, limit.target) == (timedelta(minutes=minutes), target)
 
 
@@ -199,16 +202,16 @@ class Lamp(Status):
     detail: Status | None = None
 
 
-LIGHT = Machine(
+LIGHT = StateMachine(
     name="Light",
     initial=Light.RED,
     final=frozenset({Light.OFF}),
     steps=(
-        Step(Light.RED, Light.GREEN, SCHEDULER, "it is time", ("code|amount", "proofs")),
-        Step(Light.GREEN, Light.OFF, CONTROL_PLANE, "asked for"),
-        Step(Light.GREEN, Light.OFF, SCHEDULER, "late", ("detail.history",)),
+        PhaseStep(Light.RED, Light.GREEN, SCHEDULER, "it is time", ("code|amount", "proofs")),
+        PhaseStep(Light.GREEN, Light.OFF, CONTROL_PLANE, "asked for"),
+        PhaseStep(Light.GREEN, Light.OFF, SCHEDULER, "late", ("detail.history",)),
     ),
-    limits=(Limit(Light.RED, timedelta(minutes=90), Light.GREEN, "nobody waits longer"),),
+    limits=(PhaseLimit(Light.RED, timedelta(minutes=90), Light.GREEN, "nobody waits longer"),),
 )
 STORY = given.history("RED", "GREEN")
 
@@ -223,13 +226,13 @@ STORY = given.history("RED", "GREEN")
     ids=["a", "b", "both"],
 )
 def test_a_step_is_taken_when_the_status_holds_what_it_needs(status: Lamp) -> None:
-    assert LIGHT.take(Light.RED, Light.GREEN, by=SCHEDULER, status=status) is LIGHT.steps[0]
+    assert LIGHT.check_step(Light.RED, Light.GREEN, by=SCHEDULER, status=status) is LIGHT.steps[0]
 
 
 def test_each_actor_has_its_own_conditions() -> None:
-    assert LIGHT.take(Light.GREEN, Light.OFF, by=CONTROL_PLANE, status=Lamp()).why == "asked for"
+    assert LIGHT.check_step(Light.GREEN, Light.OFF, by=CONTROL_PLANE, status=Lamp()).why == "asked for"
     told = Lamp(detail=Status(history=STORY))
-    assert LIGHT.take(Light.GREEN, Light.OFF, by=SCHEDULER, status=told).why == "late"
+    assert LIGHT.check_step(Light.GREEN, Light.OFF, by=SCHEDULER, status=told).why == "late"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +255,7 @@ def test_an_illegal_step_is_refused_with_the_reason_and_the_story(
 ) -> None:
     told = msgspec.structs.replace(status, history=STORY)
     with pytest.raises(IllegalStep) as raised:
-        LIGHT.take(source, target, by=by, status=told)
+        LIGHT.check_step(source, target, by=by, status=told)
     first, *story = str(raised.value).splitlines()
     assert first == f"Light {source} -> {target} by {by}: {why}"
     assert story == [
@@ -264,19 +267,19 @@ def test_an_illegal_step_is_refused_with_the_reason_and_the_story(
 
 def test_an_object_without_a_past_has_no_story() -> None:
     with pytest.raises(IllegalStep) as raised:
-        LIGHT.take(Light.OFF, Light.RED, by=SCHEDULER, status=Lamp())
+        LIGHT.check_step(Light.OFF, Light.RED, by=SCHEDULER, status=Lamp())
     assert "story" not in str(raised.value)
 
 
 def test_a_need_that_no_status_has_is_our_bug() -> None:
-    wrong = Machine("Light", Light.RED, frozenset(), (Step(Light.RED, Light.OFF, USER, "", ("colour",)),), ())
+    wrong = StateMachine("Light", Light.RED, frozenset(), (PhaseStep(Light.RED, Light.OFF, USER, "", ("colour",)),), ())
     with pytest.raises(AssertionError, match="Lamp has no field colour"):
-        wrong.take(Light.RED, Light.OFF, by=USER, status=Lamp())
+        wrong.check_step(Light.RED, Light.OFF, by=USER, status=Lamp())
 
 
 def test_a_reservation_without_claims_promises_nothing() -> None:
     with pytest.raises(IllegalStep, match="status lacks held"):
-        RESERVATION.take(R.PENDING, R.PROMISED, by=CONTROL_PLANE, status=given.reservation().status)
+        RESERVATION_MACHINE.check_step(R.PENDING, R.PROMISED, by=CONTROL_PLANE, status=given.reservation().status)
 
 
 @pytest.mark.parametrize(
@@ -288,13 +291,13 @@ def test_a_reservation_without_claims_promises_nothing() -> None:
 )
 def test_a_pending_session_needs_proof_to_move(target: S, by: str, lacks: str) -> None:
     with pytest.raises(IllegalStep) as raised:
-        SESSION.take(S.PENDING, target, by=by, status=given.session().status)
+        SESSION_MACHINE.check_step(S.PENDING, target, by=by, status=given.session().status)
     assert str(raised.value).endswith(f"status lacks {lacks}")
 
 
 def test_a_running_lab_is_not_started_again() -> None:
     with pytest.raises(IllegalStep, match="from RUNNING only COLLECTING, STOPPING may follow"):
-        SESSION.take(S.RUNNING, S.INSTANTIATING, by=LABLET_CONTROLLER, status=given.session().status)
+        SESSION_MACHINE.check_step(S.RUNNING, S.INSTANTIATING, by=LABLET_CONTROLLER, status=given.session().status)
 
 
 @pytest.mark.parametrize("licensed", [True, None])
@@ -304,7 +307,7 @@ def test_lesson_11_a_worker_is_terminated_only_when_its_licence_is_known_to_be_g
 ) -> None:
     status = LabWorkerStatus(ec2=Ec2Facts(instance_id="i-1"), cml=CmlFacts(licensed=licensed))
     with pytest.raises(IllegalStep, match=r"cml\.licensed is not False"):
-        WORKER.take(source, W.TERMINATING_EC2, by=WORKER_CONTROLLER, status=status)
+        WORKER_MACHINE.check_step(source, W.TERMINATING_EC2, by=WORKER_CONTROLLER, status=status)
 
 
 @pytest.mark.parametrize("facts", [Ec2Facts(instance_id="i-1"), Ec2Facts(client_token="uid-1")])
@@ -312,40 +315,40 @@ def test_a_worker_that_has_or_may_have_an_instance_is_not_forgotten(facts: Ec2Fa
     status = LabWorkerStatus(ec2=facts)
     for source, target in ((W.PENDING, W.TERMINATED), (W.FAILED, W.TERMINATED), (W.FAILED, W.PENDING)):
         with pytest.raises(IllegalStep, match=r"still holds ec2\."):
-            WORKER.take(source, target, by=WORKER_CONTROLLER, status=status)
+            WORKER_MACHINE.check_step(source, target, by=WORKER_CONTROLLER, status=status)
 
 
 def test_a_licence_that_is_not_there_does_not_make_a_worker_ready() -> None:
     status = LabWorkerStatus(cml=CmlFacts(licensed=False))
     with pytest.raises(IllegalStep, match=r"lacks cml\.licensed"):
-        WORKER.take(W.LICENSING, W.READY, by=WORKER_CONTROLLER, status=status)
+        WORKER_MACHINE.check_step(W.LICENSING, W.READY, by=WORKER_CONTROLLER, status=status)
 
 
 def test_a_span_counts_from_the_last_change_and_a_moment_is_read_from_the_status() -> None:
     at = given.moment("09:00")
     history = (PhaseChange(phase="STARTING", at=at, by=WORKER_CONTROLLER),)
-    found = WORKER.deadline(W.STARTING, LabWorkerStatus(history=history))
+    found = WORKER_MACHINE.deadline(W.STARTING, LabWorkerStatus(history=history))
     assert found is not None
     assert (found[0], found[1].target) == (at + timedelta(minutes=15), W.FAILED)
-    found = WORKER.deadline(W.DRAINING, LabWorkerStatus(history=history, drain_deadline_at=at))
+    found = WORKER_MACHINE.deadline(W.DRAINING, LabWorkerStatus(history=history, drain_deadline_at=at))
     assert found is not None
     assert (found[0], found[1].target) == (at, W.UNLICENSING)
 
 
 def test_what_has_no_limit_or_an_unknown_one_has_no_deadline() -> None:
-    assert WORKER.deadline(W.READY, LabWorkerStatus()) is None
-    assert WORKER.deadline(W.STARTING, LabWorkerStatus()) is None
-    assert WORKER.deadline(W.DRAINING, LabWorkerStatus()) is None
+    assert WORKER_MACHINE.deadline(W.READY, LabWorkerStatus()) is None
+    assert WORKER_MACHINE.deadline(W.STARTING, LabWorkerStatus()) is None
+    assert WORKER_MACHINE.deadline(W.DRAINING, LabWorkerStatus()) is None
 
 
 def test_a_session_ends_as_its_outcome_says() -> None:
     status = LabletSessionStatus(outcome=S.FAILED)
     with pytest.raises(IllegalStep, match="outcome is not COMPLETED"):
-        SESSION.take(S.STOPPING, S.COMPLETED, by=LABLET_CONTROLLER, status=status)
+        SESSION_MACHINE.check_step(S.STOPPING, S.COMPLETED, by=LABLET_CONTROLLER, status=status)
 
 
 @pytest.mark.parametrize(("source", "by"), [(S.SCHEDULED, SCHEDULER), (S.STOPPING, LABLET_CONTROLLER)])
 def test_a_session_that_is_placed_anew_has_let_go_of_its_worker(source: S, by: str) -> None:
     status = LabletSessionStatus(worker_id="w1", allocated_ports={"R1_serial": 5000})
     with pytest.raises(IllegalStep, match="still holds worker_id, allocated_ports"):
-        SESSION.take(source, S.PENDING, by=by, status=status)
+        SESSION_MACHINE.check_step(source, S.PENDING, by=by, status=status)

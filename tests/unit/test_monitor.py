@@ -14,9 +14,9 @@ import given
 import machines
 from backstage import ROOT
 from clouds import HERE
-from lcm.control.objects.records import creation, key_of, written
+from lcm.control.objects.records import creation_ops, encode_checked, key_of
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.worker.measure import HostView, Ours, with_host
+from lcm.controllers.worker.measure import HostView, SessionLabs, with_host
 from lcm.controllers.worker.polling import fraction
 from lcm.model.access.secret import Secret
 from lcm.model.base.capacity import Amount
@@ -27,7 +27,7 @@ from lcm.model.kinds.settings import MonitoringSettings, SystemSettings, SystemS
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import MachineMetrics
 from lcm.providers.protocols.labhost import NodeFacts, Stats
-from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.loop import run
 from lcm.store.base import Fence, Put
 from monitored import SMALL, Watched, minutes
@@ -172,7 +172,7 @@ async def test_a_port_that_somebody_put_onto_a_lab_of_ours_is_not_free_though_no
     tags = ["serial:5001", "vnc:7777"]
     lab, _ = cml.import_lab(machines.text(machines.node("R1", tags=tags)), cml.users.administrator)
     ours = {"worker_id": "uid-w1", "cml_lab_id": lab.id, "allocated_ports": {"R1_serial": 5001}}
-    await world.store.commit(*creation(given.session(phase=SessionPhase.RUNNING, **ours)))
+    await world.store.commit(*creation_ops(given.session(phase=SessionPhase.RUNNING, **ours)))
     async with world.monitoring():
         await minutes(2)
         assert (await world.worker()).status.foreign_ports == (7777,)
@@ -224,12 +224,12 @@ async def test_a_lab_of_ours_is_no_strangers_also_while_its_id_is_not_known_yet(
     cml.labs.start(lab)
     ports = {"R1_serial": 5001}
     coming = given.session(phase=SessionPhase.INSTANTIATING, worker_id="uid-w1", allocated_ports=ports)
-    await world.store.commit(*creation(coming))
+    await world.store.commit(*creation_ops(coming))
     async with world.monitoring():
         await minutes(5)
         assert (await world.worker()).status.foreign == Amount()
         running = given.changed(coming, {"status": {"phase": SessionPhase.RUNNING, "cml_lab_id": lab.id}})
-        await world.store.commit(Put(key_of(coming), written(running)))
+        await world.store.commit(Put(key_of(coming), encode_checked(running)))
         await minutes(3)
         assert (await world.worker()).status.foreign == Amount()
         copy, _ = cml.import_lab(machines.text(machines.node("R1", tags=["serial:5001"])), cml.users.administrator)
@@ -253,7 +253,7 @@ def test_a_node_of_a_stranger_counts_while_it_runs_or_is_about_to(
 ) -> None:
     node = NodeFacts(node_id="n", label="R1", node_definition="iosv", state=state, **size)
     host = HostView(given.moment("09:00"), nodes={"lab": [node]})
-    found = with_host(given.worker(phase=WorkerPhase.READY), host, Ours(), host.at).foreign
+    found = with_host(given.worker(phase=WorkerPhase.READY), host, SessionLabs(), host.at).foreign
     assert (found.cpu_millis, found.storage_mb) == (millis, storage_mb)
     assert found.nodes == found.labs == (millis > 0)
 
@@ -273,10 +273,12 @@ def test_a_worker_holds_what_its_machine_has_now_and_no_more() -> None:
         allocated_cpus=0.0,
         allocated_memory_mb=0,
     )
-    less = with_host(worker, HostView(at, stats=said), Ours(), at).capacity
+    less = with_host(worker, HostView(at, stats=said), SessionLabs(), at).capacity
     assert less == msgspec.structs.replace(had, cpu_millis=24_000, memory_mb=98_304)
     unsaid = msgspec.structs.replace(said, cpu_count=0, memory_total_mb=0, disk_total_mb=0)
-    assert with_host(worker, HostView(at, stats=unsaid), Ours(), at).capacity == had, "nothing said is nothing known"
+    assert with_host(worker, HostView(at, stats=unsaid), SessionLabs(), at).capacity == had, (
+        "nothing said is nothing known"
+    )
 
 
 @in_virtual_time
@@ -422,7 +424,7 @@ async def test_one_slow_host_delays_nobody(world: Watched) -> None:
 async def test_settings_count_within_an_interval(world: Watched) -> None:
     await world.add("w1")
     system = SystemSettings(metadata=Metadata(name="system"))
-    root = world.core.acting(ROOT)
+    root = world.core.plane_for(ROOT)
     async with world.monitoring():
         await minutes(2)
         made = await root.create(_monitoring(system, metrics_poll_interval_seconds=10))
@@ -471,7 +473,7 @@ async def test_nothing_is_written_while_nothing_changes(world: Watched) -> None:
         assert [await world.worker(name) for name in ("w1", "w2")] == before
 
 
-def _disk(size_gb: int) -> Machine:
+def _disk(size_gb: int) -> CmlMachine:
     """Give a machine of which CML itself uses 30 GB of disk."""
     return replace(SMALL, disk_gb=size_gb)
 

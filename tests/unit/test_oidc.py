@@ -10,7 +10,14 @@ from hypothesis import strategies
 
 import issuers
 from issuers import AUDIENCE, ED25519, ISSUER, OTHER_RSA, P256, P384, P521, RSA, Issuer, part, signed
-from lcm.control.access.oidc import LONGEST_TOKEN, Reason, Refusal, Trust, Verified, Verifier
+from lcm.control.access.oidc import (
+    MAX_TOKEN_LENGTH,
+    IssuerTrust,
+    TokenRefusal,
+    TokenRefusalReason,
+    VerifiedCaller,
+    Verifier,
+)
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Invalid
 from properties import for_all
@@ -18,16 +25,16 @@ from properties import for_all
 DEEP = b'{"alg":' + b"[" * 3000
 
 
-async def refused(verifier: Verifier, token: str) -> Reason:
+async def refused(verifier: Verifier, token: str) -> TokenRefusalReason:
     answer = await verifier.verify(token)
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, TokenRefusal), answer
     assert not any(piece in answer.message for piece in ("ada", *token.split(".")) if len(piece) > 2)
     return answer.reason
 
 
 async def accepted(verifier: Verifier, token: str) -> Caller:
     answer = await verifier.verify(token)
-    assert isinstance(answer, Verified), answer
+    assert isinstance(answer, VerifiedCaller), answer
     return answer.caller
 
 
@@ -35,7 +42,7 @@ async def test_a_good_token_says_who_holds_it_and_until_when() -> None:
     issuer = Issuer()
     answer = await issuer.verifier().verify(issuer.token())
     ada = Caller(name="ada@example.org", role=Role.OPERATOR)
-    assert answer == Verified(ada, issuer.clock.now() + timedelta(hours=1, minutes=1))
+    assert answer == VerifiedCaller(ada, issuer.clock.now() + timedelta(hours=1, minutes=1))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,7 @@ async def test_no_other_way_to_sign_is(name: object) -> None:
     _, claims, signature = issuer.token().split(".")
     named = {"typ": "JWT", "kid": "rsa"} | ({"alg": name} if name is not None else {})
     for end in ("", signature):
-        assert await refused(issuer.verifier(), f"{part(named)}.{claims}.{end}") is Reason.ALGORITHM
+        assert await refused(issuer.verifier(), f"{part(named)}.{claims}.{end}") is TokenRefusalReason.ALGORITHM
     assert issuer.asked == [], "nobody is asked about it"
 
 
@@ -76,13 +83,13 @@ async def test_a_public_key_is_no_password(form: str) -> None:
         "n": str(RSA.as_dict(private=False)["n"]).encode(),
     }
     token = issuers.signed_with_public_key(RSA, issuer.claims(), forms[form])
-    assert await refused(issuer.verifier(), token) is Reason.ALGORITHM
+    assert await refused(issuer.verifier(), token) is TokenRefusalReason.ALGORITHM
 
 
 async def test_a_key_that_came_with_the_token_is_not_believed() -> None:
     issuer = Issuer()
     stranger = OTHER_RSA.as_dict(private=False)
-    for kid, reason in (("other", Reason.KEY), ("rsa", Reason.SIGNATURE)):
+    for kid, reason in (("other", TokenRefusalReason.KEY), ("rsa", TokenRefusalReason.SIGNATURE)):
         header = {"kid": kid, "jwk": stranger, "jku": "https://evil.example.org/jwks"}
         assert await refused(issuer.verifier(), signed(OTHER_RSA, issuer.claims(), **header)) is reason
     assert not any("evil" in url for url in issuer.asked)
@@ -91,27 +98,29 @@ async def test_a_key_that_came_with_the_token_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"iss": "https://evil.example.org"}, Reason.ISSUER),
-        ({"iss": ISSUER + "/"}, Reason.ISSUER),
-        ({"iss": None}, Reason.ISSUER),
-        ({"iss": [ISSUER]}, Reason.ISSUER),
-        ({"aud": "other"}, Reason.AUDIENCE),
-        ({"aud": "LCM"}, Reason.AUDIENCE),
-        ({"aud": None}, Reason.AUDIENCE),
-        ({"aud": []}, Reason.AUDIENCE),
-        ({"aud": {"lcm": 1}}, Reason.AUDIENCE),
-        ({"aud": ["other", 5, None]}, Reason.AUDIENCE),
-        ({"exp": None}, Reason.MALFORMED),
-        ({"exp": "9999999999"}, Reason.MALFORMED),
-        ({"exp": True}, Reason.MALFORMED),
-        ({"exp": 10**30}, Reason.MALFORMED),
-        ({"exp": -5}, Reason.MALFORMED),
-        ({"nbf": "soon"}, Reason.MALFORMED),
-        ({"iat": {}}, Reason.MALFORMED),
-        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, Reason.MALFORMED),
+        ({"iss": "https://evil.example.org"}, TokenRefusalReason.ISSUER),
+        ({"iss": ISSUER + "/"}, TokenRefusalReason.ISSUER),
+        ({"iss": None}, TokenRefusalReason.ISSUER),
+        ({"iss": [ISSUER]}, TokenRefusalReason.ISSUER),
+        ({"aud": "other"}, TokenRefusalReason.AUDIENCE),
+        ({"aud": "LCM"}, TokenRefusalReason.AUDIENCE),
+        ({"aud": None}, TokenRefusalReason.AUDIENCE),
+        ({"aud": []}, TokenRefusalReason.AUDIENCE),
+        ({"aud": {"lcm": 1}}, TokenRefusalReason.AUDIENCE),
+        ({"aud": ["other", 5, None]}, TokenRefusalReason.AUDIENCE),
+        ({"exp": None}, TokenRefusalReason.MALFORMED),
+        ({"exp": "9999999999"}, TokenRefusalReason.MALFORMED),
+        ({"exp": True}, TokenRefusalReason.MALFORMED),
+        ({"exp": 10**30}, TokenRefusalReason.MALFORMED),
+        ({"exp": -5}, TokenRefusalReason.MALFORMED),
+        ({"nbf": "soon"}, TokenRefusalReason.MALFORMED),
+        ({"iat": {}}, TokenRefusalReason.MALFORMED),
+        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, TokenRefusalReason.MALFORMED),
     ],
 )
-async def test_claims_that_are_not_for_us_are_refused_without_asking(changes: dict[str, Any], reason: Reason) -> None:
+async def test_claims_that_are_not_for_us_are_refused_without_asking(
+    changes: dict[str, Any], reason: TokenRefusalReason
+) -> None:
     issuer = Issuer()
     assert await refused(issuer.verifier(), issuer.token(**changes)) is reason
     assert issuer.asked == []
@@ -128,27 +137,27 @@ async def test_a_token_is_accepted_from_its_beginning_to_its_end_and_a_leeway_ar
     verifier, now = issuer.verifier(), int(issuer.clock.now().timestamp())
     for changes, want in (
         ({"exp": now - 59}, None),
-        ({"exp": now - 60}, Reason.EXPIRED),
-        ({"exp": now - 3600}, Reason.EXPIRED),
+        ({"exp": now - 60}, TokenRefusalReason.EXPIRED),
+        ({"exp": now - 3600}, TokenRefusalReason.EXPIRED),
         ({"exp": now - 59.5}, None),
         ({"nbf": now + 60}, None),
-        ({"nbf": now + 61}, Reason.NOT_YET),
-        ({"iat": now + 61}, Reason.NOT_YET),
+        ({"nbf": now + 61}, TokenRefusalReason.NOT_YET),
+        ({"iat": now + 61}, TokenRefusalReason.NOT_YET),
         ({"nbf": None, "iat": None}, None),
     ):
         answer = await verifier.verify(issuer.token(**changes))
-        assert (answer.reason if isinstance(answer, Refusal) else None) is want, changes
+        assert (answer.reason if isinstance(answer, TokenRefusal) else None) is want, changes
 
 
 async def test_a_token_good_a_moment_ago_expires() -> None:
     issuer = Issuer()
     verifier, token = issuer.verifier(leeway=timedelta(0)), issuer.token()
     answer = await verifier.verify(token)
-    assert isinstance(answer, Verified)
+    assert isinstance(answer, VerifiedCaller)
     issuer.clock.moment = answer.expires_at - timedelta(microseconds=1)
     await accepted(verifier, token)
     issuer.clock.moment = answer.expires_at
-    assert await refused(verifier, token) is Reason.EXPIRED
+    assert await refused(verifier, token) is TokenRefusalReason.EXPIRED
 
 
 async def test_a_changed_token_is_refused() -> None:
@@ -156,12 +165,12 @@ async def test_a_changed_token_is_refused() -> None:
     header, claims, signature = issuer.token().split(".")
     verifier = issuer.verifier()
     promoted = part(issuer.claims(roles=["admin"]))
-    assert await refused(verifier, f"{header}.{promoted}.{signature}") is Reason.SIGNATURE
+    assert await refused(verifier, f"{header}.{promoted}.{signature}") is TokenRefusalReason.SIGNATURE
     renamed = part({"alg": "RS256", "kid": "rsa", "typ": "JWT", "more": 1})
-    assert await refused(verifier, f"{renamed}.{claims}.{signature}") is Reason.SIGNATURE
-    assert await refused(verifier, f"{header}.{claims}.") is Reason.SIGNATURE
-    assert await refused(verifier, f"{header}.{claims}.{signature[:-8]}") is Reason.SIGNATURE
-    assert await refused(verifier, f"{header}.{claims}.{'A' * len(signature)}") is Reason.SIGNATURE
+    assert await refused(verifier, f"{renamed}.{claims}.{signature}") is TokenRefusalReason.SIGNATURE
+    assert await refused(verifier, f"{header}.{claims}.") is TokenRefusalReason.SIGNATURE
+    assert await refused(verifier, f"{header}.{claims}.{signature[:-8]}") is TokenRefusalReason.SIGNATURE
+    assert await refused(verifier, f"{header}.{claims}.{'A' * len(signature)}") is TokenRefusalReason.SIGNATURE
 
 
 @pytest.mark.parametrize(
@@ -176,7 +185,7 @@ async def test_a_changed_token_is_refused() -> None:
         "lcm_0123456789",
         "é.é.é",
         "\ud800.a.b",
-        "x" * (LONGEST_TOKEN + 1),
+        "x" * (MAX_TOKEN_LENGTH + 1),
         "." * 100,
         f"{part([])}.{part({})}.x",
         f"{part('alg')}.{part({})}.x",
@@ -190,7 +199,7 @@ async def test_a_changed_token_is_refused() -> None:
 )
 async def test_garbage_is_no_token(token: str) -> None:
     issuer = Issuer()
-    assert await refused(issuer.verifier(), token) is Reason.MALFORMED
+    assert await refused(issuer.verifier(), token) is TokenRefusalReason.MALFORMED
     assert issuer.asked == []
 
 
@@ -210,7 +219,7 @@ async def test_garbage_is_no_token(token: str) -> None:
 )
 async def test_a_payload_that_is_no_object_is_no_token(payload: bytes) -> None:
     issuer = Issuer()
-    assert await refused(issuer.verifier(), signed(RSA, payload)) is Reason.MALFORMED
+    assert await refused(issuer.verifier(), signed(RSA, payload)) is TokenRefusalReason.MALFORMED
 
 
 @for_all(strategies.integers(0, 2), strategies.integers(0, 10_000), strategies.characters(max_codepoint=255))
@@ -220,7 +229,7 @@ def test_a_token_with_any_character_changed_is_refused(which: int, place: int, o
     place %= len(parts[which])
     if parts[which][place] != other:
         parts[which] = parts[which][:place] + other + parts[which][place + 1 :]
-        assert isinstance(asyncio.run(issuer.verifier().verify(".".join(parts))), Refusal)
+        assert isinstance(asyncio.run(issuer.verifier().verify(".".join(parts))), TokenRefusal)
 
 
 async def test_a_name_that_stands_twice_is_refused_even_if_signed() -> None:
@@ -231,21 +240,21 @@ async def test_a_name_that_stands_twice_is_refused_even_if_signed() -> None:
         claims[:-1] + ', "roles": ["admin"]}',
         claims[:-1] + ', "realm_access": {"roles": [], "roles": ["admin"]}}',
     ):
-        assert await refused(issuer.verifier(), signed(RSA, doubled.encode())) is Reason.MALFORMED
+        assert await refused(issuer.verifier(), signed(RSA, doubled.encode())) is TokenRefusalReason.MALFORMED
     _, payload, signature = issuer.token().split(".")
     header = part(b'{"alg": "RS256", "kid": "rsa", "alg": "RS256"}')
-    assert await refused(issuer.verifier(), f"{header}.{payload}.{signature}") is Reason.MALFORMED
+    assert await refused(issuer.verifier(), f"{header}.{payload}.{signature}") is TokenRefusalReason.MALFORMED
 
 
 async def test_the_longest_token_is_read_and_a_longer_one_is_not() -> None:
     issuer = Issuer()
     short = len(issuer.token(more=""))
-    for more in range((LONGEST_TOKEN - short) * 3 // 4, (LONGEST_TOKEN - short) * 3 // 4 + 6):
+    for more in range((MAX_TOKEN_LENGTH - short) * 3 // 4, (MAX_TOKEN_LENGTH - short) * 3 // 4 + 6):
         token = issuer.token(more="x" * more)
-        if len(token) <= LONGEST_TOKEN:
+        if len(token) <= MAX_TOKEN_LENGTH:
             await accepted(issuer.verifier(), token)
         else:
-            assert await refused(issuer.verifier(), token) is Reason.MALFORMED
+            assert await refused(issuer.verifier(), token) is TokenRefusalReason.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -266,7 +275,7 @@ async def test_a_token_that_wants_to_be_understood_differently_is_refused(header
     issuer = Issuer()
     _, claims, signature = issuer.token().split(".")
     token = f"{part({'alg': 'RS256', 'typ': 'JWT', 'kid': 'rsa', **header})}.{claims}.{signature}"
-    assert await refused(issuer.verifier(), token) is Reason.MALFORMED
+    assert await refused(issuer.verifier(), token) is TokenRefusalReason.MALFORMED
 
 
 @pytest.mark.parametrize("kind", [None, "JWT", "jwt", "at+jwt", "application/at+jwt", "AT+JWT"])
@@ -307,10 +316,10 @@ async def test_the_caller_is_named_by_the_claim_that_was_chosen(
     issuer = Issuer()
     answer = await issuer.verifier(**trust).verify(issuer.token(**changes))
     if want is None:
-        assert isinstance(answer, Refusal)
-        assert answer.reason is Reason.SUBJECT
+        assert isinstance(answer, TokenRefusal)
+        assert answer.reason is TokenRefusalReason.SUBJECT
     else:
-        assert isinstance(answer, Verified)
+        assert isinstance(answer, VerifiedCaller)
         assert answer.caller.name == want
 
 
@@ -343,10 +352,10 @@ async def test_the_highest_role_that_a_token_gives_counts(
     issuer = Issuer()
     answer = await issuer.verifier(**trust).verify(issuer.token(**changes))
     if want is None:
-        assert isinstance(answer, Refusal)
-        assert answer.reason is Reason.ROLE
+        assert isinstance(answer, TokenRefusal)
+        assert answer.reason is TokenRefusalReason.ROLE
     else:
-        assert isinstance(answer, Verified)
+        assert isinstance(answer, VerifiedCaller)
         assert answer.caller.role is want
 
 
@@ -376,16 +385,16 @@ async def test_the_highest_role_that_a_token_gives_counts(
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(Invalid, match=named):
-        Trust(**{"issuer": ISSUER, "audiences": frozenset({AUDIENCE}), **wrong})
+        IssuerTrust(**{"issuer": ISSUER, "audiences": frozenset({AUDIENCE}), **wrong})
 
 
 @pytest.mark.parametrize("issuer", ["http://127.0.0.1:8080/realms/x", "http://localhost:8080", "http://[::1]:1/"])
 def test_an_issuer_on_this_machine_needs_no_certificate(issuer: str) -> None:
-    assert Trust(issuer=issuer, audiences=frozenset({AUDIENCE})).issuer == issuer
+    assert IssuerTrust(issuer=issuer, audiences=frozenset({AUDIENCE})).issuer == issuer
 
 
 async def test_moments_far_away_are_no_trouble() -> None:
     issuer = Issuer()
     answer = await issuer.verifier().verify(issuer.token(exp=2**37 - 1))
-    assert isinstance(answer, Verified)
+    assert isinstance(answer, VerifiedCaller)
     assert answer.expires_at > datetime(6000, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 
 from certificates import Authority
 from issuers import AUDIENCE, RSA, Issuer, signed
-from lcm.control.access.oidc import Trust, Verified, Verifier
-from lcm.control.access.oidc_keys import Fetched, HttpFetch
+from lcm.control.access.oidc import IssuerTrust, VerifiedCaller, Verifier
+from lcm.control.access.oidc_keys import FetchedDocument, HttpFetch
 from lcm.model.base.errors import LcmError, Stuck, Throttled, Unreachable
 from scripted import HANG, Asked, Scripted, http
 from servers import LOOPBACK
@@ -32,10 +32,10 @@ def serving(*keys: str) -> Callable[[Asked], bytes]:
 async def test_a_token_of_a_real_issuer_is_accepted() -> None:
     made = Issuer()
     async with Scripted(serving(json.dumps(RSA.as_dict(private=False)))) as server:
-        trust = Trust(issuer=server.url, audiences=frozenset({AUDIENCE}))
+        trust = IssuerTrust(issuer=server.url, audiences=frozenset({AUDIENCE}))
         verifier = Verifier(trust, fetch=HttpFetch(), clock=made.clock)
         answer = await verifier.verify(signed(RSA, made.claims(iss=server.url)))
-        assert isinstance(answer, Verified)
+        assert isinstance(answer, VerifiedCaller)
         assert [asked.path for asked in server.asked] == ["/.well-known/openid-configuration", "/jwks"]
         assert {asked.headers["accept-encoding"] for asked in server.asked} == {"identity"}
 
@@ -43,9 +43,9 @@ async def test_a_token_of_a_real_issuer_is_accepted() -> None:
 async def test_a_document_comes_with_its_cache_control(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://{LOOPBACK}:1")  # it would lead nowhere
     async with Scripted(http(200, b"{}", headers={"Cache-Control": "max-age=5"})) as server:
-        assert await HttpFetch().get(server.url) == Fetched(b"{}", "max-age=5")
+        assert await HttpFetch().get(server.url) == FetchedDocument(b"{}", "max-age=5")
     async with Scripted(http(200, b"{}")) as server:
-        assert await HttpFetch().get(server.url) == Fetched(b"{}", "")
+        assert await HttpFetch().get(server.url) == FetchedDocument(b"{}", "")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import strategies
 from joserfc.jwk import OctKey, RSAKey
 
 from issuers import DISCOVERY_URL, ED25519, ISSUER, JWKS_URL, OTHER_RSA, P256, P384, RSA, Issuer, signed, without_kid
-from lcm.control.access.oidc import Reason, Refusal, Verified
-from lcm.control.access.oidc_keys import MOST_KEYS
+from lcm.control.access.oidc import TokenRefusal, TokenRefusalReason, VerifiedCaller
+from lcm.control.access.oidc_keys import MAX_KEYS
 from lcm.model.base.errors import Later, Stuck, Throttled, Unreachable
 from properties import for_all
 
@@ -18,8 +18,8 @@ LEAVES = strategies.none() | strategies.booleans() | strategies.integers() | str
 JSON = LEAVES | strategies.lists(LEAVES, max_size=3) | strategies.dictionaries(strategies.text(), LEAVES, max_size=3)
 
 
-def reason(answer: Verified | Refusal) -> Reason | None:
-    return answer.reason if isinstance(answer, Refusal) else None
+def reason(answer: VerifiedCaller | TokenRefusal) -> TokenRefusalReason | None:
+    return answer.reason if isinstance(answer, TokenRefusal) else None
 
 
 async def test_keys_are_found_by_discovery_and_kept() -> None:
@@ -43,20 +43,22 @@ async def test_a_rotated_key_is_accepted_at_once_and_the_old_one_no_longer() -> 
     issuer.clock.step(seconds=31)
     issuer.keys = (OTHER_RSA,)
     assert reason(await verifier.verify(issuer.token(OTHER_RSA))) is None
-    assert reason(await verifier.verify(old)) is Reason.KEY
+    assert reason(await verifier.verify(old)) is TokenRefusalReason.KEY
 
 
 async def test_unknown_keys_make_us_ask_once_in_half_a_minute_at_most() -> None:
     issuer = Issuer(RSA)
     verifier = issuer.verifier()
     for number in range(20):
-        assert reason(await verifier.verify(issuer.token(header={"kid": f"made-up-{number}"}))) is Reason.KEY
+        assert (
+            reason(await verifier.verify(issuer.token(header={"kid": f"made-up-{number}"}))) is TokenRefusalReason.KEY
+        )
     assert issuer.fetches == 1
     issuer.clock.step(seconds=29)
-    assert reason(await verifier.verify(issuer.token(OTHER_RSA))) is Reason.KEY
+    assert reason(await verifier.verify(issuer.token(OTHER_RSA))) is TokenRefusalReason.KEY
     assert issuer.fetches == 1
     issuer.clock.step(seconds=1)
-    assert reason(await verifier.verify(issuer.token(OTHER_RSA))) is Reason.KEY
+    assert reason(await verifier.verify(issuer.token(OTHER_RSA))) is TokenRefusalReason.KEY
     assert issuer.fetches == 2
 
 
@@ -184,27 +186,37 @@ async def test_a_token_without_a_key_id_is_accepted_if_only_one_key_fits() -> No
     assert reason(await issuer.verifier().verify(issuer.token(header=nameless))) is None
     assert reason(await Issuer(without_kid(RSA)).verifier().verify(issuer.token(header=nameless))) is None
     assert reason(await Issuer(RSA, P256).verifier().verify(issuer.token(header=nameless))) is None
-    assert reason(await Issuer(RSA, OTHER_RSA).verifier().verify(issuer.token(header=nameless))) is Reason.KEY
-    assert reason(await Issuer(P256).verifier().verify(issuer.token(header=nameless))) is Reason.KEY
-    assert reason(await Issuer(OTHER_RSA).verifier().verify(issuer.token(header=nameless))) is Reason.SIGNATURE
+    assert (
+        reason(await Issuer(RSA, OTHER_RSA).verifier().verify(issuer.token(header=nameless))) is TokenRefusalReason.KEY
+    )
+    assert reason(await Issuer(P256).verifier().verify(issuer.token(header=nameless))) is TokenRefusalReason.KEY
+    assert (
+        reason(await Issuer(OTHER_RSA).verifier().verify(issuer.token(header=nameless))) is TokenRefusalReason.SIGNATURE
+    )
 
 
 async def test_the_id_of_a_key_of_another_type_does_not_help() -> None:
     issuer = Issuer(RSA, P256, P384, ED25519)
     verifier = issuer.verifier()
-    assert reason(await verifier.verify(issuer.token(RSA, header={"kid": "p256"}))) is Reason.KEY
-    assert reason(await verifier.verify(issuer.token(P256, header={"alg": "ES256", "kid": "rsa"}))) is Reason.KEY
-    assert reason(await verifier.verify(issuer.token(P256, header={"alg": "ES256", "kid": "p384"}))) is Reason.KEY
-    assert reason(await verifier.verify(issuer.token(OTHER_RSA, header={"kid": "rsa"}))) is Reason.SIGNATURE
+    assert reason(await verifier.verify(issuer.token(RSA, header={"kid": "p256"}))) is TokenRefusalReason.KEY
+    assert (
+        reason(await verifier.verify(issuer.token(P256, header={"alg": "ES256", "kid": "rsa"})))
+        is TokenRefusalReason.KEY
+    )
+    assert (
+        reason(await verifier.verify(issuer.token(P256, header={"alg": "ES256", "kid": "p384"})))
+        is TokenRefusalReason.KEY
+    )
+    assert reason(await verifier.verify(issuer.token(OTHER_RSA, header={"kid": "rsa"}))) is TokenRefusalReason.SIGNATURE
 
 
 async def test_a_key_serves_only_the_purpose_that_it_was_published_for() -> None:
     key = RSA.as_dict(private=False)
     for limits, want in (
         ({"use": "sig", "alg": "RS256"}, None),
-        ({"use": "enc"}, Reason.KEY),
-        ({"alg": "RS512"}, Reason.KEY),
-        ({"key_ops": ["encrypt"]}, Reason.SIGNATURE),
+        ({"use": "enc"}, TokenRefusalReason.KEY),
+        ({"alg": "RS512"}, TokenRefusalReason.KEY),
+        ({"key_ops": ["encrypt"]}, TokenRefusalReason.SIGNATURE),
     ):
         issuer = Issuer({**key, **limits})
         assert reason(await issuer.verifier().verify(issuer.token())) is want, limits
@@ -238,7 +250,7 @@ async def test_strange_keys_do_not_make_the_others_unusable() -> None:
     issuer = Issuer(*strange, RSA)
     assert reason(await issuer.verifier().verify(issuer.token())) is None
     token = issuer.token(ED25519, header={"alg": "EdDSA", "kid": "x"})
-    assert reason(await issuer.verifier().verify(token)) is Reason.SIGNATURE
+    assert reason(await issuer.verifier().verify(token)) is TokenRefusalReason.SIGNATURE
 
 
 @for_all(strategies.sampled_from([RSA, P256, ED25519]), strategies.sampled_from(FIELDS), JSON)
@@ -251,13 +263,13 @@ async def test_a_weak_key_or_one_that_is_no_longer_secret_is_not_used() -> None:
     with pytest.warns(match="2048"):
         weak = RSAKey.generate_key(1024, {"kid": "weak"})
     issuer = Issuer(weak, RSA.as_dict(private=True))
-    assert reason(await issuer.verifier().verify(signed(weak, issuer.claims()))) is Reason.KEY
-    assert reason(await issuer.verifier().verify(issuer.token())) is Reason.KEY
+    assert reason(await issuer.verifier().verify(signed(weak, issuer.claims()))) is TokenRefusalReason.KEY
+    assert reason(await issuer.verifier().verify(issuer.token())) is TokenRefusalReason.KEY
 
 
 async def test_only_so_many_keys_are_read() -> None:
-    issuer = Issuer(*(without_kid(P256) for _ in range(MOST_KEYS)), RSA)
-    assert reason(await issuer.verifier().verify(issuer.token())) is Reason.KEY
+    issuer = Issuer(*(without_kid(P256) for _ in range(MAX_KEYS)), RSA)
+    assert reason(await issuer.verifier().verify(issuer.token())) is TokenRefusalReason.KEY
 
 
 async def test_an_issuer_that_withdraws_all_its_keys_is_believed() -> None:
@@ -266,7 +278,7 @@ async def test_an_issuer_that_withdraws_all_its_keys_is_believed() -> None:
     await verifier.verify(issuer.token())
     issuer.keys = ()
     issuer.clock.step(minutes=10)
-    assert reason(await verifier.verify(issuer.token())) is Reason.KEY
+    assert reason(await verifier.verify(issuer.token())) is TokenRefusalReason.KEY
 
 
 @pytest.mark.parametrize(

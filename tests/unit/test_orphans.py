@@ -12,7 +12,7 @@ from backstage import NOW, ROOT, Stage
 from clouds import HERE, THERE, launch
 from discoveries import BY, Seeking
 from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref, ref_of
-from lcm.controllers.discovery.orphans import GRACE, Findings, Sorting
+from lcm.controllers.discovery.orphans import GRACE, Findings, InstanceSorter
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, Instance, InstanceState
@@ -49,15 +49,15 @@ def knowing(instance_id: str = "", phase: WorkerPhase = WorkerPhase.READY) -> La
 def judged(
     *workers: LabWorker, owned: Sequence[Instance] = (), matching: Sequence[Instance] = (), region: str = HERE
 ) -> Mapping[str, Sequence[str]]:
-    found: Findings = Sorting(region, workers, NOW).sort(owned, matching)
+    found: Findings = InstanceSorter(region, workers, NOW).sort(owned, matching)
     lists = {
         "known": [one.instance_id for one in found.known],
-        "strangers": [one.instance_id for one in found.strangers],
+        "strangers": [one.instance_id for one in found.unmanaged],
         "orphans": [one.instance_id for one in found.orphans],
         "fresh": [one.instance_id for one in found.fresh],
         "others": [one.instance_id for one in found.others],
         "strays": [one.instance.instance_id for one in found.strays],
-        "look_at": [one.name for one in found.look_at],
+        "look_at": [one.name for one in found.to_reconcile],
     }
     assert found.total == sum(len(one) for name, one in lists.items() if name != "look_at")
     return {name: one for name, one in lists.items() if one}
@@ -122,7 +122,7 @@ def test_an_orphan_is_imported_with_a_label_and_an_alert() -> None:
     async def main() -> None:
         world = Seeking()
         instance_id = await after_grace(world)
-        found = (await world.scan()).last
+        found = (await world.scan()).last_results
         made = (await world.workers())[instance_id]
         assert made.metadata.name == ORPHAN.name
         assert made.metadata.labels == {"lcm/source": "worker-controller-orphan", "lcm/orphan-of": "uid-lost"}

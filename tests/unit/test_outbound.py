@@ -13,12 +13,12 @@ import pytest
 
 from answers import AnswerServer, Say, SelfSigned
 from certificates import Authority
-from lcm.model.access.webhook import Address, Reach, networks
+from lcm.model.access.webhook import Address, WebhookPolicy, parse_networks
 from lcm.model.base.errors import Invalid, Later, LcmError, Refused, Throttled, Unreachable
-from lcm.providers.local.outbound import Limits, Outbound, connect, resolve
+from lcm.providers.local.outbound import Outbound, OutboundLimits, connect, resolve
 from servers import LOOPBACK, free_port
 
-HOME = Reach(networks=networks(["127.0.0.0/8"]), plain_http=True)
+HOME = WebhookPolicy(networks=parse_networks(["127.0.0.0/8"]), plain_http=True)
 BODY = b'{"hush": 1}'
 PUBLIC = "93.184.215.14"
 MUST_BE_REFUSED = [
@@ -56,11 +56,11 @@ class Sockets:
 
 @asynccontextmanager
 async def outbound(
-    reach: Reach = HOME,
+    reach: WebhookPolicy = HOME,
     names: Names | None = None,
     sockets: Sockets | None = None,
     *,
-    limits: Limits | None = None,
+    limits: OutboundLimits | None = None,
     trust: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Outbound]:
     opened = Outbound(reach, resolver=names or resolve, connector=sockets or connect, limits=limits, trust=trust)
@@ -76,7 +76,7 @@ async def failure(opened: Outbound, url: str) -> LcmError:
     return caught.value
 
 
-async def failure_of(say: Say, limits: Limits | None = None) -> LcmError:
+async def failure_of(say: Say, limits: OutboundLimits | None = None) -> LcmError:
     async with AnswerServer() as server, outbound(limits=limits) as opened:
         server.tell("hook", say)
         return await failure(opened, f"{server.url}/api/v0/hook")
@@ -86,7 +86,7 @@ async def failure_of(say: Say, limits: Limits | None = None) -> LcmError:
 async def test_forbidden_hosts_are_refused_before_a_name_is_asked_for_or_a_socket_opened(host: str) -> None:
     names, sockets = Names([PUBLIC]), Sockets()
     for scheme, port in (("https", ""), ("http", ""), ("https", ":8443")):
-        async with outbound(Reach(plain_http=True), names, sockets) as opened:
+        async with outbound(WebhookPolicy(plain_http=True), names, sockets) as opened:
             assert isinstance(await failure(opened, f"{scheme}://{host}{port}/hook"), Refused)
     assert (names.asked, sockets.asked) == ([], [])
 
@@ -95,14 +95,14 @@ async def test_forbidden_hosts_are_refused_before_a_name_is_asked_for_or_a_socke
 async def test_a_name_that_leads_there_is_refused(host: str) -> None:
     for answers in ([host.strip("[]")], [PUBLIC, host.strip("[]")], [host.strip("[]"), PUBLIC]):
         names, sockets = Names(answers), Sockets()
-        async with outbound(Reach(), names, sockets) as opened:
+        async with outbound(WebhookPolicy(), names, sockets) as opened:
             assert isinstance(await failure(opened, "https://harmless.example/hook"), Refused)
         assert (names.asked, sockets.asked) == ([("harmless.example", 443)], [])
 
 
 async def test_a_name_that_changes_its_answer_is_refused_when_it_does() -> None:
     names, sockets = Names([PUBLIC], ["169.254.169.254"], [PUBLIC], ["10.0.0.1"]), Sockets()
-    async with outbound(Reach(), names, sockets) as opened:
+    async with outbound(WebhookPolicy(), names, sockets) as opened:
         kinds = [type(await failure(opened, "https://fickle.example/hook")) for _ in range(4)]
     assert kinds == [Unreachable, Refused, Unreachable, Refused]
     assert sockets.asked == [(ip_address(PUBLIC), 443)] * 2
@@ -114,7 +114,7 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to() -
             return [PUBLIC] if not await super().__call__(host, port) else ["127.0.0.1"]
 
     names, sockets = Fickle([], ["x"]), Sockets()
-    async with outbound(Reach(), names, sockets) as opened:
+    async with outbound(WebhookPolicy(), names, sockets) as opened:
         assert isinstance(await failure(opened, "https://fickle.example:8443/hook"), Unreachable)
     assert len(names.asked) == 1
     assert sockets.asked == [(ip_address(PUBLIC), 8443)]
@@ -123,7 +123,7 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to() -
 async def test_a_few_addresses_are_tried_in_order() -> None:
     answers = [f"8.8.8.{number}" for number in range(10)]
     sockets = Sockets()
-    async with outbound(Reach(), Names(answers), sockets, limits=Limits(addresses=3)) as opened:
+    async with outbound(WebhookPolicy(), Names(answers), sockets, limits=OutboundLimits(addresses=3)) as opened:
         assert isinstance(await failure(opened, "https://many.example/"), Unreachable)
     assert [address for address, _ in sockets.asked] == [IPv4Address(answer) for answer in answers[:3]]
 
@@ -131,7 +131,7 @@ async def test_a_few_addresses_are_tried_in_order() -> None:
 @pytest.mark.parametrize("answer", [None, []])
 async def test_a_name_without_an_answer_is_an_outage(answer: Sequence[str] | None) -> None:
     sockets = Sockets()
-    async with outbound(Reach(), Names(answer), sockets) as opened:
+    async with outbound(WebhookPolicy(), Names(answer), sockets) as opened:
         assert isinstance(await failure(opened, "https://nobody.example/"), Unreachable)
     assert not sockets.asked
 
@@ -140,7 +140,7 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     sockets = Sockets()
-    async with outbound(Reach(), Names([PUBLIC]), sockets) as opened:
+    async with outbound(WebhookPolicy(), Names([PUBLIC]), sockets) as opened:
         await failure(opened, "https://plain.example/")
     assert sockets.asked == [(ip_address(PUBLIC), 443)]
 
@@ -216,11 +216,11 @@ async def test_a_busy_receiver_says_when_again(status: int, headers: dict[str, s
 )
 async def test_a_receiver_that_hangs_or_hangs_up_is_an_outage(say: Say) -> None:
     async with asyncio.timeout(60):
-        assert isinstance(await failure_of(say, Limits(post_seconds=0.3, silence_seconds=0.2)), Unreachable)
+        assert isinstance(await failure_of(say, OutboundLimits(post_seconds=0.3, silence_seconds=0.2)), Unreachable)
 
 
 async def test_a_whole_post_has_a_limit() -> None:
-    error = await failure_of(Say(hang=True), Limits(post_seconds=0.2, silence_seconds=10))
+    error = await failure_of(Say(hang=True), OutboundLimits(post_seconds=0.2, silence_seconds=10))
     assert isinstance(error, Unreachable)
     assert "within 0.2 s" in str(error)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lcm.control.delivery import progress, sinks
-from lcm.control.delivery.outbox import LEASE, TTL_SECONDS, Outbox
+from lcm.control.delivery.outbox import LEASE, LEASE_SECONDS, Outbox
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Refused, Stuck, Throttled, Unreachable
 from lcm.sim.time.host import Host
@@ -187,7 +187,7 @@ async def test_sinks_are_disabled_enabled_changed_and_deleted_as_it_runs() -> No
         await put(world.store, sink(url="https://hooks.example.org/z"))
         await asyncio.sleep(0.1)
         assert world.receiver.ids("z") == ids[2:]
-        await sinks.delete(world.store, "a")
+        await sinks.delete_sink(world.store, "a")
         await happen(world.store, 2)
         await asyncio.sleep(10)
         assert world.receiver.ids("z") == ids[2:]
@@ -225,20 +225,20 @@ async def test_progress_is_written_in_groups() -> None:
 async def test_compaction_waits_for_sinks_but_not_for_ever() -> None:
     world = World(ttl_seconds=900)
     now = VirtualClock().now
-    assert await sinks.oldest_needed(world.store, now()) is None
+    assert await sinks.oldest_needed_revision(world.store, now()) is None
     await put(world.store, sink())
     made = (await world.store.scan("sinks/")).entries[0].created
-    assert await sinks.oldest_needed(world.store, now()) == made
+    assert await sinks.oldest_needed_revision(world.store, now()) == made
     world.receiver.trouble = always(Unreachable("down"))
     async with delivering(world.outbox()):
         await happen(world.store, 3)
         await asyncio.sleep(7200)
-        assert await sinks.oldest_needed(world.store, now()) == made
+        assert await sinks.oldest_needed_revision(world.store, now()) == made
         world.receiver.trouble = lambda _path, _id: None
         await asyncio.sleep(120)
         latest = await world.store.commit(Put("x", b""))
         await asyncio.sleep(DAY + 7200)
-        needed = await sinks.oldest_needed(world.store, now())
+        needed = await sinks.oldest_needed_revision(world.store, now())
         assert needed is not None
         assert needed >= latest, "without events, progress goes on too"
         await world.store.compact(needed)
@@ -246,7 +246,7 @@ async def test_compaction_waits_for_sinks_but_not_for_ever() -> None:
         await asyncio.sleep(1)
         assert world.receiver.ids()[3:] == ids
     await asyncio.sleep(DAY + 1)
-    assert await sinks.oldest_needed(world.store, now()) is None
+    assert await sinks.oldest_needed_revision(world.store, now()) is None
 
 
 class Flaky(MemoryStore):
@@ -254,8 +254,8 @@ class Flaky(MemoryStore):
 
     down = False
 
-    async def _begin(self) -> None:
-        await super()._begin()
+    async def _suspend(self) -> None:
+        await super()._suspend()
         if self.down:
             raise Unreachable("the store is away")
 
@@ -286,7 +286,7 @@ async def test_nobody_delivers_without_time_left_on_the_lease() -> None:
         await happen(store, 1)
         await asyncio.sleep(100)
         store.down = True
-        await asyncio.sleep(TTL_SECONDS + 1)
+        await asyncio.sleep(LEASE_SECONDS + 1)
         asked = world.receiver.asked["a"]
         await asyncio.sleep(600)
         assert world.receiver.asked["a"] == asked

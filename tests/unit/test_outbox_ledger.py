@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from lcm.control.delivery import sinks
-from lcm.control.delivery.progress import Ledger, Letters
+from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
 from lcm.control.delivery.sinks import CODEC, CURSORS
 from lcm.model.base.errors import Deposed
 from lcm.model.kinds.sink import DeadLetter, SinkStatus, read_event
@@ -22,8 +22,8 @@ class Desk(NamedTuple):
 
     store: MemoryStore
     lease: Lease
-    ledger: Ledger
-    letters: Letters
+    ledger: DeliveryProgress
+    letters: DeadLetters
 
 
 async def desk() -> Desk:
@@ -31,14 +31,14 @@ async def desk() -> Desk:
     await put(store, sink())
     lease = await store.acquire("x", "me", ttl_seconds=60)
     assert lease is not None
-    letters = Letters(store, lease.fence())
-    ledger = Ledger(store, lease.fence(), VirtualClock(), letters)
-    await ledger.open("a", (await store.scan("sinks/")).entries[0])
+    letters = DeadLetters(store, lease.fence())
+    ledger = DeliveryProgress(store, lease.fence(), VirtualClock(), letters)
+    await ledger.open_sink("a", (await store.scan("sinks/")).entries[0])
     return Desk(store, lease, ledger, letters)
 
 
 async def stored(store: MemoryStore) -> SinkStatus:
-    report = await sinks.find(store, "a")
+    report = await sinks.find_sink(store, "a")
     assert report is not None
     assert report.status is not None
     return report.status
@@ -51,28 +51,32 @@ def letter(number: str = "e.9.0") -> DeadLetter:
 @virtual
 async def test_who_was_deposed_writes_nothing() -> None:
     store, lease, ledger, letters = await desk()
-    await ledger.bury(letter(), n=1)
-    entry = await store.get(sinks.letter_key("a", "e.9.0"))
+    await ledger.add_dead_letter(letter(), n=1)
+    entry = await store.get(sinks.dead_letter_key("a", "e.9.0"))
     assert entry is not None
     await store.release(lease)
     before = (await store.scan("")).revision
-    ledger.note("a", n=5)
-    for write in (ledger.save(), ledger.bury(letter("e.9.1")), letters.settle(entry, letter(), taken=True)):
+    ledger.update("a", n=5)
+    for write in (
+        ledger.save(),
+        ledger.add_dead_letter(letter("e.9.1")),
+        letters.finish_replay(entry, letter(), taken=True),
+    ):
         with pytest.raises(Deposed):
             await write
     await store.commit(Put(f"{CURSORS}orphan", CODEC.encode(ledger["a"])))
     with pytest.raises(Deposed):
-        await ledger.forget_all_but({"a"})
+        await ledger.remove_all_but({"a"})
     assert (await store.scan("")).revision == before + 1
 
 
 @virtual
 async def test_what_changes_while_it_is_written_is_written_again() -> None:
     store, _, ledger, _ = await desk()
-    ledger.note("a", revision=10)
+    ledger.update("a", revision=10)
     saving = asyncio.create_task(ledger.save())
     await asyncio.sleep(0)
-    ledger.note("a", revision=11)
+    ledger.update("a", revision=11)
     await saving
     assert (await stored(store)).revision == 10
     await ledger.save()
@@ -92,10 +96,10 @@ async def test_what_did_not_change_is_not_written() -> None:
 async def test_a_dead_letter_and_the_progress_past_it_are_one_commit() -> None:
     store, _, ledger, letters = await desk()
     before = (await store.scan("")).revision
-    await ledger.bury(letter(), revision=9, n=0)
+    await ledger.add_dead_letter(letter(), revision=9, n=0)
     assert (await store.scan("")).revision == before + 1
     assert (await stored(store)).revision == ledger["a"].revision == 9
-    assert letters.of("a") == ["e.9.0"]
+    assert letters.event_ids("a") == ["e.9.0"]
 
 
 @virtual
@@ -107,9 +111,9 @@ async def test_a_sink_of_an_old_name_begins_with_its_own_making() -> None:
         SinkStatus(epoch=store.epoch, revision=made.created + 5, sink=made.created - 1, at=START),
     ):
         await store.commit(Put(f"{CURSORS}a", CODEC.encode(status)))
-        await ledger.open("a", made)
+        await ledger.open_sink("a", made)
         assert ledger["a"].revision == made.created
     known = msgspec.structs.replace(ledger["a"], revision=made.created + 3)
     await store.commit(Put(f"{CURSORS}a", CODEC.encode(known)))
-    await ledger.open("a", made)
+    await ledger.open_sink("a", made)
     assert ledger["a"].revision == made.created + 3

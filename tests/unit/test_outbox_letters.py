@@ -37,7 +37,7 @@ async def test_what_a_sink_refuses_becomes_a_dead_letter_and_the_rest_goes_on() 
         await asyncio.sleep(10)
         assert world.receiver.ids() == [ids[0], *ids[3:]]
         assert world.receiver.asked["a"] == 4 + 2 * 3
-    letters = await sinks.dead(world.store, "a")
+    letters = await sinks.list_dead_letters(world.store, "a")
     assert [(one.event_id, one.attempts, one.last_error) for one in letters] == [
         (ids[1], 3, f"422 {ids[1]}"),
         (ids[2], 3, f"422 {ids[2]}"),
@@ -54,7 +54,7 @@ async def test_refusals_are_counted_across_processes() -> None:
     for _ in range(3):
         async with delivering(world.outbox()):
             await asyncio.sleep(0.1)
-    assert [(one.event_id, one.attempts) for one in await sinks.dead(world.store, "a")] == [(ids[0], 3)]
+    assert [(one.event_id, one.attempts) for one in await sinks.list_dead_letters(world.store, "a")] == [(ids[0], 3)]
 
 
 @virtual
@@ -67,7 +67,7 @@ async def test_what_cannot_be_delivered_for_a_day_becomes_a_dead_letter() -> Non
         await asyncio.sleep(DAY / 2)
         young = await happen(world.store, 5)
         await asyncio.sleep(DAY / 2 + 120)
-        letters = await sinks.dead(world.store, "a")
+        letters = await sinks.list_dead_letters(world.store, "a")
         assert {one.event_id for one in letters} == set(old)
         world.receiver.trouble = lambda _path, _id: None
         await asyncio.sleep(61)
@@ -85,7 +85,7 @@ def test_dead_letters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         async with delivering(world.outbox()):
             ids = await happen(world.store, 8)
             await asyncio.sleep(60)
-            assert [one.event_id for one in await sinks.dead(world.store, "a")] == ids[3:]
+            assert [one.event_id for one in await sinks.list_dead_letters(world.store, "a")] == ids[3:]
         assert ((await status(world)).dead_letters, (await status(world)).dropped) == (5, 3)
 
     run(story)
@@ -101,7 +101,7 @@ async def test_a_dead_letter_too_large_to_keep_is_counted() -> None:
         await happen(world.store, 1, data=data)
         ids = await happen(world.store, 1)
         await asyncio.sleep(60)
-        assert [one.event_id for one in await sinks.dead(world.store, "a")] == ids
+        assert [one.event_id for one in await sinks.list_dead_letters(world.store, "a")] == ids
     assert (await status(world)).dropped == 1
 
 
@@ -114,16 +114,16 @@ async def test_dead_letters_are_replayed_under_their_own_id() -> None:
         ids = await happen(world.store, 4)
         await asyncio.sleep(60)
         world.receiver.trouble = lambda _path, _id: None
-        assert await sinks.replay(world.store, "a", ids[2]) == 1
+        assert await sinks.replay_dead_letters(world.store, "a", ids[2]) == 1
         await asyncio.sleep(1)
         assert world.receiver.ids() == [ids[2]]
-        assert await sinks.replay(world.store, "a") == 3
-        assert await sinks.replay(world.store, "a") == 0
+        assert await sinks.replay_dead_letters(world.store, "a") == 3
+        assert await sinks.replay_dead_letters(world.store, "a") == 0
         await asyncio.sleep(1)
         assert sorted(world.receiver.ids()) == sorted(ids)
-        assert await sinks.dead(world.store, "a") == []
+        assert await sinks.list_dead_letters(world.store, "a") == []
         with pytest.raises(LcmError, match="no dead letter"):
-            await sinks.replay(world.store, "a", ids[0])
+            await sinks.replay_dead_letters(world.store, "a", ids[0])
 
 
 @virtual
@@ -135,7 +135,7 @@ async def test_a_replay_asked_for_while_nobody_delivers_is_made_later() -> None:
         ids = await happen(world.store, 2)
         await asyncio.sleep(60)
     world.receiver.trouble = lambda _path, _id: None
-    await sinks.replay(world.store, "a")
+    await sinks.replay_dead_letters(world.store, "a")
     async with delivering(world.outbox()):
         await asyncio.sleep(1)
     assert sorted(world.receiver.ids()) == sorted(ids)
@@ -151,9 +151,9 @@ async def test_a_replay_that_fails_stays_a_dead_letter_with_its_newest_error() -
         await asyncio.sleep(60)
         for error, attempts in ((Refused("still no"), 4), (Unreachable("away"), 7)):
             world.receiver.trouble = always(error)
-            await sinks.replay(world.store, "a")
+            await sinks.replay_dead_letters(world.store, "a")
             await asyncio.sleep(600)
-            (letter,) = await sinks.dead(world.store, "a")
+            (letter,) = await sinks.list_dead_letters(world.store, "a")
             assert (letter.last_error, letter.attempts, letter.replay) == (str(error), attempts, False)
 
 
@@ -228,7 +228,7 @@ async def test_a_deleted_sink_leaves_nothing_behind() -> None:
     async with delivering(world.outbox()):
         await happen(world.store, 2)
         await asyncio.sleep(60)
-    await sinks.delete(world.store, "a")
+    await sinks.delete_sink(world.store, "a")
     await world.store.commit(Put("sink-cursors/b", b""), letter("b"))
     async with delivering(world.outbox()):
         await asyncio.sleep(5)
@@ -238,7 +238,7 @@ async def test_a_deleted_sink_leaves_nothing_behind() -> None:
 
 def letter(name: str = "a", number: str = "x") -> Put:
     told = DeadLetter(sink=name, event_id=number, event=read_event(event()), attempts=3, last_error="no", at=START)
-    return Put(sinks.letter_key(name, number), sinks.CODEC.encode(told))
+    return Put(sinks.dead_letter_key(name, number), sinks.CODEC.encode(told))
 
 
 @virtual
@@ -252,7 +252,7 @@ async def test_a_reset_that_is_refused_is_a_dead_letter_too() -> None:
         ids = await happen(world.store, 2)
         await asyncio.sleep(10)
     assert world.receiver.ids() == ids
-    assert [one.event.type for one in await sinks.dead(world.store, "a")] == ["reset"]
+    assert [one.event.type for one in await sinks.list_dead_letters(world.store, "a")] == ["reset"]
 
 
 class Contended(MemoryStore):
@@ -272,8 +272,8 @@ async def test_many_dead_letters_are_replayed_though_others_work_on_them() -> No
     store = Contended()
     for number in range(250):
         await store.commit(letter(number=f"e.{number}.0"))
-    assert await sinks.replay(store, "a") == 249
-    assert all(one.replay for one in await sinks.dead(store, "a"))
+    assert await sinks.replay_dead_letters(store, "a") == 249
+    assert all(one.replay for one in await sinks.list_dead_letters(store, "a"))
 
 
 @virtual

@@ -15,23 +15,23 @@ from structlog.testing import capture_logs
 
 import given
 from backstage import Standing
-from lcm.compose.process import embedded
+from lcm.compose.process import run_embedded
 from lcm.model.kinds.worker import AwsSpec
 from lcm.providers.protocols.compute import Instance, Launch
 from lcm.settings.load import Settings
-from lcm.sim.cloud.fleet import Fleet
-from lcm.sim.cloud.patty_server import PattyServer, home
+from lcm.sim.cloud.fleet import SimFleet
+from lcm.sim.cloud.patty_server import PattyServer, loopback_network
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.patty_ports import Console, Screen
+from lcm.sim.cml.patty_ports import SerialConsole, VncScreen
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 from machines import link, node, text
 
 REGION = "us-east-1"
 SOON = 60
-ALL_LOOPBACK = home("probe").num_addresses > 1
+ALL_LOOPBACK = loopback_network("probe").num_addresses > 1
 pytestmark = pytest.mark.skipif(not ALL_LOOPBACK, reason="this system has one loopback address only")
 
 
@@ -45,15 +45,17 @@ def launch(number: int) -> Launch:
     )
 
 
-def fast(file: Path | None = None, network: IPv4Network | None = None) -> Fleet:
-    return Fleet(SystemClock(), Chance(uuid4().hex), speed=FASTEST, file=file, network=network or home(uuid4().hex))
+def fast(file: Path | None = None, network: IPv4Network | None = None) -> SimFleet:
+    return SimFleet(
+        SystemClock(), Chance(uuid4().hex), speed=FASTEST, file=file, network=network or loopback_network(uuid4().hex)
+    )
 
 
-async def booted(fleet: Fleet, number: int = 1) -> tuple[Instance, DirectHost]:
+async def booted(fleet: SimFleet, number: int = 1) -> tuple[Instance, DirectHost]:
     """Launch a machine and wait until its CML is up."""
     machine = await fleet.cloud.ensure(launch(number))
     async with asyncio.timeout(SOON):
-        while not isinstance(cml := fleet.cloud.attached(machine.instance_id), Cml) or not cml.up:
+        while not isinstance(cml := fleet.cloud.find_attached(machine.instance_id), Cml) or not cml.is_up:
             await asyncio.sleep(0.001)
     return machine, DirectHost(cml)
 
@@ -81,7 +83,7 @@ def free_ports(count: int, *addresses: str | None) -> Sequence[int]:
 
 
 @contextlib.asynccontextmanager
-async def served(fleet: Fleet) -> AsyncIterator[None]:
+async def served(fleet: SimFleet) -> AsyncIterator[None]:
     task = asyncio.create_task(PattyServer(fleet, every_seconds=0.02).run())
     try:
         yield
@@ -185,7 +187,7 @@ async def test_a_udp_port_sends_back_what_it_gets() -> None:
 
 
 async def test_a_restart_keeps_addresses_and_opens_the_ports_again(tmp_path: Path) -> None:
-    file, network = tmp_path / "sim.json", home(uuid4().hex)
+    file, network = tmp_path / "sim.json", loopback_network(uuid4().hex)
     before = fast(file, network)
     machine, host = await booted(before)
     (port,) = free_ports(1, machine.public_ip)
@@ -202,7 +204,7 @@ async def test_a_restart_keeps_addresses_and_opens_the_ports_again(tmp_path: Pat
 
 
 async def test_up_opens_the_ports_of_its_labs_by_itself(tmp_path: Path) -> None:
-    async with embedded(Settings(data_dir=tmp_path, port=0), speed=FASTEST, controllers=()) as it:
+    async with run_embedded(Settings(data_dir=tmp_path, port=0), speed=FASTEST, controllers=()) as it:
         assert it.outside.fleet is not None
         machine, host = await booted(it.outside.fleet)
         (port,) = free_ports(1, machine.public_ip)
@@ -225,10 +227,10 @@ async def test_a_stopped_machine_starts_again_at_its_address() -> None:
 
 
 async def test_machines_of_an_older_file_get_addresses_of_their_own(tmp_path: Path) -> None:
-    file, network, at = tmp_path / "sim.json", home("mine"), given.moment("08:00")
-    older = Fleet(Standing(at), Chance(1), file=file)
+    file, network, at = tmp_path / "sim.json", loopback_network("mine"), given.moment("08:00")
+    older = SimFleet(Standing(at), Chance(1), file=file)
     machines = [await older.cloud.ensure(launch(number)) for number in (1, 2)]
-    newer = Fleet(Standing(at + timedelta(minutes=1)), Chance(2), file=file, network=network)
+    newer = SimFleet(Standing(at + timedelta(minutes=1)), Chance(2), file=file, network=network)
     found = [await newer.cloud.find(REGION, one.instance_id) for one in machines]
     addresses = {one.public_ip for one in found if one is not None and one.public_ip is not None}
     assert len(addresses) == 2
@@ -236,7 +238,7 @@ async def test_machines_of_an_older_file_get_addresses_of_their_own(tmp_path: Pa
 
 
 async def test_an_address_is_nobody_elses_while_its_machine_lives() -> None:
-    fleet = Fleet(Standing(given.moment("08:00")), Chance(1), network=IPv4Network("127.100.0.0/29"))
+    fleet = SimFleet(Standing(given.moment("08:00")), Chance(1), network=IPv4Network("127.100.0.0/29"))
     machines = [await fleet.cloud.ensure(launch(number)) for number in range(6)]
     assert len({one.private_ip for one in machines}) == 6
     fleet.cloud.account.die(REGION, machines[2].instance_id)
@@ -244,7 +246,7 @@ async def test_an_address_is_nobody_elses_while_its_machine_lives() -> None:
 
 
 async def test_machines_share_the_only_address_of_a_system_that_has_one() -> None:
-    fleet = Fleet(Standing(given.moment("08:00")), Chance(1), network=IPv4Network("127.0.0.1/32"))
+    fleet = SimFleet(Standing(given.moment("08:00")), Chance(1), network=IPv4Network("127.0.0.1/32"))
     assert {(await fleet.cloud.ensure(launch(number))).public_ip for number in (1, 2)} == {"127.0.0.1"}
 
 
@@ -281,8 +283,8 @@ async def test_no_more_ports_are_opened_than_allowed() -> None:
 
 
 def test_installations_on_one_computer_have_networks_of_their_own() -> None:
-    assert home("one") == home("one")
-    assert len({home(str(number)) for number in range(20)}) > 10
+    assert loopback_network("one") == loopback_network("one")
+    assert len({loopback_network(str(number)) for number in range(20)}) > 10
 
 
 @pytest.mark.parametrize(
@@ -296,12 +298,12 @@ def test_installations_on_one_computer_have_networks_of_their_own() -> None:
     ],
 )
 def test_a_console_echoes_prompts_and_keeps_telnets_own_words_to_itself(typed: list[bytes], shown: bytes) -> None:
-    console = Console("R1", 0)
+    console = SerialConsole("R1", 0)
     assert b"".join(map(console.answer, typed)) == shown
 
 
 def test_a_screen_says_once_that_there_is_nothing_to_see() -> None:
-    screen = Screen()
+    screen = VncScreen()
     first = screen.answer(b"RFB 003.008\n")
     assert (first[0], int.from_bytes(first[1:5], "big")) == (0, len(first) - 5)
     assert screen.answer(b"\x01\n") == b""

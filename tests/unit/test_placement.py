@@ -7,10 +7,10 @@ import pytest
 
 import given
 from lcm.model.kinds.worker import LabType, LicenseFlavour
-from lcm.placement.fleet import Fleet
-from lcm.placement.place import MOST_EXAMPLES, Answer, explain, place
-from lcm.placement.request import Held, Place, Request
-from lcm.placement.rules import LARGER, REMEDIES
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.place import MOST_EXAMPLES, PlaceEvaluation, evaluate_places, place
+from lcm.placement.request import HeldClaim, Place, PlacementRequest
+from lcm.placement.rules import FILTER_REMEDIES, TOO_LARGE_REMEDY
 from lcm.placement.strategies import STRATEGIES
 
 
@@ -25,18 +25,18 @@ def seat(id_: str = "seat-1", **overrides: Any) -> Place:
 
 def request(
     start: str = "09:00", end: str = "11:00", *, need: dict[str, int] | None = None, **overrides: Any
-) -> Request:
+) -> PlacementRequest:
     values: dict[str, Any] = {"name": "s1", "claim": given.claim(start, end, **need or {})}
-    return Request(**values | overrides)
+    return PlacementRequest(**values | overrides)
 
 
-def fleet(*places: Place, **held: list[Any]) -> Fleet:
-    claims = {id_: [Held(f"{id_}-{n}", claim) for n, claim in enumerate(several)] for id_, several in held.items()}
-    return Fleet(places, claims)
+def fleet(*places: Place, **held: list[Any]) -> PlaceIndex:
+    claims = {id_: [HeldClaim(f"{id_}-{n}", claim) for n, claim in enumerate(several)] for id_, several in held.items()}
+    return PlaceIndex(places, claims)
 
 
-def answer(place_: Place, asked: Request, *claims: Any) -> Answer:
-    return explain(fleet(place_, **{place_.id: list(claims)}), asked)[0]
+def answer(place_: Place, asked: PlacementRequest, *claims: Any) -> PlaceEvaluation:
+    return evaluate_places(fleet(place_, **{place_.id: list(claims)}), asked)[0]
 
 
 def test_bin_pack_prefers_the_fuller_place() -> None:
@@ -134,10 +134,10 @@ def test_lesson_19_ten_placements_in_a_row_do_not_all_choose_one_worker(strategy
     for one in asked:
         found = place(view, one, strategy)
         if found.place is not None and found.decision.action == "assign":
-            assert view.take(found.place.id, Held(one.name, one.claim))
+            assert view.hold_if_fits(found.place.id, HeldClaim(one.name, one.claim))
             taken += 1
     assert taken == 12
-    assert [len(view.held(id_)) for id_ in ("a", "b", "c")] == [4, 4, 4]
+    assert [len(view.claims_on(id_)) for id_ in ("a", "b", "c")] == [4, 4, 4]
 
 
 def test_lesson_19_a_decision_from_an_old_view_is_not_taken() -> None:
@@ -145,8 +145,8 @@ def test_lesson_19_a_decision_from_an_old_view_is_not_taken() -> None:
     one, other = (request(name=name, need={"cpu_millis": 30_000}) for name in ("s1", "s2"))
     decisions = [place(view, asked).decision.worker_id for asked in (one, other)]
     assert decisions == ["w1", "w1"]
-    assert view.take("w1", Held("s1", one.claim))
-    assert not view.take("w1", Held("s2", other.claim))
+    assert view.hold_if_fits("w1", HeldClaim("s1", one.claim))
+    assert not view.hold_if_fits("w1", HeldClaim("s2", other.claim))
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,13 @@ def test_lesson_19_a_decision_from_an_old_view_is_not_taken() -> None:
         ),
     ],
 )
-def test_a_place_says_why_it_does_not_take_a_session(place_: Place, asked: Request, name: str, reason: str) -> None:
+def test_a_place_says_why_it_does_not_take_a_session(
+    place_: Place, asked: PlacementRequest, name: str, reason: str
+) -> None:
     found = answer(place_, asked)
     assert (found.filter, found.reason, found.score) == (name, reason, None)
-    assert found.remedy in {REMEDIES[name], LARGER}
-    decision = place(Fleet([place_]), asked).decision
+    assert found.remedy in {FILTER_REMEDIES[name], TOO_LARGE_REMEDY}
+    decision = place(PlaceIndex([place_]), asked).decision
     assert (decision.action, decision.worker_id) == ("wait", None)
     assert [(one.filter, one.count, one.examples) for one in decision.rejections] == [(name, 1, (f"w1: {reason}",))]
 
@@ -241,7 +243,7 @@ def test_without_a_licence_five_nodes_in_all_may_run() -> None:
 
 def test_a_lab_too_large_for_an_empty_place_is_told_to_shrink() -> None:
     found = answer(worker(), request(need={"cpu_millis": 64_000}))
-    assert (found.filter, found.remedy, found.earliest) == ("cpu", LARGER, None)
+    assert (found.filter, found.remedy, found.earliest) == ("cpu", TOO_LARGE_REMEDY, None)
     decision = place(fleet(worker()), request(need={"cpu_millis": 64_000})).decision
     assert decision.reason == "no open place will ever fit it"
 
@@ -286,7 +288,7 @@ def test_a_full_seat_is_not_opened() -> None:
 
 def test_rejections_are_counted_with_a_few_examples() -> None:
     many = [worker(f"w{number:02}", closed="draining" if number < 12 else "") for number in range(15)]
-    decision = place(Fleet(many), request(need={"cpu_millis": 49_000})).decision
+    decision = place(PlaceIndex(many), request(need={"cpu_millis": 49_000})).decision
     assert [(one.filter, one.count, len(one.examples)) for one in decision.rejections] == [
         ("draining", 12, MOST_EXAMPLES),
         ("cpu", 3, 3),
@@ -301,11 +303,11 @@ def test_the_explanation_puts_first_what_fits_then_what_would_fit_soonest() -> N
         "c": [given.claim("08:00", "09:30", labs=20)],
         "e": [given.claim("08:00", "12:00")],
     }
-    answers = explain(fleet(*places, **held), request())
+    answers = evaluate_places(fleet(*places, **held), request())
     assert [one.place.id for one in answers] == ["e", "d", "c", "b", "a"]
     assert [one.earliest for one in answers] == [*map(given.moment, ("09:00", "09:00", "09:30", "10:00")), None]
     assert [one.score is None for one in answers] == [False, False, True, True, True]
-    assert explain(fleet(worker()), request(), "Random")[0].score is None
+    assert evaluate_places(fleet(worker()), request(), "Random")[0].score is None
 
 
 def test_a_place_changes_without_losing_its_claims() -> None:
@@ -314,7 +316,7 @@ def test_a_place_changes_without_losing_its_claims() -> None:
     assert place(view, request()).decision.worker_id == "b"
     view.put(worker("a", capacity=given.machine(cpu_millis=96_000)))
     assert place(view, request(need={"cpu_millis": 90_000})).decision.worker_id == "a"
-    assert [held.holder for held in view.held("a")] == ["a-0"]
+    assert [held.holder for held in view.claims_on("a")] == ["a-0"]
     assert [held.holder for held in view.drop("a")] == ["a-0"]
     assert view.drop("a") == ()
     assert "a" not in view
@@ -325,6 +327,6 @@ def test_the_past_is_forgotten_and_what_goes_on_is_not() -> None:
     view.advance(given.moment("09:10"))
     assert view.release("w1", "w1-1")
     assert place(view, request("09:10")).decision.worker_id == "w1"
-    view.hold("w1", Held("s1", given.claim("09:10", "11:00")))
+    view.hold("w1", HeldClaim("s1", given.claim("09:10", "11:00")))
     assert place(view, request("09:10")).decision.action == "wait"
     assert msgspec.to_builtins(place(view, request("12:00", "13:00")).decision)["worker_id"] == "w1"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lcm.model.base.capacity import Amount, Claim, Profile, can_accommodate
-from lcm.sim.plan.bound import Machine, bound_of, needed
+from lcm.sim.plan.bound import PricedMachine, bound_of, machines_needed
 
 NINE = datetime(2027, 3, 1, 9, tzinfo=UTC)
 MACHINE = Amount(cpu_millis=48_000, memory_mb=192_000, storage_mb=250_000, nodes=200, ports=6000, labs=20)
@@ -23,18 +23,18 @@ def claim(start_hour: int, hours: int, cpu: int, memory: int = 0) -> Claim:
 def test_the_bound_of_a_weekend_is_what_it_is_by_hand() -> None:
     # 20 labs of 8 CPU for 8 h are 160 CPU on machines of 48: 4 machines, 32 h. 10 of them for 4 h: 80 CPU, 2, 8 h.
     saturday, sunday = [claim(0, 8, 8)] * 20, [claim(24, 4, 8)] * 10
-    found = bound_of({"a": saturday + sunday}, {"a": [Machine(MACHINE, Decimal("4.00"))]})
+    found = bound_of({"a": saturday + sunday}, {"a": [PricedMachine(MACHINE, Decimal("4.00"))]})
     assert (found.hours, found.usd, found.peak) == (Decimal(40), Decimal(160), 4)
 
 
 def test_the_fullest_dimension_counts() -> None:
     # 10 labs of 40 GB are 400 GB on machines of 192: 3 machines, though 40 CPU would fit into one.
-    assert bound_of({"a": [claim(0, 1, 4, 40)] * 10}, {"a": [Machine(MACHINE, None)]}).peak == 3
-    assert needed(Amount(labs=21), MACHINE) == 2
+    assert bound_of({"a": [claim(0, 1, 4, 40)] * 10}, {"a": [PricedMachine(MACHINE, None)]}).peak == 3
+    assert machines_needed(Amount(labs=21), MACHINE) == 2
 
 
 def test_an_unknown_price_leaves_the_cost_open() -> None:
-    found = bound_of({"a": [claim(0, 1, 4)]}, {"a": [Machine(MACHINE, None)]})
+    found = bound_of({"a": [claim(0, 1, 4)]}, {"a": [PricedMachine(MACHINE, None)]})
     assert (found.hours, found.usd) == (Decimal(1), None)
 
 
@@ -45,7 +45,7 @@ CLAIMS = st.lists(
 
 @given(CLAIMS)
 def test_no_schedule_needs_less_than_the_bound(claims: list[Claim]) -> None:
-    found = bound_of({"a": claims}, {"a": [Machine(MACHINE, Decimal(1))]})
+    found = bound_of({"a": claims}, {"a": [PricedMachine(MACHINE, Decimal(1))]})
     hours, peak = first_fit(claims)
     assert found.hours <= hours
     assert found.peak <= peak

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from lcm.model.base.errors import Invalid
-from lcm.sim.plan.__main__ import Request, answer
-from lcm.sim.plan.compare import Job, most_rounds, smallest
-from lcm.sim.plan.measure import spent
+from lcm.sim.plan.__main__ import PlanRequest, run_request
+from lcm.sim.plan.compare import TrialJob, find_smallest, most_rounds
+from lcm.sim.plan.measure import cost_by_day
 from lcm.sim.plan.page import page_of
-from lcm.sim.plan.reading import Live, combined, read, stock_of
-from lcm.sim.plan.reading_yaml import Stock
-from lcm.sim.plan.report import asides
-from lcm.sim.plan.results import Comparison, Refusal, Run, Spent, Trial
-from lcm.sim.plan.slots import Row
-from lcm.sim.plan.timetable import Timetable, Wanted, price_of
-from lcm.sim.plan.variant import Variant, applied, variants
+from lcm.sim.plan.reading import LiveSystem, combine, inventory_of, read_timetable
+from lcm.sim.plan.reading_yaml import Inventory
+from lcm.sim.plan.report import remarks
+from lcm.sim.plan.results import Comparison, DayCost, MachineRun, RefusedSessions, Trial
+from lcm.sim.plan.slots import TimetableRow
+from lcm.sim.plan.timetable import SessionRequest, Timetable, price_of
+from lcm.sim.plan.variant import Variant, apply_variant, read_variants
 
 BEGIN = datetime(2027, 3, 1, 9, tzinfo=UTC)
 FORM: dict[str, Any] = {
@@ -33,14 +33,14 @@ FORM: dict[str, Any] = {
 
 
 def timetable(**changes: Any) -> Timetable:
-    return read("t.yaml", msgspec.json.encode(FORM | changes))
+    return read_timetable("t.yaml", msgspec.json.encode(FORM | changes))
 
 
 def test_choices_are_combined() -> None:
-    names = [one.name for one in variants(["max=4,6", "lead=20,30", "faults=0,2"])]
+    names = [one.name for one in read_variants(["max=4,6", "lead=20,30", "faults=0,2"])]
     assert len(names) == len(set(names)) == 8
     assert names[0] == "max=4 lead=20 faults=0"
-    assert [one.name for one in variants([])] == ["as given"]
+    assert [one.name for one in read_variants([])] == ["as given"]
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_choices_are_combined() -> None:
 )
 def test_a_choice_that_cannot_be_read_is_refused_with_a_remedy(asked: list[str], said: str) -> None:
     with pytest.raises(Invalid) as caught:
-        variants(asked)
+        read_variants(asked)
     assert said in str(caught.value)
 
 
 def test_a_choice_for_a_track_that_no_pool_has_is_refused() -> None:
     with pytest.raises(Invalid) as caught:
-        answer(Request(timetable=FORM, compare=("max@ccnp=3",), cores=1))
+        run_request(PlanRequest(timetable=FORM, compare=("max@ccnp=3",), cores=1))
     assert "no pool is of track 'ccnp'; use ccna" in str(caught.value)
 
 
 def test_other_machines_come_at_their_own_price() -> None:
-    (chosen,) = variants(["instance=c5.metal", "max@ccna=3"])
-    made = applied(timetable(), chosen)
+    (chosen,) = read_variants(["instance=c5.metal", "max@ccna=3"])
+    made = apply_variant(timetable(), chosen)
     assert made.pools[0].spec.max_workers == 3
     assert made.templates[0].spec.worker.aws.instance_type == "c5.metal"
     assert price_of(made, made.templates[0]) == Decimal("4.20")
@@ -85,7 +85,7 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
     played: list[Variant] = []
     rounds: list[list[bool]] = []
 
-    def model(jobs: Sequence[Job]) -> Sequence[Trial]:
+    def model(jobs: Sequence[TrialJob]) -> Sequence[Trial]:
         """Keep everything with as many machines as each track needs."""
         played.extend(one.variant for one in jobs)
         rounds.append([one.brief for one in jobs])
@@ -93,7 +93,7 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
 
     def trial(variant: Variant) -> Trial:
         fits = all(size >= needs[track] for track, size in _sizes(variant).items())
-        lack = Refusal(definition="a", track="a", start=BEGIN, count=1, why="full", message="full")
+        lack = RefusedSessions(definition="a", track="a", start=BEGIN, count=1, why="full", message="full")
         return Trial(
             variant=variant,
             begins=BEGIN,
@@ -105,11 +105,11 @@ def test_the_smallest_fleet_is_found_by_halves_for_each_track() -> None:
             refused=() if fits else (lack,),
         )
 
-    best, _ = smallest(whole, variants([]), model)
+    best, _ = find_smallest(whole, read_variants([]), model)
     assert best is not None
     assert _sizes(best.variant) == needs
     assert len(played) <= 2 * 5 + 1
-    assert len(rounds) <= most_rounds(whole, variants([])) <= 6
+    assert len(rounds) <= most_rounds(whole, read_variants([])) <= 6
     assert rounds[-1] == [False], "only the answer is played to its end"
     assert all(all(one) for one in rounds[:-1])
 
@@ -119,10 +119,10 @@ def test_the_smallest_fleet_is_proved_by_playing_it() -> None:
     labs = [{"name": "ccna", "track": "ccna", "cpu": 20, "memory": 6}]
     wishes = [{"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h", "count": 7}]
     told: list[float] = []
-    asked = Request(timetable=FORM | {"definitions": labs, "sessions": wishes}, smallest=True, cores=1)
-    found = answer(asked, lambda one: told.append(one.share))
+    asked = PlanRequest(timetable=FORM | {"definitions": labs, "sessions": wishes}, smallest=True, cores=1)
+    found = run_request(asked, lambda one: told.append(one.share))
     (best,) = found.trials
-    assert (found.smallest, best.kept, best.bound.peak, best.peak) == ("max@ccna=4", True, 3, 4)
+    assert (found.smallest, best.keeps_everything, best.bound.peak, best.peak) == ("max@ccna=4", True, 3, 4)
     assert told == sorted(told), "the bar never goes back from one round to the next"
     assert told[-1] <= 1
 
@@ -131,13 +131,15 @@ def test_what_is_cancelled_leaves_its_room_in_the_smallest_fleet_to_others() -> 
     lab = FORM["definitions"][0] | {"cpu": 40}
     slot = {"definition": "ccna", "at": "2027-03-01T09:00", "for": "1h"}
     wishes = [slot | {"cancelled_at": "2027-03-01T05:00"}, slot | {"booked_at": "2027-03-01T06:00"}]
-    found = answer(Request(timetable=FORM | {"definitions": [lab], "sessions": wishes}, smallest=True, cores=1))
+    found = run_request(
+        PlanRequest(timetable=FORM | {"definitions": [lab], "sessions": wishes}, smallest=True, cores=1)
+    )
     assert found.smallest == "max@ccna=1"
 
 
 def test_those_that_are_played_one_after_the_other_are_counted() -> None:
     told: list[str] = []
-    answer(Request(timetable=FORM, compare=("max=1,2",), cores=1), lambda one: told.append(one.doing))
+    run_request(PlanRequest(timetable=FORM, compare=("max=1,2",), cores=1), lambda one: told.append(one.doing))
     assert list(dict.fromkeys(told)) == ["0 of 2 played", "1 of 2 played", "2 of 2 played"]
 
 
@@ -147,7 +149,7 @@ def test_no_fleet_is_found_beyond_what_is_allowed() -> None:
         "fleet": [FORM["fleet"][0] | {"max": 2}],
         "sessions": [FORM["sessions"][0] | {"count": 3}],
     }
-    found = answer(Request(timetable=FORM | changes, smallest=True, cores=1))
+    found = run_request(PlanRequest(timetable=FORM | changes, smallest=True, cores=1))
     (only,) = found.trials
     assert (found.smallest, only.variant.name, only.refusals) == (None, "max@ccna=2", 1)
 
@@ -158,25 +160,25 @@ def _sizes(variant: Variant) -> dict[str, int]:
 
 def test_what_a_live_system_has_is_what_a_plan_goes_on_from() -> None:
     known = timetable()
-    live = Live(at=BEGIN, definitions=known.definitions, templates=known.templates, pools=known.pools)
-    row = Row(where="line 1", definition="ccna", minutes=60, start=datetime(2027, 3, 1, 12, tzinfo=UTC))
-    made = combined([stock_of(live)], [row])
+    live = LiveSystem(at=BEGIN, definitions=known.definitions, templates=known.templates, pools=known.pools)
+    row = TimetableRow(where="line 1", definition="ccna", minutes=60, start=datetime(2027, 3, 1, 12, tzinfo=UTC))
+    made = combine([inventory_of(live)], [row])
     assert [one.definition for one in made.sessions] == ["ccna:1.0.0"]
     assert made.now == datetime(2027, 3, 1, 9, 1, tzinfo=UTC)
 
 
 def test_a_session_of_a_plan_is_not_taken_for_one_that_a_live_system_has_promised() -> None:
     known = timetable()
-    alike = Wanted(name="ccna-2", definition="ccna:1.0.0", track="ccna", minutes=60, start=BEGIN, standing=True)
-    stock = Stock(definitions=known.definitions, templates=known.templates, pools=known.pools, sessions=(alike,))
-    made = combined([stock], [Row(where="line 1", definition="ccna", minutes=60, start=BEGIN, count=2)])
+    alike = SessionRequest(name="ccna-2", definition="ccna:1.0.0", track="ccna", minutes=60, start=BEGIN, standing=True)
+    stock = Inventory(definitions=known.definitions, templates=known.templates, pools=known.pools, sessions=(alike,))
+    made = combine([stock], [TimetableRow(where="line 1", definition="ccna", minutes=60, start=BEGIN, count=2)])
     assert [one.name for one in made.sessions] == ["ccna-2", "ccna-2-1", "ccna-3"]
 
 
 def test_the_peak_and_the_cost_follow_from_runs() -> None:
     hours = [(9, 11), (10, 12), (12, 13)]
     runs = [
-        Run(
+        MachineRun(
             track="a",
             instance_type="m5zn.metal",
             machine=str(n),
@@ -200,20 +202,20 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
     dear = msgspec.structs.replace(runs[0], instance_type="new.metal", hourly_usd=None)
     unknown = msgspec.structs.replace(found, runs=(*runs, dear), ends=BEGIN.replace(hour=13), unserved=2)
     assert unknown.usd is None
-    assert list(asides(unknown)) == [
+    assert list(remarks(unknown)) == [
         "2 without a slot never ran",
         "Neither `price` nor `prices` tells what new.metal costs",
     ]
-    day = Spent(day="2027-03-01", track="a", hours=Decimal(1), usd=Decimal(4))
+    day = DayCost(day="2027-03-01", track="a", hours=Decimal(1), usd=Decimal(4))
     days = (day, msgspec.structs.replace(day, day="2027-03-03"))
     page = page_of(Comparison(title="x", trials=(msgspec.structs.replace(unknown, spent=days),)))
-    assert all(aside in page for aside in asides(unknown))
+    assert all(aside in page for aside in remarks(unknown))
     assert ">2 Mar</text>" in page, "a day without cost has its place too"
 
 
 def test_what_days_cost_adds_up_to_what_the_run_costs() -> None:
     since = BEGIN.replace(hour=22, second=7, microsecond=600_000)
-    run = Run(
+    run = MachineRun(
         track="a",
         instance_type="m5zn.metal",
         machine="i-1",
@@ -221,7 +223,7 @@ def test_what_days_cost_adds_up_to_what_the_run_costs() -> None:
         until=since + timedelta(days=2, seconds=1, microseconds=200_000),
         hourly_usd=Decimal("4.80"),
     )
-    days = list(spent([run], "Europe/Berlin"))
+    days = list(cost_by_day([run], "Europe/Berlin"))
     assert [one.day for one in days] == ["2027-03-01", "2027-03-02", "2027-03-03"]
     assert sum(one.hours for one in days) == pytest.approx(run.hours)
 
@@ -264,5 +266,5 @@ def test_a_job_that_cannot_be_read_tells_its_faults() -> None:
 )
 def test_a_request_that_cannot_be_planned_is_refused_by_its_path(request_: dict[str, Any], path: str) -> None:
     with pytest.raises(Invalid) as caught:
-        answer(msgspec.convert(request_, Request))
+        run_request(msgspec.convert(request_, PlanRequest))
     assert caught.value.faults[0].path == path

@@ -190,7 +190,7 @@ async def test_over_http_a_plan_goes_on_from_what_the_system_has() -> None:
     standing = [*map(document, ("LabletDefinition", "WorkerTemplate", "LabWorkerPool")), document(BOOKING, **slot)]
     wanted = [{"definition": "basics", "at": "2026-11-02T12:00Z", "for": "1h"}]
     async with plans, opened(plans=plans) as desk:
-        await desk.core.acting(ROOT).apply(standing)
+        await desk.core.plane_for(ROOT).apply(standing)
         begun = await desk.ask(
             "otto", "POST", PLAN, json={"timetable": {"sessions": wanted}, "from_now": True}, timeout=SOON
         )
@@ -225,7 +225,7 @@ async def waited(desk: Desk, where: str) -> Any:
 
 def test_the_api_says_of_a_result_all_that_the_planner_says() -> None:
     asked = {**BODIES["PlanWish"], "compare": [], "cores": 1}
-    told = msgspec.json.encode(summary(__main__.answer(msgspec.convert(asked, __main__.Request))))
+    told = msgspec.json.encode(summary(__main__.run_request(msgspec.convert(asked, __main__.PlanRequest))))
     read = msgspec.json.encode(msgspec.json.decode(told, type=PlanResult))
     assert msgspec.json.decode(read) == msgspec.json.decode(told)
 
@@ -233,10 +233,10 @@ def test_the_api_says_of_a_result_all_that_the_planner_says() -> None:
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (PlannedTimetable, reading_yaml._TOP),
-        (PlannedLab, reading_yaml._LAB),
-        (PlannedPool, reading_yaml._POOL),
-        (PlannedSessions, reading_yaml._SESSION),
+        (PlannedTimetable, reading_yaml._TOP_KEYS),
+        (PlannedLab, reading_yaml._LAB_KEYS),
+        (PlannedPool, reading_yaml._POOL_KEYS),
+        (PlannedSessions, reading_yaml._SESSION_KEYS),
     ],
 )
 def test_the_api_knows_every_word_of_a_timetable_and_no_other(shape: type[Part], words: tuple[str, ...]) -> None:

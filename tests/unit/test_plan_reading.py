@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lcm.model.base.errors import Invalid
-from lcm.sim.plan.documents import Lab, definition_of, lab_file
-from lcm.sim.plan.reading import read, read_stock
+from lcm.sim.plan.documents import LabOutline, definition_of, lab_file
+from lcm.sim.plan.reading import read_inventory, read_timetable
 from lcm.sim.plan.timetable import Timetable
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plan"
@@ -18,16 +18,16 @@ STOCK = f"definitions:\n  - {LAB}\nfleet:\n  - {FLEET}\n"
 
 
 def timetable(sessions: str, top: str = "") -> Timetable:
-    return read("week.yaml", f"{top}{STOCK}sessions:\n{sessions}".encode())
+    return read_timetable("week.yaml", f"{top}{STOCK}sessions:\n{sessions}".encode())
 
 
 def from_table(text: str) -> Timetable:
-    return read("week.csv", text.encode(), [read_stock("stock.yaml", STOCK.encode())])
+    return read_timetable("week.csv", text.encode(), [read_inventory("stock.yaml", STOCK.encode())])
 
 
 def from_calendar(*lines: str) -> Timetable:
     text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", "BEGIN:VEVENT", *lines, "END:VEVENT", "END:VCALENDAR", ""])
-    return read("week.ics", text.encode(), [read_stock("stock.yaml", STOCK.encode())])
+    return read_timetable("week.ics", text.encode(), [read_inventory("stock.yaml", STOCK.encode())])
 
 
 EVENT = ("SUMMARY:ccna", "DTSTART;TZID=Europe/Berlin:20270301T090000", "DURATION:PT1H")
@@ -50,7 +50,7 @@ def faults(read_it: Callable[[], object]) -> str:
     [("hackathon", 20 + 10), ("certification-week", 5 * 96 + 25), ("university-course", 14 * 110 + 12 + 60)],
 )
 def test_the_examples_hold_as_many_sessions_as_they_say(name: str, count: int) -> None:
-    found = read(f"{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
+    found = read_timetable(f"{name}.yaml", (EXAMPLES / f"{name}.yaml").read_bytes())
     assert len(found.sessions) == len({one.name for one in found.sessions}) == count
 
 
@@ -190,7 +190,7 @@ def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
     ],
 )
 def test_labs_and_pools_that_could_not_be_made_are_told_at_their_lines(labs: str, fleet: str, said: str) -> None:
-    assert said in faults(lambda: read_stock("stock.yaml", f"definitions: {labs}\nfleet: {fleet}\n".encode()))
+    assert said in faults(lambda: read_inventory("stock.yaml", f"definitions: {labs}\nfleet: {fleet}\n".encode()))
 
 
 @pytest.mark.parametrize(
@@ -245,19 +245,21 @@ def test_a_wrong_calendar_is_told_with_its_line(lines: list[str], said: str) -> 
 @pytest.mark.parametrize("sign", [",", ";", "\t"])
 def test_a_table_is_read_as_spreadsheets_write_it(sign: str) -> None:
     text = "\ufeffDefinition,Start,Minutes,Count\r\nccna,2027-03-01T09:00,60,2\r\n".replace(",", sign)
-    found = read("week.csv", text.encode(), [read_stock("stock.yaml", f"zone: Europe/Berlin\n{STOCK}".encode())])
+    found = read_timetable(
+        "week.csv", text.encode(), [read_inventory("stock.yaml", f"zone: Europe/Berlin\n{STOCK}".encode())]
+    )
     assert starts(found) == ["03-01 08:00"] * 2, "clocks are those of the file with the labs"
 
 
 def test_the_file_of_a_large_lab_is_small_enough_to_be_looked_through_at_once() -> None:
-    large = Lab(name="large", track="x", cpu=1, memory=1, nodes=10_000, ports=2_000)
+    large = LabOutline(name="large", track="x", cpu=1, memory=1, nodes=10_000, ports=2_000)
     assert len(lab_file(definition_of(large))) < 100_000
 
 
 def test_a_spreadsheet_itself_is_not_read() -> None:
-    assert "save it as CSV" in faults(lambda: read("week.xlsx", b"PK\x03\x04\xff"))
+    assert "save it as CSV" in faults(lambda: read_timetable("week.xlsx", b"PK\x03\x04\xff"))
 
 
 def test_labs_that_no_file_names_are_asked_for() -> None:
     text = b"definition,start,minutes\nccna,2027-03-01T09:00,60\n"
-    assert "--definitions" in faults(lambda: read("week.csv", text))
+    assert "--definitions" in faults(lambda: read_timetable("week.csv", text))

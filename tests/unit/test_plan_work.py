@@ -2,16 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 
-from lcm.sim.plan.timetable import Wanted
-from lcm.sim.plan.trial import Work, booking_share, milestones, works
+from lcm.sim.plan.timetable import SessionRequest
+from lcm.sim.plan.trial import WorkItem, booking_share, milestones, work_items
 
 BEGIN = datetime(2027, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
 def test_milestones_come_where_the_work_is() -> None:
-    busy = Work(BEGIN + 9 * HOUR, BEGIN + 10 * HOUR, 99.0)
-    idle = Work(BEGIN, BEGIN + 100 * HOUR, 1.0)
+    busy = WorkItem(BEGIN + 9 * HOUR, BEGIN + 10 * HOUR, 99.0)
+    idle = WorkItem(BEGIN, BEGIN + 100 * HOUR, 1.0)
     told = list(milestones([busy, idle], 10))
     assert [share for _, share in told] == [step / 10 for step in range(1, 10)]
     assert [at for at, _ in told] == sorted(at for at, _ in told)
@@ -24,13 +24,13 @@ def test_nothing_to_do_is_told_to_nobody() -> None:
 
 
 def test_all_that_a_session_costs_is_counted_once() -> None:
-    slot = Wanted(name="a", definition="lab:1.0.0", track="t", minutes=60, start=BEGIN + 9 * HOUR)
-    soon = Wanted(name="b", definition="lab:1.0.0", track="t", minutes=60, booked_at=BEGIN + 9 * HOUR)
-    one, two, none = (list(works(several, BEGIN, BEGIN + 24 * HOUR)) for several in ([slot], [slot, soon], []))
+    slot = SessionRequest(name="a", definition="lab:1.0.0", track="t", minutes=60, start=BEGIN + 9 * HOUR)
+    soon = SessionRequest(name="b", definition="lab:1.0.0", track="t", minutes=60, booked_at=BEGIN + 9 * HOUR)
+    one, two, none = (list(work_items(several, BEGIN, BEGIN + 24 * HOUR)) for several in ([slot], [slot, soon], []))
     assert _sum(one) - _sum(none) == 10
     assert _sum(two) - _sum(none) == 21, "what is booked later is counted when it is"
     assert booking_share(1, one) == 1 / (1 + _sum(one))
 
 
-def _sum(several: list[Work]) -> float:
+def _sum(several: list[WorkItem]) -> float:
     return sum(one.weight for one in several)

@@ -19,7 +19,7 @@ from lcm.model.base.resource import Metadata
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.time.crash import crash_everywhere
 from lcm.sim.time.loop import VirtualClock
@@ -273,12 +273,12 @@ async def test_what_no_commit_can_hold_lets_nothing_be_written(*, dry_run: bool)
 
 async def test_a_dry_run_of_one_object_holds_it_against_the_limits_too() -> None:
     stage = Stage()
-    large = read(heavy(1))
+    large = parse_document(heavy(1))
     assert isinstance(large, LabletDefinition)
     for dry_run in (True, False):
         with pytest.raises(TooLarge):
             await stage[ROOT].create(large, dry_run=dry_run)
-    small = read(named("LabletDefinition", "heavy:1.0", version="1.0"))
+    small = parse_document(named("LabletDefinition", "heavy:1.0", version="1.0"))
     await stage[ROOT].create(small)
     labels = {f"label-{number:02}": 256 * "ü" for number in range(64)}
     larger = msgspec.structs.replace(small, metadata=Metadata(name="heavy:1.0", labels=labels, annotations=labels))

@@ -12,12 +12,12 @@ import given
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.problems import problem_of
 from lcm.control.plane.protocol import Drain, Extend, Plane, Ref
-from lcm.control.plane.transport import Limits
+from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Gone, Invalid, LcmError, Relist, Stuck, Throttled, Unreachable
 from lcm.model.base.machine import SCHEDULER
-from lcm.model.base.selector import Term, Where
+from lcm.model.base.selector import ObjectSelector, SelectorTerm
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
@@ -68,7 +68,7 @@ def failing(error: Exception) -> Answer:
     return fail
 
 
-def plane(wire: httpx.AsyncBaseTransport, *, actor: str = "", limits: Limits | None = None) -> HttpPlane:
+def plane(wire: httpx.AsyncBaseTransport, *, actor: str = "", limits: ClientTimeouts | None = None) -> HttpPlane:
     return HttpPlane.open(URL, TOKEN, actor=actor, caller=ROOT, transport=wire, limits=limits)
 
 
@@ -129,9 +129,9 @@ async def test_actions_are_paths_and_their_fields_the_body() -> None:
 
 async def test_a_selection_that_cannot_be_written_is_refused() -> None:
     opened = plane(Wire(told(200, b'{"items":[],"revision":3}')))
-    assert (await opened.list(LabWorker, where=Where((Term("a", ("1",)),)))).revision == 3
+    assert (await opened.list(LabWorker, where=ObjectSelector((SelectorTerm("a", ("1",)),)))).revision == 3
     with pytest.raises(Invalid):
-        await opened.list(LabWorker, where=Where((Term("a", ("1,b=2",)),)))
+        await opened.list(LabWorker, where=ObjectSelector((SelectorTerm("a", ("1,b=2",)),)))
     await opened.close()
 
 
@@ -227,7 +227,10 @@ def test_an_api_that_does_not_answer_is_waited_for_only_so_long() -> None:
             raise AssertionError(request)
 
     async def main() -> float:
-        loop, opened = asyncio.get_running_loop(), plane(Silent(), limits=Limits(connect_seconds=5, request_seconds=30))
+        loop, opened = (
+            asyncio.get_running_loop(),
+            plane(Silent(), limits=ClientTimeouts(connect_seconds=5, request_seconds=30)),
+        )
         began = loop.time()
         with pytest.raises(Unreachable):
             await opened.get(W1)

@@ -13,7 +13,7 @@ import given
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.client_streams import HttpWatch
 from lcm.control.plane.problems import problem_of
-from lcm.control.plane.wire import LIFE_SECONDS
+from lcm.control.plane.wire import KEEPALIVE_SECONDS
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, LcmError, Relist, Stuck, Throttled, Unreachable
@@ -200,7 +200,7 @@ def test_signs_of_life_keep_it_alive_and_tell_nothing() -> None:
     async def living(stream: Stream) -> None:
         await stream.begin()
         for _ in range(100):
-            await asyncio.sleep(LIFE_SECONDS)
+            await asyncio.sleep(KEEPALIVE_SECONDS)
             await stream.put(life(10))
         await stream.tell(11)
         await stream.gone()

@@ -22,8 +22,8 @@ from lcm.model.kinds.pool import LabWorkerPool, PoolPhase, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import ReservationPhase
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
-from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
+from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.sim.time.loop import VirtualClock, run
 from properties import for_all
@@ -42,7 +42,7 @@ async def deleted(resource: Resource) -> tuple[Stage, Any, Any]:
     return stage, answer, await stage.read(resource)
 
 
-@pytest.mark.parametrize("phase", sorted(HOSTING))
+@pytest.mark.parametrize("phase", sorted(HOSTING_PHASES))
 async def test_a_worker_that_may_host_is_drained(phase: WorkerPhase) -> None:
     _, answer, left = await deleted(given.worker(phase=phase, drain_deadline_minutes=30))
     assert left == answer
@@ -50,7 +50,7 @@ async def test_a_worker_that_may_host_is_drained(phase: WorkerPhase) -> None:
     assert left.status.drain_deadline_at == NOW + timedelta(minutes=30)
 
 
-@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING, WorkerPhase.TERMINATED}])
+@pytest.mark.parametrize("phase", [one for one in WorkerPhase if one not in {*HOSTING_PHASES, WorkerPhase.TERMINATED}])
 async def test_any_other_worker_is_marked(phase: WorkerPhase) -> None:
     _, _, left = await deleted(given.worker(phase=phase))
     assert (left.metadata.deletion_timestamp, left.status.phase) == (NOW, phase)
@@ -473,11 +473,11 @@ async def measuring() -> Race:
 
 async def complaining() -> Race:
     stage = Stage(clock=VirtualClock())
-    complaint = Complaint(alert="Ill", severity=Severity.CRITICAL, reason="Ill", message="it is ill")
+    complaint = AlertFinding(alert="Ill", severity=Severity.CRITICAL, reason="Ill", message="it is ill")
     await stage.put(given.worker(phase=WorkerPhase.TERMINATED, finalizers=()))
     return Race(
         stage,
-        lambda stage: stage[service(WORKER_CONTROLLER)].complain(Ref(LabWorker, "w1"), complaint),
+        lambda stage: stage[service(WORKER_CONTROLLER)].raise_alert(Ref(LabWorker, "w1"), complaint),
         lambda stage: stage[ROOT].delete(Ref(LabWorker, "w1")),
     )
 

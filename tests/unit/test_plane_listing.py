@@ -10,7 +10,7 @@ from backstage import ADA, ANNA, BOB, OTTO, ROOT, Stage, active, service
 from lcm.control.plane.protocol import LONGEST_PAGE, Listing, Plane, Ref
 from lcm.model.base.errors import Forbidden, Invalid, Relist
 from lcm.model.base.machine import SCHEDULER
-from lcm.model.base.selector import EVERYTHING, Where, parse
+from lcm.model.base.selector import EVERYTHING, ObjectSelector, parse_selector
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 
@@ -24,7 +24,7 @@ async def workers(count: int) -> Stage:
 
 
 async def pages(
-    plane: Plane, kind: type[LabWorker] | type[LabletSession], limit: int, where: Where = EVERYTHING
+    plane: Plane, kind: type[LabWorker] | type[LabletSession], limit: int, where: ObjectSelector = EVERYTHING
 ) -> list[list[str]]:
     found, cursor = [], None
     while True:
@@ -55,7 +55,7 @@ async def test_pages_hold_what_is_asked_for_and_the_last_one_says_so() -> None:
 )
 async def test_selectors_leave_no_gap_and_no_empty_page(selectors: tuple[str, str], wanted: list[list[str]]) -> None:
     plane = (await workers(6))[ROOT]
-    assert await pages(plane, LabWorker, 2, parse(LabWorker, *selectors)) == wanted
+    assert await pages(plane, LabWorker, 2, parse_selector(LabWorker, *selectors)) == wanted
 
 
 async def test_pages_are_true_at_the_first_ones_revision() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import given
 from backstage import ADA, ROOT, Stage, active
-from lcm.control.objects.apply import ORDER
-from lcm.control.objects.records import find, located, written
+from lcm.control.objects.apply import KIND_ORDER
+from lcm.control.objects.records import encode_checked, find_record, ref_of_key
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.errors import Conflict, Invalid, LcmError
 from lcm.model.kinds.definition import LabletDefinition
@@ -33,7 +33,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_every_kind_is_kept_and_found_again(stage: Stage) -> None:
-    every = sorted(given.every(), key=lambda one: ORDER.index(one.kind))
+    every = sorted(given.every(), key=lambda one: KIND_ORDER.index(one.kind))
     for resource in every:
         made = await stage[ROOT].create(active() if isinstance(resource, LabletDefinition) else resource)
         assert await stage[ROOT].get(ref_of(resource)) == made
@@ -96,22 +96,22 @@ async def test_a_dry_run_of_a_change_is_held_to_the_limits_too(stage: Stage) -> 
 
 async def test_a_uid_whose_name_has_passed_on_finds_nothing(stage: Stage) -> None:
     await stage.store.commit(Put("uids/ghost", b"workers/default/w1"), Put("uids/stray", b"settings/default/system"))
-    assert await find(stage.store, Ref(LabWorker, "ghost")) is None
+    assert await find_record(stage.store, Ref(LabWorker, "ghost")) is None
     await stage[ROOT].create(given.worker())
-    assert await find(stage.store, Ref(LabWorker, "ghost")) is None
-    assert await find(stage.store, Ref(LabWorker, "stray")) is None
+    assert await find_record(stage.store, Ref(LabWorker, "ghost")) is None
+    assert await find_record(stage.store, Ref(LabWorker, "stray")) is None
 
 
 @pytest.mark.parametrize("resource", given.every(), ids=lambda one: one.kind)
 def test_a_key_says_which_object_it_holds(resource: Resource) -> None:
     key = KINDS[resource.kind].key("default", resource.metadata.name)
-    assert located(key) == ref_of(resource)
-    assert located("uids/x") is None
+    assert ref_of_key(key) == ref_of(resource)
+    assert ref_of_key("uids/x") is None
 
 
 def test_what_could_not_be_read_again_is_not_written() -> None:
     with pytest.raises(LcmError):
-        written(given.telemetry(cpu_utilization=500.0))
+        encode_checked(given.telemetry(cpu_utilization=500.0))
     with pytest.raises(Invalid) as raised:
-        written(given.worker(created_at=given.MONDAY.replace(tzinfo=None)))
+        encode_checked(given.worker(created_at=given.MONDAY.replace(tzinfo=None)))
     assert [fault.path for fault in raised.value.faults] == ["metadata.created_at"]

@@ -6,7 +6,7 @@ import pytest
 
 import given
 from backstage import ADA, ANNA, BOB, OTTO, ROOT, Stage, active, service
-from lcm.control.plane.protocol import Changes, Ref, Terminate, Watch
+from lcm.control.plane.protocol import Changes, PlaneWatch, Ref, Terminate
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Forbidden, Relist
 from lcm.model.base.machine import SCHEDULER
@@ -30,12 +30,12 @@ def told(changes: Changes) -> list[str]:
     return [f"{'' if seen.resource else 'no '}{seen.ref.name}" for seen in changes.seen]
 
 
-async def following(watch: Watch, count: int) -> list[list[str]]:
+async def following(watch: PlaneWatch, count: int) -> list[list[str]]:
     async with asyncio.timeout(60):
         return [told(await anext(watch)) for _ in range(count)]
 
 
-async def nothing_more(watch: Watch) -> bool:
+async def nothing_more(watch: PlaneWatch) -> bool:
     try:
         async with asyncio.timeout(0.02):
             await anext(watch)

@@ -8,15 +8,15 @@ from hypothesis import given as example
 from hypothesis import strategies as st
 
 import given
-from lcm.controllers.pool.demand import LINGER, Plan, Timelines, plan
-from lcm.controllers.pool.effects import described
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, Claimed, View
+from lcm.controllers.pool.demand import LINGER_TIME, PoolPlan, SeatTimelines, plan
+from lcm.controllers.pool.effects import seat_worker
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView, SeatClaim
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.resource import Owner, PhaseChange
 from lcm.model.kinds.pool import FilledSeat, LabWorkerPool, PoolPhase, ScalingPolicy
 from lcm.model.kinds.worker import LabWorker, Remedy, WorkerPhase
 from lcm.placement.claims import Terms
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 
 NOW = given.moment("08:00")
 OWNER = Owner(kind="LabWorkerPool", name="ccna", uid="uid-ccna")
@@ -30,9 +30,9 @@ def worker(number: int, *, seat: int | None = None, name: str = "", **fields: An
     return given.worker(name=name or f"w{number}", uid=f"uid-{number}", labels=labels, **fields)
 
 
-def claim(number: int, start: str, end: str, *, day: int = 0, name: str = "", on: str | None = None) -> Claimed:
+def claim(number: int, start: str, end: str, *, day: int = 0, name: str = "", on: str | None = None) -> SeatClaim:
     span = Claim(start=given.moment(start, day=day), end=given.moment(end, day=day), need=given.amount())
-    return Claimed(number, Held(f"default/{name or f's{number}'}", span), on)
+    return SeatClaim(number, HeldClaim(f"default/{name or f's{number}'}", span), on)
 
 
 def pool(*workers: LabWorker, **fields: Any) -> LabWorkerPool:
@@ -44,14 +44,14 @@ def pool(*workers: LabWorker, **fields: Any) -> LabWorkerPool:
     return given.pool(**{"min_workers": 0, "seats": seats, "phase": PoolPhase.READY} | fields)
 
 
-def look(*claims: Claimed, seated: tuple[LabWorker, ...] = (), now: datetime = NOW, **fields: Any) -> Plan:
+def look(*claims: SeatClaim, seated: tuple[LabWorker, ...] = (), now: datetime = NOW, **fields: Any) -> PoolPlan:
     """Decide for a pool; workers beyond those that are seated fill no seat."""
     others: tuple[LabWorker, ...] = fields.pop("others", ())
     strangers = fields.pop("strangers", ())
     sessions = fields.pop("sessions", {})
     mixed = fields.pop("mixed", frozenset())
     return plan(
-        View(
+        PoolView(
             pool=pool(*seated, **fields),
             template=given.template(),
             now=now,
@@ -65,7 +65,7 @@ def look(*claims: Claimed, seated: tuple[LabWorker, ...] = (), now: datetime = N
     )
 
 
-def said(made: Plan) -> dict[str, object]:
+def said(made: PoolPlan) -> dict[str, object]:
     """Say what a plan does, without what it does not."""
     every = {
         "launch": made.launch,
@@ -178,8 +178,8 @@ def test_a_worker_that_became_free_just_now_waits_a_minute_for_who_waits_for_it(
     left = PhaseChange(phase=P.READY, at=NOW, by="worker-controller", reason="no session is on it")
     free = worker(1, history=(left,))
     made = look(seated=(free,))
-    assert (said(made), made.changes_at) == ({}, NOW + LINGER)
-    assert sorted(look(seated=(free,), now=NOW + LINGER).let_go) == [1]
+    assert (said(made), made.changes_at) == ({}, NOW + LINGER_TIME)
+    assert sorted(look(seated=(free,), now=NOW + LINGER_TIME).let_go) == [1]
 
 
 def test_a_worker_is_paused_if_its_next_claim_begins_soon_and_deleted_if_not() -> None:
@@ -303,14 +303,14 @@ def test_a_pool_that_ends_ends_its_own_workers_and_leaves_the_others() -> None:
 
 def test_a_new_worker_is_made_as_the_template_says() -> None:
     template = given.template(name_prefix="exam", labels={"team": "exams"}, annotations={"note": "metal"})
-    view = View(pool(), template, NOW, Terms())
-    made = described(view, 3, {"exam-3", "exam-3-2"})
+    view = PoolView(pool(), template, NOW, Terms())
+    made = seat_worker(view, 3, {"exam-3", "exam-3-2"})
     assert made.metadata.name == "exam-3-3"
     assert made.metadata.labels == {"team": "exams", "lcm/pool": "ccna", "lcm/seat": "3"}
     assert made.metadata.annotations == {"note": "metal"}
     assert made.metadata.owner == OWNER
     assert (made.spec.lab_track, made.spec.wanted_state) == ("ccna", "running")
-    long = described(View(pool(), given.template(name_prefix="x" * 47 + "-" + "y" * 15), NOW, Terms()), 1000, ())
+    long = seat_worker(PoolView(pool(), given.template(name_prefix="x" * 47 + "-" + "y" * 15), NOW, Terms()), 1000, ())
     assert long.metadata.name == "x" * 47 + "-1000"
 
 
@@ -319,15 +319,15 @@ _claims = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 46), st.integers(
 
 @example(st.lists(_claims, min_size=1, max_size=4), st.integers(0, 60))
 def test_timelines_that_are_changed_say_the_same_as_new_ones(books: list[list[Any]], quarter: int) -> None:
-    timelines = Timelines()
+    timelines = SeatTimelines()
     for book in books:
         named = {name: (number, start, length) for number, start, length, name in book}
         claims = [
-            Claimed(number, Held(f"default/s{name}", _span(start, length)))
+            SeatClaim(number, HeldClaim(f"default/s{name}", _span(start, length)))
             for name, (number, start, length) in named.items()
         ]
         now = NOW + quarter * timedelta(minutes=15)
-        view = View(pool(max_workers=4), given.template(), now, Terms(), claims)
+        view = PoolView(pool(max_workers=4), given.template(), now, Terms(), claims)
         again, new = plan(view, timelines), plan(view)
         assert (again.next, again.launch, again.changes_at) == (new.next, new.launch, new.changes_at)
 

@@ -7,14 +7,21 @@ import pytest
 
 import given
 from lcm.controllers.pool.demand import plan
-from lcm.controllers.pool.phases import retry_at, said_of, turn
-from lcm.controllers.pool.report import Boot, boots, by_phase, complaints, measured, summary
-from lcm.controllers.pool.view import Claimed, View
+from lcm.controllers.pool.phases import describe_conditions, next_phase, retry_at
+from lcm.controllers.pool.report import (
+    MeasuredBoot,
+    count_by_phase,
+    find_alerts,
+    find_boots,
+    measure_boots,
+    summarize_capacity,
+)
+from lcm.controllers.pool.view import PoolView, SeatClaim
 from lcm.model.base.resource import Condition, PhaseChange, Truth
 from lcm.model.kinds.pool import PoolCondition, PoolPhase
 from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.placement.claims import Terms
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 
 NOW = given.moment("10:00")
 P = WorkerPhase
@@ -31,11 +38,11 @@ def serving(name: str, **fields: Any) -> LabWorker:
     return given.worker(name=name, **usual | fields)
 
 
-def view(*workers: LabWorker, **fields: Any) -> View:
+def view(*workers: LabWorker, **fields: Any) -> PoolView:
     claims = fields.pop("claims", ())
     sessions = fields.pop("sessions", {})
     pool = given.pool(**{"phase": PoolPhase.READY, "min_workers": 0} | fields)
-    return View(pool, given.template(), NOW, Terms(), claims, workers, sessions=sessions)
+    return PoolView(pool, given.template(), NOW, Terms(), claims, workers, sessions=sessions)
 
 
 LAUNCH = story(
@@ -51,38 +58,38 @@ LAUNCH = story(
 
 def test_a_boot_lasts_from_leaving_its_rest_to_serving() -> None:
     licensed = given.worker(cml=LICENSED, history=LAUNCH)
-    assert list(boots(licensed)) == [Boot(given.moment("09:11"), 600)]
-    assert list(boots(given.worker(history=LAUNCH))) == [Boot(given.moment("09:10"), 540)]
+    assert list(find_boots(licensed)) == [MeasuredBoot(given.moment("09:11"), 600)]
+    assert list(find_boots(given.worker(history=LAUNCH))) == [MeasuredBoot(given.moment("09:10"), 540)]
 
 
 def test_a_resume_is_a_boot_and_a_return_from_a_session_is_none() -> None:
     lines = story(("09:20", "ACTIVE"), ("09:30", "READY"), ("09:31", "STOPPING"), ("09:35", "STOPPED"))
     again = story(("09:40", "STARTING"), ("09:44", "READY_UNLICENSED"), ("09:44", "LICENSING"), ("09:45", "READY"))
     worker = given.worker(cml=LICENSED, history=LAUNCH + lines + again)
-    assert [boot.seconds for boot in boots(worker)] == [600, 300]
+    assert [boot.seconds for boot in find_boots(worker)] == [600, 300]
 
 
 def test_a_boot_that_failed_on_the_way_is_not_measured() -> None:
     lines = story(("09:00", "PENDING"), ("09:01", "PROVISIONING_EC2"), ("09:11", "FAILED"), ("09:12", "STARTING"))
-    assert list(boots(given.worker(history=lines + story(("09:20", "READY"))))) == []
+    assert list(find_boots(given.worker(history=lines + story(("09:20", "READY"))))) == []
 
 
 def test_a_machine_that_is_adopted_running_was_not_booted_by_us() -> None:
     lines = story(("09:00", "PENDING"), ("09:01", "EC2_READY"), ("09:01", "STARTING"), ("09:01:30", "READY"))
-    assert [boot.seconds for boot in boots(given.worker(history=lines))] == []
+    assert [boot.seconds for boot in find_boots(given.worker(history=lines))] == []
 
 
 def test_each_boot_is_counted_once_and_the_newest_hundred_are_kept() -> None:
     worker = given.worker(history=LAUNCH)
-    seconds, until = measured(view(worker, boot_seconds=tuple(range(100))))
+    seconds, until = measure_boots(view(worker, boot_seconds=tuple(range(100))))
     assert seconds == (*range(1, 100), 540)
     assert until == given.moment("09:10")
-    assert measured(view(worker, boot_seconds=seconds, boots_counted_until=until)) == (seconds, until)
+    assert measure_boots(view(worker, boot_seconds=seconds, boots_counted_until=until)) == (seconds, until)
 
 
 def test_a_boot_of_a_moment_ago_is_counted_a_moment_later() -> None:
     fresh = given.worker(history=(*LAUNCH[:4], *story(("09:59:55", "READY"))))
-    assert measured(view(fresh)) == ((), None)
+    assert measure_boots(view(fresh)) == ((), None)
 
 
 def test_workers_are_added_up() -> None:
@@ -93,18 +100,18 @@ def test_workers_are_added_up() -> None:
     stopped = given.worker(name="s", uid="s", phase=P.STOPPED, wanted_state="stopped")
     workers = [serving("a"), booting, stopped, over]
     claims = (
-        Claimed(1, Held("default/s1", given.claim())),
-        Claimed(1, Held("default/s2", given.claim("12:00", "13:00"))),
+        SeatClaim(1, HeldClaim("default/s1", given.claim())),
+        SeatClaim(1, HeldClaim("default/s2", given.claim("12:00", "13:00"))),
     )
-    seen = summary(view(*workers, claims=claims, sessions={"a": 2}), workers)
+    seen = summarize_capacity(view(*workers, claims=claims, sessions={"a": 2}), workers)
     assert (seen.workers, seen.ready_workers, seen.booting_workers, seen.labs) == (3, 1, 1, 2)
     assert seen.declared == given.machine()
     assert seen.claimed == given.amount()
-    assert by_phase(workers) == {"STARTING": 1, "READY": 1, "STOPPED": 1, "TERMINATED": 1}
+    assert count_by_phase(workers) == {"STARTING": 1, "READY": 1, "STOPPED": 1, "TERMINATED": 1}
 
 
-def said(seen: View) -> dict[str, tuple[Truth, str]]:
-    return {name: (truth, reason) for name, truth, reason, _ in said_of(seen, plan(seen), "")}
+def said(seen: PoolView) -> dict[str, tuple[Truth, str]]:
+    return {name: (truth, reason) for name, truth, reason, _ in describe_conditions(seen, plan(seen), "")}
 
 
 def test_conditions_say_what_is_missing() -> None:
@@ -112,7 +119,7 @@ def test_conditions_say_what_is_missing() -> None:
     assert said(view(min_workers=1))[PoolCondition.READY] == (Truth.FALSE, "Booting")
     assert said(view())[PoolCondition.CAPACITY_KNOWN] == (Truth.TRUE, "Known")
     odd = given.template(worker={"aws": {"instance_type": "x9.odd"}})
-    unknown = View(given.pool(), odd, NOW, Terms())
+    unknown = PoolView(given.pool(), odd, NOW, Terms())
     assert said(unknown)[PoolCondition.CAPACITY_KNOWN] == (Truth.FALSE, "UnknownType")
 
 
@@ -126,7 +133,7 @@ def test_a_pool_that_failed_is_tried_again_a_few_times() -> None:
 def test_scaling_up_ends_after_an_hour_though_a_worker_is_still_missing() -> None:
     begun = story(("09:00", "SCALING_UP"))
     late = view(min_workers=1, phase=PoolPhase.SCALING_UP, history=begun)
-    next_ = turn(late, plan(late))
+    next_ = next_phase(late, plan(late))
     assert next_.phase is PoolPhase.READY
     assert "no worker after an hour" in next_.reason
 
@@ -141,7 +148,7 @@ OVERDUE = {
 @pytest.mark.parametrize(("phase", "text"), OVERDUE.items(), ids=str)
 def test_what_takes_too_long_is_complained_of(phase: PoolPhase, text: str) -> None:
     seen = view(phase=phase, history=(PhaseChange(phase=phase, at=NOW - timedelta(hours=6), by="test"),))
-    (complaint,) = complaints(seen, "")
+    (complaint,) = find_alerts(seen, "")
     assert (complaint.alert, complaint.message) == ("PoolOverdue", text)
     fresh = view(phase=phase, history=(PhaseChange(phase=phase, at=NOW, by="test"),))
-    assert complaints(fresh, "") == []
+    assert find_alerts(fresh, "") == []

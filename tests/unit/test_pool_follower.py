@@ -12,21 +12,21 @@ import structlog
 import given
 from estates import beside
 from lcm.control.objects.cache import Cache
-from lcm.control.objects.records import creation
+from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Changes, Drain, Ref
-from lcm.controllers.pool.controller import KINDS, Follower
-from lcm.controllers.pool.view import Book
+from lcm.controllers.pool.controller import KINDS, PoolReconciler
+from lcm.controllers.pool.view import PoolIndex
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.machine import POOL_CONTROLLER
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.pool import LabWorkerPool, PoolCondition, PoolPhase, ScalingPolicy, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.claims import Terms
 from lcm.sim.time.loop import run
 from lcm.store.base import Delete
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 from pools import CCNA, HOUR, MINUTE, PER_WORKER, Pools, names
 
 LEAD = timedelta(minutes=40)
@@ -272,7 +272,7 @@ def test_what_cannot_be_made_is_said_and_made_when_it_can() -> None:
             await world.book("s1", world.clock.now() + HOUR)
             await asyncio.sleep((21 * MINUTE).total_seconds())
             pool = await world.pool()
-            ready = condition(pool.status.conditions, PoolCondition.READY)
+            ready = find_condition(pool.status.conditions, PoolCondition.READY)
             assert ready is not None
             assert (ready.status, ready.reason) == (Truth.FALSE, "Refused")
             assert "no worker can be made for seat 1" in pool.status.last_error
@@ -289,12 +289,12 @@ def test_what_cannot_be_made_is_said_and_made_when_it_can() -> None:
 def test_a_pool_waits_for_its_template_and_says_so() -> None:
     async def life() -> None:
         world = Pools()
-        await world.store.commit(*creation(given.pool(min_workers=0, template="metal")))
+        await world.store.commit(*creation_ops(given.pool(min_workers=0, template="metal")))
         async with world.following():
             pool = await world.settles()
             assert pool is not None
             assert pool.status.phase is PoolPhase.PENDING
-            found = condition(pool.status.conditions, PoolCondition.TEMPLATE_FOUND)
+            found = find_condition(pool.status.conditions, PoolCondition.TEMPLATE_FOUND)
             assert found is not None
             assert (found.status, found.message) == (Truth.FALSE, "there is no WorkerTemplate metal")
             await world.otto.create(given.template())
@@ -311,9 +311,9 @@ def test_a_bug_of_ours_is_told_to_the_operator() -> None:
         cache = Cache(plane, *KINDS)
         async with beside(cache.run()):
             await cache.ready()
-            follower = Follower(plane, cache, Book(cache), clock=world.clock, terms=Terms)
+            follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
             await follower.reconcile(CCNA)
-            await follower.troubled(CCNA, KeyError("seat"))
+            await follower.report_bug(CCNA, KeyError("seat"))
             (alert,) = await world.otto.alerts()
             assert (alert.alert, alert.reason) == ("PoolStuck", "KeyError")
             await asyncio.sleep(2)
@@ -331,17 +331,17 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
         cache = Cache(plane, *KINDS)
         async with beside(cache.run()):
             await cache.ready()
-            follower = Follower(plane, cache, Book(cache), clock=world.clock, terms=Terms)
+            follower = PoolReconciler(plane, cache, PoolIndex(cache), clock=world.clock, terms=Terms)
             await follower.reconcile(CCNA)
             other = await world.otto.create(given.pool(name="ccnp", lab_track="ccnp"))
             await asyncio.sleep(1)
             await follower.reconcile(Ref(LabWorkerPool, "ccnp"))
             pool = await world.pool()
-            follower._reseating._seen |= {one.metadata.uid: (world.clock.now(), 1) for one in (pool, other)}
+            follower._seat_optimizer._last_looks |= {one.metadata.uid: (world.clock.now(), 1) for one in (pool, other)}
             await world.store.commit(Delete(CCNA.key))
             await asyncio.sleep(1)
             await follower.reconcile(CCNA)
-            assert set(follower._raised) == set(follower._reseating._seen) == {other.metadata.uid}
+            assert set(follower._raised_alerts) == set(follower._seat_optimizer._last_looks) == {other.metadata.uid}
 
     run(life)
 
@@ -354,7 +354,7 @@ def test_a_pool_of_another_policy_takes_the_workers_that_are_there() -> None:
         await world.create("other", lab_track="ccnp")
         used = await world.create("used", lab_track="ccna")
         held = given.session(phase=SessionPhase.RUNNING, claim=given.claim(), worker_id=used.metadata.uid)
-        await world.store.commit(*creation(held))
+        await world.store.commit(*creation_ops(held))
         async with world.following():
             pool = await world.settles()
             assert pool is not None
@@ -381,7 +381,7 @@ def test_figures_follow_and_every_boot_is_measured_once() -> None:
             figures = pool.status.summary
             assert (figures.workers, figures.ready_workers, figures.booting_workers) == (2, 2, 0)
             assert figures.declared.labs == 40
-            ready = condition(pool.status.conditions, PoolCondition.READY)
+            ready = find_condition(pool.status.conditions, PoolCondition.READY)
             assert ready is not None
             assert ready.status is Truth.TRUE
 
@@ -412,8 +412,8 @@ def test_a_booking_while_a_worker_is_let_go_is_kept_or_refused(tenths: int, roun
 class LateCache(Cache):
     """Knows what happened some seconds ago."""
 
-    def _note(self, changes: Changes) -> None:
-        asyncio.get_running_loop().call_later(3, super()._note, changes)
+    def _apply_changes(self, changes: Changes) -> None:
+        asyncio.get_running_loop().call_later(3, super()._apply_changes, changes)
 
 
 async def follow_late(world: Pools) -> None:
@@ -423,13 +423,13 @@ async def follow_late(world: Pools) -> None:
 
     async def work() -> None:
         await cache.ready()
-        book = Book(cache)
-        follower = Follower(plane, cache, book, clock=world.clock, terms=Terms)
+        book = PoolIndex(cache)
+        follower = PoolReconciler(plane, cache, book, clock=world.clock, terms=Terms)
         runtime = Runtime("late", follower.reconcile, cache, LabWorkerPool, clock=world.clock, chance=world.half)
-        book.tell(runtime.poke)
+        book.subscribe(runtime.enqueue)
         await runtime.run()
 
-    await together(cache.run(), work())
+    await run_until_first_ends(cache.run(), work())
 
 
 def test_a_booking_that_the_controller_does_not_know_yet_keeps_its_worker() -> None:

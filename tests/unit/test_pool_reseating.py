@@ -10,8 +10,8 @@ import structlog
 import given
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.pool.demand import plan
-from lcm.controllers.pool.effects import Reseating, better
-from lcm.controllers.pool.view import Claimed, View
+from lcm.controllers.pool.effects import SeatOptimizer, find_better_seats
+from lcm.controllers.pool.view import PoolView, SeatClaim
 from lcm.model.base.capacity import Claim
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.placement import SeatChange
@@ -19,7 +19,7 @@ from lcm.model.kinds.pool import PoolPhase, ScalingPolicy
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession
 from lcm.placement.claims import Terms
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 from lcm.sim.time.loop import run
 from pools import HOUR, MINUTE, Pools, names
 
@@ -32,46 +32,46 @@ def without_logs() -> Iterator[None]:
         yield
 
 
-def claimed(number: int, start: str, end: str, holder: str) -> Claimed:
+def claimed(number: int, start: str, end: str, holder: str) -> SeatClaim:
     span = Claim(start=given.moment(start), end=given.moment(end), need=given.amount())
-    return Claimed(number, Held(f"default/{holder}", span))
+    return SeatClaim(number, HeldClaim(f"default/{holder}", span))
 
 
-def view(*claims: Claimed, now: datetime = NOW, **fields: object) -> View:
+def view(*claims: SeatClaim, now: datetime = NOW, **fields: object) -> PoolView:
     pool = given.pool(**{"min_workers": 0, "max_workers": 3, "phase": PoolPhase.READY} | fields)
-    return View(pool, given.template(), now, Terms(), claims)
+    return PoolView(pool, given.template(), now, Terms(), claims)
 
 
 APART = (claimed(1, "10:00", "12:00", "s1"), claimed(2, "10:00", "12:00", "r1#3"))
 
 
 def test_claims_of_sessions_and_reservations_move_to_where_fewer_workers_run() -> None:
-    assert better(view(*APART), {}) == [[SeatChange(booking="r1", after=1, number=3)]]
+    assert find_better_seats(view(*APART), {}) == [[SeatChange(booking="r1", after=1, number=3)]]
 
 
 def test_what_begins_so_soon_that_its_worker_is_started_stays() -> None:
-    assert better(view(*APART, now=given.moment("09:31")), {}) == []
+    assert find_better_seats(view(*APART, now=given.moment("09:31")), {}) == []
 
 
 def test_what_begins_much_later_has_time() -> None:
-    assert better(view(*APART, now=given.moment("09:00", day=-1)), {}) == []
+    assert find_better_seats(view(*APART, now=given.moment("09:00", day=-1)), {}) == []
 
 
 def test_seats_are_looked_at_shortly_before_a_launch_and_only_when_claims_changed() -> None:
     async def life() -> None:
         world = Pools()
-        reseating = Reseating(world.plane("pool-controller"))
+        reseating = SeatOptimizer(world.plane("pool-controller"))
         early = view(claimed(1, "10:00", "12:00", "s1"))
-        assert reseating.look_at(early, plan(early)) == given.moment("09:25")
+        assert reseating.next_look(early, plan(early)) == given.moment("09:25")
         near = view(claimed(1, "10:00", "12:00", "s1"), now=given.moment("09:26"))
-        assert reseating._due(near, plan(near), 1)
-        assert not reseating._due(early, plan(early), 1)
+        assert reseating._is_due(near, plan(near), 1)
+        assert not reseating._is_due(early, plan(early), 1)
         await reseating.improve(near, plan(near), 1)
         later = view(claimed(1, "10:00", "12:00", "s1"), now=given.moment("09:29"))
-        assert not reseating._due(later, plan(later), 2)
+        assert not reseating._is_due(later, plan(later), 2)
         later = view(claimed(1, "10:00", "12:00", "s1"), now=given.moment("09:31"))
-        assert not reseating._due(later, plan(later), 1)
-        assert reseating._due(later, plan(later), 2)
+        assert not reseating._is_due(later, plan(later), 1)
+        assert reseating._is_due(later, plan(later), 2)
 
     run(life)
 
@@ -79,9 +79,9 @@ def test_seats_are_looked_at_shortly_before_a_launch_and_only_when_claims_change
 @pytest.mark.parametrize("fields", [{"policy": ScalingPolicy.NONE}, {"phase": PoolPhase.DRAINING}])
 def test_a_pool_that_opens_no_seats_moves_nobody(fields: dict[str, object]) -> None:
     async def life() -> None:
-        reseating = Reseating(Pools().plane("pool-controller"))
+        reseating = SeatOptimizer(Pools().plane("pool-controller"))
         near = view(*APART, now=given.moment("09:26"), **fields)
-        assert not reseating._due(near, plan(near), 1)
+        assert not reseating._is_due(near, plan(near), 1)
 
     run(life)
 
@@ -115,15 +115,15 @@ def test_what_the_plane_refuses_is_left_where_it_is() -> None:
         await world.found(cpu=20)
         async with world.booking():
             await world.book("s1", world.clock.now() + 3 * HOUR)
-            reseating = Reseating(world.plane("pool-controller"))
+            reseating = SeatOptimizer(world.plane("pool-controller"))
             now = world.clock.now() + 2 * HOUR + timedelta(minutes=15)
             need = given.amount()
             held = [
-                Held(f"default/{name}", Claim(start=now + HOUR / 2, end=now + 2 * HOUR, need=need))
+                HeldClaim(f"default/{name}", Claim(start=now + HOUR / 2, end=now + 2 * HOUR, need=need))
                 for name in ("s1", "gone")
             ]
-            claims = [Claimed(number, one) for number, one in enumerate(held, start=1)]
-            stale = View(await world.pool(), given.template(), now, Terms(), claims)
+            claims = [SeatClaim(number, one) for number, one in enumerate(held, start=1)]
+            stale = PoolView(await world.pool(), given.template(), now, Terms(), claims)
             assert not await reseating.improve(stale, plan(stale), 1)
             kept = await world.otto.get(Ref(LabletSession, "s1"))
             assert kept is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import given
 from lcm.model.topology.ports import OPEN_PORTS
-from lcm.placement.ports import allocate, free_ports, taken_on
+from lcm.placement.ports import allocate, count_free_ports, ports_in_use
 
 PORTS = st.integers(1990, 8010)
 NAMES = st.sets(st.text("abcdef_", min_size=1, max_size=4), max_size=12)
@@ -62,7 +62,7 @@ def test_two_names_do_not_get_the_port_that_both_prefer() -> None:
 
 
 def test_ports_beyond_the_range_take_nothing_of_it() -> None:
-    assert free_ports({22, 80, 8000, 2000, 7999}) == len(OPEN_PORTS) - 2
+    assert count_free_ports({22, 80, 8000, 2000, 7999}) == len(OPEN_PORTS) - 2
     assert allocate([f"p{number}" for number in OPEN_PORTS], taken={22}, seed="s") is not None
     assert allocate([f"p{number}" for number in OPEN_PORTS], taken={2000}, seed="s") is None
 
@@ -70,4 +70,4 @@ def test_ports_beyond_the_range_take_nothing_of_it() -> None:
 def test_given_drifted_and_foreign_ports_are_all_taken() -> None:
     worker = given.worker(foreign_ports=(3000,))
     drifted = given.session(allocated_ports={"a": 4000}, observed_ports={"a": 4001})
-    assert taken_on(worker, [drifted, given.session()]) == {3000, 4000, 4001}
+    assert ports_in_use(worker, [drifted, given.session()]) == {3000, 4000, 4001}

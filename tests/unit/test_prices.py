@@ -7,37 +7,37 @@ import pytest
 
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.worker import AwsSpec, RootVolume
-from lcm.model.money.prices import SHIPPED, price_file
+from lcm.model.money.prices import SHIPPED_PRICES, parse_price_file
 from lcm.settings.checks import read_prices
 
 USUAL = AwsSpec()
 
 
 def test_the_usual_worker_has_a_price() -> None:
-    assert SHIPPED.hourly(USUAL.region, USUAL.instance_type) == Decimal("3.9641")
-    disk = SHIPPED.disk_hourly(USUAL.root_volume, USUAL.region)
+    assert SHIPPED_PRICES.hourly(USUAL.region, USUAL.instance_type) == Decimal("3.9641")
+    disk = SHIPPED_PRICES.disk_hourly(USUAL.root_volume, USUAL.region)
     assert disk is not None
     assert disk == Decimal("0.488014"), "356.25 a month"
 
 
 def test_iops_that_come_with_a_disk_cost_nothing() -> None:
     free, more = (
-        SHIPPED.disk_hourly(RootVolume(kind="gp3", size_gb=100, iops=iops), "us-east-1") for iops in (3000, 4000)
+        SHIPPED_PRICES.disk_hourly(RootVolume(kind="gp3", size_gb=100, iops=iops), "us-east-1") for iops in (3000, 4000)
     )
     assert free == Decimal("0.010959")
     assert more == Decimal("0.017808")
 
 
 def test_sizes_cost_as_many_times_as_they_are_larger() -> None:
-    small, large = (SHIPPED.hourly("us-west-2", f"c8i.{size}") for size in ("xlarge", "16xlarge"))
+    small, large = (SHIPPED_PRICES.hourly("us-west-2", f"c8i.{size}") for size in ("xlarge", "16xlarge"))
     assert small is not None
     assert large == 16 * small
 
 
 @pytest.mark.parametrize(("region", "kind"), [("mars-north-1", "m5zn.metal"), ("us-east-1", "x1.enormous")])
 def test_what_nobody_wrote_down_is_unknown(region: str, kind: str) -> None:
-    assert SHIPPED.hourly(region, kind) is None
-    assert SHIPPED.disk_hourly(RootVolume(), "mars-north-1") is None
+    assert SHIPPED_PRICES.hourly(region, kind) is None
+    assert SHIPPED_PRICES.disk_hourly(RootVolume(), "mars-north-1") is None
 
 
 def test_a_sites_own_prices_win_entry_by_entry(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_a_file_with_nonsense_in_it_stops_the_start(tmp_path: Path, text: str) -
 def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read"):
         read_prices(tmp_path / "none.toml")
-    assert read_prices(None) is SHIPPED
-    assert SHIPPED.over(price_file({})) == SHIPPED
+    assert read_prices(None) is SHIPPED_PRICES
+    assert SHIPPED_PRICES.with_file(parse_price_file({})) == SHIPPED_PRICES

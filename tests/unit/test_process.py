@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from lcm.control.upkeep.installation import TTL_SECONDS, Presence
+from lcm.control.upkeep.installation import PRESENCE_TTL_SECONDS, Presence
 from lcm.model.base.errors import Refused, Stuck, Unreachable
 from lcm.sim.time.loop import run
 from lcm.store.base import Lease
 from lcm.store.memory import MemoryStore
-from lcm.system.data_folder import claimed
-from lcm.system.tasks import Parts
+from lcm.system.data_folder import claim_folder
+from lcm.system.tasks import Supervisor
 
 LEASE = "processes/p1"
 
@@ -31,21 +31,21 @@ async def failing(error: BaseException) -> None:
 
 def test_a_part_that_fails_ends_the_wait_with_its_error() -> None:
     async def main() -> None:
-        async with Parts() as parts:
+        async with Supervisor() as parts:
             parts.start("one", for_ever())
             parts.start("other", failing(Unreachable("no answer")))
             with pytest.raises(Unreachable, match="no answer"):
-                await parts.until(asyncio.Event())
+                await parts.wait_until(asyncio.Event())
 
     run(main)
 
 
 def test_a_part_that_ends_unasked_is_a_bug() -> None:
     async def main() -> None:
-        async with Parts() as parts:
+        async with Supervisor() as parts:
             parts.start("brief", asyncio.sleep(3))
             with pytest.raises(AssertionError, match="brief ended"):
-                await parts.until(asyncio.Event())
+                await parts.wait_until(asyncio.Event())
 
     run(main)
 
@@ -62,10 +62,10 @@ def test_what_still_runs_is_cancelled_and_waited_for() -> None:
 
     async def main() -> None:
         stop = asyncio.Event()
-        async with Parts() as parts:
+        async with Supervisor() as parts:
             parts.start("careful", careful())
             asyncio.get_running_loop().call_later(5, stop.set)
-            await parts.until(stop)
+            await parts.wait_until(stop)
         assert ended == ["careful"]
 
     run(main)
@@ -96,9 +96,9 @@ def test_a_process_is_present_as_long_as_it_runs() -> None:
         store = MemoryStore()
         presence = Presence(store, "p1")
         await presence.begin()
-        async with Parts() as parts:
+        async with Supervisor() as parts:
             parts.start("presence", presence.keep())
-            await asyncio.sleep(10 * TTL_SECONDS)
+            await asyncio.sleep(10 * PRESENCE_TTL_SECONDS)
             assert await present(store)
         await presence.end()
         assert not await present(store)
@@ -111,13 +111,13 @@ def test_a_process_that_was_cut_off_from_the_store_is_present_again() -> None:
         store = Fickle()
         presence = Presence(store, "p1")
         await presence.begin()
-        async with Parts() as parts:
+        async with Supervisor() as parts:
             parts.start("presence", presence.keep())
             store.away = True
-            await asyncio.sleep(2 * TTL_SECONDS)
+            await asyncio.sleep(2 * PRESENCE_TTL_SECONDS)
             assert not await present(store)
             store.away = False
-            await asyncio.sleep(TTL_SECONDS)
+            await asyncio.sleep(PRESENCE_TTL_SECONDS)
             assert await present(store)
 
     run(main)
@@ -139,7 +139,7 @@ def test_the_presence_of_a_dead_process_ends_by_itself() -> None:
     async def main() -> None:
         store = MemoryStore()
         await Presence(store, "p1").begin()
-        await asyncio.sleep(TTL_SECONDS + 1)
+        await asyncio.sleep(PRESENCE_TTL_SECONDS + 1)
         assert not await present(store)
 
     run(main)
@@ -147,7 +147,7 @@ def test_the_presence_of_a_dead_process_ends_by_itself() -> None:
 
 def test_a_new_folder_is_its_owners_only(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "data"
-    with claimed(folder, alone=True) as file:
+    with claim_folder(folder, alone=True) as file:
         assert file == folder / "lcm.db"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()] == [0o600]
@@ -156,28 +156,28 @@ def test_a_new_folder_is_its_owners_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
 def test_whoever_claims_a_folder_alone_is_alone(tmp_path: Path, first: bool, second: bool) -> None:  # noqa: FBT001
     runs = f"process {os.getpid()} runs" if first else "one or more processes of `lcm serve` run"
-    with claimed(tmp_path, alone=first), pytest.raises(Refused, match=f"{runs} on {tmp_path}"):
-        claimed(tmp_path, alone=second).__enter__()
-    with claimed(tmp_path, alone=second):
+    with claim_folder(tmp_path, alone=first), pytest.raises(Refused, match=f"{runs} on {tmp_path}"):
+        claim_folder(tmp_path, alone=second).__enter__()
+    with claim_folder(tmp_path, alone=second):
         pass
 
 
 def test_several_may_share_a_folder_and_none_of_them_is_named_for_another(tmp_path: Path) -> None:
-    with claimed(tmp_path, alone=True):
+    with claim_folder(tmp_path, alone=True):
         pass
-    with claimed(tmp_path, alone=False):
-        with claimed(tmp_path, alone=False):
+    with claim_folder(tmp_path, alone=False):
+        with claim_folder(tmp_path, alone=False):
             pass
         with pytest.raises(Refused, match="`lcm serve` run on"):
-            claimed(tmp_path, alone=True).__enter__()
+            claim_folder(tmp_path, alone=True).__enter__()
 
 
 def test_a_folder_that_others_can_look_into_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path.chmod(0o755)
-    with claimed(tmp_path, alone=True):
+    with claim_folder(tmp_path, alone=True):
         assert f"chmod 700 {tmp_path}" in capsys.readouterr().out
     tmp_path.chmod(0o700)
-    with claimed(tmp_path, alone=True):
+    with claim_folder(tmp_path, alone=True):
         assert "chmod" not in capsys.readouterr().out
 
 
@@ -191,13 +191,13 @@ def test_the_claim_of_a_killed_process_is_gone_at_once(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         with pytest.raises(Refused, match=f"process {process.pid} runs"):
-            claimed(tmp_path, alone=True).__enter__()
+            claim_folder(tmp_path, alone=True).__enter__()
         process.kill()
-    with claimed(tmp_path, alone=True):
+    with claim_folder(tmp_path, alone=True):
         pass
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Stuck, match="file/data: this folder cannot be used"):
-        claimed(tmp_path / "file" / "data", alone=True).__enter__()
+        claim_folder(tmp_path / "file" / "data", alone=True).__enter__()

@@ -17,11 +17,11 @@ from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.definition import DefinitionState, ResourceRequirements
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.sim.plan.reading import read
-from lcm.sim.plan.recording import Failure, History, recorded
-from lcm.sim.plan.timetable import Extension, Timetable, Wanted
+from lcm.sim.plan.reading import read_timetable
+from lcm.sim.plan.recording import History, MachineFailure, record_timetable
+from lcm.sim.plan.timetable import Extension, SessionRequest, Timetable
 from lcm.sim.plan.trial import play
-from lcm.sim.plan.variant import variants
+from lcm.sim.plan.variant import read_variants
 
 DAY = "2026-11-02"
 P = SessionPhase
@@ -90,7 +90,7 @@ def seat(api: ApiServer, tmp_path: Path) -> Shell:
     return shell(api, tmp_path, TZ="UTC")
 
 
-def by_owner_and_start(sessions: tuple[Wanted, ...]) -> list[tuple[str, datetime | None, datetime | None]]:
+def by_owner_and_start(sessions: tuple[SessionRequest, ...]) -> list[tuple[str, datetime | None, datetime | None]]:
     return [(one.owner, one.start, one.booked_at) for one in sessions]
 
 
@@ -98,7 +98,7 @@ def test_a_day_is_recorded_from_the_archive_and_from_what_is_live_and_played_aga
     api: ApiServer, desk: Shell, tmp_path: Path
 ) -> None:
     async def archived(_: Plane) -> int:
-        return await archive.move(api.store, at("23:00"), at("11:10"))
+        return await archive.archive_ended(api.store, at("23:00"), at("11:10"))
 
     assert api.do(archived) == 4
     file = tmp_path / "monday.yaml"
@@ -106,9 +106,9 @@ def test_a_day_is_recorded_from_the_archive_and_from_what_is_live_and_played_aga
     text = file.read_text()
     assert "# Machines failed 1 times; `--faults 0.042` plays about as many mishaps an hour:" in text
     assert "# 2026-11-02T10:00:00Z w1 FAILED: a reason" in text
-    found = read(file.name, file.read_bytes())
+    found = read_timetable(file.name, file.read_bytes())
     check(found)
-    trial = play(found, variants(())[0])
+    trial = play(found, read_variants(())[0])
     assert (trial.wanted, trial.promised, len(trial.waits_seconds)) == (5, 4, 1), "one waits, the others are promised"
     assert (trial.refused, trial.late, trial.unserved) == ((), (), 0)
 
@@ -165,7 +165,7 @@ def test_it_is_for_staff_and_whoever_may_not_read_the_audit_is_told_what_is_a_gu
 
 def test_extensions_come_when_they_were_asked_for_and_add_up() -> None:
     longer = session("longer", ends_at=at("11:45"))
-    made = recorded(history(longer, extensions={"longer": [at("10:40"), at("10:10")]}))
+    made = record_timetable(history(longer, extensions={"longer": [at("10:40"), at("10:10")]}))
     (row,) = made.timetable["sessions"]
     assert row["extended"] == [
         {"at": "2026-11-02T10:10:00Z", "minutes": 22},
@@ -177,7 +177,7 @@ def test_what_was_reserved_was_booked_by_its_reservation() -> None:
     reserved = given.reservation(created_at=at("05:00"))
     mine = session("mine", reservation_id="r1", created_at=at("08:40"))
     lost = session("lost", reservation_id="r2", created_at=at("08:40"))
-    rows = recorded(history(mine, lost, reservations=[reserved])).timetable["sessions"]
+    rows = record_timetable(history(mine, lost, reservations=[reserved])).timetable["sessions"]
     assert [row.get("booked_at") for row in rows] == [None, "2026-11-02T05:00:00Z"]
 
 
@@ -186,7 +186,7 @@ def test_a_lab_whose_definition_is_gone_needs_what_its_session_claimed_and_versi
         session("old", definition="basics:0.9.0", claim=given.claim(cpu_millis=2_500)),
         session("new"),
     ]
-    labs = recorded(history(*sessions)).timetable["definitions"]
+    labs = record_timetable(history(*sessions)).timetable["definitions"]
     assert [(lab["name"], lab["cpu"]) for lab in labs] == [("basics-0.9.0", 2.5), ("basics-1.0.0", 4)]
 
 
@@ -198,18 +198,18 @@ def test_what_was_cancelled_long_before_is_left_out_and_who_still_waits_is_not()
         session("before", phase=P.TERMINATED, outcome=P.TERMINATED, history=before, owner="bob"),
         session("waits", created_at=at("20:00", day=-1), owner="eve", **slotless(60)),
     ]
-    rows = recorded(history(*sessions)).timetable["sessions"]
+    rows = record_timetable(history(*sessions)).timetable["sessions"]
     assert [(row["owner"], row.get("cancelled_at")) for row in rows] == [("eve", None), ("ada", "2026-11-02T08:00:00Z")]
 
 
 def test_a_track_that_no_pool_serves_is_told_and_pools_of_one_track_are_one() -> None:
     pools = [given.pool(name=name, uid=name, min_workers=1, max_workers=2) for name in ("a", "b")]
-    made = recorded(history(session("s"), session("t", lab_track="ccnp"), pools=pools))
+    made = record_timetable(history(session("s"), session("t", lab_track="ccnp"), pools=pools))
     assert made.without_pool == ["ccnp"]
     assert [(pool["min"], pool["max"]) for pool in made.timetable["fleet"]] == [(2, 4)]
 
 
 def test_a_failure_that_events_tell_too_is_one_failure() -> None:
-    told = [Failure(at("10:00"), "w1", "FAILED: x"), Failure(at("09:00"), "gone", "FAILED: y")]
-    failures = recorded(history(session("s"), workers=[broken()], failures=told)).failures
+    told = [MachineFailure(at("10:00"), "w1", "FAILED: x"), MachineFailure(at("09:00"), "gone", "FAILED: y")]
+    failures = record_timetable(history(session("s"), workers=[broken()], failures=told)).failures
     assert [(one.at, one.worker) for one in failures] == [(at("09:00"), "gone"), (at("10:00"), "w1")]

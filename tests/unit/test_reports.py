@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import given
 from backstage import ANNA, NOW, ROOT, Stage, Standing, service
-from lcm.control.objects.records import change, find
+from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.protocol import Ref, ref_of
-from lcm.control.plane.wire import CmlMetrics, Ec2Metrics, MetricsReport, report_of, telemetry_of
+from lcm.control.plane.wire import CmlMetrics, Ec2Metrics, MetricsReport, metrics_report_of, telemetry_of
 from lcm.control.telemetry.alert_records import Alerts
-from lcm.control.telemetry.reports import CALM_AFTER, CALM_PERCENT, THRESHOLD_PERCENT, held_to_limits
+from lcm.control.telemetry.reports import CLEAR_AFTER, CLEAR_PERCENT, THRESHOLD_PERCENT, check_limits
 from lcm.model.base.errors import Gone, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker, WorkerPhase, WorkerTelemetry
@@ -214,10 +214,10 @@ async def test_what_is_not_measured_neither_raises_nor_clears() -> None:
 async def test_a_machine_that_is_stopped_has_no_load() -> None:
     site = await Site().open(phase=WorkerPhase.READY)
     await site.report(NOW, cml_at=NOW, cpu_utilization=95.0, memory_utilization=95.0)
-    record = await find(site.stage.store, W1)
+    record = await find_record(site.stage.store, W1)
     assert record is not None
     stopped = given.changed(record.resource, {"status": {"phase": WorkerPhase.STOPPED}})
-    await site.stage.store.commit(*change(record, stopped))
+    await site.stage.store.commit(*change_ops(record, stopped))
     await site.report(NOW + MINUTE, ec2_at=NOW, cloudwatch_at=NOW, cpu_utilization=95.0)
     assert await site.alerts() == []
     assert (await site.stage.types()).count("alert.cleared") == 2
@@ -230,16 +230,16 @@ def test_whatever_is_measured_alerts_are_raised_and_cleared_by_turns(samples: li
     for seconds, value in samples:
         at += timedelta(seconds=seconds)
         before = alerts.find("HighCpu")
-        alerts = held_to_limits(worker, given.telemetry(collected_at=at, cpu_utilization=value), alerts)
+        alerts = check_limits(worker, given.telemetry(collected_at=at, cpu_utilization=value), alerts)
         after = alerts.find("HighCpu")
         seen += [] if value is None else [(at, value)]
         if before is None and after is not None:
             assert value is not None
             assert value >= THRESHOLD_PERCENT
         if before is not None and after is None:
-            calm = [one for one in seen if one[0] >= at - CALM_AFTER]
-            assert all(one < CALM_PERCENT for _, one in calm)
-            assert any(moment <= at - CALM_AFTER and one < CALM_PERCENT for moment, one in seen)
+            calm = [one for one in seen if one[0] >= at - CLEAR_AFTER]
+            assert all(one < CLEAR_PERCENT for _, one in calm)
+            assert any(moment <= at - CLEAR_AFTER and one < CLEAR_PERCENT for moment, one in seen)
         assert value is None or value < THRESHOLD_PERCENT or after is not None
 
 
@@ -277,7 +277,7 @@ def test_a_report_over_the_wire_is_the_one_that_was_made() -> None:
     )
     whole = given.telemetry(**moments, **percents, **counts, hosted_lab_ids=("a",))
     assert all(getattr(whole, name) for name in whole.__struct_fields__), "every field is tried"
-    assert telemetry_of(report_of(whole)) == whole
+    assert telemetry_of(metrics_report_of(whole)) == whole
 
 
 def test_the_cpu_that_cml_saw_counts_where_cloudwatch_saw_none() -> None:

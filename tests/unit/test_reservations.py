@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import given
 from backstage import ADA, OTTO
 from desks import DOZEN, ELEVEN, NINE, Office, from_monday, lab, slot
-from lcm.control.booking.guards import pool_guard
+from lcm.control.booking.guards import pool_guard_key
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Gone, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
@@ -33,7 +33,7 @@ from lcm.model.kinds.reservation import (
     occurrences,
 )
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
-from lcm.model.kinds.validate import check
+from lcm.model.kinds.validate import check_rules
 
 ZURICH = ZoneInfo("Europe/Zurich")
 CLASS = Ref(Reservation, "class")
@@ -161,10 +161,10 @@ def test_exactly_as_many_sessions_as_are_allowed_may_be_booked_whatever_day_the_
     spec = weekly(thursday, date(2028, 5, 17), weekdays=work)
     assert len(occurrences(spec)) == OCCURRENCES_LIMIT
     whole = msgspec.structs.replace(reserved(), spec=msgspec.structs.replace(spec, count=1))
-    check(whole)
+    check_rules(whole)
     longer = given.changed(whole, {"spec": {"recurrence": {"until": date(2028, 5, 18)}}})
     with pytest.raises(Invalid, match="more than 400"):
-        check(longer)
+        check_rules(longer)
 
 
 @from_monday
@@ -222,7 +222,7 @@ async def test_the_whole_room_of_a_seat_is_taken_over_one_by_one_while_others_tr
 
         async def intrude(number: int) -> bool:
             try:
-                await office.cores[number % 2].acting(OTTO).create(slot(f"s{number}"))
+                await office.cores[number % 2].plane_for(OTTO).create(slot(f"s{number}"))
             except NoRoom:
                 return False
             return True
@@ -239,7 +239,7 @@ async def test_a_takeover_is_known_to_whoever_is_about_to_promise() -> None:
     async with Office().open(max_workers=1) as office:
         await office.otto.create(reserved())
         (made,) = await office.by(SCHEDULER).fulfil(CLASS, 1)
-        guard = await office.store.get(pool_guard(Ref(LabWorkerPool, "ccna")))
+        guard = await office.store.get(pool_guard_key(Ref(LabWorkerPool, "ccna")))
         assert guard is not None
         assert guard.revision == made.metadata.resource_version
 
@@ -247,14 +247,14 @@ async def test_a_takeover_is_known_to_whoever_is_about_to_promise() -> None:
 @from_monday
 async def test_a_takeover_leaves_the_other_claims_as_they_are_held() -> None:
     async with Office().open(max_workers=1) as office:
-        desk = office.cores[0].desk
+        desk = office.cores[0].promises
         assert desk is not None
         calendar, pool = desk.calendar, Ref(LabWorkerPool, "ccna")
         await office.otto.create(reserved(3))
         await asyncio.sleep(1)
         before = {held.holder: held for _, held in calendar.claims(pool)}
         (made,) = await office.by(SCHEDULER).fulfil(CLASS, 2)
-        await calendar.until(made.metadata.resource_version)
+        await calendar.wait_for_revision(made.metadata.resource_version)
         after = {held.holder: held for _, held in calendar.claims(pool)}
         assert after.keys() == {"default/class#1", "default/class-2", "default/class#3"}
         assert all(after[name] is before[name] for name in ("default/class#1", "default/class#3")), "not held anew"
@@ -281,7 +281,7 @@ async def test_asked_again_the_same_sessions_are_given() -> None:
 async def test_a_stranger_with_its_name_keeps_no_session_from_being_made() -> None:
     async with Office().open(max_workers=1) as office:
         await office.otto.create(reserved())
-        await office.cores[0].acting(ADA).create(slot("class-1"))
+        await office.cores[0].plane_for(ADA).create(slot("class-1"))
         (made,) = await office.by(SCHEDULER).fulfil(CLASS, 1)
         assert made.metadata.name.startswith("class-1-")
         assert made.spec.owner == "otto"

@@ -12,9 +12,9 @@ import pytest
 import given
 from apis import Desk, opened
 from backstage import OTTO, ROOT, Stage, Standing
-from lcm.control.access.audit import Deed, Wish, search
+from lcm.control.access.audit import AuditedAction, AuditFilter, search_records
 from lcm.control.delivery.sinks import CODEC, SINKS
-from lcm.control.objects.writer import Ledger
+from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.installation import Presence
 from lcm.control.upkeep.rotation import Rotated, Rotation
@@ -24,7 +24,7 @@ from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.local.sealed import fingerprint, read_keys
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
-from lcm.store.base import Put, everything
+from lcm.store.base import Put, scan_all
 from seals import NEW, OLD, given_keys, kept_keys
 
 WORD = Secret("swordfish")
@@ -48,11 +48,11 @@ class Sealed(Stage):
         return self
 
     async def rotate(self, *, drop_old: bool = False) -> Rotated:
-        return await Rotation(Ledger(self.store, self.clock, ROOT), self.sealer).run(drop_old=drop_old)
+        return await Rotation(Writer(self.store, self.clock, ROOT), self.sealer).run(drop_old=drop_old)
 
     async def texts(self) -> list[str]:
         """Give every text that is sealed."""
-        pieces = [entry.value.split(b'"') for entry in (await everything(self.store, "")).entries]
+        pieces = [entry.value.split(b'"') for entry in (await scan_all(self.store, "")).entries]
         return [one.decode() for one in itertools.chain(*pieces) if one.startswith(b"sealed:")]
 
     async def check(self) -> None:
@@ -98,8 +98,10 @@ async def test_it_means_nothing_to_the_outside(stage: Sealed) -> None:
 
 async def test_the_audit_tells_of_it_once(stage: Sealed) -> None:
     done = await stage.rotate()
-    record = (await search(stage.store, Wish(kind="SealKey"), limit=10)).records
-    assert [(one.who, *one.deeds) for one in record] == [("root", Deed(verb="rotate", kind="SealKey", name=done.key))]
+    record = (await search_records(stage.store, AuditFilter(kind="SealKey"), limit=10)).records
+    assert [(one.who, *one.deeds) for one in record] == [
+        ("root", AuditedAction(verb="rotate", kind="SealKey", name=done.key))
+    ]
 
 
 async def test_a_request_is_known_again_after_a_rotation(stage: Sealed) -> None:
@@ -152,7 +154,7 @@ async def test_keys_that_are_given_are_used_but_not_changed() -> None:
     stage = Stage(sealer=given_keys(OLD))
     await stage[OTTO].create(given.worker(cml={"admin_password": "plain:swordfish"}))
     both = given_keys(NEW, OLD)
-    rotation = Rotation(Ledger(stage.store, stage.clock, ROOT), both)
+    rotation = Rotation(Writer(stage.store, stage.clock, ROOT), both)
     done = await rotation.run()
     assert (done.key, done.new_key, done.resealed) == (fingerprint(NEW), False, 1)
     with pytest.raises(Refused, match="LCM_SEAL_KEYS"):
@@ -205,7 +207,7 @@ def test_dropping_the_old_key_may_be_killed_anywhere(tmp_path: Path) -> None:
 async def test_staff_may_seal_and_administrators_rotate() -> None:
     async with opened() as desk:
         sealed = (await desk.done("otto", "POST", "/api/secrets/seal", json={"text": "swordfish"}))["sealed"]
-        assert desk.core.sealing.need().unseal(sealed) == WORD
+        assert desk.core.sealing.need_sealer().unseal(sealed) == WORD
         assert await _status(desk, "otto", "/api/secrets/rotate") == 403
         assert await _status(desk, "anna", "/api/secrets/seal", text="x") == 403
         assert (await desk.done("root", "POST", "/api/secrets/rotate"))["resealed"] == 0

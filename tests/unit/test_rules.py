@@ -10,7 +10,7 @@ import filled
 from documents import AWS, SERIES, SLOT, document, faults
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import RULES
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 
 RULE_CASES: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "_worker_can_launch": [
@@ -203,7 +203,7 @@ def test_a_broken_rule_is_reported_with_its_remedy(rule: str, wrong: dict[str, A
     ],
 )
 def test_what_no_rule_forbids_is_read(right: dict[str, Any]) -> None:
-    read(right)
+    parse_document(right)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.broken.__name__)

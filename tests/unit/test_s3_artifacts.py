@@ -19,7 +19,7 @@ from depots import KEY, REGION, SECRET, aws_session
 from lcm.model.base.errors import Gone, Invalid, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
 from lcm.providers.aws import s3
 from lcm.providers.aws.s3 import S3Artifacts, S3Source
-from lcm.providers.aws.s3_calls import Patience, S3Wire
+from lcm.providers.aws.s3_calls import S3Connection, S3Limits
 from lcm.providers.protocols.artifacts import digest_of
 from scripted import HANG, Asked, Scripted, http
 
@@ -36,9 +36,9 @@ PAGE = b"""<?xml version="1.0"?>
 <Contents><Key>lcm/tmp/Not ours</Key><Size>5</Size><LastModified>2026-03-01T10:00:30.000Z</LastModified></Contents>
 </ListBucketResult>"""
 HTML = b"<html><body>Sign in to this network</body></html>"
-ONCE = Patience(attempts=1, at_once=16)
-HASTE = Patience(attempts=1, at_once=16, silence_seconds=0.2)
-THRICE = Patience(attempts=3, pause_seconds=0.001)
+ONCE = S3Limits(attempts=1, at_once=16)
+HASTE = S3Limits(attempts=1, at_once=16, silence_seconds=0.2)
+THRICE = S3Limits(attempts=3, pause_seconds=0.001)
 OK = http(200, LAB, headers=HEADERS)
 SEEN = http(200, b"", length=len(LAB), headers=HEADERS)
 
@@ -61,8 +61,8 @@ def artifacts_at(session: AioSession) -> Open:
 
 
 @asynccontextmanager
-async def opened(session: AioSession, url: str, *, patience: Patience = ONCE) -> AsyncIterator[S3Artifacts]:
-    wire = await S3Wire.open(region=REGION, endpoint_url=url, session=session, patience=patience)
+async def opened(session: AioSession, url: str, *, patience: S3Limits = ONCE) -> AsyncIterator[S3Artifacts]:
+    wire = await S3Connection.open(region=REGION, endpoint_url=url, session=session, patience=patience)
     store = S3Artifacts(wire, "bucket", prefix="lcm/", sources=[S3Source(wire, ["labs"])], max_bytes=10_000)
     try:
         yield store
@@ -71,9 +71,9 @@ async def opened(session: AioSession, url: str, *, patience: Patience = ONCE) ->
 
 
 @pytest.fixture
-async def wire(session: AioSession) -> AsyncIterator[S3Wire]:
+async def wire(session: AioSession) -> AsyncIterator[S3Connection]:
     """Make a wire on which nothing will be asked."""
-    wire = await S3Wire.open(region=REGION, session=session)
+    wire = await S3Connection.open(region=REGION, session=session)
     yield wire
     await wire.close()
 
@@ -250,7 +250,7 @@ async def test_a_lasting_fault_is_told_after_a_few_attempts(artifacts_at: Open) 
 
 
 async def test_a_trickle_is_cut_off(artifacts_at: Open) -> None:
-    patience = Patience(attempts=1, request_seconds=0.2)
+    patience = S3Limits(attempts=1, request_seconds=0.2)
     hanging = http(200, b"lab", length=7, headers=HEADERS) + HANG
     async with Scripted(hanging) as server, artifacts_at(server.url, patience=patience) as store:
         with pytest.raises(Unreachable, match="TimeoutError"):
@@ -393,13 +393,13 @@ async def test_a_certificate_of_an_unknown_authority_needs_a_person(artifacts_at
 
 
 async def test_no_more_requests_are_made_at_once_than_allowed(artifacts_at: Open) -> None:
-    patience = Patience(attempts=1, at_once=2)
+    patience = S3Limits(attempts=1, at_once=2)
     async with Scripted(OK) as server, artifacts_at(server.url, patience=patience) as store:
         assert await asyncio.gather(*(store.get(URI) for _ in range(12))) == [LAB] * 12
         assert server.most_at_once <= 2
 
 
-async def test_only_allowed_buckets_are_read(wire: S3Wire) -> None:
+async def test_only_allowed_buckets_are_read(wire: S3Connection) -> None:
     source = S3Source(wire, ["labs", "shared/course/", "shared/other"])
     for uri in (
         "s3://labs/a.yaml",
@@ -460,11 +460,11 @@ async def test_an_odd_address_is_refused_before_anything_is_asked(artifacts_at: 
 )
 async def test_a_bad_endpoint_is_refused_and_not_shown(region: str, url: str) -> None:
     with pytest.raises(Invalid) as refused:
-        await S3Wire.open(region=region, endpoint_url=url)
+        await S3Connection.open(region=region, endpoint_url=url)
     assert SECRET not in str(refused.value)
 
 
-async def test_a_bad_bucket_prefix_or_source_is_refused(wire: S3Wire) -> None:
+async def test_a_bad_bucket_prefix_or_source_is_refused(wire: S3Connection) -> None:
     for bucket, prefix in (
         ("Bucket", ""),
         ("b", ""),

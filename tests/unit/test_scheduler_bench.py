@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import given
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.scheduler.index import Bench
-from lcm.model.base.capacity import NOTHING, Claim
+from lcm.controllers.scheduler.index import PromisedSessions
+from lcm.model.base.capacity import ZERO_AMOUNT, Claim
 from lcm.model.kinds.session import LabletSession
 
 _NOW = given.moment("09:00")
@@ -21,7 +21,7 @@ _STEPS = st.lists(st.tuples(st.integers(0, 5), _SPANS, _SPANS, st.booleans()), m
 def test_a_bench_finds_whom_one_would_find_by_looking_at_all(
     steps: list[tuple[int, timedelta, timedelta, bool]], until: timedelta, after: timedelta
 ) -> None:
-    bench, here = Bench(), dict[int, tuple[LabletSession, timedelta, timedelta]]()
+    bench, here = PromisedSessions(), dict[int, tuple[LabletSession, timedelta, timedelta]]()
     for number, begins, later, stays in steps:
         ref = Ref(LabletSession, f"s{number}")
         if here.pop(number, None) is not None:
@@ -33,11 +33,11 @@ def test_a_bench_finds_whom_one_would_find_by_looking_at_all(
     assert len(bench) == len(here)
     assert bench.all() == [session for session, _, _ in here.values()]
     found = [session for session, begins, later in here.values() if begins <= until or later > after]
-    assert list(bench.some(_NOW + until, after)) == found
+    assert list(bench.find_early_or_late(_NOW + until, after)) == found
 
 
 def _promised(begins: timedelta, later: timedelta) -> LabletSession:
     """Give a session whose claim begins then, so much later than its slot."""
     start = _NOW + begins
-    claim = Claim(start=start, end=start + 9 * _HOUR, need=NOTHING)
+    claim = Claim(start=start, end=start + 9 * _HOUR, need=ZERO_AMOUNT)
     return given.session(timeslot_start=start - later, timeslot_end=start - later + _HOUR, claim=claim)

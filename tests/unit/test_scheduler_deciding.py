@@ -6,10 +6,18 @@ from itertools import product
 import pytest
 
 import given
-from lcm.controllers.scheduler.sessions import Bind, Facts, Move, Wait, decide, lost, rests
+from lcm.controllers.scheduler.sessions import (
+    Bind,
+    SchedulerFacts,
+    SchedulerMove,
+    SchedulerWait,
+    decide,
+    is_resting,
+    is_worker_lost,
+)
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import SESSION, LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from schedulings import booting, serving
 
@@ -27,9 +35,9 @@ def at(clock: str) -> datetime:
     return given.moment(clock)
 
 
-def moved(facts: Facts) -> Move:
+def moved(facts: SchedulerFacts) -> SchedulerMove:
     decision = decide(facts)
-    assert isinstance(decision, Move)
+    assert isinstance(decision, SchedulerMove)
     return decision
 
 
@@ -44,45 +52,47 @@ def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
         if phase is _P.SCHEDULED and session.status.claim is None:
             continue
         for defined in (True, False):
-            decision = decide(Facts(session, now, defined, worker, worker))
-            if isinstance(decision, Move):
-                SESSION.take(phase, decision.status.phase, by=SCHEDULER, status=decision.status)
+            decision = decide(SchedulerFacts(session, now, defined, worker, worker))
+            if isinstance(decision, SchedulerMove):
+                SESSION_MACHINE.check_step(phase, decision.status.phase, by=SCHEDULER, status=decision.status)
                 moves += 1
-            elif isinstance(decision, Wait) and decision.until is not None:
+            elif isinstance(decision, SchedulerWait) and decision.until is not None:
                 assert decision.until > now, "what is due is done"
     assert moves > 500
 
 
 @pytest.mark.parametrize("phase", [_P.PENDING, _P.SCHEDULED])
 def test_what_missed_its_time_expires(phase: SessionPhase) -> None:
-    assert moved(Facts(slot(phase=phase), END)).status.phase is _P.EXPIRED
-    before = decide(Facts(slot(phase=phase, **ON), at("10:59"), worker=serving()))
-    assert before == Wait(END) or isinstance(before, Move)
+    assert moved(SchedulerFacts(slot(phase=phase), END)).status.phase is _P.EXPIRED
+    before = decide(SchedulerFacts(slot(phase=phase, **ON), at("10:59"), worker=serving()))
+    assert before == SchedulerWait(END) or isinstance(before, SchedulerMove)
 
 
 def test_lesson_22_the_same_facts_lead_to_the_same_step_however_late() -> None:
-    late = [decide(Facts(slot(phase=_P.SCHEDULED), now, seat_worker=serving())) for now in (START, at("09:30"))]
+    late = [
+        decide(SchedulerFacts(slot(phase=_P.SCHEDULED), now, seat_worker=serving())) for now in (START, at("09:30"))
+    ]
     assert late == [Bind(serving())] * 2
 
 
 def test_nothing_is_bound_before_its_time_or_to_a_worker_that_boots() -> None:
     seated = slot(phase=_P.SCHEDULED)
-    assert decide(Facts(seated, at("08:44"), seat_worker=serving())) == Wait(START)
-    assert decide(Facts(seated, START, seat_worker=booting())) == Wait(END)
-    assert decide(Facts(seated, START)) == Wait(END)
+    assert decide(SchedulerFacts(seated, at("08:44"), seat_worker=serving())) == SchedulerWait(START)
+    assert decide(SchedulerFacts(seated, START, seat_worker=booting())) == SchedulerWait(END)
+    assert decide(SchedulerFacts(seated, START)) == SchedulerWait(END)
 
 
 def test_a_slot_off_its_worker_keeps_claim_and_seat_and_others_do_not() -> None:
-    back = moved(Facts(slot(phase=_P.SCHEDULED, **ON), START, worker=serving(phase=WorkerPhase.FAILED))).status
+    back = moved(SchedulerFacts(slot(phase=_P.SCHEDULED, **ON), START, worker=serving(phase=WorkerPhase.FAILED))).status
     assert (back.phase, back.claim, back.seat) == (_P.PENDING, SLOT["claim"], SLOT["seat"])
     assert (back.worker_id, back.allocated_ports) == (None, None)
-    back = moved(Facts(given.asap(**SLOT, **ON, phase=_P.SCHEDULED), START)).status
+    back = moved(SchedulerFacts(given.asap(**SLOT, **ON, phase=_P.SCHEDULED), START)).status
     assert (back.claim, back.seat) == (None, None)
 
 
 def test_a_slot_that_only_its_worker_kept_is_at_risk_from_the_moment_that_is_lost() -> None:
     def conditions(**fields: object) -> set[str]:
-        status = moved(Facts(slot(phase=_P.SCHEDULED, **ON | fields), at("08:00"))).status
+        status = moved(SchedulerFacts(slot(phase=_P.SCHEDULED, **ON | fields), at("08:00"))).status
         return {one.type for one in status.conditions if one.status is Truth.TRUE}
 
     assert conditions(seat=None) == {SessionCondition.AT_RISK}
@@ -92,34 +102,38 @@ def test_a_slot_that_only_its_worker_kept_is_at_risk_from_the_moment_that_is_los
 def test_what_is_wanted_soon_and_cannot_begin_in_time_gets_another_claim() -> None:
     fields = {**ON, "phase": _P.SCHEDULED, "claim": given.claim("09:00", "11:25"), "expires_at": None}
     soon = given.asap(**SLOT | fields)
-    assert decide(Facts(soon, at("09:05"), worker=serving())) == Wait(at("09:15")), (
+    assert decide(SchedulerFacts(soon, at("09:05"), worker=serving())) == SchedulerWait(at("09:15")), (
         "two hours and the clean-up are left"
     )
-    back = moved(Facts(soon, at("09:15"), worker=serving()))
+    back = moved(SchedulerFacts(soon, at("09:15"), worker=serving()))
     assert (back.status.phase, back.status.claim, back.status.worker_id) == (_P.PENDING, None, None)
     assert "in time" in back.reason
-    assert decide(Facts(slot(**fields), at("09:15"), worker=serving())) == Wait(), "a slot keeps its promise"
+    assert decide(SchedulerFacts(slot(**fields), at("09:15"), worker=serving())) == SchedulerWait(), (
+        "a slot keeps its promise"
+    )
     short = given.asap(**SLOT | fields | {"claim": given.claim("09:00", "09:30")})
-    assert decide(Facts(short, at("09:00"), worker=serving())) == Wait(at("09:01")), "it has time to begin at all"
+    assert decide(SchedulerFacts(short, at("09:00"), worker=serving())) == SchedulerWait(at("09:01")), (
+        "it has time to begin at all"
+    )
 
 
 def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
     for phase in set(_P) - {_P.PENDING, _P.SCHEDULED}:
-        assert rests(slot(phase=phase), START)
+        assert is_resting(slot(phase=phase), START)
     promised = slot(phase=_P.SCHEDULED)
-    assert rests(promised, at("08:00"))
-    assert not rests(promised, START)
-    assert not rests(slot(phase=_P.SCHEDULED, **ON), at("08:00")), "its worker may be lost"
-    assert not rests(slot(phase=_P.PENDING), at("08:00"))
+    assert is_resting(promised, at("08:00"))
+    assert not is_resting(promised, START)
+    assert not is_resting(slot(phase=_P.SCHEDULED, **ON), at("08:00")), "its worker may be lost"
+    assert not is_resting(slot(phase=_P.PENDING), at("08:00"))
 
 
 def test_a_worker_is_lost_once_nothing_can_be_begun_on_it() -> None:
-    assert lost(None)
-    assert lost(serving(wanted_state="stopped"))
-    assert lost(serving(deletion_timestamp=START))
-    assert not lost(serving())
-    assert not lost(serving(phase=WorkerPhase.LICENSING))
-    assert {phase for phase in WorkerPhase if lost(serving(phase=phase))} == {
+    assert is_worker_lost(None)
+    assert is_worker_lost(serving(wanted_state="stopped"))
+    assert is_worker_lost(serving(deletion_timestamp=START))
+    assert not is_worker_lost(serving())
+    assert not is_worker_lost(serving(phase=WorkerPhase.LICENSING))
+    assert {phase for phase in WorkerPhase if is_worker_lost(serving(phase=phase))} == {
         WorkerPhase.DRAINING,
         WorkerPhase.UNLICENSING,
         WorkerPhase.STOPPING,

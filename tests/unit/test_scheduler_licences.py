@@ -4,12 +4,12 @@ import asyncio
 
 import given
 from desks import from_monday
-from lcm.control.accounts.licences import SEATS
-from lcm.control.accounts.step_records import Fleet
-from lcm.control.objects.records import written
-from lcm.controllers.scheduler.licences import Shortage, Span
+from lcm.control.accounts.licences import SEATS_PREFIX
+from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.objects.records import encode_checked
+from lcm.controllers.scheduler.licences import LicenceShortage, ShortageSpan
 from lcm.model.base.capacity import Claim
-from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.model.money.licences import LicenceSeat, SeatState, token_id
@@ -21,21 +21,21 @@ NINE = given.moment("09:00")
 
 
 def counted(seats: int) -> Room:
-    return Room(fleet=Fleet(seats={token_id(TOKEN): seats}))
+    return Room(fleet=FleetSettings(seats={token_id(TOKEN): seats}))
 
 
 def risk(session: LabletSession) -> Condition | None:
-    found = condition(session.status.conditions, SessionCondition.AT_RISK)
+    found = find_condition(session.status.conditions, SessionCondition.AT_RISK)
     return found if found is not None and found.status is Truth.TRUE else None
 
 
 async def take(room: Room, seat: LicenceSeat) -> None:
-    value = written(given.changed(seat, {"token": token_id(TOKEN)}))
-    await room.store.commit(Put(SEATS + seat.worker_id, value, {"token": token_id(TOKEN)}))
+    value = encode_checked(given.changed(seat, {"token": token_id(TOKEN)}))
+    await room.store.commit(Put(SEATS_PREFIX + seat.worker_id, value, {"token": token_id(TOKEN)}))
 
 
 async def give_back(room: Room, worker_id: str = "uid-w1") -> None:
-    await room.store.commit(Delete(SEATS + worker_id))
+    await room.store.commit(Delete(SEATS_PREFIX + worker_id))
 
 
 async def alerts(room: Room) -> list[tuple[str, str, str]]:
@@ -123,7 +123,7 @@ async def test_a_worker_that_the_licence_server_refuses_puts_its_sessions_at_ris
 
 
 def test_only_claims_that_meet_a_shortage_are_in_danger() -> None:
-    short = Shortage([Span(NINE, NINE + HOUR, 3)], 1, "there are 1")
+    short = LicenceShortage([ShortageSpan(NINE, NINE + HOUR, 3)], 1, "there are 1")
     need = given.amount()
     assert short.risk(Claim(start=NINE - HOUR, end=NINE, need=need)) is None
     assert short.risk(Claim(start=NINE + HOUR, end=NINE + 2 * HOUR, need=need)) is None

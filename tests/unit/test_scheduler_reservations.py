@@ -9,12 +9,21 @@ from estates import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
 from lcm.controllers.scheduler.controller import KINDS
-from lcm.controllers.scheduler.reservations import AHEAD, End, Facts, Fulfil, Report, Reservations, Wait, decide
+from lcm.controllers.scheduler.reservations import (
+    CREATE_AHEAD,
+    Fulfil,
+    ReservationFacts,
+    ReservationReconciler,
+    ReservationReport,
+    ReservationWait,
+    TerminateSessions,
+    decide,
+)
 from lcm.model.base.capacity import Claim
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Metadata, Owner, PhaseChange
-from lcm.model.kinds.placement import FULFILLED_AT_ONCE
-from lcm.model.kinds.reservation import Held, Recurrence, Reservation, ReservationPhase, ReservationSpec
+from lcm.model.kinds.placement import MAX_SESSIONS_PER_COMMIT
+from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationClaim, ReservationPhase, ReservationSpec
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from schedulings import HOUR, MINUTE, Room
 
@@ -63,7 +72,7 @@ async def test_the_sessions_of_a_reservation_are_made_scheduled_and_counted_to_t
 
 @from_monday
 async def test_a_large_reservation_is_written_once_for_many_of_its_sessions() -> None:
-    many = 3 * FULFILLED_AT_ONCE
+    many = 3 * MAX_SESSIONS_PER_COMMIT
     async with Room(store=CountingStore()).open() as room:
         await room.pool(max_workers=20)
         made = await reserve(room, count=many)
@@ -138,8 +147,8 @@ async def test_of_a_reservation_that_is_over_nothing_is_remembered() -> None:
         cache = Cache(room.by(SCHEDULER), *KINDS)
         async with beside(cache.run()):
             await cache.ready()
-            seen, poked = Reservations(room.by(SCHEDULER), cache, clock=room.clock), list[object]()
-            seen.tell(poked.append)
+            seen, poked = ReservationReconciler(room.by(SCHEDULER), cache, clock=room.clock), list[object]()
+            seen.subscribe(poked.append)
             for phase in (_P.ACTIVE, _P.COMPLETED):
                 await room.put(given.reservation(phase=phase, held=(held(1, "r1-1"),)))
                 await asyncio.sleep(1)
@@ -156,47 +165,49 @@ async def test_a_cancellation_that_takes_too_long_is_told_of() -> None:
         await room.put(given.changed(made, {"metadata": {"owner": OWNER}}))
         story = [PhaseChange(phase="CANCELLING", at=room.clock.now(), by="otto")]
         claim = given.claim("00:45", "02:10")
-        held = (Held(number=1, claim=claim, seat=Seat(pool="ccna", number=1), session="r1-1"),)
+        held = (ReservationClaim(number=1, claim=claim, seat=Seat(pool="ccna", number=1), session="r1-1"),)
         await room.put(given.reservation(phase=_P.CANCELLING, held=held, history=tuple(story)))
         await asyncio.sleep((given.moment("01:01") - room.clock.now()).total_seconds())
         assert [one.alert for one in await room.otto.alerts()] == ["CancellationOverdue"]
 
 
-def facts(phase: ReservationPhase, *held: Held, now: str = "00:00", **sessions: LabletSession) -> Facts:
+def facts(
+    phase: ReservationPhase, *held: ReservationClaim, now: str = "00:00", **sessions: LabletSession
+) -> ReservationFacts:
     ends = given.moment("02:00")
     made = given.reservation(phase=phase, held=held, starts_at=given.moment("00:45"), ends_at=ends)
-    return Facts(made, {name.replace("_", "-"): one for name, one in sessions.items()}, given.moment(now))
+    return ReservationFacts(made, {name.replace("_", "-"): one for name, one in sessions.items()}, given.moment(now))
 
 
-def held(number: int, session: str | None = None, *, day: int = 0) -> Held:
+def held(number: int, session: str | None = None, *, day: int = 0) -> ReservationClaim:
     start, end = given.moment("00:45", day=day), given.moment("02:10", day=day)
-    return Held(number=number, claim=Claim(start=start, end=end, need=given.amount()), session=session)
+    return ReservationClaim(number=number, claim=Claim(start=start, end=end, need=given.amount()), session=session)
 
 
 def test_what_is_due_is_made_and_what_is_over_is_not() -> None:
     assert decide(facts(_P.PROMISED, held(1), held(2), held(3, day=8))) == Fulfil((1, 2))
-    assert decide(facts(_P.PROMISED, held(1, day=8))) == Wait(given.moment("00:45", day=8) - AHEAD)
+    assert decide(facts(_P.PROMISED, held(1, day=8))) == ReservationWait(given.moment("00:45", day=8) - CREATE_AHEAD)
     late = decide(facts(_P.ACTIVE, held(1), held(2, "r1-2"), now="03:00"))
-    assert isinstance(late, Report)
+    assert isinstance(late, ReservationReport)
     assert late.status.phase is _P.COMPLETED
 
 
 def test_looking_again_decides_the_same() -> None:
     seen = facts(_P.ACTIVE, held(1, "r1-1"), held(2, "r1-2"), r1_1=given.session(), r1_2=given.session())
-    assert decide(seen) == decide(seen) == Wait(given.moment("02:10"))
+    assert decide(seen) == decide(seen) == ReservationWait(given.moment("02:10"))
 
 
 def test_a_session_that_is_gone_has_ended() -> None:
     ended = decide(facts(_P.ACTIVE, held(1, "r1-1"), held(2, "r1-2"), r1_1=given.session()))
-    assert isinstance(ended, Report)
+    assert isinstance(ended, ReservationReport)
     assert (ended.status.phase, ended.status.sessions_ended) == (_P.ACTIVE, 1)
 
 
 def test_a_cancelled_one_ends_what_is_live_first() -> None:
     over = given.session(phase=SessionPhase.TERMINATED)
-    assert decide(facts(_P.CANCELLING, held(1, "r1-1"), r1_1=given.session())) == End(("r1-1",))
+    assert decide(facts(_P.CANCELLING, held(1, "r1-1"), r1_1=given.session())) == TerminateSessions(("r1-1",))
     done = decide(facts(_P.CANCELLING, held(1, "r1-1"), r1_1=over))
-    assert isinstance(done, Report)
+    assert isinstance(done, ReservationReport)
     assert done.status.phase is _P.CANCELLED
 
 
@@ -204,9 +215,9 @@ def test_an_active_one_is_over_when_its_time_is_even_if_a_session_hangs() -> Non
     hangs = given.session(phase=SessionPhase.STOPPING)
     seen = facts(_P.ACTIVE, held(1, "r1-1"), now="02:10", r1_1=hangs)
     over = decide(seen)
-    assert isinstance(over, Report)
+    assert isinstance(over, ReservationReport)
     assert over.status.phase is _P.COMPLETED
 
 
 def test_phases_of_others_are_left_alone() -> None:
-    assert decide(facts(_P.PENDING)) == Wait()
+    assert decide(facts(_P.PENDING)) == ReservationWait()

@@ -5,9 +5,9 @@ import asyncio
 import given
 from desks import METAL, from_monday
 from lcm.control.plane.protocol import Drain, ref_of
-from lcm.controllers.scheduler.risk import NO_WORKER, Risk, flagged
+from lcm.controllers.scheduler.risk import NO_WORKER, Risk, with_risk
 from lcm.model.base.capacity import Amount
-from lcm.model.base.resource import Condition, Truth, condition
+from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.pool import ScalingPolicy
 from lcm.model.kinds.session import LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
@@ -19,7 +19,7 @@ SMALL = Amount(cpu_millis=4_000, memory_mb=16_384, storage_mb=200_000, nodes=20,
 
 
 def risk(session: LabletSession) -> Condition | None:
-    return condition(session.status.conditions, SessionCondition.AT_RISK)
+    return find_condition(session.status.conditions, SessionCondition.AT_RISK)
 
 
 def at_risk(session: LabletSession) -> bool:
@@ -325,8 +325,8 @@ async def test_sessions_that_stay_longer_than_they_claimed_endanger_what_is_prom
 def test_a_danger_that_is_over_is_remembered_with_its_reason() -> None:
     booked, now = given.session(), given.moment("09:10")
     endangered = given.with_fields(
-        booked, {"conditions": flagged(booked, Risk(NO_WORKER, "no machine"), now).conditions}
+        booked, {"conditions": with_risk(booked, Risk(NO_WORKER, "no machine"), now).conditions}
     )
-    kept = condition(flagged(endangered, None, now).conditions, SessionCondition.AT_RISK)
+    kept = find_condition(with_risk(endangered, None, now).conditions, SessionCondition.AT_RISK)
     assert kept is not None
     assert (kept.status, kept.message) == (Truth.FALSE, f"before: {NO_WORKER}, no machine")

@@ -6,7 +6,7 @@ from datetime import timedelta
 import given
 from desks import from_monday
 from lcm.control.plane.protocol import Ref
-from lcm.model.base.resource import condition
+from lcm.model.base.resource import find_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
@@ -153,7 +153,7 @@ async def test_a_slot_on_a_worker_that_vanishes_keeps_its_seat() -> None:
         found = await room.reaches("s1", _P.SCHEDULED)
         assert found.status.seat == Seat(pool="ccna", number=1)
         assert found.status.allocated_ports is None
-        known = condition(found.status.conditions, SessionCondition.WORKER_ASSIGNED)
+        known = find_condition(found.status.conditions, SessionCondition.WORKER_ASSIGNED)
         assert known is not None
         assert known.reason == "WorkerLost"
 

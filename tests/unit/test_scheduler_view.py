@@ -11,12 +11,12 @@ from estates import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ref_of
 from lcm.controllers.scheduler.controller import KINDS
-from lcm.controllers.scheduler.index import Holdings
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.index import ClaimIndex
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import Claim
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.kinds.pool import ScalingPolicy
-from lcm.model.kinds.reservation import Held, ReservationPhase
+from lcm.model.kinds.reservation import ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import Seat, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.placement.claims import Terms
@@ -28,14 +28,15 @@ FAR = Claim(start=given.moment("09:00", day=30), end=given.moment("11:00", day=3
 """So far away that nothing of it is late when the test ends."""
 
 
-def view(room: Room, cache: Cache) -> View:
-    return View(cache, terms=Terms, now=room.clock.now, changed=lambda: None)
+def view(room: Room, cache: Cache) -> SchedulerView:
+    return SchedulerView(cache, terms=Terms, now=room.clock.now, changed=lambda: None)
 
 
-def laid(one: View) -> dict[str, object]:
+def laid(one: SchedulerView) -> dict[str, object]:
     fleet = one.fleet("default")
     return {
-        line.place.id: (line.place, {holder: one.held for holder, one in line.held.items()}) for line in fleet.lines()
+        line.place.id: (line.place, {holder: one.held for holder, one in line.held.items()})
+        for line in fleet.indexed_places()
     }
 
 
@@ -53,7 +54,7 @@ async def something_happens(room: Room, chance: Random) -> None:
             await room.pool(*map(serving, seated), max_workers=most, policy=policy)
         case 3:
             held = tuple(
-                Held(number=one, claim=FAR, seat=Seat(pool="ccna", number=chance.randint(1, 4)))
+                ReservationClaim(number=one, claim=FAR, seat=Seat(pool="ccna", number=chance.randint(1, 4)))
                 for one in range(chance.randrange(4))
             )
             await room.put(given.reservation(phase=ReservationPhase.ACTIVE, held=held))
@@ -81,7 +82,7 @@ async def test_followed_change_by_change_it_is_what_it_would_be_if_made_anew() -
                 await something_happens(room, chance)
                 await asyncio.sleep(chance.choice((1, 5, 600)))
                 anew = view(room, cache)
-                anew.pace = followed.pace
+                anew.durations = followed.durations
                 followed.refresh(room.clock.now())
                 anew.refresh(room.clock.now())
                 anew.stop()
@@ -100,14 +101,14 @@ async def test_a_seat_is_its_worker_with_all_the_seats_claims() -> None:
             seen = view(room, cache)
             seen.refresh(room.clock.now())
             fleet = seen.fleet("default")
-            assert [one.holder for one in fleet.held("uid-w1")] == ["default/s1"]
+            assert [one.holder for one in fleet.claims_on("uid-w1")] == ["default/s1"]
             assert fleet["seat:default/ccna/2"].usable_at == room.clock.now() + 25 * MINUTE
             assert seen.seat_of("uid-w1") == Seat(pool="ccna", number=1)
             await room.change(worker, phase=WorkerPhase.FAILED)
             await asyncio.sleep(1)
             seen.refresh(room.clock.now())
-            assert [one.holder for one in fleet.held("seat:default/ccna/1")] == ["default/s1"]
-            assert fleet.held("uid-w1") == ()
+            assert [one.holder for one in fleet.claims_on("seat:default/ccna/1")] == ["default/s1"]
+            assert fleet.claims_on("uid-w1") == ()
 
 
 @from_monday
@@ -144,18 +145,18 @@ async def test_what_should_be_gone_and_is_not_is_expected_to_go_soon() -> None:
             for clock, end in (("00:30", "01:10"), ("01:30", "01:31"), ("01:50", "01:51")):
                 await asyncio.sleep((given.moment(clock) - room.clock.now()).total_seconds())
                 seen.refresh(room.clock.now())
-                (held,) = seen.fleet("default").held("uid-w1")
+                (held,) = seen.fleet("default").claims_on("uid-w1")
                 assert held.claim.end == given.moment(end)
 
 
 def test_of_what_nobody_holds_any_more_nothing_is_remembered() -> None:
-    holdings = Holdings(lambda _, claim: claim)
+    holdings = ClaimIndex(lambda _, claim: claim)
     session = given.session(phase=_P.RUNNING, seat=Seat(pool="ccna", number=7), worker_id="uid-w1", claim=FAR)
-    holdings.note(ref_of(session), session)
-    assert list(holdings.seats(POOL)) == [7]
+    holdings.update(ref_of(session), session)
+    assert list(holdings.claimed_seats(POOL)) == [7]
     assert set(holdings.spots()) == {(POOL, 7), "uid-w1"}
-    holdings.note(ref_of(session), None)
-    assert list(holdings.seats(POOL)) == []
+    holdings.update(ref_of(session), None)
+    assert list(holdings.claimed_seats(POOL)) == []
     assert set(holdings.spots()) == set()
 
 
@@ -168,7 +169,7 @@ async def test_a_promise_that_is_merely_told_wakes_nobody() -> None:
             await room.pool()
             await asyncio.sleep(1)
             seen = list[object]()
-            woken = View(cache, terms=Terms, now=room.clock.now, changed=lambda: seen.append(None))
+            woken = SchedulerView(cache, terms=Terms, now=room.clock.now, changed=lambda: seen.append(None))
             made = await room.books("s1", given.moment("09:00"))
             await asyncio.sleep(1)
             assert seen
@@ -177,16 +178,16 @@ async def test_a_promise_that_is_merely_told_wakes_nobody() -> None:
             await room.by(SCHEDULER).step(made, told)
             await asyncio.sleep(1)
             assert not seen
-            (chair,) = woken.line_up.promised
+            (chair,) = woken.session_index.promised
             assert chair == (POOL, 1)
 
 
 def test_of_a_reservation_only_what_changed_is_held_anew() -> None:
-    several = tuple(Held(number=one, claim=FAR, seat=Seat(pool="ccna", number=one)) for one in range(1, 4))
-    before, holdings = given.reservation(held=several), Holdings(lambda _, claim: claim)
-    assert len(list(holdings.note(ref_of(before), before))) == 3
-    first = next(iter(holdings.at((POOL, 1)).values()))
+    several = tuple(ReservationClaim(number=one, claim=FAR, seat=Seat(pool="ccna", number=one)) for one in range(1, 4))
+    before, holdings = given.reservation(held=several), ClaimIndex(lambda _, claim: claim)
+    assert len(list(holdings.update(ref_of(before), before))) == 3
+    first = next(iter(holdings.claims_at((POOL, 1)).values()))
     after = given.reservation(held=(several[0], msgspec.structs.replace(several[1], session="s2"), several[2]))
-    assert list(holdings.note(ref_of(after), after)) == [((POOL, 2), "default/r1#2")]
-    assert next(iter(holdings.at((POOL, 1)).values())) is first
-    assert holdings.seats(POOL) == {1, 3}
+    assert list(holdings.update(ref_of(after), after)) == [((POOL, 2), "default/r1#2")]
+    assert next(iter(holdings.claims_at((POOL, 1)).values())) is first
+    assert holdings.claimed_seats(POOL) == {1, 3}

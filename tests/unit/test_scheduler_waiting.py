@@ -8,7 +8,7 @@ import msgspec
 
 import given
 from desks import from_monday
-from lcm.control.accounts.step_records import Fleet
+from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref, Terminate
 from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
@@ -123,7 +123,7 @@ async def test_a_higher_priority_takes_the_seat_that_was_opened_for_another() ->
 @from_monday
 async def test_a_seat_that_the_plane_refuses_is_left_alone_and_the_reason_told() -> None:
     token = token_id("env:CML_LICENSE_TOKEN")
-    async with Room(fleet=Fleet(seats={token: 0})).open() as room:
+    async with Room(fleet=FleetSettings(seats={token: 0})).open() as room:
         await room.pool(max_workers=10)
         await room.wants("s1")
         found = await room.until("s1", lambda one: one.status.waiting is not None)

@@ -12,18 +12,18 @@ import given
 from backstage import NOW, OTTO, service
 from estates import beside
 from halls import HOUR, NEED, PORTS, ROOM, Hall, assignment, booked, claim, filled, hall, lab, on, waiting, worker
-from lcm.control.accounts.step_records import Fleet
-from lcm.control.booking.guards import pool_guard, worker_guard
+from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.guards import pool_guard_key, worker_guard
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.capacity import DIMENSIONS
 from lcm.model.base.errors import Conflict, Forbidden, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER
-from lcm.model.base.resource import Truth, condition
-from lcm.model.kinds.placement import Assignment, PortWish
+from lcm.model.base.resource import Truth, find_condition
+from lcm.model.kinds.placement import Assignment, PortRequest
 from lcm.model.kinds.pool import AllowedHours, Budget, LabWorkerPool, ScalingPolicy
 from lcm.model.kinds.session import (
-    CLEAN_UP,
+    CLEAN_UP_TIME,
     LabletSession,
     SchedulingDecision,
     Seat,
@@ -35,7 +35,7 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import token_id
 from lcm.model.topology.ports import OPEN_PORTS
 from lcm.placement.claims import Terms
-from lcm.placement.rules import ROOM as FILTERS
+from lcm.placement.rules import ROOM_FILTERS as FILTERS
 
 _P = SessionPhase
 POOL: Ref[LabWorkerPool] = Ref(LabWorkerPool, "ccna")
@@ -68,7 +68,7 @@ async def test_a_session_gets_claim_worker_and_ports_in_one_commit() -> None:
         assert status.allocated_ports is not None
         assert status.allocated_ports.keys() == set(PORTS)
         assert (status.resource_allocation, status.last_decision) == ({"cpu": "4", "memory": "16384Mi"}, decision)
-        told = condition(status.conditions, SessionCondition.WORKER_ASSIGNED)
+        told = find_condition(status.conditions, SessionCondition.WORKER_ASSIGNED)
         assert told is not None
         assert told.status is Truth.TRUE
         assert status.history[-1].reason == "the fullest"
@@ -114,7 +114,7 @@ async def test_a_lab_that_is_still_there_after_its_time_takes_its_room_now() -> 
         session = await it.put(waiting("s1"))
         assert (await refused(it.place(session, worker=w1))).why == "cpu"
         done = given.changed(stuck.status, {"phase": _P.COMPLETED, "outcome": _P.COMPLETED})
-        lablet = it.cores[0].acting(service(LABLET_CONTROLLER))
+        lablet = it.cores[0].plane_for(service(LABLET_CONTROLLER))
         await lablet.step(await lablet.step(stuck, given.changed(stuck.status, {"outcome": _P.COMPLETED})), done)
         assert (await it.place(session, worker=w1)).status.worker_id == "uid-w1"
 
@@ -169,7 +169,7 @@ async def test_what_was_promised_is_scheduled_and_bound_whatever_the_pool_allows
         session = await it.put(booked("s1"))
         made = await it.place(session, seat=1)
         assert (made.status.phase, made.status.worker_id) == (_P.SCHEDULED, None)
-        assert await it.store.get(pool_guard(POOL)) is None
+        assert await it.store.get(pool_guard_key(POOL)) is None
         it.clock.moment = NOW + HOUR
         bound = await it.place(made, worker=w1, seat=1)
         assert (bound.status.worker_id, bound.status.claim) == ("uid-w1", session.status.claim)
@@ -197,7 +197,7 @@ async def test_who_waits_keeps_a_seat_until_it_is_given_up() -> None:
             Seat(pool="ccna", number=2),
             told,
         )
-        assert await it.store.get(pool_guard(POOL)) is not None
+        assert await it.store.get(pool_guard_key(POOL)) is not None
         left = await it.scheduler().schedule(kept, assignment())
         assert (left.status.phase, left.status.claim, left.status.seat) == (_P.PENDING, None, None)
         assert await it.scheduler().schedule(left, assignment()) == left
@@ -226,7 +226,7 @@ async def test_who_waits_opens_no_seat_against_the_rules(pool: dict[str, object]
 
 
 async def test_licences_are_counted_for_who_waits() -> None:
-    async with hall(fleet=Fleet(seats={token_id(TOKEN): 1})) as it:
+    async with hall(fleet=FleetSettings(seats={token_id(TOKEN): 1})) as it:
         await it.put(given.template(worker={"cml": {"license_token": TOKEN}}))
         await it.put(filled())
         first, second = await it.put(waiting("s1")), await it.put(waiting("s2"))
@@ -260,7 +260,7 @@ async def test_a_decision_is_the_schedulers_and_of_the_newest_state() -> None:
         w1, session = await it.put(worker()), await it.put(waiting("s1"))
         for actor in (service(LABLET_CONTROLLER), OTTO):
             with pytest.raises(Forbidden):
-                await it.cores[0].acting(actor).schedule(session, assignment(worker=w1))
+                await it.cores[0].plane_for(actor).schedule(session, assignment(worker=w1))
         with pytest.raises(Invalid):
             await it.scheduler().schedule(session, assignment(NOW, NOW, worker=w1))
         await it.place(session, worker=w1)
@@ -299,12 +299,12 @@ async def test_a_plane_that_is_behind_does_not_decide_by_what_it_knows() -> None
         w1 = await it.put(worker(capacity=NEED))
         sessions = [await it.put(waiting(f"s{number}")) for number in range(2)]
         behind = ControlPlane(it.store, clock=it.clock, terms=Terms())
-        assert behind.desk is not None
-        calendar = behind.desk.calendar
+        assert behind.promises is not None
+        calendar = behind.promises.calendar
         async with beside(calendar.run()):
             await calendar.ready()
         await it.place(sessions[0], worker=w1)
-        late = behind.acting(service(SCHEDULER)).schedule(sessions[1], assignment(worker=w1))
+        late = behind.plane_for(service(SCHEDULER)).schedule(sessions[1], assignment(worker=w1))
         task = asyncio.create_task(late)
         await asyncio.sleep(0.05)
         assert not task.done()
@@ -352,14 +352,14 @@ async def test_ports_are_allocated_once_for_who_has_a_worker() -> None:
     async with hall(planes=2) as it:
         w1 = await it.put(worker())
         there = [await it.put(on(w1, f"s{number}", phase=_P.SCHEDULED)) for number in range(4)]
-        wish = PortWish(preferred={"web": 5000})
+        wish = PortRequest(preferred={"web": 5000})
         made = await asyncio.gather(
             *(it.scheduler(place % 2).allocate_ports(ref_of(one), wish) for place, one in enumerate(there))
         )
         ports = [port for one in made for port in (one.status.allocated_ports or {}).values()]
         assert len(set(ports)) == 4 * len(PORTS)
         assert 5000 in ports
-        assert await it.scheduler().allocate_ports(ref_of(made[0]), PortWish()) == made[0]
+        assert await it.scheduler().allocate_ports(ref_of(made[0]), PortRequest()) == made[0]
         with pytest.raises(IllegalStep, match="no worker"):
             await it.scheduler().allocate_ports(ref_of(await it.put(waiting("s9"))), wish)
 
@@ -371,7 +371,7 @@ async def test_a_session_on_an_extra_worker_stays_longer_only_if_nobody_comes() 
         later = await it.put(waiting("s2"))
         comes = Assignment(start=NOW + 3 * HOUR, end=NOW + 4 * HOUR, worker_id="uid-w1")
         await it.scheduler().schedule(later, comes)
-        otto = it.cores[0].acting(OTTO)
+        otto = it.cores[0].plane_for(OTTO)
         assert (await refused(otto.act(ref_of(running), Extend(minutes=90)))).why == "cpu"
         made = await otto.act(ref_of(running), Extend(minutes=60))
         assert made.status.claim == claim(NOW, NOW + 3 * HOUR)
@@ -384,7 +384,7 @@ async def test_no_session_begins_to_run_for_longer_than_it_has_its_worker() -> N
     async with hall() as it:
         w1 = await it.put(worker())
         ready = await it.put(on(w1, "s1", phase=_P.INSTANTIATING))
-        lablets, latest = it.cores[0].acting(service(LABLET_CONTROLLER)), NOW + 2 * HOUR - CLEAN_UP
+        lablets, latest = it.cores[0].plane_for(service(LABLET_CONTROLLER)), NOW + 2 * HOUR - CLEAN_UP_TIME
         late = {"phase": _P.RUNNING, "cml_lab_id": "lab", "ends_at": latest + timedelta(seconds=1)}
         with pytest.raises(IllegalStep, match="until 2026-11-02 09:50:00Z at the latest"):
             await lablets.step(ready, msgspec.structs.replace(ready.status, **late))
@@ -398,5 +398,5 @@ async def test_what_runs_too_long_already_can_end() -> None:
         w1 = await it.put(worker())
         late = await it.put(on(w1, "s1", ends_at=NOW + 3 * HOUR))
         ends = msgspec.structs.replace(late.status, phase=_P.COLLECTING, outcome=_P.COMPLETED)
-        made = await it.cores[0].acting(service(LABLET_CONTROLLER)).step(late, ends)
+        made = await it.cores[0].plane_for(service(LABLET_CONTROLLER)).step(late, ends)
         assert made.status.phase is _P.COLLECTING

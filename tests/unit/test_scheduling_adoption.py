@@ -39,7 +39,7 @@ class Race:
 async def race() -> AsyncIterator[Race]:
     store = CountingStore()
     hall = Hall(store=store)
-    desk = hall.cores[0].desk
+    desk = hall.cores[0].promises
     assert desk is not None
     async with beside(desk.calendar.run()):
         await hall.put(lab())

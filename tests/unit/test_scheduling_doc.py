@@ -5,17 +5,17 @@ from datetime import timedelta
 import given
 from lcm.model.base.capacity import Amount
 from lcm.placement.claims import Terms, slot_claim
-from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, promise
-from lcm.placement.request import Held
-from lcm.placement.seats import Seats, length, span_of
+from lcm.placement.limits import PromiseRules
+from lcm.placement.promise import PromisedSeats, promise
+from lcm.placement.request import HeldClaim
+from lcm.placement.seats import Seats, span_of, total_length
 
 CORES = Amount(cpu_millis=48_000, memory_mb=192 * 1024, storage_mb=250 * 1024, nodes=200, ports=6000, labs=20)
 LAB = Amount(cpu_millis=20_000, labs=1)
 
 
 def test_the_worked_example_takes_the_seats_it_says() -> None:
-    terms, rules = Terms(), Rules(now=given.moment("06:00"))
+    terms, rules = Terms(), PromiseRules(now=given.moment("06:00"))
     seats = Seats(CORES, 2, lead=terms.boot + terms.buffer)
     taken, added = [], []
     for name, start, end in (
@@ -26,10 +26,10 @@ def test_the_worked_example_takes_the_seats_it_says() -> None:
     ):
         claim = slot_claim(given.moment(start), given.moment(end), LAB, terms)
         answer = promise(seats, claim, rules=rules)
-        assert isinstance(answer, Promised)
+        assert isinstance(answer, PromisedSeats)
         taken.append(answer.seat)
-        added.append(timedelta(microseconds=length(seats.added(answer.seat, span_of(claim)))))
-        seats.hold(answer.seat, Held(name, claim))
+        added.append(timedelta(microseconds=total_length(seats.added_runtime(answer.seat, span_of(claim)))))
+        seats.hold(answer.seat, HeldClaim(name, claim))
     assert taken == [1, 1, 2, 2]
     minutes = [span // timedelta(minutes=1) for span in added]
     assert minutes == [170, 60, 110, 110]

@@ -13,7 +13,7 @@ from lcm.model.base.errors import Conflict, Forbidden, Gone, Invalid, LcmError, 
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 
 POOL: Ref[LabWorkerPool] = Ref(LabWorkerPool, "ccna")
@@ -29,7 +29,7 @@ async def pooled(it: Hall, **overrides: object) -> None:
 
 def reserved(*seats: int, span: Claim | None = None) -> Reservation:
     held = tuple(
-        Held(number=number, claim=span or claim(SOON, SOON + HOUR), seat=Seat(pool="ccna", number=seat))
+        ReservationClaim(number=number, claim=span or claim(SOON, SOON + HOUR), seat=Seat(pool="ccna", number=seat))
         for number, seat in enumerate(seats, start=1)
     )
     return given.reservation(held=held, phase=ReservationPhase.PROMISED)
@@ -132,4 +132,4 @@ async def test_seats_that_are_not_there_and_too_many_changes_are_refused() -> No
         with pytest.raises(Gone):
             await it.follower().reseat(Ref(LabWorkerPool, "other"), [SeatChange(booking="s1", after=2)])
         with pytest.raises(Forbidden):
-            await it.cores[0].acting(service(SCHEDULER)).reseat(POOL, [])
+            await it.cores[0].plane_for(service(SCHEDULER)).reseat(POOL, [])

@@ -12,13 +12,13 @@ import given
 from backstage import NOW, OTTO, ROOT, Stage
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Ref
-from lcm.model.access.secret import Secret, secrets_in
+from lcm.model.access.secret import Secret, list_secrets
 from lcm.model.base.errors import Conflict, Invalid
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.local.sealed import InstalledKeys
-from lcm.store.base import everything
+from lcm.store.base import scan_all
 from seals import NEW, OLD, given_keys
 
 WORD = "swordfish"
@@ -50,7 +50,7 @@ def password_of(worker: LabWorker | None) -> str:
 
 
 async def stored_bytes(stage: Stage) -> bytes:
-    return b"".join(entry.value for entry in (await everything(stage.store, "")).entries)
+    return b"".join(entry.value for entry in (await scan_all(stage.store, "")).entries)
 
 
 async def applied(stage: Stage, *documents: dict[str, Any], dry_run: bool = False) -> list[str]:
@@ -142,7 +142,7 @@ async def test_what_is_kept_of_a_request_cannot_be_guessed_at() -> None:
     """With a digest in clear, whoever has a backup could try out passwords."""
     stage = Stage()
     await stage[OTTO].create(given.worker(cml={"admin_password": f"plain:{WORD}"}), request="r-1")
-    [record] = (await everything(stage.store, "requests/")).entries
+    [record] = (await scan_all(stage.store, "requests/")).entries
     assert b'"digest":"sealed:' in record.value
 
 
@@ -245,7 +245,7 @@ async def test_a_text_of_an_older_key_stays_what_the_newer_one_made_of_it() -> N
 def test_only_specs_hold_secrets(kind: Any) -> None:
     """What controllers report is not sealed."""
     full = msgspec.convert(filled.document(kind.struct), kind.struct)
-    assert all(path.startswith("spec.") for path, _ in secrets_in(full))
+    assert all(path.startswith("spec.") for path, _ in list_secrets(full))
 
 
 async def test_a_document_may_be_as_deep_as_somebody_likes() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import given
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.kinds.pool import ScalingPolicy
-from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, Refused, extend, promise, promise_all
-from lcm.placement.request import Held
+from lcm.placement.limits import PromiseRules
+from lcm.placement.promise import PromisedSeats, PromiseRefusal, extend, promise, promise_all
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import END, Seats, Span
 from lcm.placement.timeline import BEGINNING
 from properties import for_all
@@ -39,13 +39,13 @@ LAB = Amount(cpu_millis=1, memory_mb=1, labs=1)
 WHOLE = Amount(cpu_millis=4, memory_mb=1, labs=1)
 
 
-def seat_of(answer: Promised | Refused) -> int:
-    assert isinstance(answer, Promised)
+def seat_of(answer: PromisedSeats | PromiseRefusal) -> int:
+    assert isinstance(answer, PromisedSeats)
     return answer.seat
 
 
-def refused(answer: Promised | Refused) -> Refused:
-    assert isinstance(answer, Refused)
+def refused(answer: PromisedSeats | PromiseRefusal) -> PromiseRefusal:
+    assert isinstance(answer, PromiseRefusal)
     return answer
 
 
@@ -58,10 +58,10 @@ def test_workers_run_for_claims_boots_and_short_gaps_and_for_nothing_else(
     for number, plain in running.items():
         assert minutes(pool.runs(number)) == plain
         added = plainly_running([*on(pool, number), new]) - plain
-        assert minutes(pool.added(number, Span(*_span(new)))) == added
+        assert minutes(pool.added_runtime(number, Span(*_span(new)))) == added
     assert pool.time == 60_000_000 * sum(map(len, running.values()))
     for minute in range(-30, 700, 10):
-        assert pool.opening.at(_micros(minute)) == sum(minute in plain for plain in running.values())
+        assert pool.opening.used_at(_micros(minute)) == sum(minute in plain for plain in running.values())
 
 
 @for_all(books)
@@ -70,7 +70,7 @@ def test_what_is_given_back_leaves_nothing_behind(book: list[Claim]) -> None:
     story = []
     for number, one in enumerate(book):
         story.append(copy.deepcopy(state(pool)))
-        pool.hold(number % 3 + 1, Held(f"h{number}", one))
+        pool.hold(number % 3 + 1, HeldClaim(f"h{number}", one))
     for number in reversed(range(len(book))):
         assert pool.release(number % 3 + 1, f"h{number}")
         assert state(pool) == story.pop()
@@ -86,14 +86,14 @@ def test_no_seat_is_promised_twice_and_no_refusal_is_untrue(book: list[Claim]) -
         answer = promise(pool, one, rules=LONG_BEFORE, slots=0)
         assert state(pool) == before
         fitting = [number for number in (1, 2, 3) if plainly_fits(pool, number, one)]
-        if isinstance(answer, Refused):
+        if isinstance(answer, PromiseRefusal):
             assert not fitting
             assert answer.reason == ("full" if one.need.within(ROOM) else "too_large")
             assert answer.remedy
         else:
             cheapest = min(fitting, key=lambda number: (_added(pool, number, one), number))
             assert answer.seat == cheapest
-            pool.hold(answer.seat, Held(f"h{place}", one))
+            pool.hold(answer.seat, HeldClaim(f"h{place}", one))
     assert sound(pool)
 
 
@@ -104,10 +104,10 @@ def test_a_group_is_promised_as_a_whole_or_not_at_all(book: list[Claim], people:
     before = copy.deepcopy(state(pool))
     answer = promise_all(pool, group, rules=LONG_BEFORE, slots=1)
     assert state(pool) == before
-    if isinstance(answer, Promised):
+    if isinstance(answer, PromisedSeats):
         was_sound = sound(pool)
         for place, (number, one) in enumerate(zip(answer.seats, group, strict=True)):
-            pool.hold(number, Held(f"g{place}", one))
+            pool.hold(number, HeldClaim(f"g{place}", one))
         assert sound(pool) or not was_sound
     else:
         assert group
@@ -142,7 +142,7 @@ def test_a_gap_is_bridged_rather_than_another_worker_booted() -> None:
 def test_a_standing_worker_costs_nothing_more() -> None:
     pool = filled(seats(2, standing=1), [(2, claim(60, 120, LAB))])
     assert seat_of(promise(pool, claim(60, 240, LAB), rules=LONG_BEFORE)) == 1
-    assert pool.added(1, Span(0, END)) == []
+    assert pool.added_runtime(1, Span(0, END)) == []
 
 
 def test_a_claim_of_nothing_keeps_its_worker_too() -> None:
@@ -161,71 +161,82 @@ def test_a_seat_whose_worker_turned_out_smaller_takes_less() -> None:
 @pytest.mark.parametrize("policy", [ScalingPolicy.NONE, ScalingPolicy.CAPACITY_BASED, ScalingPolicy.LAB_COUNT_BASED])
 def test_only_what_has_a_worker_is_promised_where_bookings_open_no_seat(policy: ScalingPolicy) -> None:
     pool = seats(3)
-    rules = Rules(EARLY, policy, usable={2: at(0)})
+    rules = PromiseRules(EARLY, policy, usable={2: at(0)})
     assert seat_of(promise(pool, claim(60, 120, WHOLE), rules=rules)) == 2
-    pool.hold(2, Held("first", claim(60, 120, WHOLE)))
+    pool.hold(2, HeldClaim("first", claim(60, 120, WHOLE)))
     answer = refused(promise(pool, claim(60, 120, LAB), rules=rules))
     assert (answer.reason, answer.nearest[0]) == ("full", timedelta(minutes=-60))
     assert answer.details.startswith("the 1 worker of the pool is taken: seat 2 is short of cpu at 2026-11-02 01:00Z")
-    assert refused(promise(pool, claim(60, 120, LAB), rules=Rules(EARLY, policy))).reason == "no_worker"
+    assert refused(promise(pool, claim(60, 120, LAB), rules=PromiseRules(EARLY, policy))).reason == "no_worker"
 
 
 @pytest.mark.parametrize("policy", [ScalingPolicy.SCHEDULED, ScalingPolicy.HYBRID])
 def test_every_seat_is_promised_where_bookings_open_them(policy: ScalingPolicy) -> None:
     pool = seats(3)
     for place in range(9):
-        pool.hold(seat_of(promise(pool, claim(60, 120, LAB), rules=Rules(EARLY, policy))), Held(f"h{place}", _nine()))
-    assert refused(promise(pool, _nine(), rules=Rules(EARLY, policy))).details.startswith("all 3 seats are taken: ")
+        pool.hold(
+            seat_of(promise(pool, claim(60, 120, LAB), rules=PromiseRules(EARLY, policy))),
+            HeldClaim(f"h{place}", _nine()),
+        )
+    assert refused(promise(pool, _nine(), rules=PromiseRules(EARLY, policy))).details.startswith(
+        "all 3 seats are taken: "
+    )
 
 
 def test_what_no_worker_could_boot_for_in_time_is_refused() -> None:
-    answer = refused(promise(seats(), claim(60, 120, LAB), rules=Rules(at(40))))
+    answer = refused(promise(seats(), claim(60, 120, LAB), rules=PromiseRules(at(40))))
     assert (answer.reason, answer.nearest) == ("too_soon", tuple(timedelta(minutes=n) for n in (15, 30, 45)))
     assert "from 2026-11-02 01:05Z on" in answer.details
-    assert seat_of(promise(seats(), claim(60, 120, LAB), rules=Rules(at(35)))) == 1
+    assert seat_of(promise(seats(), claim(60, 120, LAB), rules=PromiseRules(at(35)))) == 1
 
 
 def test_a_worker_that_is_there_can_be_used_at_once() -> None:
-    rules = Rules(at(50), usable={2: at(40)})
+    rules = PromiseRules(at(50), usable={2: at(40)})
     assert seat_of(promise(seats(), claim(60, 120, LAB), rules=rules)) == 2
-    assert refused(promise(seats(), claim(60, 120, LAB), rules=Rules(at(50), usable={2: at(61)}))).reason == "too_soon"
+    assert (
+        refused(promise(seats(), claim(60, 120, LAB), rules=PromiseRules(at(50), usable={2: at(61)}))).reason
+        == "too_soon"
+    )
 
 
 def test_nobody_is_promised_the_past() -> None:
-    assert refused(promise(seats(), claim(60, 120, LAB), rules=Rules(at(61), usable={1: at(0)}))).reason == "too_soon"
+    assert (
+        refused(promise(seats(), claim(60, 120, LAB), rules=PromiseRules(at(61), usable={1: at(0)}))).reason
+        == "too_soon"
+    )
 
 
 def test_extending_is_checked_again_and_only_for_what_is_new() -> None:
     pool = filled(seats(2), [(1, claim(60, 120, WHOLE)), (1, claim(150, 200, LAB))])
     mine = pool[1].held["h0"]
-    now = Rules(at(70), usable={1: at(60)})
-    longer = Held(mine.holder, claim(60, 150, WHOLE))
-    assert extend(pool, 1, longer, rules=now) == Promised((1,))
-    answer = refused(extend(pool, 1, Held(mine.holder, claim(60, 160, WHOLE)), rules=now))
+    now = PromiseRules(at(70), usable={1: at(60)})
+    longer = HeldClaim(mine.holder, claim(60, 150, WHOLE))
+    assert extend(pool, 1, longer, rules=now) == PromisedSeats((1,))
+    answer = refused(extend(pool, 1, HeldClaim(mine.holder, claim(60, 160, WHOLE)), rules=now))
     assert (answer.reason, answer.nearest) == ("full", ())
-    assert extend(pool, 1, Held(mine.holder, claim(60, 100, WHOLE)), rules=now) == Promised((1,))
+    assert extend(pool, 1, HeldClaim(mine.holder, claim(60, 100, WHOLE)), rules=now) == PromisedSeats((1,))
 
 
 @for_all(claims, needs)
 def test_holding_again_takes_the_place_of_what_was_held(one: Claim, need: Amount) -> None:
     pool = filled(seats(1), [(1, one)])
     other = Claim(start=one.end, end=one.end + timedelta(hours=1), need=need)
-    pool.hold(1, Held("h0", other))
+    pool.hold(1, HeldClaim("h0", other))
     assert state(pool) == state(filled(seats(1), [(1, other)]))
 
 
 def test_lesson_20_five_hundred_sessions_for_nine_o_clock_are_promised_up_to_capacity_and_no_farther() -> None:
     pool = Seats(given.machine(), 10, lead=timedelta(minutes=25))
-    rules = Rules(given.moment("07:00"))
+    rules = PromiseRules(given.moment("07:00"))
     nine = given.claim("08:45", "11:10", cpu_millis=4_000)
     answers = []
     for number in range(500):
         answers.append(promise(pool, nine, rules=rules))
-        if isinstance(answers[-1], Promised):
-            pool.hold(answers[-1].seat, Held(f"s{number}", nine))
-    assert [isinstance(answer, Promised) for answer in answers] == [True] * 120 + [False] * 380
+        if isinstance(answers[-1], PromisedSeats):
+            pool.hold(answers[-1].seat, HeldClaim(f"s{number}", nine))
+    assert [isinstance(answer, PromisedSeats) for answer in answers] == [True] * 120 + [False] * 380
     last = answers[-1]
-    assert isinstance(last, Refused)
+    assert isinstance(last, PromiseRefusal)
     assert last.reason == "full"
     assert last.nearest == tuple(timedelta(minutes=minutes) for minutes in (150, 165, 180))
     assert all(len(pool[number].held) == 12 for number in range(1, 11))

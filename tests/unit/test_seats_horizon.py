@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from lcm.model.base.capacity import Amount, Claim
-from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, promise
-from lcm.placement.repack import MOST_AT_ONCE, reseat
-from lcm.placement.request import Held
-from lcm.placement.seats import Demand, Seats, demand, next_change, span_of
+from lcm.placement.limits import PromiseRules
+from lcm.placement.promise import PromisedSeats, promise
+from lcm.placement.repack import MOST_MOVES, repack_seats
+from lcm.placement.request import HeldClaim
+from lcm.placement.seats import SeatDemand, Seats, next_demand_change, seat_demand, span_of
 from properties import for_all
 from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, at, books, claim, filled, on, plainly_running, seats, sound
 
@@ -23,7 +23,7 @@ minutes = st.integers(-60, 800)
 @for_all(books, minutes)
 def test_a_worker_is_wanted_exactly_while_it_must_run(book: list[Claim], now: int) -> None:
     pool = filled(seats(), [(place % 3 + 1, one) for place, one in enumerate(book)])
-    wanted = demand(pool, at(now))
+    wanted = seat_demand(pool, at(now))
     for number in (1, 2, 3):
         running = sorted(minute for minute in plainly_running(on(pool, number)) if minute >= now)
         assert (number in wanted) == bool(running)
@@ -47,9 +47,9 @@ def test_no_worker_is_released_to_be_started_again_at_once(book: list[Claim]) ->
 @for_all(books, minutes)
 def test_nothing_changes_before_the_next_change(book: list[Claim], now: int) -> None:
     pool = filled(seats(), [(place % 3 + 1, one) for place, one in enumerate(book)])
-    until = next_change(pool, at(now))
+    until = next_demand_change(pool, at(now))
     if until is None:
-        assert not demand(pool, at(now))
+        assert not seat_demand(pool, at(now))
     else:
         assert until > at(now)
         assert _running(pool, at(now)) == _running(pool, until - MINUTE)
@@ -57,23 +57,23 @@ def test_nothing_changes_before_the_next_change(book: list[Claim], now: int) -> 
 
 
 def _running(pool: Seats, now: datetime) -> set[int]:
-    return {number for number, one in demand(pool, now).items() if one.start_by <= now}
+    return {number for number, one in seat_demand(pool, now).items() if one.start_by <= now}
 
 
 def test_lesson_22_who_looks_late_or_again_gets_the_same_answer() -> None:
     pool = filled(seats(), [(2, claim(60, 120, LAB))])
-    expected = {2: Demand(at(60 - LEAD), at(120))}
-    assert all(demand(pool, at(now)) == expected for now in (-1000, 34, 35, 36, 60, 119))
+    expected = {2: SeatDemand(at(60 - LEAD), at(120))}
+    assert all(seat_demand(pool, at(now)) == expected for now in (-1000, 34, 35, 36, 60, 119))
 
 
 def test_lesson_21_a_slot_that_was_missed_asks_for_nothing_any_more() -> None:
-    assert demand(filled(seats(), [(2, claim(60, 120, LAB))]), at(120)) == {}
+    assert seat_demand(filled(seats(), [(2, claim(60, 120, LAB))]), at(120)) == {}
 
 
 def test_a_standing_seat_is_never_released() -> None:
     pool = filled(seats(standing=1), [(1, claim(60, 120, LAB))])
-    assert demand(pool, at(500)) == {1: Demand(at(500), None)}
-    assert next_change(pool, at(500)) is None
+    assert seat_demand(pool, at(500)) == {1: SeatDemand(at(500), None)}
+    assert next_demand_change(pool, at(500)) is None
 
 
 @for_all(books, minutes)
@@ -81,14 +81,14 @@ def test_claims_are_seated_anew_without_breaking_a_promise(book: list[Claim], si
     pool = seats(4)
     for place, one in enumerate(book):
         answer = promise(pool, one, rules=LONG_BEFORE, slots=0)
-        if isinstance(answer, Promised):
+        if isinstance(answer, PromisedSeats):
             badly = place % 4 + 1
             number = badly if pool.fits(badly, span_of(one), one.need) else answer.seat
-            pool.hold(number, Held(f"h{place}", one))
+            pool.hold(number, HeldClaim(f"h{place}", one))
     shadow, time = filled_like(pool), pool.time
-    steps = reseat(pool, rules=LONG_BEFORE, since=at(since), looks=4_000)
+    steps = repack_seats(pool, rules=LONG_BEFORE, since=at(since), looks=4_000)
     for step in steps:
-        assert len(step) <= MOST_AT_ONCE
+        assert len(step) <= MOST_MOVES
         for move in step:
             assert move.held.claim.start >= at(since)
             assert shadow.release(move.before, move.held.holder) == move.held
@@ -98,28 +98,30 @@ def test_claims_are_seated_anew_without_breaking_a_promise(book: list[Claim], si
         assert shadow.time < time
         time = shadow.time
     assert _seated(shadow) == _seated(pool)
-    assert Counter(held.claim for _, held in pool.all_held()) == Counter(held.claim for _, held in shadow.all_held())
+    assert Counter(held.claim for _, held in pool.all_claims()) == Counter(
+        held.claim for _, held in shadow.all_claims()
+    )
 
 
 def test_two_half_used_workers_become_one() -> None:
     pool = filled(seats(3), [(1, claim(60, 300, LAB)), (2, claim(60, 300, LAB)), (2, claim(60, 120, LAB))])
-    (step,) = reseat(pool, rules=LONG_BEFORE, since=EARLY)
+    (step,) = repack_seats(pool, rules=LONG_BEFORE, since=EARLY)
     assert {move.held.claim for move in step} <= {claim(60, 300, LAB), claim(60, 120, LAB)}
     assert pool.time == (LEAD + 240) * 60_000_000
 
 
 def test_what_has_begun_keeps_its_seat() -> None:
     pool = filled(seats(3), [(1, claim(60, 300, LAB)), (2, claim(60, 300, LAB)), (2, claim(60, 120, LAB))])
-    assert reseat(pool, rules=Rules(at(61)), since=at(61)) == []
+    assert repack_seats(pool, rules=PromiseRules(at(61)), since=at(61)) == []
     assert timedelta(microseconds=pool.time) == 2 * timedelta(minutes=LEAD + 240)
 
 
 def filled_like(pool: Seats) -> Seats:
     same = seats(len(pool))
-    for number, held in pool.all_held():
+    for number, held in pool.all_claims():
         same.hold(number, held)
     return same
 
 
 def _seated(pool: Seats) -> set[tuple[int, str]]:
-    return {(number, held.holder) for number, held in pool.all_held()}
+    return {(number, held.holder) for number, held in pool.all_claims()}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import pace
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.kinds.pool import AllowedHours, Budget
-from lcm.placement.limits import Rules
-from lcm.placement.promise import Promised, nearest, promise, promise_all, seats_for_all
+from lcm.placement.limits import PromiseRules
+from lcm.placement.promise import PromisedSeats, choose_seats_for_all, nearest_shifts, promise, promise_all
 from lcm.placement.seats import Seats
-from lcm.placement.slot_search import Search, Work, shifted
+from lcm.placement.slot_search import SlotSearch, WorkBudget, shift_claim
 from properties import for_all
 from seatings import EARLY, KEEP, LEAD, LONG_BEFORE, MINUTE, ROOM, at, claim, filled, plainly_running, seats
 
@@ -42,17 +42,19 @@ def test_the_nearest_slots_work_and_none_nearer_does(
     held: list[tuple[int, Claim]], one: Claim, count: int, now: datetime
 ) -> None:
     pool = filled(seats(2), held)
-    rules = Rules(now)
-    found = nearest(pool, [one], rules, count=count, step=MINUTE, within=REACH * MINUTE)
+    rules = PromiseRules(now)
+    found = nearest_shifts(pool, [one], rules, count=count, step=MINUTE, within=REACH * MINUTE)
     earlier, later = mine(found)
-    working = [by for by in range(-REACH, REACH + 1) if by and plainly_promised(held, shifted(one, by * MINUTE), now)]
+    working = [
+        by for by in range(-REACH, REACH + 1) if by and plainly_promised(held, shift_claim(one, by * MINUTE), now)
+    ]
     before, after = [by for by in reversed(working) if by < 0], [by for by in working if by > 0]
     assert (earlier, later) == (before[: len(earlier)], after[: len(later)])
     assert len(found) == min(count, len(working))
     if count > 1:
         assert (bool(earlier), bool(later)) == (bool(before), bool(after))
     for by in found:
-        assert isinstance(promise(pool, shifted(one, by), rules=rules), Promised)
+        assert isinstance(promise(pool, shift_claim(one, by), rules=rules), PromisedSeats)
 
 
 def plainly_promised(held: list[tuple[int, Claim]], one: Claim, now: datetime) -> bool:
@@ -61,7 +63,7 @@ def plainly_promised(held: list[tuple[int, Claim]], one: Claim, now: datetime) -
 
 def _plainly_takes(before: list[Claim], one: Claim, now: datetime) -> bool:
     """Tell whether a seat takes one more lab beside those it has: it has room for a single one."""
-    if one.start < now or any(other.meets(one.start, one.end) for other in before):
+    if one.start < now or any(other.overlaps(one.start, one.end) for other in before):
         return False
     if one.start >= now + (LEAD + KEEP) * MINUTE:
         return True
@@ -71,21 +73,21 @@ def _plainly_takes(before: list[Claim], one: Claim, now: datetime) -> bool:
 
 def test_slots_keep_to_the_hours_of_the_pool() -> None:
     pool = filled(seats(1), [(1, claim(9 * 60, 17 * 60, LAB))])
-    rules = Rules(at(0), hours=AllowedHours(start_hour=8, end_hour=18))
-    found = nearest(pool, [claim(9 * 60, 10 * 60, LAB)], rules)
+    rules = PromiseRules(at(0), hours=AllowedHours(start_hour=8, end_hour=18))
+    found = nearest_shifts(pool, [claim(9 * 60, 10 * 60, LAB)], rules)
     assert found == (timedelta(hours=8), timedelta(hours=23, minutes=30), timedelta(hours=23, minutes=45))
-    assert nearest(pool, [claim(9 * 60, 20 * 60, LAB)], rules) == ()
+    assert nearest_shifts(pool, [claim(9 * 60, 20 * 60, LAB)], rules) == ()
 
 
 def test_nothing_is_near_for_what_fits_nowhere() -> None:
-    assert nearest(seats(1), [claim(60, 120, Amount(cpu_millis=99))], LONG_BEFORE) == ()
+    assert nearest_shifts(seats(1), [claim(60, 120, Amount(cpu_millis=99))], LONG_BEFORE) == ()
 
 
 DAY = timedelta(days=1)
 ALL_DAY = AllowedHours(start_hour=0, end_hour=24, time_zone="Europe/Berlin")
 dollars = st.sampled_from([None, Decimal(3), Decimal(8), Decimal(30)])
 limits = st.builds(
-    Rules,
+    PromiseRules,
     presents,
     licences=st.sampled_from([None, 1, 2]),
     hours=st.sampled_from([None, ALL_DAY, AllowedHours(start_hour=23, end_hour=6), AllowedHours(end_hour=2)]),
@@ -97,11 +99,11 @@ STEPS, FIVE = 30, 5 * MINUTE
 
 @for_all(tight, wanted, limits, st.integers(0, 1))
 def test_under_limits_the_same_slots_are_found_as_by_trying_all(
-    held: list[tuple[int, Claim]], one: Claim, rules: Rules, standing: int
+    held: list[tuple[int, Claim]], one: Claim, rules: PromiseRules, standing: int
 ) -> None:
     pool = filled(seats(3, standing=standing), held)
     earlier, later = searched(pool, [one], rules)
-    works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, [shifted(one, by * FIVE)], rules)]
+    works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, [shift_claim(one, by * FIVE)], rules)]
     assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
 
 
@@ -109,8 +111,8 @@ def test_under_limits_the_same_slots_are_found_as_by_trying_all(
 def test_a_group_gets_the_same_slots_as_by_trying_all(
     held: list[tuple[int, Claim]], one: Claim, count: int, now: datetime, apart: int
 ) -> None:
-    pool, rules = filled(seats(4), held), Rules(now)
-    group = [*[one] * count, *[shifted(one, apart * MINUTE)] * (count if apart else 0)]
+    pool, rules = filled(seats(4), held), PromiseRules(now)
+    group = [*[one] * count, *[shift_claim(one, apart * MINUTE)] * (count if apart else 0)]
     earlier, later = searched(pool, group, rules)
     works = [by for by in range(-STEPS, STEPS + 1) if by and promised(pool, moved(group, by), rules)]
     assert set(earlier) | set(later) <= set(works)
@@ -133,7 +135,7 @@ def test_on_seats_that_differ_the_same_slots_are_found_as_by_trying_all(
     strangers = {number: Amount(cpu_millis=number % 2 + 1) for number in strange}
     pool = Seats(ROOM, 4, lead=LEAD * MINUTE, keep=KEEP * MINUTE, besides=always, strangers=strangers)
     filled(pool, held)
-    rules = Rules(
+    rules = PromiseRules(
         now,
         usable=dict.fromkeys(always | strange, now),
         unsuited=unsuited,
@@ -146,41 +148,41 @@ def test_on_seats_that_differ_the_same_slots_are_found_as_by_trying_all(
     assert (earlier, later) == ([by for by in reversed(works) if by < 0], [by for by in works if by > 0])
 
 
-def all_seated(pool: Seats, several: Sequence[Claim], rules: Rules) -> int | None:
-    found = seats_for_all(pool, several, rules)
+def all_seated(pool: Seats, several: Sequence[Claim], rules: PromiseRules) -> int | None:
+    found = choose_seats_for_all(pool, several, rules)
     return found if isinstance(found, int) else None
 
 
-def searched(pool: Seats, several: list[Claim], rules: Rules) -> tuple[list[int], list[int]]:
-    search = Search(pool, several, rules, FIVE, STEPS, together=all_seated)
-    return list(search.earlier(STEPS, Work(10**9))), list(search.later(STEPS, Work(10**9)))
+def searched(pool: Seats, several: list[Claim], rules: PromiseRules) -> tuple[list[int], list[int]]:
+    search = SlotSearch(pool, several, rules, FIVE, STEPS, together=all_seated)
+    return list(search.earlier(STEPS, WorkBudget(10**9))), list(search.later(STEPS, WorkBudget(10**9)))
 
 
-def promised(pool: Seats, several: list[Claim], rules: Rules) -> bool:
-    return isinstance(promise_all(pool, several, rules=rules, slots=0), Promised)
+def promised(pool: Seats, several: list[Claim], rules: PromiseRules) -> bool:
+    return isinstance(promise_all(pool, several, rules=rules, slots=0), PromisedSeats)
 
 
 def moved(several: list[Claim], by: int) -> list[Claim]:
-    return [shifted(one, by * FIVE) for one in several]
+    return [shift_claim(one, by * FIVE) for one in several]
 
 
 def test_a_slot_of_a_year_is_refused_at_once() -> None:
     pool = filled(seats(3), [(1, claim(day * 1440, day * 1440 + 120, LAB)) for day in range(30)])
-    rules = Rules(EARLY, hours=ALL_DAY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(2500)))
+    rules = PromiseRules(EARLY, hours=ALL_DAY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(2500)))
     began = process_time()
-    assert nearest(pool, [claim(1500, 1500 + 365 * 1440, LAB)], rules) == ()
-    assert nearest(pool, [claim(1500, 1500 + 30 * 1440, LAB)], rules) == ()
+    assert nearest_shifts(pool, [claim(1500, 1500 + 365 * 1440, LAB)], rules) == ()
+    assert nearest_shifts(pool, [claim(1500, 1500 + 30 * 1440, LAB)], rules) == ()
     assert process_time() - began < pace.here(1), "it took minutes, step by step"
 
 
 def test_a_large_pool_whose_money_is_spent_refuses_at_once_and_offers_the_next_month() -> None:
     days = [(seat, claim(day * 1440, day * 1440 + 180, LAB)) for seat in range(1, 101) for day in range(10)]
-    rules = Rules(EARLY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(100)))
+    rules = PromiseRules(EARLY, price=Decimal(4), budget=Budget(monthly_usd=Decimal(100)))
     pool, asked = filled(seats(100), days), claim(1500, 1740, LAB)
     began = process_time()
-    assert nearest(pool, [asked], rules) == ()
-    late = shifted(asked, 25 * DAY)
-    later = [nearest(pool, [late] * count, rules)[0] for count in (1, 3)]
+    assert nearest_shifts(pool, [asked], rules) == ()
+    late = shift_claim(asked, 25 * DAY)
+    later = [nearest_shifts(pool, [late] * count, rules)[0] for count in (1, 3)]
     assert process_time() - began < pace.here(1), "it took seconds, seat by seat"
     december = at(0) + timedelta(days=29, minutes=LEAD)
     assert all(december <= late.start + by <= december + timedelta(minutes=15) for by in later)
@@ -188,7 +190,7 @@ def test_a_large_pool_whose_money_is_spent_refuses_at_once_and_offers_the_next_m
 
 def test_who_may_look_at_little_gets_what_was_found_by_then() -> None:
     pool = filled(seats(1), [(1, claim(0, 600, LAB))])
-    rules = Rules(EARLY, price=Decimal(4), budget=Budget(hourly_usd=Decimal(5)))
-    assert nearest(pool, [claim(60, 120, LAB)], rules, work=0) == ()
-    few, all_ = (nearest(pool, [claim(60, 120, LAB)], rules, work=work) for work in (200, 10_000))
+    rules = PromiseRules(EARLY, price=Decimal(4), budget=Budget(hourly_usd=Decimal(5)))
+    assert nearest_shifts(pool, [claim(60, 120, LAB)], rules, work=0) == ()
+    few, all_ = (nearest_shifts(pool, [claim(60, 120, LAB)], rules, work=work) for work in (200, 10_000))
     assert 0 < len(few) <= len(all_) == 3

@@ -8,7 +8,7 @@ import pytest
 
 import filled
 import given
-from lcm.model.access.secret import secrets_in, with_raw_secrets, with_secrets
+from lcm.model.access.secret import list_secrets, replace_raw_secrets, replace_secrets
 from lcm.model.base.resource import Part, SecretRef
 from lcm.model.kinds.registry import KINDS
 
@@ -60,23 +60,23 @@ def sealed(path: str, _: str) -> str:
 
 
 def test_a_reference_is_found_in_parts_lists_mappings_and_unions() -> None:
-    assert dict(secrets_in(TREE)) == PATHS
+    assert dict(list_secrets(TREE)) == PATHS
 
 
 def test_every_reference_is_replaced_and_nothing_else() -> None:
-    changed = with_secrets(TREE, sealed)
-    assert dict(secrets_in(changed)) == {path: f"sealed:{path}" for path in PATHS}
-    assert with_secrets(changed, lambda path, _: PATHS[path]) == TREE
+    changed = replace_secrets(TREE, sealed)
+    assert dict(list_secrets(changed)) == {path: f"sealed:{path}" for path in PATHS}
+    assert replace_secrets(changed, lambda path, _: PATHS[path]) == TREE
     assert changed.plain == TREE.plain
 
 
 def test_a_document_in_which_nothing_changes_stays_itself() -> None:
-    assert with_secrets(TREE, lambda _, ref: ref) is TREE
+    assert replace_secrets(TREE, lambda _, ref: ref) is TREE
 
 
 def test_an_unchecked_document_is_changed_in_the_same_places() -> None:
     raw = msgspec.to_builtins(TREE)
-    assert msgspec.convert(with_raw_secrets(raw, Tree, sealed), Tree) == with_secrets(TREE, sealed)
+    assert msgspec.convert(replace_raw_secrets(raw, Tree, sealed), Tree) == replace_secrets(TREE, sealed)
     assert raw == msgspec.to_builtins(TREE)
 
 
@@ -94,7 +94,7 @@ def test_an_unchecked_document_is_changed_in_the_same_places() -> None:
     ],
 )
 def test_what_has_not_the_shape_of_its_kind_stays_as_it_is(odd: object) -> None:
-    assert with_raw_secrets(odd, Tree, sealed) == odd
+    assert replace_raw_secrets(odd, Tree, sealed) == odd
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
@@ -102,18 +102,18 @@ def test_each_reference_of_each_kind_is_found(kind: Any) -> None:
     document = filled.document(kind.struct)
     full = msgspec.convert(document, kind.struct)
     written = msgspec.json.encode(full).decode()
-    found = secrets_in(full)
+    found = list_secrets(full)
     assert len(found) == written.count('"env:NAME"')
-    assert msgspec.to_builtins(with_secrets(full, lambda *_: "aws:other")) == with_raw_secrets(
+    assert msgspec.to_builtins(replace_secrets(full, lambda *_: "aws:other")) == replace_raw_secrets(
         msgspec.to_builtins(full), kind.struct, lambda *_: "aws:other"
     )
 
 
 def test_workers_and_templates_have_passwords_and_licence_tokens() -> None:
     worker = given.worker(cml={"license_token": "aws:lcm/licence"})
-    assert secrets_in(worker) == [
+    assert list_secrets(worker) == [
         ("spec.cml.admin_password", "env:CML_ADMIN_PASSWORD"),
         ("spec.cml.license_token", "aws:lcm/licence"),
     ]
-    assert secrets_in(given.template()) == [("spec.worker.cml.admin_password", "env:CML_ADMIN_PASSWORD")]
-    assert secrets_in(given.session()) == []
+    assert list_secrets(given.template()) == [("spec.worker.cml.admin_password", "env:CML_ADMIN_PASSWORD")]
+    assert list_secrets(given.session()) == []

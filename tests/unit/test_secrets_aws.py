@@ -15,7 +15,7 @@ from botocore.exceptions import BotoCoreError, NoRegionError, ParamValidationErr
 from depots import REGION, SECRET, aws_session
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
-from lcm.providers.aws.secrets import MOST_KEPT, AwsSecrets
+from lcm.providers.aws.secrets import MAX_CACHED, AwsSecrets
 from lcm.providers.aws.secrets_errors import translate
 from scripted import HANG, Scripted, http
 from servers import LOOPBACK
@@ -214,9 +214,9 @@ async def test_one_who_gives_up_does_not_take_the_others_along(session: AioSessi
 
 async def test_what_is_kept_has_a_limit(session: AioSession) -> None:
     async with Scripted(value(SecretString=WORD)) as server, opened(session, server.url) as secrets:
-        for number in range(MOST_KEPT + 3):
+        for number in range(MAX_CACHED + 3):
             await secrets.reveal(f"aws:{number}")
-        assert len(secrets._kept) == MOST_KEPT
+        assert len(secrets._cached) == MAX_CACHED
         assert not secrets._asking
 
 

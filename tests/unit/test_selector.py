@@ -4,7 +4,7 @@ import pytest
 
 import given
 from lcm.model.base.errors import Invalid
-from lcm.model.base.selector import EVERYTHING, Term, parse, selects, write
+from lcm.model.base.selector import EVERYTHING, SelectorTerm, format_terms, parse_selector, selects
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
@@ -33,7 +33,7 @@ READY = given.worker(phase=WorkerPhase.READY, labels={"tier": "gold", "site": "b
     ],
 )
 def test_labels_are_selected_as_written(labels: str, *, chosen: bool) -> None:
-    assert selects(parse(LabWorker, labels), READY) is chosen
+    assert selects(parse_selector(LabWorker, labels), READY) is chosen
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_labels_are_selected_as_written(labels: str, *, chosen: bool) -> None:
     ],
 )
 def test_fields_are_selected_by_their_path(fields: str, *, chosen: bool) -> None:
-    assert selects(parse(LabWorker, fields=fields), READY) is chosen
+    assert selects(parse_selector(LabWorker, fields=fields), READY) is chosen
 
 
 @pytest.mark.parametrize("text", ["=", "a=b=c(", "a b", "tier in gold", ",", "a=1,,b=2", "x" * 1025])
 def test_what_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(Invalid, match="label_selector"):
-        parse(LabWorker, text)
+        parse_selector(LabWorker, text)
 
 
 @pytest.mark.parametrize(
@@ -65,25 +65,25 @@ def test_what_cannot_be_read_is_named(text: str) -> None:
 )
 def test_a_field_that_cannot_be_compared_is_named(path: str) -> None:
     with pytest.raises(Invalid, match=path):
-        parse(LabWorker, fields=f"{path}=x")
+        parse_selector(LabWorker, fields=f"{path}=x")
 
 
 def test_terms_survive_being_written() -> None:
-    where = parse(LabletSession, "a=b,c!=d,e in (f,g),h notin (i,j),k,!l", "status.phase=RUNNING")
-    assert parse(LabletSession, write(where.labels), write(where.fields)) == where
+    where = parse_selector(LabletSession, "a=b,c!=d,e in (f,g),h notin (i,j),k,!l", "status.phase=RUNNING")
+    assert parse_selector(LabletSession, format_terms(where.labels), format_terms(where.fields)) == where
 
 
 def test_the_store_filters_by_what_is_exact() -> None:
-    where = parse(LabWorker, "a=b,c!=d,e in (f,g),h")
+    where = parse_selector(LabWorker, "a=b,c!=d,e in (f,g),h")
     assert where.exact_labels == {"a": "b"}
     assert EVERYTHING.exact_labels == {}
 
 
 def test_a_term_without_values_asks_whether_it_is_there() -> None:
-    assert Term("x", ()).holds("anything")
-    assert not Term("x", ()).holds(None)
+    assert SelectorTerm("x", ()).holds("anything")
+    assert not SelectorTerm("x", ()).holds(None)
 
 
 def test_phases_compare_as_they_are_written() -> None:
     running = given.session(phase=SessionPhase.RUNNING)
-    assert selects(parse(LabletSession, fields="status.phase=RUNNING,status.outcome!=FAILED"), running)
+    assert selects(parse_selector(LabletSession, fields="status.phase=RUNNING,status.outcome!=FAILED"), running)

@@ -8,8 +8,8 @@ import pytest
 
 import given
 from backstage import NOW, Stage, service
-from lcm.control.accounts.billing import CLOSED, cost_of, open_key
-from lcm.control.objects.records import written
+from lcm.control.accounts.billing import CLOSED_PREFIX, cost_of, open_key
+from lcm.control.objects.records import encode_checked
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.base.resource import PhaseChange
@@ -91,7 +91,7 @@ async def test_it_is_written_with_the_step_in_which_a_session_leaves_its_worker_
     session = msgspec.structs.replace(session, status=paid)
     found = await stage.put(session)
     await stage.put(worker())
-    await stage.store.commit(Put(open_key("uid-w1"), written(billed())))
+    await stage.store.commit(Put(open_key("uid-w1"), encode_checked(billed())))
     plane = stage[service(LABLET_CONTROLLER)]
     done = await plane.step(found, msgspec.structs.replace(found.status, phase=P.COMPLETED))
     assert done.status.cost_usd == Decimal("0.7500")
@@ -101,10 +101,10 @@ async def test_the_bill_of_a_machine_that_is_gone_is_found() -> None:
     stage = Stage()
     found = await stage.put(on_it((P.INSTANTIATING, 180), (P.STOPPING, 50)))
     for number, ended in enumerate((9, 1)):
-        key = f"{CLOSED}{NOW - timedelta(hours=ended):%Y%m%dT%H%M%S.%fZ}/uid-w1/{number:020d}"
-        await stage.store.commit(Put(key, written(billed(10 - 4 * number, until=ended))))
-    other = f"{CLOSED}{NOW:%Y%m%dT%H%M%S.%fZ}/uid-w2/{0:020d}"
-    await stage.store.commit(Put(other, written(msgspec.structs.replace(billed(), worker_id="uid-w2"))))
+        key = f"{CLOSED_PREFIX}{NOW - timedelta(hours=ended):%Y%m%dT%H%M%S.%fZ}/uid-w1/{number:020d}"
+        await stage.store.commit(Put(key, encode_checked(billed(10 - 4 * number, until=ended))))
+    other = f"{CLOSED_PREFIX}{NOW:%Y%m%dT%H%M%S.%fZ}/uid-w2/{0:020d}"
+    await stage.store.commit(Put(other, encode_checked(msgspec.structs.replace(billed(), worker_id="uid-w2"))))
     plane = stage[service(LABLET_CONTROLLER)]
     done = await plane.step(found, msgspec.structs.replace(found.status, phase=P.COMPLETED))
     assert done.status.cost_usd == Decimal("2.0000")

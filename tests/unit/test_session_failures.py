@@ -8,14 +8,14 @@ import structlog
 
 from lablets import HOUR, MINUTE, PORTS, Lablets, phases, prepared, told
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.session.alerts import LEFT_BEHIND, STOPPED
+from lcm.controllers.session.alerts import LAB_NOT_REMOVED, LAB_STOPPED
 from lcm.controllers.session.progress import prepared_uri
 from lcm.model.base.errors import Stuck, TooLarge, Unreachable
 from lcm.model.kinds.definition import Topology
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.providers.protocols.labhost import CmlLabCreationError
-from lcm.sim.cml.parts import State
+from lcm.sim.cml.parts import NodeState
 from lcm.sim.time.loop import run
 
 _P = SessionPhase
@@ -68,7 +68,7 @@ def test_lesson_25_a_lab_lost_while_running_is_told_and_tried_again() -> None:
         session = await world.given_running(worker, slot=HOUR)
         async with world.attended():
             await asyncio.sleep(30)
-            world.machine(worker).labs.lose(world.lab_of(worker, session))
+            world.machine(worker).labs.lose_lab(world.lab_of(worker, session))
             session = await world.comes_to(_P.PENDING, within=MINUTE)
         assert [line.reason for line in session.status.history][1:] == [
             "its lab is gone from w1",
@@ -83,7 +83,7 @@ def test_lesson_25_a_lab_lost_near_its_end_is_not_begun_again() -> None:
     async def life() -> None:
         world, worker = await prepared()
         session = await world.given_running(worker, slot=9 * MINUTE)
-        world.machine(worker).labs.lose(world.lab_of(worker, session))
+        world.machine(worker).labs.lose_lab(world.lab_of(worker, session))
         async with world.attended():
             session = await world.comes_to(_P.FAILED, within=MINUTE)
         assert session.status.last_error == "its lab is gone from w1"
@@ -118,13 +118,13 @@ def test_a_lab_stopped_by_hand_is_started_again_three_times_and_told_of() -> Non
             for count in range(1, 4):
                 labs.stop(lab)
                 await asyncio.sleep(2 * MINUTE.total_seconds())
-                assert lab.state(world.machine(worker).pace.age()) is State.STARTED, count
+                assert lab.state(world.machine(worker).pace.age()) is NodeState.STARTED, count
             (alert,) = await world.otto.alerts()
-            assert (alert.alert, alert.severity) == (STOPPED, "warning")
+            assert (alert.alert, alert.severity) == (LAB_STOPPED, "warning")
             labs.stop(lab)
             await asyncio.sleep(2 * MINUTE.total_seconds())
             (alert,) = await world.otto.alerts()
-            assert (alert.alert, alert.severity) == (STOPPED, "critical")
+            assert (alert.alert, alert.severity) == (LAB_STOPPED, "critical")
             await world.comes_to(_P.COMPLETED)
             assert await world.otto.alerts() == []
 
@@ -232,7 +232,7 @@ def test_a_lab_that_is_not_seen_gone_keeps_its_ports_and_is_complained_of() -> N
             session = await world.session()
             assert (session.status.phase, session.status.allocated_ports) == (_P.STOPPING, PORTS), told(session)
             (alert,) = await world.otto.alerts()
-            assert alert.alert == LEFT_BEHIND
+            assert alert.alert == LAB_NOT_REMOVED
             cml.machine = up
             await world.comes_to(_P.COMPLETED, within=10 * MINUTE)
             assert await world.otto.alerts() == []

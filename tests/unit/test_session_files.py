@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import given
-from lcm.control.objects.records import creation
-from lcm.control.objects.session_files import kept_name, lines
+from lcm.control.objects.records import creation_ops
+from lcm.control.objects.session_files import stored_name, story_lines
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Gone, Refused
 from lcm.model.kinds.session import Artifact, LabletSession, Progress, SchedulingDecision, SessionPhase, Waiting
@@ -30,10 +30,10 @@ def ended(*artifacts: Artifact, **more: Any) -> LabletSession:
 
 
 async def there(world: World, session: LabletSession, **files: bytes) -> None:
-    await world.store.commit(*creation(session))
+    await world.store.commit(*creation_ops(session))
     assert world.artifacts is not None
     for name, data in files.items():
-        await world.artifacts.put_temporary(kept_name(session, f"{name}.yaml"), data)
+        await world.artifacts.put_temporary(stored_name(session, f"{name}.yaml"), data)
 
 
 @kept
@@ -86,7 +86,7 @@ async def test_a_file_that_was_swept_is_gone(world: World) -> None:
 
 @either
 async def test_where_no_files_are_kept_none_are_given(world: World) -> None:
-    await world.store.commit(*creation(ended(entry())))
+    await world.store.commit(*creation_ops(ended(entry())))
     assert [one.name for one in await world.ada.artifacts(S1)] == ["lab.yaml"]
     with pytest.raises(Refused, match="no files are kept here"):
         await world.ada.download(S1, "lab.yaml")
@@ -99,7 +99,7 @@ async def test_a_session_s_story_is_read_as_text(world: World) -> None:
     session = ended(entry(), history=given.history("PENDING", "RUNNING", "COMPLETED"))
     await there(world, session)
     told = await world.ada.logs(S1)
-    assert told.splitlines() == list(lines(session))
+    assert told.splitlines() == list(story_lines(session))
     assert told.startswith("2026-11-02T09:00:00Z PENDING by test: reason 0\n")
     until = "2026-12-02T08:00:00Z"
     assert told.endswith(f"2026-11-02T08:00:00Z collected: lab.yaml, {len(LAB)} bytes, kept until {until}\n")
@@ -116,7 +116,7 @@ def test_lines_say_how_far_it_is_why_and_what_went_wrong() -> None:
         port_drift_detected=True,
         last_error="CML did not answer",
     )
-    assert list(lines(session)) == [
+    assert list(story_lines(session)) == [
         "2026-11-02T09:00:00Z PENDING by test: reason 0",
         "decision: wait: a seat boots",
         "waiting: position 2, about 2026-11-02T09:30:00Z: by a boot that is under way",
@@ -124,14 +124,14 @@ def test_lines_say_how_far_it_is_why_and_what_went_wrong() -> None:
         "2026-11-02T09:10:00Z observed: 2 times so far, its ports have drifted",
         "error: CML did not answer",
     ]
-    assert list(lines(given.session())) == []
+    assert list(story_lines(given.session())) == []
 
 
 def test_nobodys_words_look_like_a_line_of_the_story() -> None:
     (line,) = given.history("RUNNING")
     forged = "bye\n2026-01-01T00:00:00Z RUNNING by root\u2028: all is well"
     session = given.session(history=[given.changed(line, {"reason": forged})], last_error=forged)
-    told = "".join(f"{one}\n" for one in lines(session)).splitlines()
+    told = "".join(f"{one}\n" for one in story_lines(session)).splitlines()
     assert told == [
         "2026-11-02T09:00:00Z RUNNING by test: bye 2026-01-01T00:00:00Z RUNNING by root : all is well",
         "error: bye 2026-01-01T00:00:00Z RUNNING by root : all is well",

@@ -16,7 +16,7 @@ from lcm.control.plane.protocol import ObserveResources, Ref
 from lcm.controllers.session.progress import collected_uri, prepared_uri, title_of
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.topology.lab import parse
+from lcm.model.topology.lab import parse_lab
 from lcm.providers.protocols.labhost import LabSummary
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.time.loop import run
@@ -42,7 +42,7 @@ def test_lesson_15_no_lab_is_ever_open_on_the_ports_of_its_file() -> None:
                 seen |= {int(tag.split(":")[1]) for node in nodes for tag in node.spec.tags if ":" in tag}
                 await asyncio.sleep(0.01)
         assert seen == set(PORTS.values())
-        assert set(world.machine(worker).patty()) == set(PORTS.values())
+        assert set(world.machine(worker).patty_ports()) == set(PORTS.values())
 
     run(life)
 
@@ -147,11 +147,11 @@ def test_a_whole_life_through_the_client_of_cml() -> None:
         hosts = Through(world, client)
         async with world.attended(hosts=hosts):
             await world.comes_to(_P.RUNNING, within=5 * MINUTE)
-            assert set(world.machine(worker).patty()) == set(PORTS.values())
+            assert set(world.machine(worker).patty_ports()) == set(PORTS.values())
             session = await world.comes_to(_P.COMPLETED)
         await hosts.close()
         assert session.status.observed_ports == PORTS
-        saved = parse(await world.otto.download(S1, "lab.yaml"))
+        saved = parse_lab(await world.otto.download(S1, "lab.yaml"))
         assert dict(saved.ports) == PORTS
         assert await world.labs(worker) == []
 

@@ -1,10 +1,10 @@
 """What is made of CML's answers about a lab."""
 
 import given
-from lcm.controllers.session.effects import observe
+from lcm.controllers.session.effects import observe_lab
 from lcm.model.kinds.definition import PortTemplate, PortUse
 from lcm.model.telemetry.observation import drift
-from lcm.model.topology.ports import observable
+from lcm.model.topology.ports import keep_observable
 from lcm.providers.protocols.labhost import NodeFacts, NodeUse, SimulationStats
 
 NOW = given.moment("10:00")
@@ -41,21 +41,21 @@ STATS = SimulationStats(
 
 
 def test_lesson_12_cores_are_cores_and_a_limit_in_percent_is_no_part_of_any_sum() -> None:
-    seen = observe([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="lablet-controller")
+    seen = observe_lab([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="lablet-controller")
     assert (seen.total_cpu_cores, seen.total_memory_mb, seen.total_storage_mb) == (3.0, 1280, 16896)
     assert [(one.cpus, one.cpu_limit, one.ram_mb) for one in seen.nodes] == [(2.0, 50, 768), (1.0, None, 512)]
     assert (seen.actual_node_count, seen.node_definitions_used) == (2, ("desktop", "iosv"))
 
 
 def test_what_cml_did_not_say_is_none_and_not_nothing() -> None:
-    seen = observe([HOST], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
+    seen = observe_lab([HOST], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
     assert seen.total_storage_mb is None
     assert seen.simulation_stats is None
     assert seen.observer == "manual"
 
 
 def test_booting_is_told_apart_from_running() -> None:
-    seen = observe([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="manual")
+    seen = observe_lab([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="manual")
     assert seen.simulation_stats is not None
     assert seen.simulation_stats["n0"].boot_seconds == 174
     assert seen.simulation_stats["n0"].cpu_usage == 3.5
@@ -63,9 +63,9 @@ def test_booting_is_told_apart_from_running() -> None:
 
 
 def test_lesson_14_ports_are_those_of_the_tags_on_cml_pat_tags_too() -> None:
-    seen = observe([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="manual")
+    seen = observe_lab([ROUTER, HOST], STATS, ALLOCATED, TEMPLATE, NOW, observer="manual")
     assert seen.observed_ports == {"R1_serial": 5001, "R1_pat_tcp_22": 5002, "WEB": 5003}
-    assert drift(observable(ALLOCATED, TEMPLATE), seen.observed_ports) == {}
+    assert drift(keep_observable(ALLOCATED, TEMPLATE), seen.observed_ports) == {}
 
 
 def test_lesson_14_a_tag_that_somebody_changed_is_seen_by_its_name() -> None:
@@ -76,8 +76,8 @@ def test_lesson_14_a_tag_that_somebody_changed_is_seen_by_its_name() -> None:
         state="BOOTED",
         tags=("serial:5001", "pat:7002:22", "pat:udp:7003:161"),
     )
-    seen = observe([edited, HOST], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
-    assert drift(observable(ALLOCATED, TEMPLATE), seen.observed_ports) == {
+    seen = observe_lab([edited, HOST], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
+    assert drift(keep_observable(ALLOCATED, TEMPLATE), seen.observed_ports) == {
         "R1_pat_tcp_22": (5002, 7002),
         "R1_pat_udp_161": (None, 7003),
     }
@@ -87,5 +87,5 @@ def test_of_two_tags_for_one_port_the_stranger_gets_the_other_name() -> None:
     twice = NodeFacts(
         node_id="n0", label="R1", node_definition="iosv", state="BOOTED", tags=("serial:7001", "serial:5001")
     )
-    seen = observe([twice], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
+    seen = observe_lab([twice], None, ALLOCATED, TEMPLATE, NOW, observer="manual")
     assert seen.observed_ports == {"R1_serial": 5001, "R1_serial_7001": 7001}

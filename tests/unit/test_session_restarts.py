@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from lablets import HOUR, PORTS, Lablets, prepared
-from lcm.controllers.session.alerts import STOPPED
+from lcm.controllers.session.alerts import LAB_STOPPED
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.session import SessionPhase
 from lcm.sim.time.loop import run
@@ -52,11 +52,11 @@ def test_a_lab_that_cannot_be_started_again_is_left_for_a_while_and_that_is_said
         async with world.attended():
             await asyncio.sleep(300)
             (alert,) = await world.otto.alerts()
-            assert (alert.alert, alert.severity) == (STOPPED, "warning")
+            assert (alert.alert, alert.severity) == (LAB_STOPPED, "warning")
             assert "no licence left" in alert.message
             await asyncio.sleep(45 * 60)
             (alert,) = await world.otto.alerts()
-            assert (alert.alert, alert.severity) == (STOPPED, "critical")
+            assert (alert.alert, alert.severity) == (LAB_STOPPED, "critical")
             assert "not started again" in alert.message
 
     run(life)

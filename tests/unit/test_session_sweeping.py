@@ -12,11 +12,11 @@ from lablets import HOUR, PORTS, S1, Lablets, prepared
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.controllers.session.progress import collected_uri
-from lcm.controllers.session.sweeping import leftovers
+from lcm.controllers.session.sweeping import find_leftover_files
 from lcm.model.base.errors import Gone
 from lcm.model.kinds.session import Artifact, LabletSession, SessionPhase
 from lcm.model.kinds.settings import ArtifactSettings
-from lcm.providers.protocols.artifacts import Listed, digest_of
+from lcm.providers.protocols.artifacts import ListedArtifact, digest_of
 from lcm.sim.time.loop import run
 
 NOW = given.moment("10:00", day=60)
@@ -30,13 +30,13 @@ def without_logs() -> Iterator[None]:
         yield
 
 
-def listed(name: str, age: timedelta) -> Listed:
-    return Listed(uri=f"artifact://tmp/{name}", size_bytes=1, stored_at=NOW - age)
+def listed(name: str, age: timedelta) -> ListedArtifact:
+    return ListedArtifact(uri=f"artifact://tmp/{name}", size_bytes=1, stored_at=NOW - age)
 
 
 def left(name: str, age: timedelta, **known: LabletSession) -> bool:
     sessions = {"live": given.asap(phase=SessionPhase.RUNNING)} | known
-    return bool(leftovers([listed(name, age)], sessions, NOW, kept_for=MONTH))
+    return bool(find_leftover_files([listed(name, age)], sessions, NOW, kept_for=MONTH))
 
 
 def ended(kept_for: timedelta | None) -> LabletSession:

@@ -67,7 +67,7 @@ def test_a_lab_of_an_earlier_try_on_other_ports_is_not_taken_for_this_one() -> N
         cml.import_lab(SMALL.replace(":500", ":690"), cml.users.administrator, title_of(session))
         async with world.attended():
             await world.comes_to(_P.RUNNING, within=5 * MINUTE)
-        assert set(cml.patty()) == set(PORTS.values())
+        assert set(cml.patty_ports()) == set(PORTS.values())
 
     run(life)
 

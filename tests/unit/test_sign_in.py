@@ -14,7 +14,7 @@ import pytest
 from api_server import served, shell
 from apis import Desk, document, opened, path, stock
 from commands import up
-from lcm.control.access.sign_in import PREFIX, SignIns
+from lcm.control.access.sign_in import SIGN_INS_PREFIX, SignIns
 from lcm.control.access.tokens import digest_of
 from lcm.model.base.errors import Unreachable
 from lcm.sim.time.asgi import AsgiTransport
@@ -127,7 +127,7 @@ async def test_a_code_is_stored_as_its_hash() -> None:
         code = (await link_of(desk, "ada")).partition("code=")[2]
         entries = (await desk.store.scan("")).entries
         assert not any(code.encode() in entry.key.encode() + entry.value for entry in entries)
-        assert PREFIX + digest_of(code) in {entry.key for entry in entries}
+        assert SIGN_INS_PREFIX + digest_of(code) in {entry.key for entry in entries}
 
 
 async def test_a_session_is_its_makers_reads_and_ends_after_twelve_hours() -> None:

@@ -6,17 +6,19 @@ from decimal import Decimal
 import pytest
 
 from clouds import HERE, THERE
-from lcm.sim.cloud.account import Nature, Order
-from lcm.sim.cloud.bill import Bill, Prices
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
+from lcm.sim.cloud.bill import Bill, SimPrices
 from lcm.sim.cloud.compute import SimCloud
-from lcm.sim.cloud.machines import RUNNING, STOPPED, STOPPING, Machine, Pace
+from lcm.sim.cloud.machines import RUNNING, STOPPED, STOPPING, MachinePace, SimMachine
 from lcm.sim.time.chance import Chance
 from stores import HandClock
 
 ZERO = timedelta(0)
 HOUR = timedelta(hours=1)
-AT_ONCE = Nature(paces={"x.large": Pace(ZERO, ZERO, ZERO, ZERO), "slow.large": Pace(HOUR, ZERO, HOUR, HOUR)})
-PRICES = Prices(
+AT_ONCE = CloudBehaviour(
+    paces={"x.large": MachinePace(ZERO, ZERO, ZERO, ZERO), "slow.large": MachinePace(HOUR, ZERO, HOUR, HOUR)}
+)
+PRICES = SimPrices(
     hourly={(HERE, "x.large"): Decimal("3.60"), (THERE, "x.large"): Decimal("7.20"), (HERE, "slow.large"): Decimal(1)},
     disk_gb_hourly={HERE: Decimal("0.001")},
 )
@@ -30,8 +32,8 @@ class Till:
         self.cloud = SimCloud(self.clock, Chance(1), nature=AT_ONCE, prices=PRICES)
         self.account = self.cloud.account
 
-    def run(self, kind: str = "x.large", region: str = HERE) -> Machine:
-        return self.account.run(Order(region, kind, "ami-1", disk_gb=250))
+    def run(self, kind: str = "x.large", region: str = HERE) -> SimMachine:
+        return self.account.run(LaunchOrder(region, kind, "ami-1", disk_gb=250))
 
     def bill(self) -> Bill:
         return self.cloud.bill(self.clock.now())

@@ -14,18 +14,18 @@ from lcm.model.base.errors import Gone, Later, Throttled, Unreachable
 from lcm.providers.protocols.compute import (
     ENDING,
     WORKER_TAG,
-    Check,
-    Checks,
     Instance,
     InstanceState,
     Launch,
     NoCapacity,
     QuotaExceeded,
+    StatusCheckResult,
+    StatusChecks,
     Unauthorized,
 )
-from lcm.sim.cloud.account import Nature, Order
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
-from lcm.sim.cloud.machines import Pace
+from lcm.sim.cloud.machines import MachinePace
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.sim.time.loop import START, VirtualClock, run
@@ -33,15 +33,15 @@ from lcm.system.clock import SystemClock
 from stores import HandClock
 
 AT_ONCE = timedelta(0)
-STEADY = Nature(listed_within=AT_ONCE)
-LAZY = Nature(listed_within=timedelta(minutes=2))
+STEADY = CloudBehaviour(listed_within=AT_ONCE)
+LAZY = CloudBehaviour(listed_within=timedelta(minutes=2))
 RUNNING, TERMINATED = InstanceState.RUNNING, InstanceState.TERMINATED
 
 
 class Scene:
     """A cloud with an image, and a clock to set."""
 
-    def __init__(self, nature: Nature = STEADY, *, seed: int = 7, calls_per_second: int | None = None) -> None:
+    def __init__(self, nature: CloudBehaviour = STEADY, *, seed: int = 7, calls_per_second: int | None = None) -> None:
         self.clock = HandClock()
         self.cloud = SimCloud(self.clock, Chance(seed), nature=nature, calls_per_second=calls_per_second)
         self.account = self.cloud.account
@@ -63,7 +63,7 @@ class Scene:
     async def state(self, instance_id: str) -> InstanceState:
         return (await self.look(instance_id)).state
 
-    async def checks(self, instance_id: str) -> Checks:
+    async def checks(self, instance_id: str) -> StatusChecks:
         return (await self.cloud.checks(HERE, [instance_id]))[instance_id]
 
     async def takes(self, instance_id: str, until: InstanceState) -> timedelta:
@@ -83,19 +83,21 @@ def scene() -> Scene:
 async def test_a_machine_boots_without_anybody_looking(scene: Scene) -> None:
     made = await scene.launched()
     assert await scene.state(made) is InstanceState.PENDING
-    assert (await scene.checks(made)).system is Check.UNKNOWN
+    assert (await scene.checks(made)).system is StatusCheckResult.UNKNOWN
     scene.clock.step(minutes=2)
     assert await scene.state(made) is RUNNING
-    assert await scene.checks(made) == Checks(system=Check.INITIALIZING, instance=Check.INITIALIZING)
+    assert await scene.checks(made) == StatusChecks(
+        system=StatusCheckResult.INITIALIZING, instance=StatusCheckResult.INITIALIZING
+    )
     scene.clock.step(minutes=13)
-    assert await scene.checks(made) == Checks(system=Check.OK, instance=Check.OK)
+    assert await scene.checks(made) == StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.OK)
 
 
 @pytest.mark.parametrize("speed", [1.0, 60.0])
 async def test_every_kind_of_machine_has_its_own_pace_and_speed_divides_it(speed: float) -> None:
-    slow = Pace(*[timedelta(minutes=20)] * 4)
-    scene = Scene(Nature(paces={"slow.metal": slow}, listed_within=AT_ONCE, speed=speed))
-    order = Order(HERE, "slow.metal", scene.image.image_id)
+    slow = MachinePace(*[timedelta(minutes=20)] * 4)
+    scene = Scene(CloudBehaviour(paces={"slow.metal": slow}, listed_within=AT_ONCE, speed=speed))
+    order = LaunchOrder(HERE, "slow.metal", scene.image.image_id)
     takes = await scene.takes(scene.account.run(order).instance_id, RUNNING)
     assert 0.8 <= takes * speed / timedelta(minutes=20) <= 1.3
     quick = scene.account.run(order._replace(instance_type="c8i.large")).instance_id
@@ -147,7 +149,7 @@ async def test_a_restarted_machine_keeps_its_private_address_and_gets_a_new_publ
 
 
 async def test_a_shortage_of_a_type_ends(scene: Scene) -> None:
-    scene.account.shortage(HERE, "m5zn.metal", scene.clock.now() + timedelta(hours=1))
+    scene.account.add_shortage(HERE, "m5zn.metal", scene.clock.now() + timedelta(hours=1))
     with pytest.raises(NoCapacity, match=r"m5zn\.metal"):
         await scene.launched()
     scene.clock.step(hours=1)
@@ -155,13 +157,13 @@ async def test_a_shortage_of_a_type_ends(scene: Scene) -> None:
 
 
 async def test_a_shortage_in_a_zone_leaves_the_others_and_hits_a_restart(scene: Scene) -> None:
-    nature = Nature(subnets={"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}, listed_within=AT_ONCE)
+    nature = CloudBehaviour(subnets={"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}, listed_within=AT_ONCE)
     scene = Scene(nature)
     made = await scene.launched("a", subnet_ids=("subnet-a",))
     scene.clock.step(minutes=15)
     await scene.cloud.stop(HERE, made)
     scene.clock.step(minutes=15)
-    scene.account.shortage(HERE, "us-east-1a", scene.clock.now() + timedelta(hours=1))
+    scene.account.add_shortage(HERE, "us-east-1a", scene.clock.now() + timedelta(hours=1))
     for attempt in (scene.launched("other", subnet_ids=("subnet-a",)), scene.cloud.start(HERE, made)):
         with pytest.raises(NoCapacity, match="us-east-1a"):
             await attempt
@@ -276,7 +278,7 @@ async def test_a_death_after_the_end_changes_nothing(scene: Scene) -> None:
 
 
 async def test_machines_may_have_a_mean_life() -> None:
-    scene = Scene(Nature(mean_life=timedelta(hours=10), listed_within=AT_ONCE, shown_for=timedelta(days=9)))
+    scene = Scene(CloudBehaviour(mean_life=timedelta(hours=10), listed_within=AT_ONCE, shown_for=timedelta(days=9)))
     made = [await scene.launched(f"uid-{n}") for n in range(100)]
     scene.clock.step(hours=10)
     left = sum([await scene.state(one) not in ENDING for one in made])
@@ -287,17 +289,21 @@ async def test_a_reboot_mends_the_instance_and_a_new_start_mends_both(scene: Sce
     made = await scene.running()
     scene.account.impair(HERE, made)
     scene.account.impair(HERE, made, "system")
-    assert await scene.checks(made) == Checks(system=Check.IMPAIRED, instance=Check.IMPAIRED)
+    assert await scene.checks(made) == StatusChecks(
+        system=StatusCheckResult.IMPAIRED, instance=StatusCheckResult.IMPAIRED
+    )
     scene.clock.step(minutes=1)
     await scene.cloud.reboot(HERE, made)
-    assert await scene.checks(made) == Checks(system=Check.IMPAIRED, instance=Check.INITIALIZING)
+    assert await scene.checks(made) == StatusChecks(
+        system=StatusCheckResult.IMPAIRED, instance=StatusCheckResult.INITIALIZING
+    )
     scene.clock.step(minutes=15)
-    assert await scene.checks(made) == Checks(system=Check.IMPAIRED, instance=Check.OK)
+    assert await scene.checks(made) == StatusChecks(system=StatusCheckResult.IMPAIRED, instance=StatusCheckResult.OK)
     await scene.cloud.stop(HERE, made)
     scene.clock.step(minutes=15)
     await scene.cloud.start(HERE, made)
     scene.clock.step(minutes=15)
-    assert await scene.checks(made) == Checks(system=Check.OK, instance=Check.OK)
+    assert await scene.checks(made) == StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.OK)
 
 
 async def test_people_act_at_the_console_whatever_the_network_does(scene: Scene) -> None:
@@ -381,24 +387,24 @@ async def test_7_a_failed_terminate_ends_nothing(scene: Scene) -> None:
 async def test_what_runs_on_a_machine_is_found_while_it_runs() -> None:
     clock = HandClock()
     cloud = SimCloud(clock, Chance(7), attach=lambda instance, _: [instance.instance_id])
-    made = cloud.account.run(Order(HERE, "m5zn.metal", "ami-1")).instance_id
-    assert cloud.attached(made) is None
+    made = cloud.account.run(LaunchOrder(HERE, "m5zn.metal", "ami-1")).instance_id
+    assert cloud.find_attached(made) is None
     clock.step(minutes=2)
-    engine = cloud.attached(made)
+    engine = cloud.find_attached(made)
     assert engine == [made]
     cloud.account.stop(HERE, made)
-    assert cloud.attached(made) is None
+    assert cloud.find_attached(made) is None
     clock.step(minutes=15)
     cloud.account.start(HERE, made)
     clock.step(minutes=2)
-    assert cloud.attached(made) is engine
-    assert cloud.attached("i-unknown") is None
+    assert cloud.find_attached(made) is engine
+    assert cloud.find_attached("i-unknown") is None
 
 
 def story(seed: int, clock: Clock) -> list[object]:
     cloud = SimCloud(clock, Chance(seed))
     cloud.account.add_image(HERE, "CML-2.9.1", START)
-    machines = [cloud.account.run(Order(HERE, kind, "ami-1")) for kind in ("m5zn.metal", "c8i.large")]
+    machines = [cloud.account.run(LaunchOrder(HERE, kind, "ami-1")) for kind in ("m5zn.metal", "c8i.large")]
     return [(one.instance_id, one.visible_at, one.pace) for one in machines]
 
 
@@ -431,13 +437,13 @@ def test_it_keeps_virtual_time() -> None:
 
 
 async def test_it_keeps_real_time_sped_up() -> None:
-    cloud = SimCloud(SystemClock(), Chance(1), nature=Nature(speed=1000))
+    cloud = SimCloud(SystemClock(), Chance(1), nature=CloudBehaviour(speed=1000))
     cloud.account.add_image(HERE, "CML-2.9.1", START)
     made = await cloud.ensure(launch("uid"))
     async with asyncio.timeout(60):
         while await cloud.find(HERE, made.instance_id) is None:
             await asyncio.sleep(0.01)
-        while (await cloud.checks(HERE, [made.instance_id]))[made.instance_id].system is not Check.OK:
+        while (await cloud.checks(HERE, [made.instance_id]))[made.instance_id].system is not StatusCheckResult.OK:
             await asyncio.sleep(0.01)
 
 
@@ -445,7 +451,7 @@ async def test_it_keeps_real_time_sped_up() -> None:
 class LaunchWorld:
     """A cloud, and what a worker's record says, which survives its writer."""
 
-    nature: Nature
+    nature: CloudBehaviour
     lost: int = 0
     intent: Launch | None = None
     instance_id: str = ""
@@ -499,7 +505,10 @@ def one_machine(world: LaunchWorld) -> None:
     ],
 )
 def test_4_a_caller_that_dies_anywhere_leaves_one_machine(
-    nature: Nature, lost: int, body: Callable[[LaunchWorld], Coroutine[None, None, None]], tell: Callable[[str], None]
+    nature: CloudBehaviour,
+    lost: int,
+    body: Callable[[LaunchWorld], Coroutine[None, None, None]],
+    tell: Callable[[str], None],
 ) -> None:
     name = f"launch, {lost} answers lost, {body.__name__}"
     awaits = crash_everywhere(name, lambda: LaunchWorld(nature, lost), body, one_machine, report=tell)

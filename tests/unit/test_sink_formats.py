@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lcm.control.delivery.formats import Keys, Request, request, summary
+from lcm.control.delivery.formats import SinkRequest, SinkSecrets, build_request, summarize
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import ID, SIGNATURE, TIMESTAMP, signed, verify
+from lcm.model.access.webhook import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_request, verify
 from lcm.model.base.errors import Invalid, Refused
 from lcm.model.base.event import Event
-from lcm.model.kinds.sink import Format, Sink, event_id, read_event, wants
+from lcm.model.kinds.sink import Format, Sink, accepts_event, format_event_id, read_event
 
 NOW = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 SOURCE = "https://lcm.example.org"
@@ -41,9 +41,9 @@ def sink(shape: Format = Format.CLOUDEVENTS, **fields: Any) -> Sink:
     return Sink(**{"name": "s", "url": URL, "format": shape} | fields)
 
 
-def made(told: Event, to: Sink, *signing: str, credential: str = "") -> Request:
-    keys = Keys([Secret(one) for one in signing], Secret(credential) if credential else None)
-    return request(to, NUMBER, told, keys, source=SOURCE, now=NOW)
+def made(told: Event, to: Sink, *signing: str, credential: str = "") -> SinkRequest:
+    keys = SinkSecrets([Secret(one) for one in signing], Secret(credential) if credential else None)
+    return build_request(to, NUMBER, told, keys, source=SOURCE, now=NOW)
 
 
 def body(told: Event, to: Sink, **more: Any) -> Any:
@@ -105,11 +105,11 @@ def test_nothing_in_a_line_becomes_a_mention_a_link_or_another_line() -> None:
 
 @pytest.mark.parametrize("data", [{}, [], "x", 7, {"reason": 7}, {"old_phase": None, "phase": "READY"}])
 def test_any_data_can_be_told(data: object) -> None:
-    assert summary(event(data=data)).startswith("worker.status.updated · workers/default/w1")
+    assert summarize(event(data=data)).startswith("worker.status.updated · workers/default/w1")
 
 
 def test_a_line_is_never_long() -> None:
-    assert len(summary(event(data={"reason": "x" * 2000, "message": "y" * 2000}))) == 1000
+    assert len(summarize(event(data={"reason": "x" * 2000, "message": "y" * 2000}))) == 1000
 
 
 def test_an_alert_is_raised_and_cleared_under_one_key() -> None:
@@ -151,11 +151,11 @@ def test_a_credential_stands_in_the_url_and_is_not_shown() -> None:
     asked = made(event(), sink(Format.SLACK, url="https://hooks.slack.example/{credential}"), credential="T/B/hush")
     assert asked.url == "https://hooks.slack.example/T/B/hush"
     assert "hush" not in repr(asked)
-    assert Keys([Secret("hush")], Secret("hash")).hide_in("hush and hash") == "*** and ***"
+    assert SinkSecrets([Secret("hush")], Secret("hash")).hide_in("hush and hash") == "*** and ***"
 
 
 def test_a_secret_that_was_cut_off_is_hidden_too() -> None:
-    keys = Keys([Secret("signing-key")], Secret("routing-key"))
+    keys = SinkSecrets([Secret("signing-key")], Secret("routing-key"))
     assert keys.hide_in("400: no such key: routing-k") == "400: no such key: ***"
     assert keys.hide_in("400: bad signature by signing-key, routing-key, sign") == "400: bad signature by ***, ***, ***"
     assert keys.hide_in("nothing here is rou") == "nothing here is rou"
@@ -163,7 +163,7 @@ def test_a_secret_that_was_cut_off_is_hidden_too() -> None:
 
 def test_two_secrets_sign_while_receivers_change_over() -> None:
     asked = made(event(), sink(), "new", "old")
-    assert len(asked.headers[SIGNATURE].split()) == 2
+    assert len(asked.headers[SIGNATURE_HEADER].split()) == 2
     for known in (["new"], ["old"], ["newer", "old"]):
         assert verify(asked.headers, asked.body, map(Secret, known), now=NOW) == NUMBER
     with pytest.raises(Refused):
@@ -178,16 +178,16 @@ def test_every_format_is_signed(shape: Format) -> None:
 
 def test_without_a_secret_there_is_an_id_and_no_signature() -> None:
     headers = made(event(), sink()).headers
-    assert (headers[ID], headers[TIMESTAMP]) == (NUMBER, str(int(NOW.timestamp())))
-    assert SIGNATURE not in headers
+    assert (headers[ID_HEADER], headers[TIMESTAMP_HEADER]) == (NUMBER, str(int(NOW.timestamp())))
+    assert SIGNATURE_HEADER not in headers
 
 
 def test_the_signature_is_the_standards() -> None:
     """The example of the Standard Webhooks libraries."""
     secret = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     moment = datetime.fromtimestamp(1614265330, UTC)
-    headers = signed("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', [secret], now=moment)
-    assert headers[SIGNATURE] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    headers = sign_request("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', [secret], now=moment)
+    assert headers[SIGNATURE_HEADER] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def tampered(**changes: str) -> dict[str, str]:
@@ -238,12 +238,12 @@ def test_headers_count_in_any_case_and_among_others() -> None:
 @pytest.mark.parametrize("text", ["", "whsec_", "whsec_not base64"])
 def test_a_secret_that_protects_nothing_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="secret"):
-        signed(NUMBER, b"", [Secret(text)], now=NOW)
+        sign_request(NUMBER, b"", [Secret(text)], now=NOW)
 
 
 def test_encoded_and_plain_secrets_are_the_same_key() -> None:
     encoded = Secret("whsec_" + base64.b64encode(b"key").decode())
-    assert signed(NUMBER, b"x", [encoded], now=NOW) == signed(NUMBER, b"x", [Secret("key")], now=NOW)
+    assert sign_request(NUMBER, b"x", [encoded], now=NOW) == sign_request(NUMBER, b"x", [Secret("key")], now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_encoded_and_plain_secrets_are_the_same_key() -> None:
     ],
 )
 def test_types_are_chosen_by_patterns(patterns: Sequence[str], kind: str, *, wanted: bool) -> None:
-    assert wants(sink(event_types=tuple(patterns)), event(kind)) is wanted
+    assert accepts_event(sink(event_types=tuple(patterns)), event(kind)) is wanted
 
 
 @pytest.mark.parametrize(
@@ -282,14 +282,14 @@ def test_types_are_chosen_by_patterns(patterns: Sequence[str], kind: str, *, wan
 def test_events_are_chosen_by_what_they_are_about(field: str, value: str, *, wanted: bool) -> None:
     told = event(owner="ada", session_id="uid-s1", definition_id="basics:1.0.0")
     chosen = msgspec.structs.replace(sink(), **{field: value})
-    assert wants(chosen, told) is wanted
-    assert not wants(chosen, event(worker_id=None))
+    assert accepts_event(chosen, told) is wanted
+    assert not accepts_event(chosen, event(worker_id=None))
 
 
 def test_pagerduty_gets_alerts_only_unless_it_asks_for_more() -> None:
-    assert wants(sink(Format.PAGERDUTY), event("alert.raised"))
-    assert not wants(sink(Format.PAGERDUTY), event("worker.created"))
-    assert wants(sink(Format.PAGERDUTY, event_types=("worker.*",)), event("worker.created"))
+    assert accepts_event(sink(Format.PAGERDUTY), event("alert.raised"))
+    assert not accepts_event(sink(Format.PAGERDUTY), event("worker.created"))
+    assert accepts_event(sink(Format.PAGERDUTY, event_types=("worker.*",)), event("worker.created"))
 
 
 @pytest.mark.parametrize(
@@ -318,4 +318,4 @@ def test_the_documentation_shows_receivers_how_to_verify() -> None:
 
 
 def test_ids_name_epoch_revision_and_place() -> None:
-    assert event_id("e1", 42, 0) == NUMBER
+    assert format_event_id("e1", 42, 0) == NUMBER

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from lcm.control.delivery import sinks
-from lcm.model.access.webhook import Reach
+from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Conflict, Gone, Invalid, NoRoom
 from lcm.model.kinds.sink import Format, Sink
 from lcm.sim.time.loop import START
@@ -42,47 +42,47 @@ async def test_a_sink_that_could_never_work_is_refused_with_every_fault(
     store: MemoryStore, bad: Sink, paths: list[str]
 ) -> None:
     with pytest.raises(Invalid) as caught:
-        await sinks.put(store, bad, Reach(), now=START)
+        await sinks.put_sink(store, bad, WebhookPolicy(), now=START)
     assert [fault.path for fault in caught.value.faults] == paths
     assert await sinks.list_sinks(store) == []
 
 
 async def test_a_credential_may_stand_in_the_path(store: MemoryStore) -> None:
     good = sink(url="https://hooks.example.org/services/{credential}?x={credential}", credential="env:X")
-    assert (await sinks.put(store, good, Reach(), now=START)).sink.url == good.url
+    assert (await sinks.put_sink(store, good, WebhookPolicy(), now=START)).sink.url == good.url
 
 
 async def test_a_sink_keeps_the_moment_of_its_making(store: MemoryStore) -> None:
-    made = await sinks.put(store, sink(), Reach(), now=START)
-    changed = await sinks.put(store, sink(enabled=False), Reach(), now=LATER, at=made.resource_version)
+    made = await sinks.put_sink(store, sink(), WebhookPolicy(), now=START)
+    changed = await sinks.put_sink(store, sink(enabled=False), WebhookPolicy(), now=LATER, at=made.resource_version)
     assert (changed.sink.created_at, changed.sink.enabled) == (START, False)
-    assert await sinks.find(store, "a") == changed
-    assert await sinks.find(store, "b") is None
+    assert await sinks.find_sink(store, "a") == changed
+    assert await sinks.find_sink(store, "b") is None
 
 
 async def test_of_two_who_change_a_sink_one_must_look_again(store: MemoryStore) -> None:
-    made = await sinks.put(store, sink(), Reach(), now=START, at=ABSENT)
-    await sinks.put(store, sink(enabled=False), Reach(), now=START, at=made.resource_version)
+    made = await sinks.put_sink(store, sink(), WebhookPolicy(), now=START, at=ABSENT)
+    await sinks.put_sink(store, sink(enabled=False), WebhookPolicy(), now=START, at=made.resource_version)
     for at in (ABSENT, made.resource_version):
         with pytest.raises(Conflict):
-            await sinks.put(store, sink(), Reach(), now=START, at=at)
+            await sinks.put_sink(store, sink(), WebhookPolicy(), now=START, at=at)
     with pytest.raises(Conflict):
-        await sinks.delete(store, "a", at=made.resource_version)
+        await sinks.delete_sink(store, "a", at=made.resource_version)
 
 
 async def test_there_is_a_limit_to_their_number(store: MemoryStore) -> None:
     for number in range(sinks.MAX_SINKS):
-        await sinks.put(store, sink(f"s{number}"), Reach(), now=START)
+        await sinks.put_sink(store, sink(f"s{number}"), WebhookPolicy(), now=START)
     with pytest.raises(NoRoom):
-        await sinks.put(store, sink("one-more"), Reach(), now=START)
-    await sinks.put(store, sink("s7", enabled=False), Reach(), now=START)
+        await sinks.put_sink(store, sink("one-more"), WebhookPolicy(), now=START)
+    await sinks.put_sink(store, sink("s7", enabled=False), WebhookPolicy(), now=START)
     assert len(await sinks.list_sinks(store)) == sinks.MAX_SINKS
 
 
 async def test_what_is_not_there_is_gone(store: MemoryStore) -> None:
     with pytest.raises(Gone):
-        await sinks.delete(store, "a")
+        await sinks.delete_sink(store, "a")
     with pytest.raises(Gone):
-        await sinks.replay(store, "a", "e.1.0")
-    assert await sinks.replay(store, "a") == 0
-    assert await sinks.dead(store, "a") == []
+        await sinks.replay_dead_letters(store, "a", "e.1.0")
+    assert await sinks.replay_dead_letters(store, "a") == 0
+    assert await sinks.list_dead_letters(store, "a") == []

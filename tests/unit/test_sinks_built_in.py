@@ -4,8 +4,8 @@ import asyncio
 
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import Outbox
-from lcm.control.delivery.sinks import SettingSecrets, built_in_sinks
-from lcm.control.upkeep.installation import installation
+from lcm.control.delivery.sinks import SettingSecrets, make_built_in_sinks
+from lcm.control.upkeep.installation import read_installation_id
 from lcm.model.access.secret import Secret
 from lcm.providers.protocols.secrets import SecretSources
 from lcm.sim.time.chance import Chance
@@ -14,7 +14,7 @@ from lcm.store.memory import MemoryStore
 from receivers import SOURCE, delivering, happen, virtual
 
 HOOKS = [Secret("https://hooks.slack.com/services/T0/hush"), Secret("https://alerts.example.org:8443/hush?key=1")]
-BUILT_IN, PARTS = built_in_sinks(HOOKS)
+BUILT_IN, PARTS = make_built_in_sinks(HOOKS)
 
 
 class Post:
@@ -83,5 +83,5 @@ async def test_an_address_that_is_taken_out_of_the_settings_leaves_nothing_behin
 
 async def test_an_installation_keeps_its_name() -> None:
     store, names = MemoryStore(), iter(["first", "second"])
-    assert await installation(store, lambda: next(names)) == "first"
-    assert await installation(store, lambda: next(names)) == "first"
+    assert await read_installation_id(store, lambda: next(names)) == "first"
+    assert await read_installation_id(store, lambda: next(names)) == "first"

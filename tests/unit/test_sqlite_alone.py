@@ -9,7 +9,7 @@ import pytest
 
 from lcm.model.base.errors import Conflict, Unreachable
 from lcm.store.base import ABSENT, Delete, Entry, Put
-from lcm.store.sqlite.engine import LARGEST_BYTES, MOST, Recent, SqliteStore
+from lcm.store.sqlite.engine import MAX_CACHED_BYTES, MAX_CACHED_ENTRIES, RecentEntries, SqliteStore
 
 KEYS = [f"k/{number}" for number in range(5)]
 
@@ -102,10 +102,10 @@ async def test_a_closed_store_remembers_nothing(tmp_path: Path) -> None:
 
 
 def test_only_so_much_is_remembered() -> None:
-    recent = Recent()
-    for number in range(MOST + 1):
-        recent.keep(Entry(f"k/{number}", b"", {}, 1, 1), asked_at=0)
-    recent.keep(Entry("k/large", b"x" * (LARGEST_BYTES + 1), {}, 1, 1), asked_at=0)
+    recent = RecentEntries()
+    for number in range(MAX_CACHED_ENTRIES + 1):
+        recent.add(Entry(f"k/{number}", b"", {}, 1, 1), asked_at=0)
+    recent.add(Entry("k/large", b"x" * (MAX_CACHED_BYTES + 1), {}, 1, 1), asked_at=0)
     assert recent.get("k/0") is None
     assert recent.get("k/large") is None
-    assert recent.get(f"k/{MOST}") is not None
+    assert recent.get(f"k/{MAX_CACHED_ENTRIES}") is not None

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from lcm.model.base.errors import Conflict, Invalid, Relist, Unreachable
-from lcm.store.base import ABSENT, Cursor, Delete, Page, Put, everything
+from lcm.store.base import ABSENT, Cursor, Delete, Page, Put, scan_all
 from lcm.store.sqlite import log
 from lcm.store.sqlite import rows as sqlite_rows
 from lcm.store.sqlite.engine import SqliteStore
@@ -37,7 +37,7 @@ async def test_commits_of_one_group_fail_alone_and_see_each_other(store: SqliteS
         return_exceptions=True,
     )
     assert [answer if isinstance(answer, int) else type(answer) for answer in answers] == [3, Conflict, Conflict, 4, 5]
-    assert [entry.key for entry in (await everything(store, "")).entries] == ["a", "c", "taken"]
+    assert [entry.key for entry in (await scan_all(store, "")).entries] == ["a", "c", "taken"]
 
 
 async def test_more_commits_than_a_group_holds_are_all_made(store: SqliteStore) -> None:
@@ -88,7 +88,7 @@ async def test_closing_finishes_what_was_asked_and_refuses_the_rest(path: Path) 
             await following(ended, 1)
     await store.close()
     async with opened(path) as store:
-        assert len((await everything(store, "")).entries) == 300
+        assert len((await scan_all(store, "")).entries) == 300
 
 
 async def test_labels_that_match_little_still_fill_a_page(store: SqliteStore) -> None:
@@ -123,15 +123,15 @@ async def test_compaction_sweeps_in_stretches(store: SqliteStore, monkeypatch: p
         await store.commit(Delete(f"k/{n - 1}"))
     kept = (await store.scan("")).revision
     await store.commit(Put("hot", b"newest"), Delete("k/19"))
-    before = await everything(store, "")
+    before = await scan_all(store, "")
     await store.compact(kept)
-    assert await everything(store, "") == before
+    assert await scan_all(store, "") == before
     cursor = Cursor(kept, "a")
     assert [(entry.key, entry.value) for entry in (await store.scan("", cursor=cursor)).entries] == [
         ("hot", b"19"),
         ("k/19", b""),
     ]
-    rows = await store._reader.ask(lambda: store._connection.execute("SELECT count(*) FROM entries").fetchone()[0])
+    rows = await store._reader.submit(lambda: store._connection.execute("SELECT count(*) FROM entries").fetchone()[0])
     assert rows == 4
 
 
@@ -143,7 +143,7 @@ async def test_a_bug_in_a_thread_leaves_nobody_waiting(store: SqliteStore) -> No
         raise AssertionError("a bug")
 
     with pytest.raises(Unreachable):
-        await store._writer.ask(fail)
+        await store._writer.submit(fail)
     with pytest.raises(Relist):
         await following(watch, 1)
     with pytest.raises(Unreachable):

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lcm.model.base.errors import Later, LcmError, Stuck, Unreachable
-from lcm.store.base import Delete, Put, everything
+from lcm.store.base import Delete, Put, scan_all
 from lcm.store.sqlite.engine import SqliteStore
-from lcm.store.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate
+from lcm.store.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, open_file, translate_error
 from stores import following, opened
 
 PAGE = 4096
@@ -174,10 +174,10 @@ async def test_everything_is_still_there_when_opened_again(path: Path) -> None:
         await store.commit(Put("a", b"1", {"x": "y"}))
         await store.commit(Put("b", b"1"), Delete("a"))
         lease = await store.acquire("leader", "me", ttl_seconds=60)
-        before = await everything(store, "")
+        before = await scan_all(store, "")
     async with opened(path) as store:
         assert store.epoch == epoch
-        assert await everything(store, "") == before
+        assert await scan_all(store, "") == before
         assert await store.lease("leader") == lease
         assert [changed.revision for changed in await following(store.watch("", after=1), 2)] == [2, 3]
 
@@ -207,13 +207,13 @@ async def test_a_full_disk_says_later_and_writes_nothing(store: SqliteStore) -> 
         store.commit(Put("small", b"")), store.commit(Put("big", b"x" * 100_000)), return_exceptions=True
     )
     assert [type(answer) for answer in answers] == [Later, Later]
-    assert (await everything(store, "")).entries == []
+    assert (await scan_all(store, "")).entries == []
     writing.execute("PRAGMA max_page_count = 1000000")
     assert await store.commit(Put("big", b"x" * 100_000)) == 2
 
 
 async def test_a_file_that_stays_locked_is_unreachable_and_comes_back(path: Path, store: SqliteStore) -> None:
-    store._log.patience_seconds = 0.05
+    store._log.lock_wait_seconds = 0.05
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unreachable, match="locked"):
@@ -236,14 +236,14 @@ async def test_a_file_that_stays_locked_is_unreachable_and_comes_back(path: Path
 def test_an_error_of_sqlite_says_what_to_do(code: int, kind: type[LcmError]) -> None:
     error = sqlite3.OperationalError("as SQLite says it")
     error.sqlite_errorcode = code
-    meaning = translate(error, Path("/some/store.db"))
+    meaning = translate_error(error, Path("/some/store.db"))
     assert type(meaning) is kind
     assert "/some/store.db" in str(meaning)
 
 
 def test_an_error_that_only_a_bug_explains_stays_what_it_is() -> None:
     error = sqlite3.ProgrammingError("no such column")
-    assert translate(error, Path("store.db")) is error
+    assert translate_error(error, Path("store.db")) is error
 
 
 def test_the_file_names_its_program(path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lcm.model.base.errors import Deposed, Refused, Relist
-from lcm.store.base import LEASES_PREFIX, Put, everything
+from lcm.store.base import LEASES_PREFIX, Put, scan_all
 from lcm.store.sqlite import log as sqlite_log
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.store.sqlite.file import open_file
-from lcm.store.sqlite.log import Cut, Log
+from lcm.store.sqlite.log import CommitLog, HistoryBreak
 from lcm.system.clock import SystemStopwatch
 from stores import HandStopwatch, following, opened, puts
 
@@ -37,12 +37,12 @@ async def store(path: Path, stopwatch: HandStopwatch) -> AsyncIterator[SqliteSto
 
 
 @pytest.fixture
-def logs(path: Path, stopwatch: HandStopwatch) -> Iterator[list[Log]]:
+def logs(path: Path, stopwatch: HandStopwatch) -> Iterator[list[CommitLog]]:
     logs = []
     for _ in range(2):
         writing, reading = open_file(path)
         reading.close()
-        logs.append(Log(writing, stopwatch))
+        logs.append(CommitLog(writing, stopwatch))
     yield logs
     for log in logs:
         log.close()
@@ -93,7 +93,7 @@ async def test_a_restore_elsewhere_ends_watches_here(path: Path) -> None:
         with pytest.raises(Relist, match="restored"):
             await following(watch, 1)
         assert (here.epoch, there.epoch) == ("second", "second")
-        assert [entry.value for entry in (await everything(here, "")).entries] == [b"restored"]
+        assert [entry.value for entry in (await scan_all(here, "")).entries] == [b"restored"]
         with pytest.raises(Relist):
             await following(here.watch("", after=page.revision), 1)
         assert await here.commit(Put("b", b"")) == revision + 1
@@ -104,7 +104,7 @@ async def test_a_large_restore_is_one_step_and_revisions_only_grow(store: Sqlite
     for count in (1000, 256, 0):
         entries = [Put(f"k/{n:04}", b"", {"n": str(n)}) for n in range(count)]
         revision = await store.load(puts(*entries), epoch=f"of {count}")
-        page = await everything(store, "")
+        page = await scan_all(store, "")
         assert [entry.key for entry in page.entries] == [f"k/{n:04}" for n in range(count)]
         assert all(last < entry.revision == entry.created <= revision for entry in page.entries)
         assert last < revision == page.revision
@@ -122,7 +122,7 @@ async def test_a_restore_waits_for_leases_to_end(store: SqliteStore, stopwatch: 
     assert store.epoch == "second"
 
 
-def put(log: Log, *, compact: bool = False) -> None:
+def put(log: CommitLog, *, compact: bool = False) -> None:
     log.begin()
     log.commit([Put("a", b"")], (), None)
     if compact:
@@ -133,29 +133,29 @@ def put(log: Log, *, compact: bool = False) -> None:
 
 @pytest.mark.parametrize(("compact", "far", "match"), [(True, 100, "compacted"), (False, 2, "behind")])
 def test_history_that_others_wrote_and_nobody_can_tell_cuts_off(
-    logs: list[Log], monkeypatch: pytest.MonkeyPatch, far: int, match: str, *, compact: bool
+    logs: list[CommitLog], monkeypatch: pytest.MonkeyPatch, far: int, match: str, *, compact: bool
 ) -> None:
-    monkeypatch.setattr(sqlite_log, "_FAR_BEHIND", far)
+    monkeypatch.setattr(sqlite_log, "_MAX_CATCH_UP", far)
     here, there = logs
     for _ in range(3):
         put(there, compact=compact)
-    here.look()
-    [cut] = here.take_news()
-    assert isinstance(cut, Cut)
+    here.poll_others()
+    [cut] = here.take_updates()
+    assert isinstance(cut, HistoryBreak)
     assert cut.revision == here.revision == there.revision
     with pytest.raises(Relist, match=match):
         raise cut.error
 
 
-def test_what_others_did_is_told_even_if_our_group_fails(logs: list[Log]) -> None:
+def test_what_others_did_is_told_even_if_our_group_fails(logs: list[CommitLog]) -> None:
     here, there = logs
     put(there)
     here.begin()
     here.commit([Put("b", b"")], (), None)
     here.abandon()
-    assert [item.revision for item in here.take_news()] == [2]
+    assert [item.revision for item in here.take_updates()] == [2]
     put(here)
-    assert [item.revision for item in here.take_news()] == [3]
+    assert [item.revision for item in here.take_updates()] == [3]
 
 
 async def test_a_lease_lasts_by_the_stopwatch(store: SqliteStore, stopwatch: HandStopwatch) -> None:
@@ -201,7 +201,7 @@ async def test_a_lease_taken_while_another_process_looks_is_seen(path: Path, sto
     """Whoever read the time before the lease would take it for one from before a reboot."""
     gate = threading.Event()
     async with opened(path, stopwatch) as here, opened(path, stopwatch) as there:
-        there._reader.ask(gate.wait)
+        there._reader.submit(gate.wait)
         looking = asyncio.ensure_future(there.lease("leader"))
         await asyncio.sleep(0)
         stopwatch.step(1)

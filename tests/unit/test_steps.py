@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import steps
-from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, WORKER_CONTROLLER, Machine, Step
+from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, WORKER_CONTROLLER, PhaseStep, StateMachine
 from lcm.model.base.resource import Status
-from lcm.model.kinds.reservation import RESERVATION
+from lcm.model.kinds.reservation import RESERVATION_MACHINE
 
 
 class Lamp(StrEnum):
@@ -16,13 +16,13 @@ class Lamp(StrEnum):
     ON = "ON"
 
 
-LAMP = Machine(
+LAMP = StateMachine(
     name="Lamp",
     initial=Lamp.OFF,
     final=frozenset({Lamp.ON}),
     steps=(
-        Step(Lamp.OFF, Lamp.ON, SCHEDULER, "wanted"),
-        Step(Lamp.OFF, Lamp.ON, WORKER_CONTROLLER, "wanted by another"),
+        PhaseStep(Lamp.OFF, Lamp.ON, SCHEDULER, "wanted"),
+        PhaseStep(Lamp.OFF, Lamp.ON, WORKER_CONTROLLER, "wanted by another"),
     ),
     limits=(),
 )
@@ -37,20 +37,20 @@ def test_steps_of_a_controller_that_does_not_exist_are_not_asked_for() -> None:
 
 
 def test_a_promise_is_asked_for_once_bookings_are_made() -> None:
-    plane = steps.untaken([RESERVATION], set(), built=lambda part: part == CONTROL_PLANE)
+    plane = steps.untaken([RESERVATION_MACHINE], set(), built=lambda part: part == CONTROL_PLANE)
     assert [target for _, _, target, _ in plane] == ["CANCELLING", "CANCELLING"]
-    booking = steps.untaken([RESERVATION], set(), built=lambda part: part == steps.BOOKING)
+    booking = steps.untaken([RESERVATION_MACHINE], set(), built=lambda part: part == steps.BOOKING)
     assert [target for _, _, target, _ in booking] == ["PROMISED", "FAILED"]
 
 
 def test_a_step_taken_in_any_process_counts(tmp_path: Path) -> None:
-    take = Machine.take
+    take = StateMachine.check_step
     try:
         write = steps.record(tmp_path / "notes", "gw0")
-        LAMP.take(Lamp.OFF, Lamp.ON, by=SCHEDULER, status=Status())
+        LAMP.check_step(Lamp.OFF, Lamp.ON, by=SCHEDULER, status=Status())
         write()
     finally:
-        Machine.take = take  # type: ignore[method-assign]
+        StateMachine.check_step = take  # type: ignore[method-assign]
     taken = steps.collected(tmp_path / "notes")
     assert taken == {("Lamp", "OFF", "ON", SCHEDULER)}
     assert steps.untaken([LAMP], taken, built=lambda actor: actor == SCHEDULER) == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lcm.control.access.tokens import PREFIX, Tokens
+from lcm.control.access.tokens import TOKENS_PREFIX, Tokens
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Gone, Invalid, Unreachable
@@ -47,10 +47,10 @@ def in_time(body: Callable[[Flaky, Tokens], Awaitable[None]]) -> None:
 def test_a_token_tells_who_presents_it_and_is_kept_as_a_hash_only() -> None:
     async def body(store: Flaky, tokens: Tokens) -> None:
         secret, made = await tokens.make("ada@example.org", Role.USER)
-        assert tokens.find(secret.reveal()) == Caller(name="ada@example.org", role=Role.USER)
-        assert tokens.find(secret.reveal(), "scheduler") == Caller(name="ada@example.org", role=Role.USER)
-        assert tokens.find(secret.reveal() + "x") is None
-        assert tokens.find("") is None
+        assert tokens.find_caller(secret.reveal()) == Caller(name="ada@example.org", role=Role.USER)
+        assert tokens.find_caller(secret.reveal(), "scheduler") == Caller(name="ada@example.org", role=Role.USER)
+        assert tokens.find_caller(secret.reveal() + "x") is None
+        assert tokens.find_caller("") is None
         stored = [entry.key.encode() + entry.value for entry in (await store.scan("")).entries]
         assert stored
         assert not any(secret.reveal().encode() in raw for raw in stored)
@@ -61,9 +61,11 @@ def test_a_token_tells_who_presents_it_and_is_kept_as_a_hash_only() -> None:
 
 def test_the_key_of_services_acts_under_the_name_it_is_given() -> None:
     async def body(_: Flaky, tokens: Tokens) -> None:
-        assert tokens.find(KEY.reveal(), "scheduler") == Caller(name="service", role=Role.SERVICE, actor="scheduler")
+        assert tokens.find_caller(KEY.reveal(), "scheduler") == Caller(
+            name="service", role=Role.SERVICE, actor="scheduler"
+        )
         made, _token = await tokens.make("other-site", Role.SERVICE)
-        assert tokens.find(made.reveal(), "scheduler") == Caller(
+        assert tokens.find_caller(made.reveal(), "scheduler") == Caller(
             name="other-site", role=Role.SERVICE, actor="scheduler"
         )
 
@@ -74,7 +76,7 @@ def test_without_a_key_there_is_no_service() -> None:
     async def main() -> None:
         for key in (None, Secret("")):
             tokens = Tokens(MemoryStore(), clock=VirtualClock(), service_key=key)
-            assert tokens.find("") is None
+            assert tokens.find_caller("") is None
 
     run(main, start=NOW)
 
@@ -82,11 +84,11 @@ def test_without_a_key_there_is_no_service() -> None:
 def test_a_token_ends_when_its_time_is_over() -> None:
     async def body(_: Flaky, tokens: Tokens) -> None:
         secret, _token = await tokens.make("ada", Role.USER, expires_at=NOW + timedelta(hours=1))
-        assert tokens.find(secret.reveal()) is not None
+        assert tokens.find_caller(secret.reveal()) is not None
         await asyncio.sleep(3599)
-        assert tokens.find(secret.reveal()) is not None
+        assert tokens.find_caller(secret.reveal()) is not None
         await asyncio.sleep(2)
-        assert tokens.find(secret.reveal()) is None
+        assert tokens.find_caller(secret.reveal()) is None
 
     in_time(body)
 
@@ -98,8 +100,8 @@ def test_a_token_is_listed_and_revoked_by_its_id() -> None:
         other, _token = await tokens.make("bob", Role.USER)
         assert [one.name for one in await tokens.list()] == ["ada", "bob"]
         await tokens.revoke(made.id)
-        assert tokens.find(secret.reveal()) is None
-        assert tokens.find(other.reveal()) is not None
+        assert tokens.find_caller(secret.reveal()) is None
+        assert tokens.find_caller(other.reveal()) is not None
         assert [one.name for one in await tokens.list()] == ["bob"]
         with pytest.raises(Gone):
             await tokens.revoke(made.id)
@@ -112,7 +114,7 @@ def test_a_token_needs_somebody_to_belong_to(name: str) -> None:
     async def body(store: Flaky, tokens: Tokens) -> None:
         with pytest.raises(Invalid):
             await tokens.make(name, Role.USER)
-        assert not (await store.scan(PREFIX)).entries
+        assert not (await store.scan(TOKENS_PREFIX)).entries
 
     in_time(body)
 
@@ -123,10 +125,10 @@ def test_what_one_process_makes_and_revokes_the_others_hear_of() -> None:
         await elsewhere.start()
         secret, made = await elsewhere.make("ada", Role.USER)
         await asyncio.sleep(0.1)
-        assert tokens.find(secret.reveal()) is not None
+        assert tokens.find_caller(secret.reveal()) is not None
         await elsewhere.revoke(made.id)
         await asyncio.sleep(0.1)
-        assert tokens.find(secret.reveal()) is None
+        assert tokens.find_caller(secret.reveal()) is None
         await elsewhere.close()
 
     in_time(body)
@@ -139,7 +141,7 @@ def test_a_process_that_starts_knows_the_tokens_made_before() -> None:
         assert not fresh.caught_up
         await fresh.start()
         assert fresh.caught_up
-        assert fresh.find(secret.reveal()) is not None
+        assert fresh.find_caller(secret.reveal()) is not None
         await fresh.close()
         assert not fresh.caught_up
 
@@ -152,26 +154,26 @@ def test_a_process_that_cannot_follow_says_so_and_reads_everything_anew() -> Non
         ended, gone = await tokens.make("bob", Role.USER)
         store.away = True
         store._hub.end(Unreachable("the connection is lost"))
-        await store.commit(Put(PREFIX + "unreadable", b"nonsense"))
+        await store.commit(Put(TOKENS_PREFIX + "unreadable", b"nonsense"))
         await asyncio.sleep(10)
         assert not tokens.caught_up
-        assert tokens.find(kept.reveal()) is not None
+        assert tokens.find_caller(kept.reveal()) is not None
         await Tokens(store, clock=VirtualClock()).close()
         store.away = False
         await Tokens(store, clock=VirtualClock()).revoke(gone.id)
         await asyncio.sleep(3)
         assert tokens.caught_up
-        assert tokens.find(kept.reveal()) is not None
-        assert tokens.find(ended.reveal()) is None
+        assert tokens.find_caller(kept.reveal()) is not None
+        assert tokens.find_caller(ended.reveal()) is None
 
     in_time(body)
 
 
 def test_a_token_that_cannot_be_read_keeps_nobody_else_out() -> None:
     async def body(store: Flaky, tokens: Tokens) -> None:
-        await store.commit(Put(PREFIX + "0" * 64, b"nonsense"))
+        await store.commit(Put(TOKENS_PREFIX + "0" * 64, b"nonsense"))
         secret, _token = await tokens.make("ada", Role.USER)
         assert tokens.caught_up
-        assert tokens.find(secret.reveal()) is not None
+        assert tokens.find_caller(secret.reveal()) is not None
 
     in_time(body)

@@ -12,9 +12,9 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Forbidden, Invalid, Refused, Unreachable
 from lcm.model.kinds.definition import LabletDefinition, PortUse, ResourceRequirements, Topology
-from lcm.model.telemetry.learning import observation_of
+from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import NodeObservation
-from lcm.model.topology.lab import parse, rewrite
+from lcm.model.topology.lab import parse_lab, rewrite
 from lcm.providers.protocols.artifacts import digest_of
 from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.time.loop import VirtualClock, run
@@ -194,7 +194,7 @@ async def test_what_is_no_lab_of_cml_is_not_looked_into(world: World) -> None:
 def test_an_outage_is_no_fault_of_the_document() -> None:
     async def main() -> None:
         artifacts = SimulatedArtifacts(VirtualClock())
-        plane = ControlPlane(MemoryStore(), clock=VirtualClock(), artifacts=artifacts).acting(
+        plane = ControlPlane(MemoryStore(), clock=VirtualClock(), artifacts=artifacts).plane_for(
             Caller(name="root", role=Role.ADMIN)
         )
         artifacts.fail_next("get", Unreachable("nobody answers"))
@@ -212,10 +212,10 @@ async def test_a_file_must_say_that_it_is_one() -> None:
 
 def test_rewritten_ports_are_the_ones_that_are_observed() -> None:
     ports = {"R1_serial": 2001, "R1_pat_tcp_22": 2002, "DESK": 2003}
-    lab = parse(rewrite(LAB, ports))
+    lab = parse_lab(rewrite(LAB, ports))
     nodes = [
         NodeObservation(node_id=one.node_id, label=one.label, node_definition="iosv", state="BOOTED", tags=one.tags)
         for one in lab.nodes
     ]
-    seen = observation_of(nodes, parse(LAB).port_template, at=NOW, observer="manual")
+    seen = build_observation(nodes, parse_lab(LAB).port_template, at=NOW, observer="manual")
     assert seen.observed_ports == ports

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lcm.model.base.errors import Invalid
-from lcm.model.topology.lab import VERSIONS, needs, parse
-from lcm.model.topology.node_definitions import NO_SIZE, SHIPPED, Size
+from lcm.model.topology.lab import SCHEMA_VERSIONS, compute_needs, parse_lab
+from lcm.model.topology.node_definitions import NO_SIZE, SHIPPED_NODES, FixedNodeSize
 from topology_text import FILES, lab, node
 
 BY_STEM = {path.stem: path for path in FILES}
@@ -14,13 +14,13 @@ BY_STEM = {path.stem: path for path in FILES}
 
 def faults(data: bytes) -> dict[str, str]:
     with pytest.raises(Invalid) as raised:
-        parse(data)
+        parse_lab(data)
     assert all(fault.problem and fault.remedy for fault in raised.value.faults)
     return {fault.path: fault.problem for fault in raised.value.faults}
 
 
 def test_a_lab_is_read_with_its_nodes_and_their_lines() -> None:
-    read = parse(BY_STEM["every-tag"].read_bytes())
+    read = parse_lab(BY_STEM["every-tag"].read_bytes())
     assert (read.version, read.title, read.node_count, read.link_count) == ("0.3.0", "Every tag form", 3, 1)
     assert read.description == "serial:5001 here is only text"
     assert [(one.node_id, one.label, one.line) for one in read.nodes] == [
@@ -34,63 +34,65 @@ def test_a_lab_is_read_with_its_nodes_and_their_lines() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_topology_is_read(path: Path) -> None:
-    read = parse(path.read_bytes())
-    assert read.version in VERSIONS
+    read = parse_lab(path.read_bytes())
+    assert read.version in SCHEMA_VERSIONS
     assert read.nodes
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", SCHEMA_VERSIONS)
 def test_every_schema_version_up_to_0_3_0_is_read(version: str) -> None:
-    assert parse(lab().replace(b"0.3.0", version.encode())).version == version
+    assert parse_lab(lab().replace(b"0.3.0", version.encode())).version == version
 
 
 def test_unset_values_are_those_of_the_node_definition() -> None:
     data = lab(node(), node(label="R2", number=1, more="ram: 1024\ncpus: 2\nboot_disk_size: 8\ndata_volume: 4"))
-    total = needs(parse(data), {"iosv": Size(cpus=1, ram_mb=512, boot_disk_gb=1, data_volume_gb=2)})
+    total = compute_needs(
+        parse_lab(data), {"iosv": FixedNodeSize(cpus=1, ram_mb=512, boot_disk_gb=1, data_volume_gb=2)}
+    )
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (3.0, 1.5, 15.0)
 
 
 def test_zero_was_how_older_releases_wrote_unset() -> None:
-    read = parse(BY_STEM["old-sizes"].read_bytes())
+    read = parse_lab(BY_STEM["old-sizes"].read_bytes())
     assert (read.nodes[0].cpus, read.nodes[0].ram_mb, read.nodes[0].boot_disk_gb) == (None, None, None)
-    total = needs(read, SHIPPED)
+    total = compute_needs(read, SHIPPED_NODES)
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (5.0, 3.5, 41.0)
 
 
 @pytest.mark.parametrize("limit", ["20", "50", "100", "null"])
 def test_lesson_12_cpu_limit_is_a_percentage(limit: str) -> None:
-    read = parse(lab(node(more=f"cpus: 4\nram: 2048\ncpu_limit: {limit}")))
-    assert needs(read, {}).cpu_cores == 4.0
-    assert needs(read, {}).memory_gb == 2.0
+    read = parse_lab(lab(node(more=f"cpus: 4\nram: 2048\ncpu_limit: {limit}")))
+    assert compute_needs(read, {}).cpu_cores == 4.0
+    assert compute_needs(read, {}).memory_gb == 2.0
     assert read.nodes[0].cpu_limit_percent == (None if limit == "null" else int(limit))
 
 
 def test_switches_and_connectors_cost_nothing() -> None:
     data = lab(node()).replace(b"node_definition: iosv", b"node_definition: unmanaged_switch")
-    total = needs(parse(data), SHIPPED)
+    total = compute_needs(parse_lab(data), SHIPPED_NODES)
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (0.0, 0.0, 0.0)
 
 
 def test_a_node_of_unknown_size_is_said_and_not_counted_as_nothing() -> None:
-    read = parse(lab(node(), node(label="R2", number=1, more="cpus: 1"), node(label="R3", number=2)))
+    read = parse_lab(lab(node(), node(label="R2", number=1, more="cpus: 1"), node(label="R3", number=2)))
     with pytest.raises(Invalid) as raised:
-        needs(read, {})
+        compute_needs(read, {})
     assert [fault.path for fault in raised.value.faults] == [
         "line 5: nodes[0].node_definition",
         "line 11: nodes[1].node_definition",
         "line 18: nodes[2].node_definition",
     ]
-    assert needs(read, {}, otherwise=NO_SIZE).cpu_cores == 1.0
+    assert compute_needs(read, {}, otherwise=NO_SIZE).cpu_cores == 1.0
 
 
 def test_a_node_that_says_its_size_needs_no_definition() -> None:
-    total = needs(parse(lab(node(more="cpus: 2\nram: 512"))), {})
+    total = compute_needs(parse_lab(lab(node(more="cpus: 2\nram: 512"))), {})
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (2.0, 0.5, 0.0)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED_NODES)
 def test_shipped_definitions_have_the_sizes_cml_ships(name: str) -> None:
-    shipped = SHIPPED[name]
+    shipped = SHIPPED_NODES[name]
     assert shipped.definition_id == name
     assert (shipped.cpus == 0) is (shipped.ram_mb == 0) is (shipped.driver == "none")
     assert 0 < shipped.default_interfaces <= len(shipped.interfaces)
@@ -176,11 +178,11 @@ def test_a_fault_is_named_with_its_line(data: bytes, path: str, problem: str) ->
 def test_a_link_to_nowhere_is_refused_before_cml_does(link: str, path: str, problem: str) -> None:
     interfaces = "interfaces: [{id: i0}]"
     nodes = [node(more=interfaces), node(label="R2", number=1, more=interfaces)]
-    assert parse(lab(*nodes, links="[{n1: n0, i1: i0, n2: n1, i2: i0}]")).link_count == 1
+    assert parse_lab(lab(*nodes, links="[{n1: n0, i1: i0, n2: n1, i2: i0}]")).link_count == 1
     assert faults(lab(*nodes, links=f"[{link}]")) == {path: problem}
 
 
 def test_a_placeholder_may_make_a_tag_longer_than_cml_allows() -> None:
     tag = "serial:${PORT_" + "x" * 100 + "}"
-    assert parse(lab(node(tag))).nodes[0].tags == (tag,)
+    assert parse_lab(lab(node(tag))).nodes[0].tags == (tag,)
     assert faults(lab(node(f"{'y' * 60}{tag}")))

@@ -45,5 +45,5 @@ def test_without_a_folder_it_says_how_it_is_used(arguments: list[str], capsys: p
 
 def test_needs_name_the_definitions_nobody_knows() -> None:
     data = lab(node("serial:5041"), node(label="R2", number=1)).replace(b"iosv", b"mock-server", 1)
-    row = topologies.check("x.yaml", data)
+    row = topologies.check_file("x.yaml", data)
     assert row == ("x.yaml", "0.3.0", "2", "1 CPU 0.5 GB 0 GB disk + mock-server", "1", "ok")

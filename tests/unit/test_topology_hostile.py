@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from lcm.model.base.errors import Invalid, Refused, TooLarge
-from lcm.model.topology.lab import parse, rewrite
-from lcm.model.topology.yaml_tree import LONGEST_SCALAR, MOST_BYTES, MOST_DEPTH, MOST_EVENTS, MOST_MEMBERS, read
+from lcm.model.topology.lab import parse_lab, rewrite
+from lcm.model.topology.yaml_tree import MAX_BYTES, MAX_DEPTH, MAX_EVENTS, MAX_MEMBERS, MAX_SCALAR_LENGTH, read_yaml
 from properties import for_all
 from topology_text import FILES, lab
 
@@ -25,14 +25,14 @@ HOSTILE = {
     "merge key": (b"a: 1\n<<: {b: 1}\n", "line 2", "merge key"),
     "python tag": (b"a: 1\nb: !!python/object/apply:os.system ['x']\n", "line 2: b", "tag:yaml.org,2002:python/object"),
     "own tag": (b"a:\n- !secret x\n", "line 2: a[0]", "tag '!secret'"),
-    "deep list": (b"[" * MANY, "line 1: [0][0]", f"more than {MOST_DEPTH} deep"),
-    "deep mapping": (b"{a: " * MANY, "line 1: a.a", f"more than {MOST_DEPTH} deep"),
-    "deep dashes": (b"- " * MANY, "line 1: [0]", f"more than {MOST_DEPTH} deep"),
+    "deep list": (b"[" * MANY, "line 1: [0][0]", f"more than {MAX_DEPTH} deep"),
+    "deep mapping": (b"{a: " * MANY, "line 1: a.a", f"more than {MAX_DEPTH} deep"),
+    "deep dashes": (b"- " * MANY, "line 1: [0]", f"more than {MAX_DEPTH} deep"),
     "deep keys": (b"? " * MANY, "line 1", "a key that is a list or a mapping"),
-    "deep stairs": (b"".join(b" " * n + b"a:\n" for n in range(500)), "line 25", f"more than {MOST_DEPTH} deep"),
-    "long text": (b"a: 1\nb: " + b"x" * (LONGEST_SCALAR + 1), "line 2: b", "characters"),
-    "long key": (b'? "' + b"x" * (LONGEST_SCALAR + 1) + b'"\n', "line 1", "characters"),
-    "long list": (b"[" + b"a," * MANY, f"line 1: [{MOST_MEMBERS}]", "entries in one place"),
+    "deep stairs": (b"".join(b" " * n + b"a:\n" for n in range(500)), "line 25", f"more than {MAX_DEPTH} deep"),
+    "long text": (b"a: 1\nb: " + b"x" * (MAX_SCALAR_LENGTH + 1), "line 2: b", "characters"),
+    "long key": (b'? "' + b"x" * (MAX_SCALAR_LENGTH + 1) + b'"\n', "line 1", "characters"),
+    "long list": (b"[" + b"a," * MANY, f"line 1: [{MAX_MEMBERS}]", "entries in one place"),
     "long mapping": (b"".join(b"k%d: v\n" % n for n in range(MANY // 10)), "line", "entries in one place"),
     "many lists": (ROW * 9_999, "line", "things in one file"),
     "long name": (b"a: &" + b"b" * MANY + b" c\n", "line 1: a", "…"),
@@ -64,7 +64,7 @@ HOSTILE = {
 def honest() -> float:
     """Measure what the largest honest file costs to read, in seconds of this processor: most others cost far less."""
     began = time.process_time()
-    read(ROW * (MOST_EVENTS // 23 - 1))
+    read_yaml(ROW * (MAX_EVENTS // 23 - 1))
     return time.process_time() - began
 
 
@@ -74,7 +74,7 @@ def test_hostile_yaml_is_refused_in_no_time_with_its_line(name: str) -> None:
     bar = 4 * honest()
     began = time.process_time()
     with pytest.raises(Invalid) as raised:
-        parse(data)
+        parse_lab(data)
     took = time.process_time() - began
     (fault,) = raised.value.faults
     assert fault.path.startswith(path)
@@ -86,7 +86,7 @@ def test_hostile_yaml_is_refused_in_no_time_with_its_line(name: str) -> None:
 
 def test_a_file_of_faults_is_told_the_first_hundred() -> None:
     with pytest.raises(Invalid) as raised:
-        parse(lab(*["- x"] * 500))
+        parse_lab(lab(*["- x"] * 500))
     assert len(raised.value.faults) == 101
     assert raised.value.faults[-1].problem == "and 400 faults more"
 
@@ -95,20 +95,20 @@ def test_a_hundred_megabytes_are_refused_unread() -> None:
     data = b"a" * 100_000_000
     bar = honest()
     began = time.process_time()
-    with pytest.raises(TooLarge, match=f"100000000 bytes; at most {MOST_BYTES}"):
+    with pytest.raises(TooLarge, match=f"100000000 bytes; at most {MAX_BYTES}"):
         rewrite(data, {})
     assert time.process_time() - began < bar
 
 
 def test_what_is_within_the_limits_is_read() -> None:
-    members = b"- x\n" * MOST_MEMBERS
-    deep = b"[" * (MOST_DEPTH - 1) + b"]" * (MOST_DEPTH - 1)
-    read(b"a:\n" + members + b"b: " + b"x" * LONGEST_SCALAR + b"\nc: " + deep + b"\n")
+    members = b"- x\n" * MAX_MEMBERS
+    deep = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)
+    read_yaml(b"a:\n" + members + b"b: " + b"x" * MAX_SCALAR_LENGTH + b"\nc: " + deep + b"\n")
 
 
 @pytest.mark.parametrize("text", ["%YAML 1.1\n---\n{}\n", "---\n{}\n", "{}\n...\n", "# c\n\n{}", "\ufeff{}\n"])
 def test_one_document_may_be_marked_as_such(text: str) -> None:
-    read(text.encode())
+    read_yaml(text.encode())
 
 
 @for_all(st.binary(max_size=200))
@@ -132,5 +132,5 @@ def test_a_damaged_topology_is_read_or_refused(path: Path, choice: st.DataObject
 
 def _read_or_refuse(data: bytes) -> None:
     with contextlib.suppress(Refused):
-        names = parse(data).port_template
+        names = parse_lab(data).port_template
         rewrite(data, {name: 2000 + number for number, name in enumerate(names)})

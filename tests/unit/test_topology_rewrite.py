@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.definition import PortTemplate
-from lcm.model.topology.lab import parse, rewrite
-from lcm.model.topology.ports import observable, ports_on
+from lcm.model.topology.lab import parse_lab, rewrite
+from lcm.model.topology.ports import keep_observable, read_ports
 from properties import for_all
 from topology_text import FILES, Made, lab, made_up, node
 
 
 def numbered(data: bytes, first: int = 2000) -> dict[str, int]:
-    return {name: first + number for number, name in enumerate(parse(data).port_template)}
+    return {name: first + number for number, name in enumerate(parse_lab(data).port_template)}
 
 
 @for_all(made_up())
 def test_a_rewritten_lab_is_byte_for_byte_the_lab_its_author_would_have_written(made: Made) -> None:
     ports = made.ports(2000)
-    assert parse(made.original()).port_template.keys() == ports.keys()
+    assert parse_lab(made.original()).port_template.keys() == ports.keys()
     assert rewrite(made.original(), ports) == made.with_ports(ports)
 
 
 @for_all(made_up())
 def test_two_rewrites_with_different_ports_never_collide(made: Made) -> None:
     first, second = made.ports(2000), made.ports(3000)
-    one, other = parse(rewrite(made.original(), first)), parse(rewrite(made.original(), second))
+    one, other = parse_lab(rewrite(made.original(), first)), parse_lab(rewrite(made.original(), second))
     assert sorted(one.ports.values()) == sorted(first.values())
     assert not set(one.ports.values()) & set(other.ports.values())
 
@@ -36,9 +36,9 @@ def test_two_rewrites_with_different_ports_never_collide(made: Made) -> None:
 @for_all(made_up())
 def test_rewriting_twice_gives_the_second_ports(made: Made) -> None:
     once = rewrite(made.original(), made.ports(2000))
-    again = {name: port + 1000 for name, port in parse(once).ports.items()}
-    assert parse(rewrite(once, again)).ports == again
-    assert rewrite(rewrite(once, again), parse(once).ports) == once
+    again = {name: port + 1000 for name, port in parse_lab(once).ports.items()}
+    assert parse_lab(rewrite(once, again)).ports == again
+    assert rewrite(rewrite(once, again), parse_lab(once).ports) == once
 
 
 @for_all(made_up(), st.permutations(range(28)))
@@ -64,8 +64,8 @@ def test_every_topology_is_equal_except_for_its_ports(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_topology_is_observed_with_the_ports_it_was_given(path: Path) -> None:
     data = path.read_bytes()
-    ports, template = numbered(data), parse(data).port_template
-    assert observed(rewrite(data, ports), template) == observable(ports, template)
+    ports, template = numbered(data), parse_lab(data).port_template
+    assert observed(rewrite(data, ports), template) == keep_observable(ports, template)
 
 
 @for_all(made_up(shared=True))
@@ -73,19 +73,19 @@ def test_every_lab_is_observed_with_the_ports_it_was_given(made: Made) -> None:
     ports = made.ports(2000)
     after = rewrite(made.original(), ports)
     assert after == made.with_ports(ports)
-    assert observed(after, parse(made.original()).port_template) == ports
+    assert observed(after, parse_lab(made.original()).port_template) == ports
 
 
 def observed(data: bytes, template: PortTemplate) -> dict[str, int]:
     nodes = yaml.load(data, Loader=yaml.CSafeLoader)["nodes"]
-    return ports_on(((one["label"], one.get("tags") or ()) for one in nodes), template)
+    return read_ports(((one["label"], one.get("tags") or ()) for one in nodes), template)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_topology_goes_back_to_the_bytes_it_came_from(path: Path) -> None:
     data = path.read_bytes()
-    own = parse(data).ports
-    if own.keys() == parse(data).port_template.keys():
+    own = parse_lab(data).ports
+    if own.keys() == parse_lab(data).port_template.keys():
         assert rewrite(rewrite(data, numbered(data)), own) == data
 
 

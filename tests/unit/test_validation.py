@@ -17,13 +17,13 @@ from documents import AWS, SLOT, document, faults, paths
 from lcm.model.base.errors import Invalid
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.validate import check, read
+from lcm.model.kinds.validate import check_rules, parse_document
 from properties import for_all
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_minimal_document_is_read(kind: str) -> None:
-    resource = read(document(kind))
+    resource = parse_document(document(kind))
     assert type(resource) is KINDS[kind].struct
     assert (resource.kind, resource.api_version) == (kind, "lcm/v1")
     assert resource.metadata.namespace == "default"
@@ -125,14 +125,14 @@ def test_a_moment_without_its_offset_is_refused(moment: object) -> None:
 
 @pytest.mark.parametrize("moment", ["2026-11-02T09:00:00Z", "2026-11-02T10:00:00+01:00", given.moment("09:00")])
 def test_a_moment_may_be_written_in_any_offset(moment: object) -> None:
-    session = read(document("LabletSession", timeslot_start=moment))
+    session = parse_document(document("LabletSession", timeslot_start=moment))
     assert isinstance(session, LabletSession)
     assert session.spec.timeslot_start == given.moment("09:00")
 
 
 @pytest.mark.parametrize("name", ["w1", "a", "ccna-worker-1", "basics:1.0.0", "0", "a" * 63])
 def test_a_name_is_read(name: str) -> None:
-    assert read(document("LabWorker") | {"metadata": {"name": name}}).metadata.name == name
+    assert parse_document(document("LabWorker") | {"metadata": {"name": name}}).metadata.name == name
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ def test_the_members_of_a_list_over_its_limit_are_not_looked_at() -> None:
 
 
 def test_a_typed_object_is_held_against_the_same_rules() -> None:
-    check(given.pool())
+    check_rules(given.pool())
     with pytest.raises(Invalid, match=r"spec\.min_workers"):
-        check(given.pool(min_workers=4, max_workers=2))
+        check_rules(given.pool(min_workers=4, max_workers=2))
 
 
 @pytest.mark.parametrize("resource", given.every(), ids=lambda one: one.kind)
 def test_the_objects_tests_begin_with_are_sound_themselves(resource: Any) -> None:
-    check(resource)
-    assert read(msgspec.to_builtins(resource)) == resource
+    check_rules(resource)
+    assert parse_document(msgspec.to_builtins(resource)) == resource
 
 
 def test_an_author_reads_the_remedy_for_a_version_that_cannot_be_a_name() -> None:
@@ -207,7 +207,7 @@ def test_an_author_reads_the_remedy_for_a_version_that_cannot_be_a_name() -> Non
 
 @pytest.mark.parametrize("version", ["1", "1.0", "1.0.0", "2026.11.2", "1.0.0-rc1", "1.0-a.b", "1.0.dev1"])
 def test_a_name_can_carry_every_version(version: str) -> None:
-    read(document("LabletDefinition", version=version) | {"metadata": {"name": f"basics:{version}"}})
+    parse_document(document("LabletDefinition", version=version) | {"metadata": {"name": f"basics:{version}"}})
 
 
 scalars = st.one_of(
@@ -247,7 +247,7 @@ PLACES = [(number, place) for number, full in enumerate(FULL) for place in place
 
 def refuses_or_reads(value: object) -> None:
     try:
-        read(value)
+        parse_document(value)
     except Invalid as error:
         vague = [fault for fault in error.faults if not fault.path or not fault.problem]
         assert error.faults and not vague  # noqa: PT017, PT018 - either outcome is right, no other is

@@ -17,7 +17,7 @@ import pytest
 from lcm.model.base.errors import Deposed
 from lcm.sim.time.chance import Chance, Ids
 from lcm.sim.time.host import Host
-from lcm.sim.time.loop import START, Deadlock, Endless, Unnoticed, VirtualClock, run
+from lcm.sim.time.loop import START, Deadlock, LimitExceeded, UnobservedFailure, VirtualClock, run
 from lcm.store.base import Put
 from lcm.store.memory import MemoryStore
 
@@ -130,7 +130,9 @@ def test_a_livelock_ends_with_an_error() -> None:
         for _ in itertools.count():
             await asyncio.sleep(0)
 
-    with pytest.raises(Endless, match=r"1000 rounds went by and time did not move at 2026-01-01.*\n .*py:\d+ main"):
+    with pytest.raises(
+        LimitExceeded, match=r"1000 rounds went by and time did not move at 2026-01-01.*\n .*py:\d+ main"
+    ):
         run(main, rounds=1000)
 
 
@@ -153,7 +155,7 @@ def test_a_program_that_never_ends_meets_the_horizon_and_cleans_up() -> None:
             await asyncio.sleep(60)
             ended.append(asyncio.get_running_loop().time())
 
-    with pytest.raises(Endless, match="passed its limit at 2026-01-02 00:01"):
+    with pytest.raises(LimitExceeded, match="passed its limit at 2026-01-02 00:01"):
         run(main, horizon=timedelta(days=1))
     assert ended == [86_400 + 120]
 
@@ -190,7 +192,7 @@ def test_a_callback_that_fails_ends_the_run() -> None:
             await asyncio.sleep(1)
             ended.append(asyncio.get_running_loop().time())
 
-    with pytest.raises(Unnoticed, match="no number"):
+    with pytest.raises(UnobservedFailure, match="no number"):
         run(main)
     assert ended == [2]
 
@@ -202,7 +204,7 @@ def test_a_task_that_fails_alone_ends_the_run() -> None:
     async def main() -> None:
         await asyncio.wait([asyncio.create_task(fail())])
 
-    with pytest.raises(Unnoticed, match="lost"):
+    with pytest.raises(UnobservedFailure, match="lost"):
         run(main)
 
 
@@ -265,7 +267,7 @@ def test_a_task_that_refuses_to_end_does_not_hang_the_run() -> None:
         task = asyncio.create_task(stubborn())
         await asyncio.wait([task], timeout=1)
 
-    with pytest.raises(Endless, match="stubborn"):
+    with pytest.raises(LimitExceeded, match="stubborn"):
         run(main)
 
 

@@ -7,11 +7,11 @@ from clouds import HERE
 from estates import story
 from fleets import W1, Fleet
 from lcm.control.plane.protocol import Drain, Pause, Resume, Snooze, Undrain
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.worker import IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import InstanceState
 from lcm.settings.load import Settings
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.time.loop import run
 
 MINUTES = timedelta(minutes=1)
@@ -191,7 +191,7 @@ def test_an_unhealthy_worker_is_left_alone_while_a_session_is_on_it() -> None:
             fleet.cloud.account.impair(HERE, worker.status.ec2.instance_id)
             await fleet.reaches(WorkerPhase.ACTIVE)
             worker = await fleet.stays(WorkerPhase.ACTIVE, timedelta(hours=1))
-            healthy = condition(worker.status.conditions, WorkerCondition.HEALTH_CHECK_PASSED)
+            healthy = find_condition(worker.status.conditions, WorkerCondition.HEALTH_CHECK_PASSED)
             assert healthy is not None
             assert healthy.status is Truth.FALSE
 
@@ -202,7 +202,7 @@ def test_a_stranger_is_imported_adopted_and_served() -> None:
     async def stranger() -> None:
         fleet = Fleet()
         image = fleet.cloud.account.images(HERE)[0]
-        found = fleet.cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {"Name": "by-hand"}))
+        found = fleet.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", image.image_id, {"Name": "by-hand"}))
         async with fleet.controlled():
             async with asyncio.timeout(3600):
                 while await fleet.gone("by-hand"):
@@ -220,7 +220,7 @@ def test_lesson_27_an_imported_machine_that_is_pending_is_not_provisioned_again(
         image = fleet.cloud.account.images(HERE)[0]
         async with fleet.controlled():
             await asyncio.sleep(295)
-            fleet.cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {"Name": "fresh"}))
+            fleet.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", image.image_id, {"Name": "fresh"}))
             async with asyncio.timeout(3600):
                 while await fleet.gone("fresh"):
                     await asyncio.sleep(1)

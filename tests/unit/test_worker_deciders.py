@@ -10,17 +10,25 @@ from msgspec.structs import replace
 
 import given
 from chaos import TIMES
-from lcm.control.objects.steps import stepped
-from lcm.controllers.worker.alerts import NAMES, complaints
-from lcm.controllers.worker.conditions import conditioned, declared
+from lcm.control.objects.steps import take_step
+from lcm.controllers.worker.alerts import ALERT_NAMES, find_complaints
+from lcm.controllers.worker.conditions import capacity_of, with_conditions
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
-from lcm.controllers.worker.view import Do, Failure, Outcome, Report, Unknown, View, Wait
+from lcm.controllers.worker.view import (
+    EffectOutcome,
+    Unknown,
+    WorkerDo,
+    WorkerFailure,
+    WorkerReport,
+    WorkerView,
+    WorkerWait,
+)
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import WORKER_CONTROLLER
-from lcm.model.base.resource import Condition, PhaseChange, Truth, condition
+from lcm.model.base.resource import Condition, PhaseChange, Truth, find_condition
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import (
-    HOSTING,
+    HOSTING_PHASES,
     CmlFacts,
     Ec2Facts,
     IdleVerdict,
@@ -30,7 +38,7 @@ from lcm.model.kinds.worker import (
     WorkerCondition,
     WorkerPhase,
 )
-from lcm.providers.protocols.compute import Check, Checks, Instance, InstanceState
+from lcm.providers.protocols.compute import Instance, InstanceState, StatusCheckResult, StatusChecks
 from lcm.providers.protocols.labhost import Licence, Stats, System
 
 NOW = given.moment("12:00")
@@ -112,7 +120,7 @@ class Draw:
             phase=phase,
             ec2=ec2,
             cml=self.cml(phase),
-            capacity=Amount(labs=20, nodes=5) if phase in HOSTING else None,
+            capacity=Amount(labs=20, nodes=5) if phase in HOSTING_PHASES else None,
             idle=self.one(None, self.idle(NOW - timedelta(minutes=1)), self.idle(NOW + timedelta(minutes=3))),
             drain_deadline_at=self.one(None, *(NOW + age - timedelta(minutes=30) for age in AGES)),
             unhealthy_since=self.one(None, None, NOW - self.one(*AGES)),
@@ -145,8 +153,8 @@ class Draw:
         known = phase in LAUNCHED - {WorkerPhase.EC2_READY, WorkerPhase.FAILED}
         return CmlFacts(
             api_url="https://100.64.0.1" if known else "",
-            version="2.9.0" if phase in HOSTING else "",
-            ready=True if phase in HOSTING else None,
+            version="2.9.0" if phase in HOSTING_PHASES else "",
+            ready=True if phase in HOSTING_PHASES else None,
             licensed=self.one(*MAYBE) if phase in LAUNCHED else False,
             license_status=self.one("", "IN_COMPLIANCE", "LicenceSeatUnknown"),
         )
@@ -155,9 +163,9 @@ class Draw:
         judged_at = NOW - self.one(*AGES)
         return IdleVerdict(idle=True, reason="nothing happened", judged_at=judged_at, pause_at=pause_at)
 
-    def view(self, phase: WorkerPhase) -> View:
+    def view(self, phase: WorkerPhase) -> WorkerView:
         sessions = [given.session(phase=SessionPhase.RUNNING)]
-        return View(
+        return WorkerView(
             worker=self.worker(phase),
             now=NOW,
             sessions=self.one((), (), sessions),
@@ -167,9 +175,9 @@ class Draw:
             image_missing=self.one(*SELDOM, Unknown("no answer")),
             checks=self.one(
                 Unknown("no answer"),
-                Checks(system=Check.OK, instance=Check.OK),
-                Checks(system=Check.OK, instance=Check.INITIALIZING),
-                Checks(system=Check.OK, instance=Check.IMPAIRED),
+                StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.OK),
+                StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.INITIALIZING),
+                StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.IMPAIRED),
             ),
             system=self.one(
                 Unknown("no route"),
@@ -183,37 +191,37 @@ class Draw:
             busy_labs=self.one(Unknown("no answer"), (), ("lab",)),
         )
 
-    def outcome(self) -> Outcome:
-        drawn: Outcome = self.one(
+    def outcome(self) -> EffectOutcome:
+        drawn: EffectOutcome = self.one(
             None,
-            Failure("NoCapacity", "none free"),
-            Failure("Stuck", "help"),
+            WorkerFailure("NoCapacity", "none free"),
+            WorkerFailure("Stuck", "help"),
             *map(instance, InstanceState),
             *LICENCES[2:],
         )
         return drawn
 
 
-def allowed(view: View, report: Report) -> LabWorker:
+def allowed(view: WorkerView, report: WorkerReport) -> LabWorker:
     """Take the step as the control plane does; raises IllegalStep if the table has no such step."""
-    status = conditioned(view.worker, report.status, sessions=len(view.sessions), require_licensed=True, now=NOW)
-    return stepped(view.worker, status, by=WORKER_CONTROLLER, author="lcm", now=NOW, reason=report.reason)
+    status = with_conditions(view.worker, report.status, sessions=len(view.sessions), require_licensed=True, now=NOW)
+    return take_step(view.worker, status, by=WORKER_CONTROLLER, author="lcm", now=NOW, reason=report.reason)
 
 
 def moves(seed: int, samples: int = SAMPLES) -> Counter[tuple[str, str]]:
     draw, taken = Draw(seed), Counter[tuple[str, str]]()
     for phase in [*DECIDERS] * (samples // len(DECIDERS)):
         view = draw.view(phase)
-        complaints(view)
+        find_complaints(view)
         decision = decide(view)
-        if isinstance(decision, Do):
+        if isinstance(decision, WorkerDo):
             decision = react(view, decision.effect, draw.outcome())
-            assert not isinstance(decision, Do), "an effect leads to a report or to another look"
-        if isinstance(decision, Report):
+            assert not isinstance(decision, WorkerDo), "an effect leads to a report or to another look"
+        if isinstance(decision, WorkerReport):
             after = allowed(view, decision)
             taken[view.status.phase, after.status.phase] += 1
         else:
-            assert isinstance(decision, Wait)
+            assert isinstance(decision, WorkerWait)
             assert decision.until is None or decision.until >= NOW
     return taken
 
@@ -237,7 +245,7 @@ def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
     for phase in [WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE] * 200:
         view = seen(draw.view(phase), sessions=[given.session(phase=SessionPhase.RUNNING)])
         decision = decide(view)
-        if isinstance(decision, Report):
+        if isinstance(decision, WorkerReport):
             assert decision.status.phase not in {WorkerPhase.STOPPING, WorkerPhase.STARTING, WorkerPhase.FAILED}
 
 
@@ -246,10 +254,10 @@ def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_
     spec = replace(worker.spec, wanted_state="stopped")
     ec2 = Ec2Facts(instance_id="i-1", state="stopped")
     worker = replace(worker, spec=spec, status=replace(worker.status, ec2=ec2))
-    empty = View(worker, NOW, instance=instance(InstanceState.STOPPED))
-    assert isinstance(decide(empty), Wait)
+    empty = WorkerView(worker, NOW, instance=instance(InstanceState.STOPPED))
+    assert isinstance(decide(empty), WorkerWait)
     decision = decide(replace(empty, sessions=[given.session(phase=SessionPhase.STOPPING)]))
-    assert isinstance(decision, Report)
+    assert isinstance(decision, WorkerReport)
     assert decision.status.phase is WorkerPhase.STARTING
 
 
@@ -258,11 +266,11 @@ def test_lesson_23_nothing_is_schedulable_before_cml_is_ready_and_its_licence_kn
     for phase in [*WorkerPhase] * 60:
         worker = draw.worker(phase)
         for required in (True, False):
-            status = conditioned(worker, worker.status, sessions=0, require_licensed=required, now=NOW)
-            accepting = condition(status.conditions, WorkerCondition.ACCEPTING_LABS)
+            status = with_conditions(worker, worker.status, sessions=0, require_licensed=required, now=NOW)
+            accepting = find_condition(status.conditions, WorkerCondition.ACCEPTING_LABS)
             assert accepting is not None
             if accepting.status is Truth.TRUE:
-                assert phase in HOSTING
+                assert phase in HOSTING_PHASES
                 assert status.cml.ready
                 assert worker.spec.host_kind == "container" or status.cml.licensed is not None
 
@@ -274,17 +282,17 @@ def test_an_outage_never_ends_stops_or_fails_a_worker() -> None:
         view = seen(draw.view(phase), instance=silence, checks=silence, system=silence, stats=silence, licence=silence)
         view = seen(view, worker=_well(view.worker), busy_labs=silence)
         decision = decide(view)
-        if isinstance(decision, Report):
+        if isinstance(decision, WorkerReport):
             assert decision.status.phase not in ends, decision
 
 
 def test_every_complaint_is_one_that_is_settled_again() -> None:
     draw = Draw(19)
-    said = {one.alert for phase in [*WorkerPhase] * 60 for one in complaints(draw.view(phase))}
-    assert said == set(NAMES)
+    said = {one.alert for phase in [*WorkerPhase] * 60 for one in find_complaints(draw.view(phase))}
+    assert said == set(ALERT_NAMES)
 
 
-def seen(view: View, **changes: Any) -> View:
+def seen(view: WorkerView, **changes: Any) -> WorkerView:
     return replace(view, **changes)
 
 
@@ -296,5 +304,5 @@ def _well(worker: LabWorker) -> LabWorker:
 def test_lesson_13_what_a_machine_has_is_never_computed_from_what_it_uses() -> None:
     idle, busy = (replace(STATS, cpu_percent=percent) for percent in (0.0, 93.0))
     spec = given.worker().spec
-    assert declared(spec, idle, None) == declared(spec, busy, None)
-    assert declared(spec, busy, None).cpu_millis == 48_000
+    assert capacity_of(spec, idle, None) == capacity_of(spec, busy, None)
+    assert capacity_of(spec, busy, None).cpu_millis == 48_000

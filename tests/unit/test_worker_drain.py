@@ -12,16 +12,16 @@ from fleets import W1, OneSecret
 from labsteps import LAB
 from lcm.control.plane.protocol import Drain, Pause, Ref, Resume, Undrain
 from lcm.controllers.worker.alerts import DRAIN, OVERDUE, STRANDED
-from lcm.controllers.worker.effects import Hands
-from lcm.controllers.worker.view import EndSessions, View
+from lcm.controllers.worker.effects import WorkerEffects
+from lcm.controllers.worker.view import EndSessions, WorkerView
 from lcm.model.base.errors import Conflict
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.money.licences import SeatState
 from lcm.providers.protocols.compute import InstanceState
-from lcm.sim.cloud.account import Order
-from lcm.sim.cml.faults import Down
+from lcm.sim.cloud.account import LaunchOrder
+from lcm.sim.cml.faults import CmlDown
 from unreliable import Unreliable, virtually
 
 P = WorkerPhase
@@ -83,7 +83,7 @@ async def to_draining(fleet: Unreliable) -> None:
 
 async def to_unlicensing(fleet: Unreliable) -> None:
     await to_ready(fleet)
-    fleet.cml_trouble = Down(listening=True)
+    fleet.cml_trouble = CmlDown(listening=True)
     await fleet.otto.act(W1, Drain())
     await fleet.reaches(P.UNLICENSING)
 
@@ -143,7 +143,7 @@ async def test_lesson_1_a_drain_waits_for_the_session_and_is_no_stop() -> None:
     async with fleet.running():
         await to_draining(fleet)
         worker = await fleet.stays(P.DRAINING, HOUR)
-        accepting = condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+        accepting = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
         assert accepting is not None
         assert accepting.status is Truth.FALSE
         assert (await session_of(fleet)).status.phase is SessionPhase.RUNNING
@@ -191,7 +191,7 @@ async def test_a_drain_is_cancelled_into_the_phase_from_which_it_began(phase: Wo
 @virtually
 async def test_a_stopped_machine_that_is_imported_stays_stopped_until_it_is_wanted() -> None:
     fleet = Unreliable()
-    found = fleet.cloud.account.run(Order(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
+    found = fleet.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
     await asyncio.sleep(300)
     fleet.cloud.account.stop(HERE, found.instance_id)
     await asyncio.sleep(600)
@@ -264,9 +264,9 @@ async def test_a_drain_that_is_cancelled_at_the_last_moment_ends_no_session() ->
     fleet = Unreliable()
     async with fleet.running():
         await to_draining(fleet)
-    view = View(await fleet.worker(), fleet.clock.now())
+    view = WorkerView(await fleet.worker(), fleet.clock.now())
     await fleet.otto.act(W1, Undrain())
-    hands = Hands(fleet.plane(), fleet.cloud, fleet.hosts, OneSecret())
+    hands = WorkerEffects(fleet.plane(), fleet.cloud, fleet.hosts, OneSecret())
     with pytest.raises(Conflict):
         await hands.do(view, EndSessions([("default", "s1")], "its time is up"))
     assert (await session_of(fleet)).status.phase is SessionPhase.RUNNING
@@ -281,7 +281,7 @@ async def test_a_drain_that_cannot_go_on_is_complained_of_once_its_time_is_up() 
         await fleet.reaches(P.LICENSING)
         worker = await fleet.reaches(P.READY_UNLICENSED)
         assert worker.status.cml.licensed is None
-        fleet.cml_trouble = Down(listening=False)
+        fleet.cml_trouble = CmlDown(listening=False)
         await fleet.otto.act(W1, Drain(deadline_minutes=30))
         await fleet.stays(P.DRAINING, timedelta(minutes=39))
         assert await raised(fleet) == set()

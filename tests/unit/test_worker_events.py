@@ -6,7 +6,7 @@ from typing import Any
 
 import given
 from apis import Desk, document, opened
-from lcm.control.objects.records import change, find
+from lcm.control.objects.records import change_ops, find_record
 from lcm.control.plane.protocol import Ref
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from planes import hand_clock
@@ -56,10 +56,10 @@ async def measure(desk: Desk, clock: str) -> None:
 
 async def serve(desk: Desk) -> None:
     """Let the worker serve, by the way behind the plane."""
-    record = await find(desk.store, Ref(LabWorker, "w1"))
+    record = await find_record(desk.store, Ref(LabWorker, "w1"))
     assert record is not None
     ready = {"phase": WorkerPhase.READY, "ready_at": given.moment("08:00")}
-    await desk.store.commit(*change(record, given.changed(record.resource, {"status": ready})))
+    await desk.store.commit(*change_ops(record, given.changed(record.resource, {"status": ready})))
 
 
 async def end(desk: Desk) -> None:

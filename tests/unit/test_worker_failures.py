@@ -16,15 +16,15 @@ from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, License, 
 from lcm.controllers.worker.alerts import FAILED, OVERDUE, STUCK
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import IllegalStep, Stuck, Unreachable
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.telemetry.alert import Severity
 from lcm.providers.cml.host import CmlHosts
 from lcm.providers.protocols.compute import InstanceState, Unauthorized
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cloud.fleet import SimHosts
-from lcm.sim.cloud.machines import PENDING, RUNNING, Change
-from lcm.sim.cml.faults import Down
+from lcm.sim.cloud.machines import PENDING, RUNNING, StateChange
+from lcm.sim.cml.faults import CmlDown
 from lcm.sim.time.loop import run
 from lifeworlds import ByAddress, RestFleet
 from outages import FallibleStore
@@ -51,7 +51,7 @@ async def without_quota(fleet: Unreliable) -> None:
 
 
 async def without_capacity(fleet: Unreliable) -> None:
-    fleet.cloud.account.shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
+    fleet.cloud.account.add_shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
     await fleet.create()
 
 
@@ -69,7 +69,7 @@ async def dead_on_arrival(fleet: Unreliable) -> None:
 async def pending_for_ever(fleet: Unreliable) -> None:
     await fleet.create()
     machine, now = await fleet.machine(), fleet.clock.now()
-    machine.changes[:] = [Change(now, PENDING), Change(now + FAR, RUNNING)]
+    machine.changes[:] = [StateChange(now, PENDING), StateChange(now + FAR, RUNNING)]
 
 
 async def without_address(fleet: Unreliable) -> None:
@@ -78,7 +78,7 @@ async def without_address(fleet: Unreliable) -> None:
 
 
 async def without_cml(fleet: Unreliable) -> None:
-    fleet.cml_trouble = Down(listening=True)
+    fleet.cml_trouble = CmlDown(listening=True)
     await fleet.create()
 
 
@@ -102,7 +102,7 @@ async def paused_without_capacity(fleet: Unreliable) -> None:
     await fleet.reaches(P.READY)
     await fleet.otto.act(W1, Pause())
     await fleet.reaches(P.STOPPED)
-    fleet.cloud.account.shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
+    fleet.cloud.account.add_shortage(HERE, "m5zn.metal", fleet.clock.now() + FAR)
     await fleet.otto.act(W1, Resume())
 
 
@@ -133,7 +133,7 @@ async def alerts(fleet: Unreliable) -> dict[str, Severity]:
 async def imported(fleet: Unreliable, *, boots: bool = True) -> str:
     """Import somebody's machine."""
     fleet.cloud.account.never_boot(0 if boots else 99)
-    found = fleet.cloud.account.run(Order(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
+    found = fleet.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", fleet.cloud.account.images(HERE)[0].image_id))
     seen = DiscoveredInstance(instance_id=found.instance_id, state="pending", name="w1", instance_type="m5zn.metal")
     await fleet.plane().import_workers(BulkImport(discovered_instances=(seen,), aws_region=HERE))
     return found.instance_id
@@ -252,8 +252,8 @@ async def test_no_capacity_tries_the_next_subnet_then_the_next_type_and_says_so(
     fleet = Unreliable()
     said: list[str] = []
     now = fleet.clock.now()
-    fleet.cloud.account.shortage(HERE, "m5zn.metal", now + FAR)
-    fleet.cloud.account.shortage(HERE, f"{HERE}a", now + FAR)
+    fleet.cloud.account.add_shortage(HERE, "m5zn.metal", now + FAR)
+    fleet.cloud.account.add_shortage(HERE, f"{HERE}a", now + FAR)
     aws = msgspec.structs.replace(
         spec().aws, subnet_ids=("subnet-a", "subnet-b"), instance_type_alternatives=("c5.metal",)
     )
@@ -413,7 +413,7 @@ async def test_a_worker_whose_licence_is_refused_for_good_ends_stopped_without_a
 @virtually
 async def test_a_worker_without_a_token_that_serves_again_has_all_its_retries_again() -> None:
     fleet = Unreliable()
-    fleet.cml_trouble = Down(listening=True)
+    fleet.cml_trouble = CmlDown(listening=True)
     async with fleet.running():
         await fleet.create(cml=PLAIN)
         await fleet.reaches(P.FAILED)
@@ -500,10 +500,10 @@ async def test_lesson_23_no_session_is_accepted_before_cml_is_ready_and_its_lice
     async with fleet.running():
         await fleet.create()
         while (worker := await fleet.worker()).status.phase is not P.READY:
-            accepting = condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+            accepting = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
             assert accepting is None or accepting.status is not Truth.TRUE, story(worker)
             await asyncio.sleep(1)
-    accepting = condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
+    accepting = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
     assert accepting is not None
     assert accepting.status is Truth.TRUE
 

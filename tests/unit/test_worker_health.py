@@ -12,14 +12,14 @@ from lcm.control.plane.protocol import Pause, Ref, Resume
 from lcm.controllers.worker.alerts import FAILED, STRANDED, UNHEALTHY, UNREACHABLE
 from lcm.controllers.worker.occupants import Occupants
 from lcm.model.base.errors import Unreachable
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorker, WorkerCondition, WorkerPhase
 from lcm.model.telemetry.alert import Alert
 from lcm.providers.protocols.compute import Instance
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cloud.compute import SimCloud
-from lcm.sim.cloud.effects import Power
+from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cloud.fleet import SimHosts
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
@@ -33,7 +33,7 @@ PLAIN = CmlSpec()
 class Sickly(Fleet):
     """A fleet whose every CML is ill."""
 
-    def _install(self, instance: Instance, power: Power) -> Cml:
+    def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = super()._install(instance, power)
         cml.ailments.append("libvirt")
         return cml
@@ -53,7 +53,7 @@ class Muted(SimHosts):
 
 
 def truth(worker: LabWorker, name: WorkerCondition) -> tuple[Truth, str]:
-    known = condition(worker.status.conditions, name)
+    known = find_condition(worker.status.conditions, name)
     assert known is not None
     return known.status, known.reason
 
@@ -163,7 +163,7 @@ async def test_a_worker_that_nothing_helps_is_replaced_twice_and_then_left_to_pe
 async def test_a_strangers_ill_machine_is_rebooted_once() -> None:
     fleet = Sickly()
     image = fleet.cloud.account.images(HERE)[0]
-    fleet.cloud.account.run(Order(HERE, "m5zn.metal", image.image_id, {"Name": "theirs"}))
+    fleet.cloud.account.run(LaunchOrder(HERE, "m5zn.metal", image.image_id, {"Name": "theirs"}))
     async with fleet.controlled():
         while await fleet.gone("theirs"):
             await asyncio.sleep(5)
@@ -270,7 +270,7 @@ async def test_who_waits_for_sessions_is_told_of_its_worker_alone() -> None:
     task = asyncio.create_task(cache.run())
     await cache.ready()
     occupants, told = Occupants(cache), list[str]()
-    occupants.tell(lambda ref: told.append(ref.name))
+    occupants.subscribe(lambda ref: told.append(ref.name))
     await fleet.host_session(workers[1])
     await asyncio.sleep(1)
     assert set(told) == {"w2"}

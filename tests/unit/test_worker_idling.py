@@ -12,10 +12,10 @@ from clouds import HERE
 from fleets import W1, Fleet
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Pause, Resume, Snooze
-from lcm.control.telemetry.idleness import Judgement
-from lcm.controllers.worker.hosting import ready
-from lcm.controllers.worker.measure import heard
-from lcm.controllers.worker.view import Report, View, Wait
+from lcm.control.telemetry.idleness import IdleCriteria
+from lcm.controllers.worker.hosting import decide_ready
+from lcm.controllers.worker.measure import advance_watermark
+from lcm.controllers.worker.view import WorkerReport, WorkerView, WorkerWait
 from lcm.model.kinds.worker import IdlePolicy, IdleVerdict, LabWorker, WorkerPhase
 from lcm.providers.protocols.labhost import Activity
 from lcm.settings.load import Settings
@@ -34,7 +34,7 @@ class Seldom(Fleet):
 
     def control(self) -> ControlPlane:
         core = super().control()
-        core.judgement = Judgement(poll_seconds=3600)
+        core.judgement = IdleCriteria(poll_seconds=3600)
         return core
 
 
@@ -145,18 +145,18 @@ def test_only_a_fresh_verdict_from_after_the_countdown_pauses(judged: str, pause
     )
     worker = given.worker(phase=P.READY)
     cml = {"licensed": True, "telemetry": False}
-    decision = ready(View(given.changed(worker, {"status": {"cml": cml, "idle": verdict}}), NOW))
-    assert isinstance(decision, Report if paused else Wait)
+    decision = decide_ready(WorkerView(given.changed(worker, {"status": {"cml": cml, "idle": verdict}}), NOW))
+    assert isinstance(decision, WorkerReport if paused else WorkerWait)
 
 
 def test_a_clock_of_cml_that_is_behind_hides_nobody() -> None:
     old = [Activity(category="start_lab", at=NOW - 90 * MINUTE)]
-    first = heard(old, NOW, None)
+    first = advance_watermark(old, NOW, None)
     assert first.happened_at == NOW - 90 * MINUTE
-    assert heard([], NOW + MINUTE, first).happened_at == first.happened_at
-    assert heard(old, NOW + MINUTE, first).happened_at == first.happened_at
+    assert advance_watermark([], NOW + MINUTE, first).happened_at == first.happened_at
+    assert advance_watermark(old, NOW + MINUTE, first).happened_at == first.happened_at
     more = [*old, Activity(category="stop_lab", at=NOW - 59 * MINUTE)]
-    again = heard(more, NOW + 2 * MINUTE, heard(old, NOW + MINUTE, first))
+    again = advance_watermark(more, NOW + 2 * MINUTE, advance_watermark(old, NOW + MINUTE, first))
     assert (again.newest, again.happened_at) == (NOW - 59 * MINUTE, NOW + MINUTE)
     by_itself = [Activity(category="license_info", at=NOW + 3 * MINUTE)]
-    assert heard(by_itself, NOW + 3 * MINUTE, again).happened_at == NOW + MINUTE
+    assert advance_watermark(by_itself, NOW + 3 * MINUTE, again).happened_at == NOW + MINUTE

@@ -14,21 +14,21 @@ from fleets import W1
 from lcm.control.plane.protocol import Drain
 from lcm.controllers.worker.alerts import LICENCE, OVERDUE
 from lcm.controllers.worker.lifecycle import decide, react
-from lcm.controllers.worker.view import Do, Failure, Register, Report, Unknown, View
+from lcm.controllers.worker.view import Register, Unknown, WorkerDo, WorkerFailure, WorkerReport, WorkerView
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import CmlFacts, IdlePolicy, LabWorker, WorkerPhase
 from lcm.model.money.licences import SeatState
-from lcm.model.telemetry.idle import last_activity
-from lcm.providers.protocols.compute import Check, Checks
+from lcm.model.telemetry.idle import find_last_activity
+from lcm.providers.protocols.compute import StatusCheckResult, StatusChecks
 from lcm.providers.protocols.labhost import Licence
 from lcm.settings.load import Settings
-from lcm.sim.cml.faults import Down
+from lcm.sim.cml.faults import CmlDown
 from unreliable import Unreliable, virtually
 
 P = WorkerPhase
 NOW = given.moment("12:00")
-SILENT = Down(listening=False, there=False)
+SILENT = CmlDown(listening=False, there=False)
 HALF_AN_HOUR = timedelta(minutes=30)
 NOT_REGISTERED = Licence(registration="NOT_REGISTERED", authorization="INIT", product="CML_Enterprise", node_limit=5)
 UNPAID = Licence(registration="COMPLETED", authorization="OUT_OF_COMPLIANCE", product="CML_Enterprise", node_limit=5)
@@ -44,18 +44,18 @@ async def retoken(fleet: Unreliable, token: str | None) -> None:
     await fleet.otto.replace(replace(worker, spec=replace(worker.spec, cml=cml)))
 
 
-def registering(token: str | None, licence: Licence | Unknown, sessions: Sequence[LabletSession] = ()) -> View:
+def registering(token: str | None, licence: Licence | Unknown, sessions: Sequence[LabletSession] = ()) -> WorkerView:
     worker = given.worker(phase=P.LICENSING)
     cml = replace(worker.spec.cml, license_token=token)
     history = (PhaseChange(phase=P.LICENSING, at=NOW, by="worker-controller"),)
     status = replace(worker.status, cml=CmlFacts(licensed=None), history=history)
     worker = replace(worker, spec=replace(worker.spec, cml=cml), status=status)
-    return View(worker, NOW, licence=licence, sessions=sessions)
+    return WorkerView(worker, NOW, licence=licence, sessions=sessions)
 
 
-def decided(view: View) -> tuple[WorkerPhase, bool | None]:
+def decided(view: WorkerView) -> tuple[WorkerPhase, bool | None]:
     decision = decide(view)
-    assert isinstance(decision, Report), decision
+    assert isinstance(decision, WorkerReport), decision
     return decision.status.phase, decision.status.cml.licensed
 
 
@@ -64,17 +64,17 @@ def test_a_token_that_is_removed_during_registration_leaves_nothing_registered()
     assert decided(registering(None, NOT_REGISTERED)) == (P.READY_UNLICENSED, False)
     assert decided(registering(None, UNPAID)) == (P.UNLICENSING, None)
     assert decided(registering(None, UNPAID, busy)) == (P.READY_UNLICENSED, None)
-    assert not isinstance(decide(registering(None, Unknown("no answer"))), Report)
+    assert not isinstance(decide(registering(None, Unknown("no answer"))), WorkerReport)
 
 
 def test_a_registration_that_is_refused_fails_no_worker_under_a_session() -> None:
     view = registering("env:TOKEN", NOT_REGISTERED, [given.session(phase=SessionPhase.RUNNING)])
     decision = decide(view)
-    assert isinstance(decision, Do)
+    assert isinstance(decision, WorkerDo)
     assert isinstance(decision.effect, Register)
     for seen, phase in ((view, P.READY_UNLICENSED), (replace(view, sessions=()), P.FAILED)):
-        report = react(seen, decision.effect, Failure("LicenceTokenRefused", "no"))
-        assert isinstance(report, Report)
+        report = react(seen, decision.effect, WorkerFailure("LicenceTokenRefused", "no"))
+        assert isinstance(report, WorkerReport)
         assert (report.status.phase, report.status.failure) == (phase, "LicenceTokenRefused")
 
 
@@ -150,11 +150,11 @@ def test_attempts_to_get_a_licence_are_no_activity() -> None:
         return replace(worker, status=status)
 
     trying = (P.LICENSING, P.READY_UNLICENSED) * 4
-    assert last_activity(stepped(P.READY_UNLICENSED, *trying), None) == NOW
-    assert last_activity(stepped(P.READY_UNLICENSED, *trying, P.LICENSING, P.READY), None) == NOW + 10 * timedelta(
+    assert find_last_activity(stepped(P.READY_UNLICENSED, *trying), None) == NOW
+    assert find_last_activity(stepped(P.READY_UNLICENSED, *trying, P.LICENSING, P.READY), None) == NOW + 10 * timedelta(
         minutes=1
     )
-    assert last_activity(stepped(), None) is None
+    assert find_last_activity(stepped(), None) is None
 
 
 @virtually
@@ -212,8 +212,8 @@ async def test_a_licensed_machine_that_ec2_calls_impaired_is_replaced_and_its_se
     fleet = Unreliable()
     usual, ill = fleet.cloud.checks, ""
 
-    async def checks(region: str, ids: Sequence[str]) -> dict[str, Checks]:
-        impaired = Checks(system=Check.OK, instance=Check.IMPAIRED)
+    async def checks(region: str, ids: Sequence[str]) -> dict[str, StatusChecks]:
+        impaired = StatusChecks(system=StatusCheckResult.OK, instance=StatusCheckResult.IMPAIRED)
         return {one: impaired if one == ill else said for one, said in (await usual(region, ids)).items()}
 
     fleet.cloud.checks = checks  # type: ignore[method-assign,assignment]
@@ -242,6 +242,6 @@ def test_an_answer_that_a_person_must_change_is_no_silence(reason: str) -> None:
     status = replace(view.status, phase=P.UNLICENSING, history=history, retry_at=NOW - timedelta(minutes=1))
     metadata = replace(view.worker.metadata, deletion_timestamp=long_ago)
     decision = decide(replace(view, worker=replace(view.worker, status=status, metadata=metadata)))
-    assert isinstance(decision, Report)
+    assert isinstance(decision, WorkerReport)
     assert decision.status.phase is (P.UNLICENSING if reason else P.STOPPING)
     assert decision.status.retry_at is None

@@ -9,8 +9,8 @@ import pytest
 
 import given
 from fleets import Fleet
-from lcm.controllers.worker.look import HOST_SECONDS, Eyes
-from lcm.controllers.worker.view import Rules, Unknown
+from lcm.controllers.worker.look import HOST_SECONDS, WorkerLook
+from lcm.controllers.worker.view import Unknown, WorkerRules
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.sim.cloud.fleet import SimHosts
 from lcm.sim.cml.direct import DirectHost
@@ -64,7 +64,7 @@ def test_a_look_at_a_silent_hypervisor_ends_soon_and_says_nothing() -> None:
         hosts.silent = ["w1"]
         began = fleet.clock.now()
         worker = serving(token="env:TOKEN", licensed=False)
-        view = await Eyes(fleet.cloud, hosts, fleet.clock).look(worker, (), Rules())
+        view = await WorkerLook(fleet.cloud, hosts, fleet.clock).look(worker, (), WorkerRules())
         assert fleet.clock.now() - began == timedelta(seconds=HOST_SECONDS)
         assert view.licence == Unknown("no answer within 10 s")
 
@@ -74,21 +74,21 @@ def test_a_look_at_a_silent_hypervisor_ends_soon_and_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("token", "licensed", "rules", "asked"),
     [
-        (None, False, Rules(), 0),
-        (None, False, Rules(monitored=False), 1),
-        (None, None, Rules(), 1),
-        (None, True, Rules(), 1),
-        ("env:TOKEN", False, Rules(), 1),
+        (None, False, WorkerRules(), 0),
+        (None, False, WorkerRules(monitored=False), 1),
+        (None, None, WorkerRules(), 1),
+        (None, True, WorkerRules(), 1),
+        ("env:TOKEN", False, WorkerRules(), 1),
     ],
 )
 def test_without_a_token_the_licence_is_asked_for_only_when_it_is_not_known(
-    token: str | None, licensed: Any, rules: Rules, asked: int
+    token: str | None, licensed: Any, rules: WorkerRules, asked: int
 ) -> None:
     async def main() -> None:
         fleet = Fleet()
         hosts = SilentHosts(fleet.cloud)
         worker = serving(token=token, licensed=licensed)
-        await Eyes(fleet.cloud, hosts, fleet.clock).look(worker, (), rules)
+        await WorkerLook(fleet.cloud, hosts, fleet.clock).look(worker, (), rules)
         assert hosts.asked == asked
 
     run(main)

@@ -8,7 +8,7 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.model.base.resource import Condition, Truth
-from lcm.model.kinds.reservation import Held
+from lcm.model.kinds.reservation import ReservationClaim
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase
 from lcm.model.kinds.worker import WorkerPhase
 from lcm.sim.time.loop import run
@@ -19,7 +19,7 @@ from lcm.sim.world.checks.machines import DRAIN_WARNING, TAKEN
 from lcm.sim.world.checks.phases import ILLEGAL
 from lcm.sim.world.checks.ports import SHARED_PORT
 from lcm.sim.world.checks.privacy import ANOTHERS, LEAK
-from lcm.sim.world.checks.writes import LOST, MOST, RESTLESS
+from lcm.sim.world.checks.writes import LOST, MOST_CHANGES, RESTLESS
 from lcm.sim.world.scenario import SECRET
 from witnessed import LEADER, OTHER, Watched, judged
 
@@ -108,7 +108,7 @@ def test_a_seat_promises_what_its_template_holds(number: int, cpu_millis: int, w
 
 def test_what_a_reservation_holds_is_counted_on_its_seats() -> None:
     seat = Seat(pool="ccna", number=1)
-    held = Held(number=1, claim=given.claim(cpu_millis=46_000), seat=seat)
+    held = ReservationClaim(number=1, claim=given.claim(cpu_millis=46_000), seat=seat)
 
     def story(watched: Watched) -> None:
         watched.known(given.pool(), given.template(), given.reservation(phase="PROMISED", held=(held,)))
@@ -252,7 +252,7 @@ def test_a_wish_is_not_put_back() -> None:
     assert judged(story) == [LOST]
 
 
-@pytest.mark.parametrize(("times", "wrong"), [(MOST - 2, False), (MOST, True)])
+@pytest.mark.parametrize(("times", "wrong"), [(MOST_CHANGES - 2, False), (MOST_CHANGES, True)])
 def test_nobody_changes_an_object_to_and_fro(times: int, wrong: bool) -> None:  # noqa: FBT001  a table
     def story(watched: Watched) -> None:
         watched.known(WAITING)
@@ -281,11 +281,11 @@ def test_what_somebody_was_told_is_so() -> None:
 
     def story(watched: Watched, *known: LabletSession) -> None:
         watched.known(*known)
-        watched.witness.acknowledged(told, "ada booked it")
+        watched.witness.record_acknowledged(told, "ada booked it")
 
     def removed(watched: Watched) -> None:
         watched.known(told)
-        watched.witness.acknowledged(told, "ada cancelled it", removed=True)
+        watched.witness.record_acknowledged(told, "ada cancelled it", removed=True)
 
     assert judged(story) == [LOST]
     assert judged(lambda watched: story(watched, given.with_fields(told, {"generation": 1}))) == [LOST]
@@ -333,7 +333,7 @@ def test_a_person_sees_and_touches_their_own_only() -> None:
         watched.commit(changed, also=[watched.audit(who, role)])
 
     def shown(watched: Watched, who: str) -> None:
-        watched.witness.shown(Caller(name=who, role=Role.USER), [RUNNING])
+        watched.witness.check_shown(Caller(name=who, role=Role.USER), [RUNNING])
 
     assert judged(lambda watched: touched(watched, "bob", Role.USER)) == [ANOTHERS]
     assert judged(lambda watched: touched(watched, "ada", Role.USER)) == []
@@ -348,14 +348,14 @@ def test_a_secret_is_found_wherever_it_comes_out() -> None:
 
     assert judged(stored) == [LEAK]
     assert judged(lambda watched: watched.witness.tell(f"refused: {SECRET}")) == [LEAK]
-    assert judged(lambda watched: watched.witness.overhear(f"signed in with {SECRET}")) == [LEAK]
-    assert judged(lambda watched: watched.witness.overhear("signed in with ***")) == []
+    assert judged(lambda watched: watched.witness.check_log_line(f"signed in with {SECRET}")) == [LEAK]
+    assert judged(lambda watched: watched.witness.check_log_line("signed in with ***")) == []
 
 
 def test_no_finding_repeats_the_secret() -> None:
     async def life() -> str:
         watched = Watched()
-        watched.witness.overhear(f"signed in with {SECRET}")
+        watched.witness.check_log_line(f"signed in with {SECRET}")
         return msgspec.json.encode([one.text for one in watched.witness.violations]).decode()
 
     assert SECRET not in run(life)

@@ -7,19 +7,19 @@ from datetime import timedelta
 import msgspec
 
 import given
-from lcm.control.accounts.licences import SEATS
+from lcm.control.accounts.licences import SEATS_PREFIX
 from lcm.control.objects.records import ALERTS, CODEC
-from lcm.control.telemetry.alert_records import Alerts, Standing
+from lcm.control.telemetry.alert_records import ActiveAlert, Alerts
 from lcm.controllers.session.progress import title_of
 from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
 from lcm.model.base.resource import Owner
-from lcm.model.kinds.reservation import Held, Reservation, ReservationPhase
+from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import SeatState
 from lcm.model.telemetry.alert import Alert, Severity
 from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.documents import Registration
 from lcm.sim.time.loop import run
@@ -30,9 +30,9 @@ from lcm.sim.world.checks.leaders import DEPOSED
 from lcm.sim.world.checks.licences import UNRETURNED
 from lcm.sim.world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTICED
 from lcm.sim.world.checks.rest import AT_REST
-from lcm.sim.world.scenario import CROWDED, REGION, Lab, topology
-from lcm.sim.world.telling import tell
-from lcm.sim.world.world import Outcome
+from lcm.sim.world.scenario import CROWDED, REGION, ScenarioLab, lab_topology
+from lcm.sim.world.telling import describe_outcome
+from lcm.sim.world.world import RunOutcome
 from witnessed import LEADER, OTHER, Watched
 
 BOOT = timedelta(minutes=20)
@@ -54,7 +54,9 @@ def launched(watched: Watched, *, host: str | None = LEADER, worker: str = "uid-
     """Launch a machine for a worker."""
     account, made = watched.stage.cloud.account, []
     tags = {OWNER_TAG: "lcm", WORKER_TAG: worker}
-    order = Order(region=REGION, instance_type="m5zn.metal", image_id=account.images(REGION)[0].image_id, tags=tags)
+    order = LaunchOrder(
+        region=REGION, instance_type="m5zn.metal", image_id=account.images(REGION)[0].image_id, tags=tags
+    )
     watched.on(host, lambda: made.append(account.run(order).instance_id))
     return made[0]
 
@@ -71,7 +73,7 @@ async def serving(watched: Watched) -> tuple[str, LabWorker, Cml]:
 
 
 def imported(watched: Watched, cml: Cml, session: LabletSession, host: str | None = LEADER) -> None:
-    text = topology(Lab(name="basics", track="ccna"))
+    text = lab_topology(ScenarioLab(name="basics", track="ccna"))
     watched.on(host, lambda: cml.import_lab(text, cml.users.administrator, title_of(session)))
 
 
@@ -182,7 +184,7 @@ def test_a_licence_is_given_back_before_its_machine_ends() -> None:
             watched.on(LEADER, lambda: cml.licence.deregister(running_nodes=0))
         if orphaned:
             seat = given.seat(state=SeatState.ORPHANED)
-            watched.known(watched.entry(f"{SEATS}uid-w1", CODEC.encode(seat)))
+            watched.known(watched.entry(f"{SEATS_PREFIX}uid-w1", CODEC.encode(seat)))
         terminate(watched, instance_id)
 
     assert judged(story) == [UNRETURNED]
@@ -193,7 +195,7 @@ def test_a_licence_is_given_back_before_its_machine_ends() -> None:
 def test_at_rest_nothing_is_left() -> None:
     async def calm(watched: Watched) -> None:
         watched.known(given.pool(min_workers=0), given.template())
-        watched.witness.rest()
+        watched.witness.check_at_rest()
 
     async def left(watched: Watched) -> None:
         instance_id, worker, cml = await serving(watched)
@@ -211,13 +213,13 @@ def test_at_rest_nothing_is_left() -> None:
         cml.licence.register(Registration(token="t" * 16))
         await watched.stage.artifacts.put_temporary("uid-over/lab.yaml", b"lab")
         await asyncio.sleep(4 * 3_600)
-        watched.witness.rest()
+        watched.witness.check_at_rest()
         found = [one.text for one in watched.witness.violations]
         assert sum(instance_id in one for one in found) == 1
         assert "its file uid-over/lab.yaml is left" in found
         watched.witness.violations.clear()
         terminate(watched, instance_id, host=None)
-        watched.witness.rest()
+        watched.witness.check_at_rest()
 
     assert judged(calm) == []
     assert judged(left) == [AT_REST, UNRETURNED]
@@ -229,7 +231,7 @@ def test_nothing_is_late_for_long() -> None:
         await asyncio.wait({asyncio.ensure_future(watched.witness.watch())}, timeout=3_600)
 
     running = given.session(phase=SessionPhase.RUNNING, ends_at=given.moment("08:10"))
-    held = Held(number=1, claim=given.claim("08:10"), seat=None)
+    held = ReservationClaim(number=1, claim=given.claim("08:10"), seat=None)
     promised = given.reservation(phase=ReservationPhase.PROMISED, held=(held,))
     fulfilled = given.with_fields(promised, {"held": (given.changed(held, {"session": "s1"}),)})
     assert judged(lambda watched: story(watched, running)) == [NO_CAPACITY]
@@ -239,8 +241,8 @@ def test_nothing_is_late_for_long() -> None:
 
 def test_at_rest_no_worker_is_half_way_and_no_seat_is_kept_for_none() -> None:
     async def story(watched: Watched, phase: WorkerPhase) -> None:
-        watched.known(given.worker(phase=phase), watched.entry(f"{SEATS}uid-w1", CODEC.encode(given.seat())))
-        watched.witness.rest()
+        watched.known(given.worker(phase=phase), watched.entry(f"{SEATS_PREFIX}uid-w1", CODEC.encode(given.seat())))
+        watched.witness.check_at_rest()
 
     assert judged(lambda watched: story(watched, WorkerPhase.READY)) == []
     assert judged(lambda watched: story(watched, WorkerPhase.STOPPING)) == [AT_REST]
@@ -254,9 +256,9 @@ def test_an_alert_that_stands_was_told() -> None:
     )  # fmt: skip
 
     async def story(watched: Watched) -> None:
-        board = Alerts(standing=(Standing(alert=alert),))
+        board = Alerts(standing=(ActiveAlert(alert=alert),))
         watched.known(watched.entry(f"{ALERTS}workers/default/w1", CODEC.encode(board)))
-        watched.witness.rest()
+        watched.witness.check_at_rest()
 
     assert judged(story) == [GAP]
 
@@ -271,7 +273,9 @@ def test_a_story_is_told_with_its_seed_and_of_those_it_is_about() -> None:
         stop(watched, instance_id)
         witness = watched.witness
         scenario = msgspec.structs.replace(CROWDED, seed=7, hours=2)
-        return tell(Outcome(scenario, witness.trace, 1, tuple(witness.violations), (), tuple(witness.story)))
+        return describe_outcome(
+            RunOutcome(scenario, witness.trace, 1, tuple(witness.violations), (), tuple(witness.story))
+        )
 
     told = run(life, start=given.moment("08:00"))
     assert told.startswith(f"seed 7: {TAKEN}")

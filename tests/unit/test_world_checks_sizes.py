@@ -8,13 +8,13 @@ from lcm.model.base.resource import Condition, Truth
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import InstanceState
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.loop import run
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.ports import SEEN_GRACE, SHARED_PORT
 from lcm.sim.world.checks.sizes import TOLD_GRACE, TOO_SMALL
-from lcm.sim.world.scenario import REGION, Lab, topology
+from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 from witnessed import Watched
 
 MINUTE = timedelta(minutes=1)
@@ -44,7 +44,7 @@ def looked_at(*known: LabWorker | LabletSession, for_: timedelta) -> list[str]:
 async def minutes(watched: Watched, span: timedelta) -> None:
     for _ in range(span // MINUTE):
         await asyncio.sleep(60)
-        watched.witness.minute()
+        watched.witness.check_minute()
 
 
 def test_whoever_does_not_fit_on_a_small_machine_is_told_within_a_grace() -> None:
@@ -68,7 +68,7 @@ def test_a_port_that_somebody_takes_is_seen_within_a_grace() -> None:
     async def life(foreign: tuple[int, ...]) -> list[str]:
         watched = Watched()
         account = watched.stage.cloud.account
-        machine = account.run(Order(REGION, "m5zn.metal", account.images(REGION)[0].image_id))
+        machine = account.run(LaunchOrder(REGION, "m5zn.metal", account.images(REGION)[0].image_id))
         await asyncio.sleep(1_200)
         assert machine.state(watched.now) is InstanceState.RUNNING
         cml = watched.stage.cml(machine.instance_id)
@@ -81,7 +81,9 @@ def test_a_port_that_somebody_takes_is_seen_within_a_grace() -> None:
             given.worker(phase=WorkerPhase.READY, ec2=ec2, conditions=(answers,), foreign_ports=foreign),
             given.with_fields(FIRST, {"allocated_ports": {"a": 2000, "b": 2001}}),
         )
-        lab, _ = cml.import_lab(topology(Lab(name="basics", track="ccna", nodes=2)), cml.users.administrator)
+        lab, _ = cml.import_lab(
+            lab_topology(ScenarioLab(name="basics", track="ccna", nodes=2)), cml.users.administrator
+        )
         await minutes(watched, 2 * SEEN_GRACE)
         assert watched.witness.violations == []
         cml.labs.change_node(lab, next(iter(lab.nodes.values())), NodeUpdate(tags=["pat:udp:3000:53"]))

@@ -10,19 +10,19 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Unreachable
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import NotReady
-from lcm.sim.cloud.account import Order
+from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cloud.effects import SENDER, Effect
-from lcm.sim.cloud.fleet import Fleet
+from lcm.sim.cloud.fleet import SimFleet
 from lcm.sim.cml.engine import Cml
 from lcm.sim.time.chance import Chance
-from lcm.sim.time.faults import Ill, Spell, Spells
+from lcm.sim.time.faults import ActiveFaults, FaultKind, FaultPeriod
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.scenario import REGION, Lab, topology
-from lcm.sim.world.wire import Wire
+from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
+from lcm.sim.world.wire import SimulatedCmlTransport
 
 BOOT_SECONDS = 1_200
-LAB = topology(Lab(name="one", track="t", nodes=2)).decode()
+LAB = lab_topology(ScenarioLab(name="one", track="t", nodes=2)).decode()
 
 
 @dataclass
@@ -31,26 +31,29 @@ class Site:
 
     cml: Cml
     host: CmlHost
-    spells: Spells
+    spells: ActiveFaults
     deeds: list[tuple[str, str | None]]
     stop: Callable[[], object]
 
 
 def on_a_machine(body: Callable[[Site], Awaitable[None]]) -> None:
     async def main() -> None:
-        clock, spells, deeds = VirtualClock(), Spells(), list[tuple[str, str | None]]()
+        clock, spells, deeds = VirtualClock(), ActiveFaults(), list[tuple[str, str | None]]()
 
         def done(effect: Effect) -> None:
             deeds.append((effect.verb, SENDER.get()))
 
-        fleet = Fleet(clock, Chance(1), on_effect=done)
+        fleet = SimFleet(clock, Chance(1), on_effect=done)
         account = fleet.cloud.account
-        machine = account.run(Order(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id))
+        machine = account.run(LaunchOrder(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id))
         await asyncio.sleep(BOOT_SECONDS)
-        (found,) = fleet.hosts()
+        (found,) = fleet.running_machines()
         address = machine.instance(clock.now()).public_ip
         host = CmlHost(
-            f"https://{address}", "admin", Secret("admin"), transport=Wire(fleet.cloud, clock, spells, "process-7")
+            f"https://{address}",
+            "admin",
+            Secret("admin"),
+            transport=SimulatedCmlTransport(fleet.cloud, clock, spells, "process-7"),
         )
         await body(Site(found.cml, host, spells, deeds, lambda: account.stop(REGION, machine.instance_id)))
 
@@ -68,15 +71,15 @@ def test_whoever_sends_a_request_answers_for_its_effect() -> None:
 @pytest.mark.parametrize(
     ("spell", "heard"),
     [
-        (Spell(Ill.SILENT), Unreachable),
-        (Spell(Ill.HANGING, seconds=20), Unreachable),
-        (Spell(Ill.SILENT, error=NotReady("502")), NotReady),
+        (FaultPeriod(FaultKind.SILENT), Unreachable),
+        (FaultPeriod(FaultKind.HANGING, seconds=20), Unreachable),
+        (FaultPeriod(FaultKind.SILENT, error=NotReady("502")), NotReady),
     ],
     ids=["silent", "hangs", "out of order"],
 )
-def test_what_is_wrong_with_a_cml_is_heard_and_nothing_happens(spell: Spell, heard: type[LcmError]) -> None:
+def test_what_is_wrong_with_a_cml_is_heard_and_nothing_happens(spell: FaultPeriod, heard: type[LcmError]) -> None:
     async def body(site: Site) -> None:
-        with site.cml.spells.under(spell), pytest.raises(heard):
+        with site.cml.spells.inject(spell), pytest.raises(heard):
             await site.host.ensure("lab", LAB)
         assert not len(site.cml.labs)
 
@@ -86,7 +89,7 @@ def test_what_is_wrong_with_a_cml_is_heard_and_nothing_happens(spell: Spell, hea
 def test_an_answer_is_lost_of_what_is_done_all_the_same() -> None:
     async def body(site: Site) -> None:
         lab = await site.host.ensure("lab", LAB)
-        with site.spells.under(Spell(Ill.DEAF, verbs=frozenset({"start"}))), pytest.raises(Unreachable):
+        with site.spells.inject(FaultPeriod(FaultKind.DEAF, verbs=frozenset({"start"}))), pytest.raises(Unreachable):
             await site.host.start(lab.lab_id)
         assert len(site.cml.active_nodes()) == 2
 
@@ -96,7 +99,7 @@ def test_an_answer_is_lost_of_what_is_done_all_the_same() -> None:
 def test_who_dies_over_an_effect_has_had_it() -> None:
     async def body(site: Site) -> None:
         sender = Host("process-7")
-        with site.spells.under(Spell(Ill.DEADLY_AFTER, host="process-7", verbs=frozenset({"ensure"}))):
+        with site.spells.inject(FaultPeriod(FaultKind.DEADLY_AFTER, host="process-7", verbs=frozenset({"ensure"}))):
             sender.spawn(site.host.ensure("lab", LAB))
             await sender.until_dead()
         assert ("import", "process-7") in site.deeds

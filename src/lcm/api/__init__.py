@@ -1,1 +1,1 @@
-"""HTTP over the control plane; no rules of its own."""
+"""HTTP over the control plane; it has no rules of its own."""

@@ -1,4 +1,8 @@
-"""`lcm`: the command line's entry. Each command's module is loaded when that command is used, and not before."""
+"""`lcm`: the entry of the command line.
+
+COMMANDS maps each command to its function. A command's module is loaded only when that command is used, so that
+help and completion stay fast.
+"""
 
 import os
 import sys
@@ -11,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lcm.cli.output.command import OneCommand, not_given
+from lcm.cli.output.command import LeafCommand, default_to_false
 from lcm.model.base.errors import LcmError
 
 if TYPE_CHECKING:
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
 
-class Entry(NamedTuple):
-    """Where a command is, and what it does in one line."""
+class CommandEntry(NamedTuple):
+    """Where a command's function is, its help in one line, and its section of the help page."""
 
     target: str
     help: str
@@ -29,61 +33,69 @@ class Entry(NamedTuple):
 
 
 _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
-COMMANDS: Final[Mapping[str, Entry]] = {
-    "get": Entry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
-    "describe": Entry("lcm.cli.documents.describe:describe", "Show everything about an object.", _SEE),
-    "story": Entry("lcm.cli.documents.story:story", "Tell what an object went through, and how long.", _SEE),
-    "explain": Entry("lcm.cli.booking.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
-    "logs": Entry("lcm.cli.documents.story:logs", "Tell a session's story and decisions as lines.", _SEE),
-    "artifacts": Entry("lcm.cli.booking.artifacts:artifacts", "List or download what a session left.", _SEE),
-    "observe": Entry("lcm.cli.booking.observe:observe", "Look at what labs really use, and declare that.", _SEE),
-    "wait": Entry("lcm.cli.documents.wait:wait", "Wait until an object has come to something.", _SEE),
-    "events": Entry("lcm.cli.fleet.events:events", "Tell what happened, or follow what happens.", _SEE),
-    "audit": Entry("lcm.cli.fleet.audit:audit", "List who wrote what, when and from where.", _SEE),
-    "alerts": Entry("lcm.cli.fleet.licenses:alerts", "List what needs somebody's attention.", _SEE),
-    "plan": Entry(
+COMMANDS: Final[Mapping[str, CommandEntry]] = {
+    "get": CommandEntry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
+    "describe": CommandEntry("lcm.cli.documents.describe:describe", "Show everything about an object.", _SEE),
+    "story": CommandEntry("lcm.cli.documents.story:story", "Tell what an object went through, and how long.", _SEE),
+    "explain": CommandEntry("lcm.cli.booking.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
+    "logs": CommandEntry("lcm.cli.documents.story:logs", "Tell a session's story and decisions as lines.", _SEE),
+    "artifacts": CommandEntry("lcm.cli.booking.artifacts:artifacts", "List or download what a session left.", _SEE),
+    "observe": CommandEntry("lcm.cli.booking.observe:observe", "Look at what labs really use, and declare that.", _SEE),
+    "wait": CommandEntry("lcm.cli.documents.wait:wait", "Wait until an object has come to something.", _SEE),
+    "events": CommandEntry("lcm.cli.fleet.events:events", "Tell what happened, or follow what happens.", _SEE),
+    "audit": CommandEntry("lcm.cli.fleet.audit:audit", "List who wrote what, when and from where.", _SEE),
+    "alerts": CommandEntry("lcm.cli.fleet.licenses:alerts", "List what needs somebody's attention.", _SEE),
+    "plan": CommandEntry(
         "lcm.cli.booking.plan:plan_", "Play a timetable before anybody books it: what is late, refused, paid.", _SEE
     ),
-    "record": Entry("lcm.cli.booking.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE),
-    "licenses": Entry("lcm.cli.fleet.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
-    "book": Entry("lcm.cli.booking.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE),
-    "extend": Entry("lcm.cli.booking.extend:extend", "Make a session end later.", _CHANGE),
-    "cancel": Entry("lcm.cli.booking.extend:cancel", "End sessions now, or cancel reservations.", _CHANGE),
-    "apply": Entry("lcm.cli.documents.apply:apply", "Create or change objects from files.", _CHANGE),
-    "delete": Entry("lcm.cli.documents.delete:delete", "Ask for objects to go.", _CHANGE),
-    "drain": Entry("lcm.cli.fleet.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),
-    "undrain": Entry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
-    "pause": Entry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once nothing is on it.", _CHANGE),
-    "resume": Entry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
-    "snooze": Entry("lcm.cli.fleet.workers:snooze", "Do not pause a worker for being idle, for a while.", _CHANGE),
-    "license": Entry("lcm.cli.fleet.workers:license_", "Register a worker's CML anew.", _CHANGE),
-    "secret": Entry("lcm.cli.people.secret:app", "Seal secrets for documents, and change the key.", _CHANGE),
-    "sink": Entry("lcm.cli.fleet.sink:app", "Send events to others, and again what they did not take.", _CHANGE),
-    "up": Entry("lcm.cli.server.up:up", "Run everything in this process.", _RUN),
-    "serve": Entry("lcm.cli.server.serve:serve", "Run one part, such as the API.", _RUN),
-    "backup": Entry("lcm.cli.server.backup:backup", "Write everything that is stored into a file.", _RUN),
-    "restore": Entry("lcm.cli.server.backup:restore", "Replace everything that is stored by a backup.", _RUN),
-    "doctor": Entry(
+    "record": CommandEntry(
+        "lcm.cli.booking.record:record", "Write a day that was as a timetable, to plan it anew.", _SEE
+    ),
+    "licenses": CommandEntry("lcm.cli.fleet.licenses:app", "List licence seats, and free orphaned ones.", _SEE),
+    "book": CommandEntry(
+        "lcm.cli.booking.book:book", "Book a lab: now, at a time, for several, or again and again.", _CHANGE
+    ),
+    "extend": CommandEntry("lcm.cli.booking.extend:extend", "Make a session end later.", _CHANGE),
+    "cancel": CommandEntry("lcm.cli.booking.extend:cancel", "End sessions now, or cancel reservations.", _CHANGE),
+    "apply": CommandEntry("lcm.cli.documents.apply:apply", "Create or change objects from files.", _CHANGE),
+    "delete": CommandEntry("lcm.cli.documents.delete:delete", "Ask for objects to go.", _CHANGE),
+    "drain": CommandEntry("lcm.cli.fleet.workers:drain", "Give a worker no new sessions, then stop it.", _CHANGE),
+    "undrain": CommandEntry("lcm.cli.fleet.workers:undrain", "Cancel a drain.", _CHANGE),
+    "pause": CommandEntry("lcm.cli.fleet.workers:pause", "Stop a worker's machine once nothing is on it.", _CHANGE),
+    "resume": CommandEntry("lcm.cli.fleet.workers:resume", "Start a paused worker's machine.", _CHANGE),
+    "snooze": CommandEntry(
+        "lcm.cli.fleet.workers:snooze", "Do not pause a worker for being idle, for a while.", _CHANGE
+    ),
+    "license": CommandEntry("lcm.cli.fleet.workers:license_", "Register a worker's CML anew.", _CHANGE),
+    "secret": CommandEntry("lcm.cli.people.secret:app", "Seal secrets for documents, and change the key.", _CHANGE),
+    "sink": CommandEntry("lcm.cli.fleet.sink:app", "Send events to others, and again what they did not take.", _CHANGE),
+    "up": CommandEntry("lcm.cli.server.up:up", "Run everything in this process.", _RUN),
+    "serve": CommandEntry("lcm.cli.server.serve:serve", "Run one part, such as the API.", _RUN),
+    "backup": CommandEntry("lcm.cli.server.backup:backup", "Write everything that is stored into a file.", _RUN),
+    "restore": CommandEntry("lcm.cli.server.backup:restore", "Replace everything that is stored by a backup.", _RUN),
+    "doctor": CommandEntry(
         "lcm.cli.fleet.doctor:doctor", "Check settings and surroundings; say where each value is from.", _RUN
     ),
-    "cml-sim": Entry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
-    "context": Entry("lcm.cli.people.context:app", "Choose which API to talk to, and as whom.", _OWN),
-    "token": Entry("lcm.cli.people.token:app", "Make, list and revoke tokens.", _OWN),
-    "sign-in": Entry("lcm.cli.people.token:sign_in", "Print a link with which a browser signs in.", _OWN),
-    "completion": Entry("lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN),
-    "version": Entry("lcm.cli.output.command:version", "Print the version.", _OWN),
+    "cml-sim": CommandEntry("lcm.cli.server.cml_sim:cml_sim", "Run a simulated CML alone, for any CML client.", _RUN),
+    "context": CommandEntry("lcm.cli.people.context:app", "Choose which API to talk to, and as whom.", _OWN),
+    "token": CommandEntry("lcm.cli.people.token:app", "Make, list and revoke tokens.", _OWN),
+    "sign-in": CommandEntry("lcm.cli.people.token:sign_in", "Print a link with which a browser signs in.", _OWN),
+    "completion": CommandEntry(
+        "lcm.cli.output.command:completion", "Print a script that completes commands and names.", _OWN
+    ),
+    "version": CommandEntry("lcm.cli.output.command:version", "Print the version.", _OWN),
 }
 
 
 class Commands(TyperGroup):
-    """The group of all commands; help and completion come from the table alone."""
+    """The group of all commands. Help and completion come from the COMMANDS table, so no command is loaded for them."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - typer's own keywords
         super().__init__(**attributes)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # only their names are looked at
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # only the names are read
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - typer's own arguments
-        """Run what was typed, or complete it for a shell."""
+        """Run the command line that was typed, or complete it for a shell."""
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
         if "_LCM_COMPLETE" in os.environ:
@@ -93,16 +105,16 @@ class Commands(TyperGroup):
         return super().main(*args, **extra)
 
     def get_command(self, ctx: "Context", cmd_name: str) -> "Command | None":  # noqa: ARG002 - typer's signature
-        """Load a command."""
+        """Load one command by its name; None means there is no such command."""
         entry = COMMANDS.get(cmd_name)
-        return _loaded(cmd_name, entry) if entry else None
+        return _load_command(cmd_name, entry) if entry else None
 
     def get_help_option(self, ctx: "Context") -> "TyperOption | None":
-        """Give `--help` as typer makes it."""
-        return not_given(super().get_help_option(ctx))
+        """Return typer's `--help` option with a default of False."""
+        return default_to_false(super().get_help_option(ctx))
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:  # noqa: ARG002 - likewise
-        """Write the table, section by section."""
+        """Write the table of commands, section by section."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
             with formatter.section(section):
                 rows = [(name, entry.help) for name, entry in COMMANDS.items() if entry.section == section]
@@ -112,29 +124,30 @@ class Commands(TyperGroup):
         """Complete a command's name."""
         from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell needs it
 
-        return [CompletionItem(name, help=entry.help) for name, entry in _beginning(incomplete)]
+        return [CompletionItem(name, help=entry.help) for name, entry in _commands_starting_with(incomplete)]
 
     def invoke(self, ctx: "Context") -> Any:  # noqa: ANN401 - whatever a command returns
-        """Run a command; what it raises on purpose becomes a message and an exit code."""
+        """Run a command and turn an LcmError into a message and an exit code."""
         try:
             return super().invoke(ctx)
         except LcmError as error:
-            from lcm.cli.output import connection  # noqa: PLC0415 - loaded only when something went wrong
+            from lcm.cli.output import connection  # noqa: PLC0415 - loaded only after an error
 
-            raise typer.Exit(connection.report(error)) from error
+            raise typer.Exit(connection.report_error(error)) from error
 
 
-def _loaded(name: str, entry: Entry) -> "Command":
+def _load_command(name: str, entry: CommandEntry) -> "Command":
+    """Import a command's function and make a typer command of it."""
     module, _, attribute = entry.target.partition(":")
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, cls=OneCommand)(found)
+        single.command(name, cls=LeafCommand)(found)
         found = single
     return get_command(found)
 
 
-def _beginning(text: str) -> Iterator[tuple[str, Entry]]:
+def _commands_starting_with(text: str) -> Iterator[tuple[str, CommandEntry]]:
     return ((name, entry) for name, entry in COMMANDS.items() if name.startswith(text))
 
 

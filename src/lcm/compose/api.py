@@ -1,6 +1,6 @@
-"""A process that serves: its store, the control plane on it, the API, and what keeps them in order.
+"""A process that serves the API: its store, the control plane on it, and their background tasks.
 
-Called by `compose`, which adds controllers and a cloud; `lcm doctor` and `lcm backup` open stores as it does.
+Called by `compose.process`, which adds controllers and a cloud; `lcm doctor` and `lcm backup` open stores with it.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lcm.api.http.app import Api
-from lcm.api.http.limits import Limits
+from lcm.api.http.limits import ApiLimits
 from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.tokens import Tokens
-from lcm.control.accounts.step_records import Fleet
+from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
 from lcm.control.delivery.outbox import Outbox
-from lcm.control.delivery.sinks import House, SettingSecrets, built_in_sinks
+from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks
 from lcm.control.plane.local import ControlPlane
-from lcm.control.telemetry.idleness import Judgement
+from lcm.control.telemetry.idleness import IdleCriteria
 from lcm.control.upkeep.housekeeping import Housekeeping
-from lcm.control.upkeep.installation import Presence, installation
+from lcm.control.upkeep.installation import Presence, read_installation_id
 from lcm.controllers.runtime.settings import terms_of
 from lcm.model.access.identity import Role
-from lcm.model.access.webhook import Reach, networks
+from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.money.licences import token_id
-from lcm.model.telemetry.learning import Review
+from lcm.model.telemetry.learning import ReviewPolicy
 from lcm.providers.local.outbound import Outbound
 from lcm.providers.local.sealed import InstalledKeys
 from lcm.providers.protocols.secrets import SecretSources
@@ -45,9 +45,9 @@ from lcm.settings.load import Settings
 from lcm.store.base import Store
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system import serving
-from lcm.system.clock import SystemClock, chance, new_epoch, new_id
-from lcm.system.data_folder import STORE
-from lcm.system.tasks import Parts
+from lcm.system.clock import SystemClock, new_epoch, new_id, random_fraction
+from lcm.system.data_folder import STORE_FILE
+from lcm.system.tasks import Supervisor
 
 if TYPE_CHECKING:
     from lcm.control.access.oidc import Verifier
@@ -58,24 +58,24 @@ _log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What one process runs."""
+class RunningApi:
+    """What one API process runs."""
 
     url: str
     store: Store
     control: ControlPlane
     tokens: Tokens
-    parts: Parts
+    parts: Supervisor
     secrets: SecretSources
     process: str
-    called: str
-    """The installation's id, which its machines are tagged with."""
+    installation_id: str
+    """The installation's id, with which its machines are tagged."""
 
 
 async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
-    """Open the store that the settings name; `restoring`: also one that an interrupted restore left behind."""
+    """Open the store that the settings name; `restoring` also opens one left by an interrupted restore."""
     if settings.engine == "sqlite":
-        return await SqliteStore.open(settings.data_dir / STORE)
+        return await SqliteStore.open(settings.data_dir / STORE_FILE)
     from lcm.store.etcd.engine import EtcdStore  # noqa: PLC0415 - gRPC is slow to load, and few processes need it
 
     return await EtcdStore.open(
@@ -89,10 +89,10 @@ async def open_store(settings: Settings, *, restoring: bool = False) -> Store:
 
 
 @asynccontextmanager
-async def api_running(
+async def run_api(
     store: Store, settings: Settings, usual_port: int, *, alone: bool = False
-) -> AsyncIterator[Running]:
-    """Serve the API on a store, with everything beneath it; `alone`: no other process uses that store."""
+) -> AsyncIterator[RunningApi]:
+    """Serve the API on a store, with everything it needs; `alone`: no other process uses that store."""
     clock, process = SystemClock(), process_name()
     async with AsyncExitStack() as undo:
         undo.push_async_callback(store.close)
@@ -104,58 +104,58 @@ async def api_running(
         await tokens.start()
         undo.push_async_callback(tokens.close)
         keys = InstalledKeys(seal_key_file(settings), given=settings.seal_keys)
-        secrets = await undo.enter_async_context(secret_sources(settings, keys, made_up_secrets(settings)))
+        secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
         artifacts = await undo.enter_async_context(artifact_store(settings))
-        fleet = await asyncio.to_thread(_fleet, settings)
+        fleet = await asyncio.to_thread(_fleet_settings, settings)
         control = ControlPlane(
             store,
             clock=clock,
             defaults=document_defaults(settings),
             sealer=keys,
-            judgement=_judgement(settings),
+            judgement=_idle_criteria(settings),
             fleet=fleet,
             terms=terms_of(settings),
             artifacts=artifacts,
-            chance=chance,
-            review=Review(settings.review_difference, settings.review_sessions),
+            chance=random_fraction,
+            review=ReviewPolicy(settings.review_difference, settings.review_sessions),
         )
-        built_in, parts_of_urls = built_in_sinks(settings.worker_notification_webhooks)
-        house = House(_reach(settings), built_in)
+        built_in, parts_of_urls = make_built_in_sinks(settings.worker_notification_webhooks)
+        house = SinkSettings(_reach(settings), built_in)
         outbound = Outbound(house.reach)
         undo.push_async_callback(outbound.close)
-        parts = await undo.enter_async_context(Parts())
+        parts = await undo.enter_async_context(Supervisor())
         parts.start("presence", presence.keep())
-        assert control.desk is not None, "it was made with terms"
-        parts.start("calendar", control.desk.calendar.run())
+        assert control.promises is not None, "it was made with terms"
+        parts.start("calendar", control.promises.calendar.run())
         parts.start("housekeeping", _housekeeping(settings, store, clock).run())
-        verifier = verifier_of(settings)
+        verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
         app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier, plans=plans)
         parts.start("event feed", app.run())
-        called = await installation(store, new_id)
+        called = await read_installation_id(store, new_id)
         outbox = Outbox(
             store,
             outbound.post,
             SettingSecrets(parts_of_urls, secrets).reveal,
             clock=clock,
-            chance=chance,
+            chance=random_fraction,
             source=settings.event_source or f"urn:lcm:{called}",
             holder=process,
             built_in=built_in,
         )
         if alone:
-            await released(store, DELIVERY)
+            await release_stale_lease(store, DELIVERY)
         parts.start("outbox", outbox.run())
-        await undo.enter_async_context(_served(app, listening, parts, settings.max_connections))
-        url = _url(settings.host, listening)
+        await undo.enter_async_context(_serve_requests(app, listening, parts, settings.max_connections))
+        url = _local_url(settings.host, listening)
         _log.info("started", process=process, url=url, store=settings.engine, epoch=store.epoch)
-        yield Running(url, store, control, tokens, parts, secrets, process, called)
+        yield RunningApi(url, store, control, tokens, parts, secrets, process, called)
     _log.info("stopped", process=process)
 
 
 @asynccontextmanager
-async def _served(app: Api, listening: socket.socket, parts: Parts, most: int) -> AsyncIterator[None]:
-    """Serve; at the end let requests finish before anything beneath them is taken away."""
+async def _serve_requests(app: Api, listening: socket.socket, parts: Supervisor, most: int) -> AsyncIterator[None]:
+    """Serve; at the end let requests finish before anything they use is closed."""
     stop = asyncio.Event()
     serving_it = parts.start("api", serving.serve(app, listening, None, stop, most_connections=most))
     try:
@@ -166,12 +166,12 @@ async def _served(app: Api, listening: socket.socket, parts: Parts, most: int) -
 
 
 def seal_key_file(settings: Settings) -> Path:
-    """Say where the keys of sealed secrets are, unless they are given."""
+    """Return the file of the sealing keys, for when the settings do not give the keys themselves."""
     return settings.seal_key_file or settings.data_dir / "seal.key"
 
 
-def _judgement(settings: Settings) -> Judgement:
-    return Judgement(
+def _idle_criteria(settings: Settings) -> IdleCriteria:
+    return IdleCriteria(
         boot_minutes=settings.worker_bootup_delay_minutes,
         instantiation_minutes=settings.lablet_instantiation_delay_minutes,
         poll_seconds=settings.metrics_poll_interval,
@@ -189,22 +189,25 @@ def _housekeeping(settings: Settings, store: Store, clock: Clock) -> Housekeepin
     )
 
 
-def _fleet(settings: Settings) -> Fleet:
+def _fleet_settings(settings: Settings) -> FleetSettings:
     seats = settings.cml_license_seats
     totals = {} if seats is None else {token_id(LICENSE_TOKEN): seats}
-    return Fleet(totals, read_prices(settings.price_book), _judgement(settings).horizon)
+    return FleetSettings(totals, read_prices(settings.price_book), _idle_criteria(settings).horizon)
 
 
-def verifier_of(settings: Settings) -> "Verifier | None":
-    """Make what accepts the configured issuer's tokens; None without an issuer. Raises Invalid with every fault."""
+def make_verifier(settings: Settings) -> "Verifier | None":
+    """Make the verifier of the configured issuer's tokens; None without an issuer.
+
+    Raises Invalid with every fault.
+    """
     if settings.oidc_issuer is None:
         return None
-    from lcm.control.access.oidc import Trust, Verifier  # noqa: PLC0415 - cryptography is slow to load, and few need it
+    from lcm.control.access.oidc import IssuerTrust, Verifier  # noqa: PLC0415 - cryptography is slow to load, and few need it
     from lcm.control.access.oidc_keys import HttpFetch  # noqa: PLC0415 - likewise
 
     grants = (grant.rpartition("=") for grant in settings.oidc_roles)
     roles = {"roles": {value: Role(role) for value, _, role in grants}} if settings.oidc_roles else {}
-    trust = Trust(
+    trust = IssuerTrust(
         issuer=settings.oidc_issuer,
         audiences=frozenset(settings.oidc_audience),
         jwks_url=settings.oidc_jwks_url or "",
@@ -222,18 +225,18 @@ def _listen(settings: Settings, usual_port: int) -> socket.socket:
     port = usual_port if settings.port is None else settings.port
     try:
         return serving.listen(settings.host, port)
-    except serving.NotOurs as error:
+    except serving.NotLocalAddress as error:
         raise Refused(f"LCM_HOST: {error}. Choose one of its own, such as 127.0.0.1, or 0.0.0.0 for all") from error
     except Refused as error:
         raise Refused(f"{error}. Stop what listens there, or choose another port with --port") from error
 
 
-def _reach(settings: Settings) -> Reach:
-    return Reach(networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
+def _reach(settings: Settings) -> WebhookPolicy:
+    return WebhookPolicy(parse_networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _limits(settings: Settings) -> ApiLimits:
+    return ApiLimits(
         body_bytes=settings.body_bytes,
         apply_bytes=settings.apply_bytes,
         requests_per_second=settings.requests_per_second,
@@ -241,20 +244,20 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _url(host: str, listening: socket.socket) -> str:
-    """Say where this machine reaches it: what listens everywhere listens here."""
+def _local_url(host: str, listening: socket.socket) -> str:
+    """Return the URL at which this machine reaches it; a wildcard host becomes the loopback address."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - a comparison
-    return f"http://{serving.in_url(here)}:{listening.getsockname()[1]}"
+    return f"http://{serving.url_host(here)}:{listening.getsockname()[1]}"
 
 
 def process_name() -> str:
-    """Name this process so that a person finds it, and unlike any other that ever was."""
+    """Return a name for this process that a person recognises and that no other process ever has."""
     machine = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
     return f"{machine}-{getpid()}-{new_epoch()}"
 
 
 def etcd_tls(settings: Settings) -> "EtcdTls | None":
-    """Read the files that the settings name for TLS with etcd; None when they name none."""
+    """Read the TLS files that the settings name for etcd; None when they name none."""
     from lcm.store.etcd.wire import EtcdTls  # noqa: PLC0415 - likewise
 
     files = (settings.etcd_ca_file, settings.etcd_cert_file, settings.etcd_key_file)
@@ -264,12 +267,15 @@ def etcd_tls(settings: Settings) -> "EtcdTls | None":
     return EtcdTls(ca=ca, certificate=certificate, key=key, name=settings.etcd_server_name or "")
 
 
-async def released(store: Store, lease: str) -> None:
-    """Give back what a killed process left; only for who is alone, so that nobody need wait for it."""
+async def release_stale_lease(store: Store, lease: str) -> None:
+    """Release the lease that a killed process left behind, so that its successor need not wait.
+
+    Only for a process that is alone on the store.
+    """
     if left := await store.lease(lease):
         await store.release(left)
 
 
-def made_up_secrets(settings: Settings) -> Mapping[str, str]:
-    """Give the secrets of a simulated cloud, for what nobody has set; none of a real one."""
+def simulated_secrets(settings: Settings) -> Mapping[str, str]:
+    """Return the secrets of a simulated cloud, for variables that are not set; none for a real cloud."""
     return SIM_SECRETS if settings.cloud == SIMULATED else {}

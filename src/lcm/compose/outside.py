@@ -1,6 +1,6 @@
-"""The outside world of a process: machines and their hypervisors, simulated or on AWS, secrets, and files.
+"""The providers of a process: machines and their hypervisors, simulated or on AWS, secrets, and artifacts.
 
-Called by `compose` only. Names implementations, as that does.
+Called by `compose` only. Names implementations. Artifacts are opened on first use, since most processes need none.
 """
 
 import asyncio
@@ -15,64 +15,67 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lcm.providers.local.sealed import InstalledKeys
-from lcm.providers.protocols.artifacts import MAX_BYTES, Artifacts, Listed, Source, Stored
+from lcm.providers.protocols.artifacts import MAX_BYTES, Artifacts, ArtifactSource, ListedArtifact, StoredArtifact
 from lcm.providers.protocols.compute import Compute
 from lcm.providers.protocols.labhost import Hosts
-from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, Lazily, SealedSecrets, Secrets, SecretSources
-from lcm.settings.documents import referred
+from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, LazySecrets, SealedSecrets, Secrets, SecretSources
+from lcm.settings.documents import referenced_secrets
 from lcm.settings.load import Settings
-from lcm.sim.cloud.fleet import Fleet, SimHosts
-from lcm.sim.cloud.patty_server import PattyServer, home
+from lcm.sim.cloud.fleet import SimFleet, SimHosts
+from lcm.sim.cloud.patty_server import PattyServer, loopback_network
 from lcm.sim.cml.patty_ports import MOST_PORTS
 from lcm.sim.time.chance import Chance
-from lcm.system.clock import SystemClock, files_allowed, new_epoch
-from lcm.system.tasks import Parts
+from lcm.system.clock import SystemClock, new_epoch, open_file_limit
+from lcm.system.tasks import Supervisor
 
 if TYPE_CHECKING:
-    from lcm.providers.aws.clients import AwsClients, Identity
-    from lcm.providers.aws.s3_calls import S3Wire
+    from lcm.providers.aws.clients import AwsClients, AwsIdentity
+    from lcm.providers.aws.s3_calls import S3Connection
     from lcm.providers.aws.secrets import AwsSecrets
 
 
 class LazyArtifacts:
-    """A store that is not open yet; every verb may also raise what opening it raises, and opens it again next time."""
+    """A store that is opened on first use.
+
+    Every verb may also raise what opening raises; the next call then tries to open it again.
+    """
 
     def __init__(self, opening: Callable[[], Awaitable[Artifacts]]) -> None:
-        self._opening = opening
+        self._open = opening
         self._opened: Artifacts | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def put(self, data: bytes) -> Stored:
-        return await (await self._store()).put(data)
+    async def put(self, data: bytes) -> StoredArtifact:
+        return await (await self._need_store()).put(data)
 
-    async def put_temporary(self, name: str, data: bytes) -> Stored:
-        return await (await self._store()).put_temporary(name, data)
+    async def put_temporary(self, name: str, data: bytes) -> StoredArtifact:
+        return await (await self._need_store()).put_temporary(name, data)
 
     async def get(self, uri: str, *, digest: str = "", limit_bytes: int = MAX_BYTES) -> bytes:
-        return await (await self._store()).get(uri, digest=digest, limit_bytes=limit_bytes)
+        return await (await self._need_store()).get(uri, digest=digest, limit_bytes=limit_bytes)
 
-    async def find(self, uri: str) -> Stored | None:
-        return await (await self._store()).find(uri)
+    async def find(self, uri: str) -> StoredArtifact | None:
+        return await (await self._need_store()).find(uri)
 
     async def remove(self, uri: str, *, before: datetime | None = None) -> None:
-        await (await self._store()).remove(uri, before=before)
+        await (await self._need_store()).remove(uri, before=before)
 
-    async def list_temporary(self) -> Sequence[Listed]:
-        return await (await self._store()).list_temporary()
+    async def list_temporary(self) -> Sequence[ListedArtifact]:
+        return await (await self._need_store()).list_temporary()
 
-    async def list_stored(self, *, before: datetime) -> Sequence[Listed]:
-        return await (await self._store()).list_stored(before=before)
+    async def list_stored(self, *, before: datetime) -> Sequence[ListedArtifact]:
+        return await (await self._need_store()).list_stored(before=before)
 
     async def close(self) -> None:
-        async with self._turn:
+        async with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
 
-    async def _store(self) -> Artifacts:
-        async with self._turn:
+    async def _need_store(self) -> Artifacts:
+        async with self._lock:
             if self._opened is None:
-                self._opened = await self._opening()
+                self._opened = await self._open()
             return self._opened
 
 
@@ -80,65 +83,67 @@ AWS: Final = "aws"
 SIMULATED: Final = "simulated"
 SIM_FILE: Final = "sim-cloud.json"
 SIM_SECRETS: Final[Mapping[str, str]] = {"CML_ADMIN_PASSWORD": "admin", "CML_LICENSE_TOKEN": "simulated-licence-token"}
-"""What references of examples lead to on a simulated cloud, unless somebody says it; they open nothing real."""
-_REGIONS: Final = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1")
+"""What the references of examples lead to on a simulated cloud, unless set; they open nothing real."""
+_SIM_REGIONS: Final = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1", "eu-central-1")
 _log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """What controllers act on."""
+class Providers:
+    """The outside world that controllers act on."""
 
     cloud: Compute
     hosts: Hosts
     artifacts: Artifacts
     speed: float = 1.0
-    """How fast the time of machines goes."""
-    fleet: Fleet | None = None
-    """The simulated account, if it is one."""
+    """How fast the time of machines runs."""
+    fleet: SimFleet | None = None
+    """The simulated account, if the cloud is simulated."""
 
 
 @asynccontextmanager
-async def simulated(
-    settings: Settings, parts: Parts, *, owner: str, speed: float = 1.0, file: Path | None = None
-) -> AsyncIterator[Outside]:
-    """Make up a cloud; with a file, one that outlives the process."""
-    regions = dict.fromkeys([settings.aws_region, *settings.worker_discovery_regions, *_REGIONS])
+async def open_simulated(
+    settings: Settings, parts: Supervisor, *, owner: str, speed: float = 1.0, file: Path | None = None
+) -> AsyncIterator[Providers]:
+    """Run a simulated cloud; with a file, its state outlives the process."""
+    regions = dict.fromkeys([settings.aws_region, *settings.worker_discovery_regions, *_SIM_REGIONS])
     chance = Chance(new_epoch())
     fleet = await asyncio.to_thread(
-        lambda: Fleet(SystemClock(), chance, owner=owner, regions=regions, speed=speed, file=file, network=home(owner))
+        lambda: SimFleet(
+            SystemClock(), chance, owner=owner, regions=regions, speed=speed, file=file, network=loopback_network(owner)
+        )
     )
     if file is None:
         _log.warning("simulated cloud ends with this process")
     hosts = SimHosts(fleet.cloud)
     parts.start("simulated cloud", fleet.run())
-    parts.start("simulated ports", PattyServer(fleet, most=min(MOST_PORTS, files_allowed() // 2)).run())
+    parts.start("simulated ports", PattyServer(fleet, most=min(MOST_PORTS, open_file_limit() // 2)).run())
     async with artifact_store(settings) as artifacts:
         try:
-            yield Outside(fleet.cloud, hosts, artifacts, speed, fleet)
+            yield Providers(fleet.cloud, hosts, artifacts, speed, fleet)
         finally:
             await hosts.close()
 
 
 @asynccontextmanager
-async def on_aws(settings: Settings, secrets: Secrets, *, owner: str) -> AsyncIterator[Outside]:
-    """Reach EC2 and the CML on its machines; nothing is sent before somebody asks."""
+async def open_aws(settings: Settings, secrets: Secrets, *, owner: str) -> AsyncIterator[Providers]:
+    """Connect EC2 and the CML on its machines; nothing is sent before the first call."""
     from lcm.providers.aws.ec2 import Ec2  # noqa: PLC0415 - likewise
     from lcm.providers.cml.host import CmlHosts  # noqa: PLC0415 - slow to load, and a simulated cloud needs none
 
-    cloud = Ec2(_clients(settings), SystemClock(), owner=owner, image_owners=settings.ec2_image_owners)
+    cloud = Ec2(_aws_clients(settings), SystemClock(), owner=owner, image_owners=settings.ec2_image_owners)
     hosts = CmlHosts(secrets)
     async with artifact_store(settings) as artifacts:
         try:
-            yield Outside(cloud, hosts, artifacts)
+            yield Providers(cloud, hosts, artifacts)
         finally:
             await hosts.close()
             await cloud.close()
 
 
-async def aws_identity(settings: Settings) -> "Identity":
-    """Ask AWS whose credentials these are. Raises Stuck when they are nobody's."""
-    clients = _clients(settings)
+async def aws_identity(settings: Settings) -> "AwsIdentity":
+    """Ask AWS whose credentials these are. Raises Stuck when AWS does not accept them."""
+    clients = _aws_clients(settings)
     try:
         return await clients.identity(settings.aws_region)
     finally:
@@ -149,12 +154,12 @@ async def aws_identity(settings: Settings) -> "Identity":
 async def secret_sources(
     settings: Settings, keys: InstalledKeys, beneath: Mapping[str, str] | None = None
 ) -> AsyncIterator[SecretSources]:
-    """Find secrets by reference; `beneath` is what variables hold that nobody has set."""
-    said = {name: secret.reveal() for name, secret in referred(settings).items()}
+    """Open the sources that resolve secret references; `beneath` holds values of variables that are not set."""
+    said = {name: secret.reveal() for name, secret in referenced_secrets(settings).items()}
     sources: dict[str, Secrets] = {
         "env": EnvSecrets({**(beneath or {}), **environ, **said}, allowed=settings.secret_env_allowed),
         "file": FileSecrets(settings.secret_file_dirs),
-        "aws": (aws := Lazily(lambda: _aws_secrets(settings))),
+        "aws": (aws := LazySecrets(lambda: _aws_secrets(settings))),
         "sealed": SealedSecrets(keys),
     }
     try:
@@ -165,24 +170,24 @@ async def secret_sources(
 
 @asynccontextmanager
 async def artifact_store(settings: Settings) -> AsyncIterator[Artifacts]:
-    """Keep files where the settings say, from when somebody needs one; several of one process may do so."""
-    artifacts = LazyArtifacts(lambda: _artifacts(settings))
+    """Open the artifact store of the settings, on first use; one process may open several."""
+    artifacts = LazyArtifacts(lambda: _open_artifacts(settings))
     try:
         yield artifacts
     finally:
         await artifacts.close()
 
 
-async def _artifacts(settings: Settings) -> Artifacts:
+async def _open_artifacts(settings: Settings) -> Artifacts:
     from lcm.providers.local.directory import DirectoryArtifacts  # noqa: PLC0415 - few processes need it
     from lcm.providers.local.files import FileSource  # noqa: PLC0415 - likewise
 
     bucket, allowed = settings.artifacts_s3_bucket, settings.artifacts_s3_allowed
-    sources: list[Source] = [FileSource(settings.artifacts_file_dirs)]
+    sources: list[ArtifactSource] = [FileSource(settings.artifacts_file_dirs)]
     if bucket or allowed:
         from lcm.providers.aws.s3 import S3Artifacts, S3Source  # noqa: PLC0415 - slow to load, and few processes need it
 
-        wire = await _s3(settings)
+        wire = await _open_s3(settings)
         sources.append(S3Source(wire, allowed))
         if bucket:
             return S3Artifacts(wire, bucket, prefix=settings.artifacts_s3_prefix, sources=sources)
@@ -191,23 +196,25 @@ async def _artifacts(settings: Settings) -> Artifacts:
 
 
 def artifacts_folder(settings: Settings) -> Path:
-    """Say in which folder files are kept, unless a bucket is named for them."""
+    """Return the folder in which files are kept, unless a bucket is named for them."""
     return settings.artifacts_dir or settings.data_dir / "artifacts"
 
 
-async def _s3(settings: Settings) -> "S3Wire":
-    from lcm.providers.aws.s3_calls import S3Wire  # noqa: PLC0415 - likewise
+async def _open_s3(settings: Settings) -> "S3Connection":
+    from lcm.providers.aws.s3_calls import S3Connection  # noqa: PLC0415 - likewise
 
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
     keys = (key.reveal(), secret.reveal()) if key and secret else None
-    return await S3Wire.open(region=settings.aws_region, endpoint_url=settings.artifacts_s3_endpoint or "", keys=keys)
+    return await S3Connection.open(
+        region=settings.aws_region, endpoint_url=settings.artifacts_s3_endpoint or "", keys=keys
+    )
 
 
-def _clients(settings: Settings) -> "AwsClients":
-    from lcm.providers.aws.clients import AwsClients, Keys  # noqa: PLC0415 - likewise
+def _aws_clients(settings: Settings) -> "AwsClients":
+    from lcm.providers.aws.clients import AwsClients, AwsKeys  # noqa: PLC0415 - likewise
 
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
-    return AwsClients(keys=Keys(key.reveal(), secret.reveal()) if key and secret else None)
+    return AwsClients(keys=AwsKeys(key.reveal(), secret.reveal()) if key and secret else None)
 
 
 def _aws_secrets(settings: Settings) -> "AwsSecrets":

@@ -1,1 +1,1 @@
-"""Controllers: watch, decide, do one thing, say when again. They see the plane and the providers' protocols only."""
+"""Controllers: watch objects, decide, act once, and requeue. They use only the plane and the provider protocols."""

@@ -1,1 +1,4 @@
-"""Nouns and arithmetic: no I/O, no async, no clock reading. Every other package imports this one; it imports none."""
+"""Domain types and pure functions: no I/O, no async, no clock reading.
+
+Every other package imports this one; it imports none.
+"""

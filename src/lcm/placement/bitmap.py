@@ -1,9 +1,9 @@
-"""How full all places of a shelf are at one half hour: whole numbers in which every place has one bit.
+"""How full all places of a size class are at one half hour: whole numbers in which every place has one bit.
 
-A level of CPU or memory is kept as two digits, and for every value of a digit a mask tells who has at least that: few
-masks change with a claim, and few are looked at to find all who are above a level. The other dimensions seldom run out,
-so for them a mask per step tells who has used up that much. The shelf keeps a row per half hour. No row ever counts a
-place as fuller than it is: who is above a limit here surely does not fit, the others are asked.
+A level of CPU or memory is kept as two digits, with a mask for every value of a digit: few masks change with a claim,
+and few are read to find all places above a level. The other dimensions seldom run out and have a mask per step. A
+size class keeps a row per half hour. No row counts a place as fuller than it is: a place above a limit here surely
+does not fit, the others are asked.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,22 +11,23 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lcm.model.base.capacity import DIMENSIONS
-from lcm.placement.timeline import BYTES, LANE, LEVELS, STEP, levels
+from lcm.placement.timeline import LANE_BITS, LEVEL_SHIFT, LEVELS, PACKED_BYTES, levels
 
-Row = list[int]
-_Fullness = tuple[tuple[int, int, int], ...]
+FullnessRow = list[int]
+_FullnessGroups = tuple[tuple[int, int, int], ...]
 
 
-class Limits(NamedTuple):
-    """How full a place may be at most to have room for something.
+class FullnessLimits(NamedTuple):
+    """How full a place may be, at most, to have room for a need.
 
-    `masks` are those of a row that tell who is above: who is in the first, or in both the second and third, by CPU, and
-    likewise by memory; then those of the other dimensions, and the step of scarcity from which on they matter.
-    `fullness` is where `by_fullness` has to begin, and `levels` are the highest of each dimension.
+    `masks` are the indices of the masks in a row that tell which places are above: by CPU those in the first, or in
+    both the second and third; likewise by memory; then those of the other dimensions, and the step of scarcity from
+    which on they matter. `fullness` is where `group_by_fullness` has to begin; `levels` is the highest level of each
+    dimension.
     """
 
     masks: tuple[int, int, int, int, int, int, tuple[int, ...], int]
-    fullness: _Fullness
+    fullness: _FullnessGroups
     levels: bytes
 
 
@@ -38,87 +39,89 @@ _SCARCE: Final = 2 * _MEMORY
 _STEPS: Final = 6
 _OTHERS: Final = len(DIMENSIONS) - 2
 BUSY: Final = _SCARCE + _OTHERS * _STEPS
-_NOBODY: Final = BUSY + 1
-_EVERYBODY: Final = _NOBODY + 1
-_SCARCITY_REACHED: Final = _EVERYBODY + 1
+_NO_PLACE: Final = BUSY + 1
+_EVERY_PLACE: Final = _NO_PLACE + 1
+_SCARCITY_REACHED: Final = _EVERY_PLACE + 1
 _SCARCE_FROM: Final = 24
 _SCARCITY: Final = bytes(
     0 if level < _SCARCE_FROM else min(1 + (level - _SCARCE_FROM) // 2, _STEPS - 1) for level in range(256)
 )
-_HALF_USED: Final = sum((1 << LANE) - (1 << STEP + 4) << LANE * number for number in range(2, len(DIMENSIONS)))
-"""The bits of a packed amount of which some are set wherever a dimension but CPU and memory may be scarce."""
+_HALF_USED: Final = sum(
+    (1 << LANE_BITS) - (1 << LEVEL_SHIFT + 4) << LANE_BITS * number for number in range(2, len(DIMENSIONS))
+)
+"""The bits of a packed amount of which one is set where a dimension other than CPU and memory may be scarce."""
 
 FULLEST: Final = 31
-_CPU_BYTE: Final = STEP // 8
-_MEMORY_BYTE: Final = _CPU_BYTE + LANE // 8
-_OTHER_BYTES: Final = slice(_MEMORY_BYTE + LANE // 8, None, LANE // 8)
-CAPPED: Final = bytes(min(level, LEVELS) for level in range(256))
-"""Whoever is more than full is no fuller than full."""
+_CPU_BYTE: Final = LEVEL_SHIFT // 8
+_MEMORY_BYTE: Final = _CPU_BYTE + LANE_BITS // 8
+_OTHER_BYTES: Final = slice(_MEMORY_BYTE + LANE_BITS // 8, None, LANE_BITS // 8)
+CAPPED_LEVELS: Final = bytes(min(level, LEVELS) for level in range(256))
+"""The level of each byte: a place that is more than full counts as full."""
 
 
-def _masks(base: int, level: int) -> set[int]:
-    """Give the masks in which a place of this level is."""
+def _masks_of_level(base: int, level: int) -> set[int]:
+    """Return the masks that contain a place of this level."""
     high, low = divmod(level, _RADIX)
     return {*range(base, base + high), *range(base + _HIGH, base + _HIGH + low)}
 
 
-def _changes(base: int) -> list[list[tuple[int, ...]]]:
-    """For each two levels, as a byte tells them, the masks that tell them apart."""
-    all_ = [_masks(base, level) for level in range(LEVELS + 1)]
-    told = [[tuple(sorted(before ^ all_[after])) for after in CAPPED] for before in all_]
-    return [told[before] for before in CAPPED]
+def _mask_changes(base: int) -> list[list[tuple[int, ...]]]:
+    """Return, for every two levels as bytes, the masks in which they differ."""
+    all_ = [_masks_of_level(base, level) for level in range(LEVELS + 1)]
+    told = [[tuple(sorted(before ^ all_[after])) for after in CAPPED_LEVELS] for before in all_]
+    return [told[before] for before in CAPPED_LEVELS]
 
 
-def _above(base: int) -> list[tuple[int, int, int]]:
-    """For each level three masks: above it is who is in the first, or in both the others."""
+def _masks_above(base: int) -> list[tuple[int, int, int]]:
+    """Return three masks for each level: above it are the places in the first, or in both the others."""
     told = []
     for level in range(LEVELS):
         high, low = divmod(level, _RADIX)
-        higher = base + high if high < _HIGH else _NOBODY
-        as_high = base + high - 1 if high else _EVERYBODY
-        told.append((higher, as_high, base + _HIGH + low if low < _LOW else _NOBODY))
-    return [*told, (_NOBODY, _NOBODY, _NOBODY)]
+        higher = base + high if high < _HIGH else _NO_PLACE
+        as_high = base + high - 1 if high else _EVERY_PLACE
+        told.append((higher, as_high, base + _HIGH + low if low < _LOW else _NO_PLACE))
+    return [*told, (_NO_PLACE, _NO_PLACE, _NO_PLACE)]
 
 
-_CPU_CHANGES, _MEMORY_CHANGES = _changes(0), _changes(_MEMORY)
-_CPU_ABOVE, _MEMORY_ABOVE = _above(0), _above(_MEMORY)
-FROM_FULL: Final[_Fullness] = (
+_CPU_CHANGES, _MEMORY_CHANGES = _mask_changes(0), _mask_changes(_MEMORY)
+_CPU_ABOVE, _MEMORY_ABOVE = _masks_above(0), _masks_above(_MEMORY)
+FULLEST_FIRST: Final[_FullnessGroups] = (
     *((2 * value, value - 1, _MEMORY + value - 1) for value in range(_HIGH, 0, -1)),
-    (0, _EVERYBODY, _EVERYBODY),
+    (0, _EVERY_PLACE, _EVERY_PLACE),
 )
-"""The values of the high digit, the highest first, in sixteenths, and who has at least that of CPU and of memory."""
+"""The values of the high digit in sixteenths, highest first, with the masks of places that have at least that."""
 _CPU_UPPER: Final = _HIGH + _RADIX // 2 - 1
 _MEMORY_UPPER: Final = _MEMORY + _CPU_UPPER
-"""Who has one sixteenth more than the high digit says, in its two sixteenths: the upper half of the low digit."""
+"""Places with one sixteenth more than the high digit says, of its two: the upper half of the low digit."""
 
 
-def new_row() -> Row:
-    """Make the row of a half hour in which nothing is used."""
+def new_row() -> FullnessRow:
+    """Return the row of a half hour in which nothing is used."""
     row = [0] * (_SCARCITY_REACHED + 1)
-    row[_EVERYBODY] = -1
+    row[_EVERY_PLACE] = -1
     return row
 
 
 _EMPTY: Final = new_row()
 
 
-class Rows(dict[int, Row]):
-    """Rows by half hour. One that is not kept is empty, and not to be changed."""
+class FullnessRows(dict[int, FullnessRow]):
+    """Rows by half hour. A missing one reads as an empty row, which must not be changed."""
 
-    def __missing__(self, tick: int) -> Row:
+    def __missing__(self, tick: int) -> FullnessRow:
         return _EMPTY
 
 
-def fullness(used: int) -> int:
-    """Tell how full a place is: the greater of its CPU and memory in sixteenths, at most 16."""
+def fullness_of(used: int) -> int:
+    """Return how full a place is: the greater of its CPU and memory in sixteenths, at most 16."""
     told = levels(used)
     return min(max(told[0], told[1]), LEVELS) >> 1
 
 
-def shift(rows: Rows, samples: dict[int, int], span: range, bit: int, need: int) -> None:
-    """Note that a place uses so much more, or less, at these half hours: in its samples, and in the rows its levels.
+def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: int, need: int) -> None:
+    """Record that a place uses so much more, or less, at these half hours, in its samples and in the rows.
 
-    What holds for one half hour mostly holds for the next as well, so what changes is worked out anew only if not.
+    The change of one half hour mostly holds for the next as well; it is computed again only where it does not.
     """
     known, now = -1, 0
     changes: tuple[int, ...] = ()
@@ -127,7 +130,7 @@ def shift(rows: Rows, samples: dict[int, int], span: range, bit: int, need: int)
         used = samples.get(tick, 0)
         if used != known:
             known, now = used, used + need
-            old, new = used.to_bytes(BYTES, "little"), now.to_bytes(BYTES, "little")
+            old, new = used.to_bytes(PACKED_BYTES, "little"), now.to_bytes(PACKED_BYTES, "little")
             changes = (
                 _CPU_CHANGES[old[_CPU_BYTE]][new[_CPU_BYTE]] + _MEMORY_CHANGES[old[_MEMORY_BYTE]][new[_MEMORY_BYTE]]
             )
@@ -152,8 +155,8 @@ def shift(rows: Rows, samples: dict[int, int], span: range, bit: int, need: int)
                 del rows[tick]
 
 
-def _scarcity_reached(row: Row) -> int:
-    """Give the highest step that anybody has reached in a dimension that is seldom scarce."""
+def _scarcity_reached(row: FullnessRow) -> int:
+    """Return the highest step that any place has reached in a dimension that is seldom scarce."""
     return max((place % _STEPS for place, mask in enumerate(row[_SCARCE:BUSY]) if mask), default=0)
 
 
@@ -165,17 +168,17 @@ def _scarce_changes(before: bytes, after: bytes) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def limits(highest: bytes) -> Limits:
-    """Say what to ask for, given the highest level of each dimension at which something could fit."""
+def fullness_limits(highest: bytes) -> FullnessLimits:
+    """Return the limits for a need, given the highest level of each dimension at which it could fit."""
     steps = [step + 1 for step in highest[2:].translate(_SCARCITY)]
     others = tuple(_SCARCE + _STEPS * number + step for number, step in enumerate(steps) if step < _STEPS)
-    cpu, memory = CAPPED[highest[0]], CAPPED[highest[1]]
-    fullness = FROM_FULL[_HIGH - max(cpu, memory) // _RADIX :]
-    return Limits((*_CPU_ABOVE[cpu], *_MEMORY_ABOVE[memory], others, min(steps)), fullness, highest)
+    cpu, memory = CAPPED_LEVELS[highest[0]], CAPPED_LEVELS[highest[1]]
+    fullness = FULLEST_FIRST[_HIGH - max(cpu, memory) // _RADIX :]
+    return FullnessLimits((*_CPU_ABOVE[cpu], *_MEMORY_ABOVE[memory], others, min(steps)), fullness, highest)
 
 
-def above(row: Row, limit: Limits) -> int:
-    """Give the places that are above a limit in any dimension."""
+def places_above(row: FullnessRow, limit: FullnessLimits) -> int:
+    """Return the mask of places that are above a limit in any dimension."""
     cpu_high, cpu_as_high, cpu_low, memory_high, memory_as_high, memory_low, others, scarcity = limit.masks
     found = row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
     if row[_SCARCITY_REACHED] >= scarcity:
@@ -184,12 +187,12 @@ def above(row: Row, limit: Limits) -> int:
     return found
 
 
-def sifted(rows: Iterable[Row], limit: Limits, mask: int) -> tuple[int, int]:
-    """Give those of some places that are above a limit in none of these rows, and of these those busy in all."""
+def sift_places(rows: Iterable[FullnessRow], limit: FullnessLimits, mask: int) -> tuple[int, int]:
+    """Return the places of a mask that are above a limit in none of these rows, and those of them busy in all."""
     cpu_high, cpu_as_high, cpu_low, memory_high, memory_as_high, memory_low, others, scarcity = limit.masks
     taken, busy = 0, mask
     for row in rows:
-        # As `above` does, without a call for each of so many rows.
+        # The same as `places_above`, inlined because there are many rows.
         taken |= (
             row[cpu_high] | row[memory_high] | row[cpu_as_high] & row[cpu_low] | row[memory_as_high] & row[memory_low]
         )
@@ -200,8 +203,8 @@ def sifted(rows: Iterable[Row], limit: Limits, mask: int) -> tuple[int, int]:
     return mask ^ (mask & taken), busy ^ (busy & taken)
 
 
-def by_fullness(row: Row, mask: int, fullest: _Fullness) -> Iterator[tuple[int, int]]:
-    """Tell places apart by how full they are, the fullest first."""
+def group_by_fullness(row: FullnessRow, mask: int, fullest: _FullnessGroups) -> Iterator[tuple[int, int]]:
+    """Split the places of a mask by how full they are, the fullest first."""
     for sixteenths, cpu, memory in fullest:
         by_cpu, by_memory = mask & row[cpu], mask & row[memory]
         found = by_cpu | by_memory
@@ -216,8 +219,11 @@ def by_fullness(row: Row, mask: int, fullest: _Fullness) -> Iterator[tuple[int, 
                 return
 
 
-def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
-    """Tell places apart by in how many of these masks they are, the most first: counters, a mask per binary digit."""
+def group_by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Split the places of a mask by how many of these masks contain them, the most first.
+
+    The counters are binary: one mask per digit.
+    """
     digits = [0] * most.bit_length()
     for one in several:
         carry = one & mask
@@ -229,12 +235,12 @@ def by_count(mask: int, several: Iterable[int], most: int) -> Iterator[tuple[int
             place += 1
     digits.reverse()
     while mask:
-        count, found = _highest(digits, mask)
+        count, found = _highest_count(digits, mask)
         yield count, found
         mask ^= found
 
 
-def _highest(digits: Sequence[int], mask: int) -> tuple[int, int]:
+def _highest_count(digits: Sequence[int], mask: int) -> tuple[int, int]:
     level = 0
     for digit in digits:
         higher = mask & digit

@@ -1,4 +1,8 @@
-"""One request while it is being placed: its claim in the numbers of the index, and what a single place says to it."""
+"""One request and one place in the numbers of the index, and what the place answers to the request.
+
+`PackedRequest` is a request while it is being placed, with its claim in packed numbers. `IndexedPlace` is a place with
+all that is held on it, and a sample of it at every half hour, which the size classes search.
+"""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -6,124 +10,133 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lcm.model.base.capacity import DIMENSIONS, Amount
-from lcm.placement.request import BOOTING, Held, Place, Request
-from lcm.placement.rules import ROOM, closed_rejection, static_rejection
+from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
+from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
-    from lcm.placement.shelf import Shelf
+    from lcm.placement.shelf import SizeClass
 
 
-TICK: Final = 30 * 60 * 1_000_000
+TICK_MICROS: Final = 30 * 60 * 1_000_000
 MOST_TICKS: Final = 96
-"""A claim is sampled for two days from its start. Beyond that only the timeline knows it, which is asked anyway; what
-is held for longer is best held anew from time to time."""
+"""A claim is sampled for two days from its start.
+
+Beyond that only the timeline knows it, which is asked anyway. What is held for longer should be held again from
+time to time.
+"""
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """What is held on a place: its [start, end) in microseconds, the half hours in it, and its need, packed."""
+class IndexedClaim(msgspec.Struct, frozen=True):
+    """A claim held on a place: its [start, end) in microseconds, the half hours in it, and its packed need."""
 
-    held: Held
+    held: HeldClaim
     start: int
     end: int
     span: range
     need: int
 
 
-class Line:
-    """A place, its timeline, and at each half hour what is used, packed."""
+class IndexedPlace:
+    """A place with its timeline, and what is used of it at each half hour, packed."""
 
     __slots__ = ("held", "lanes", "place", "samples", "shelf", "slot", "timeline", "usable")
 
-    def __init__(self, place: Place, lanes: Lanes, shelf: "Shelf") -> None:
+    def __init__(self, place: Place, lanes: Lanes, shelf: "SizeClass") -> None:
         self.place = place
         self.shelf = shelf
         self.lanes = lanes
         self.timeline = Timeline(lanes.top)
         self.samples: dict[int, int] = {}
-        self.held: dict[str, Holding] = {}
+        self.held: dict[str, IndexedClaim] = {}
         self.usable = BEGINNING
         self.slot = 0
 
 
-def accepts(place: Place) -> bool:
-    """Tell whether a place takes sessions, now or once it has booted."""
+def accepts_sessions(place: Place) -> bool:
+    """Return whether a place takes sessions, now or once it has booted."""
     return not place.closed or (place.closed == BOOTING and place.usable_at is not None)
 
 
-def ticks(start: int, end: int) -> range:
-    """Give the half hours that lie within [start, end)."""
-    first, stop = -(-start // TICK), -(-end // TICK)
+def ticks_within(start: int, end: int) -> range:
+    """Return the half hours that lie within [start, end)."""
+    first, stop = -(-start // TICK_MICROS), -(-end // TICK_MICROS)
     return range(first, stop) if stop - first <= MOST_TICKS else range(first, first + MOST_TICKS)
 
 
-class Ask:
-    """A request, its claim's [start, end) in microseconds and the half hours in it."""
+class PackedRequest:
+    """A request with its claim's [start, end) in microseconds, the half hours in it, and its packed need."""
 
     __slots__ = ("_lanes", "_left", "_packed", "claim", "end", "need", "request", "span", "start")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: PlacementRequest) -> None:
         self.request = request
         self.claim = claim = request.claim
         self.need = claim.need
         self.start = start = micros(claim.start)
         self.end = end = micros(claim.end)
-        self.span = ticks(start, end)
+        self.span = ticks_within(start, end)
         self._lanes: Lanes | None = None
         self._packed = self._left = 0
 
-    def fits(self, line: Line) -> bool:
-        """Tell whether a place that passes all other filters has the room at every moment, and is up by then."""
+    def fits(self, line: IndexedPlace) -> bool:
+        """Return whether a place that passes all other filters is up by then and has the room at every moment."""
         start = self.start
-        return line.usable <= start and line.timeline.obstacle(start, self.end, self.room(line.lanes)) is None
+        return line.usable <= start and line.timeline.first_obstacle(start, self.end, self.room(line.lanes)) is None
 
     def room(self, lanes: Lanes) -> int:
-        """Give what may be used, at most, of a place of this capacity."""
+        """Return how much of a place of this capacity may be used, at most, so that the need still fits."""
         if lanes is not self._lanes:
-            self._pack(lanes)
+            self._pack_for(lanes)
         return self._left
 
-    def packed(self, lanes: Lanes) -> int:
-        """Give the need as places of this capacity count it."""
+    def pack_need(self, lanes: Lanes) -> int:
+        """Return the need as places of this capacity count it."""
         if lanes is not self._lanes:
-            self._pack(lanes)
+            self._pack_for(lanes)
         return self._packed
 
-    def _pack(self, lanes: Lanes) -> None:
+    def _pack_for(self, lanes: Lanes) -> None:
         self._lanes, self._packed = lanes, lanes.pack(self.need)
         self._left = lanes.top - self._packed
 
-    def rejection(self, line: Line) -> tuple[str, str] | None:
-        """Give the first filter by which a place turns the request away, and its reason; None if it would take it."""
-        closed = None if accepts(line.place) else closed_rejection(line.place, self.request)
-        return closed or static_rejection(line.place, self.request) or self._booting(line) or self._room(line)
+    def rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
+        """Return the first filter by which a place rejects the request, and its reason; None if it would take it."""
+        closed = None if accepts_sessions(line.place) else closed_rejection(line.place, self.request)
+        return (
+            closed
+            or static_rejection(line.place, self.request)
+            or self._booting_rejection(line)
+            or self._room_rejection(line)
+        )
 
-    def earliest(self, line: Line) -> datetime | None:
-        """Say from when on a place would have the room, for as long as is asked; None if never."""
-        if not accepts(line.place) or static_rejection(line.place, self.request):
+    def earliest(self, line: IndexedPlace) -> datetime | None:
+        """Return from when on a place would have the room for as long as is asked; None if never."""
+        if not accepts_sessions(line.place) or static_rejection(line.place, self.request):
             return None
         not_before = max(self.start, line.usable)
-        found = line.timeline.earliest(not_before, self.end - self.start, self.packed(line.lanes))
+        found = line.timeline.earliest(not_before, self.end - self.start, self.pack_need(line.lanes))
         return None if found is None else moment_of(found)
 
-    def _booting(self, line: Line) -> tuple[str, str] | None:
+    def _booting_rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
         if line.usable <= self.start or line.usable == BEGINNING:
             return None
-        return "booting", f"it can be used from {clock(moment_of(line.usable))}"
+        return "booting", f"it can be used from {format_moment(moment_of(line.usable))}"
 
-    def _room(self, line: Line) -> tuple[str, str] | None:
-        need = self.packed(line.lanes)
-        moment = line.timeline.misfit(self.start, self.end, need)
+    def _room_rejection(self, line: IndexedPlace) -> tuple[str, str] | None:
+        need = self.pack_need(line.lanes)
+        moment = line.timeline.first_misfit(self.start, self.end, need)
         if moment is None:
             return None
-        used = line.timeline.at(moment)
+        used = line.timeline.used_at(moment)
         name = short_of(line.timeline.top - need - used)[0]
         free = line.place.capacity - line.lanes.unpack(used)
-        told = f"{_told(name, self.need)} needed, {_told(name, free)} free at {clock(moment_of(moment))}"
-        return ROOM[name], told
+        needed, at = _format_amount(name, self.need), format_moment(moment_of(moment))
+        told = f"{needed} needed, {_format_amount(name, free)} free at {at}"
+        return ROOM_FILTERS[name], told
 
-    def too_large_for(self, line: Line) -> bool:
-        """Tell whether the place is too small even when empty."""
+    def too_large_for(self, line: IndexedPlace) -> bool:
+        """Return whether the place is too small even when empty."""
         return not self.need.within(line.place.capacity)
 
 
@@ -136,11 +149,11 @@ _UNITS = dict(
 )
 
 
-def _told(name: str, amount: Amount) -> str:
+def _format_amount(name: str, amount: Amount) -> str:
     divisor, unit = _UNITS[name]
     return f"{max(0, getattr(amount, name)) / divisor:g} {unit}"
 
 
-def clock(moment: datetime) -> str:
-    """Say a moment to people."""
+def format_moment(moment: datetime) -> str:
+    """Format a moment for people."""
     return f"{moment:%Y-%m-%d %H:%M}Z"

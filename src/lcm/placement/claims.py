@@ -1,6 +1,6 @@
 """What a booking asks of a pool: its claim, its request, and how far ahead a machine must be started.
 
-Pure. Bookings, the scheduler and the pool's follower ask here, so that they agree.
+Pure. Bookings, the scheduler and the pool controller all use this, so that they agree.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ import msgspec
 
 from lcm.model.base.capacity import Amount, Claim
 from lcm.model.base.quantity import parse_limits
-from lcm.model.kinds.definition import LabletDefinition, Requirements, amount, requirements
+from lcm.model.kinds.definition import LabletDefinition, Requirements, compute_amount, get_requirements
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
-from lcm.model.kinds.session import CLEAN_UP, LabletSession, is_asap
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, is_asap
 from lcm.model.kinds.settings import SchedulerSettings, SystemSettings
-from lcm.placement.request import Request
+from lcm.placement.request import PlacementRequest
 from lcm.placement.strategies import BIN_PACK
 
 FEWEST_BOOTS: Final = 20
 """Fewer measured boots say nothing about the slowest of them."""
-_SLOWEST: Final = 0.99
-_SHORTEST: Final = timedelta(seconds=5)
-"""However fast a cloud is simulated, our own part of it takes as long as ever."""
+_SLOWEST_SHARE: Final = 0.99
+_SHORTEST_DURATION: Final = timedelta(seconds=5)
+"""However fast a cloud is simulated, the control plane's own part takes as long as ever."""
 
-_SOONEST: Final = timedelta(minutes=1)
-"""Who gets a claim has at least so long to begin by it."""
+_START_GRACE: Final = timedelta(minutes=1)
+"""A session that gets a claim has at least this long to begin by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,24 @@ class Terms:
     require_licensed: bool = True
     strategy: str = BIN_PACK
     speed: float = 1.0
-    """By how much a simulated cloud is faster than the clock."""
+    """How many times faster than the clock a simulated cloud runs."""
 
     @property
     def horizon(self) -> timedelta:
         """How long before a slot its machine must be there or be started."""
         return self.boot + self.buffer + self.instantiation
 
-    def under(self, system: SystemSettings | None) -> "Terms":
-        """Put over them what the SystemSettings object says."""
+    def with_settings(self, system: SystemSettings | None) -> "Terms":
+        """Return the terms overridden by what the SystemSettings object sets."""
         said = system.spec.scheduler if system else SchedulerSettings()
         boot, instantiation = said.worker_bootup_delay_minutes, said.lablet_instantiation_delay_minutes
         licensed = said.require_licensed_for_cml
         return Terms(
-            boot=self.boot if boot is None else sped_up(timedelta(minutes=boot), self.speed),
+            boot=self.boot if boot is None else scale_duration(timedelta(minutes=boot), self.speed),
             instantiation=(
-                self.instantiation if instantiation is None else sped_up(timedelta(minutes=instantiation), self.speed)
+                self.instantiation
+                if instantiation is None
+                else scale_duration(timedelta(minutes=instantiation), self.speed)
             ),
             buffer=self.buffer,
             require_licensed=self.require_licensed if licensed is None else licensed,
@@ -64,70 +66,73 @@ class Terms:
         )
 
 
-def sped_up(usual: timedelta, speed: float) -> timedelta:
-    """Say how long something takes on a cloud that is simulated at a speed."""
-    return min(usual, max(usual / speed, _SHORTEST)) if speed > 1 else usual / speed
+def scale_duration(usual: timedelta, speed: float) -> timedelta:
+    """Return how long something takes on a cloud that is simulated at a speed."""
+    return min(usual, max(usual / speed, _SHORTEST_DURATION)) if speed > 1 else usual / speed
 
 
 def boot_lead(pool: LabWorkerPool, terms: Terms) -> timedelta:
-    """Say how long before it is needed a machine of a pool must be started: never less than it usually takes.
+    """Return how long before it is needed a machine of a pool must be started: never less than it usually takes.
 
-    If it were less, a seat that is still empty would always seem to be ready before one whose machine boots already.
+    If it were less, an empty seat would always seem to be ready before one whose machine already boots.
     """
     measured = sorted(pool.status.boot_seconds)
     if len(measured) < FEWEST_BOOTS:
         return max(terms.boot, usual_boot(pool, terms)) + terms.buffer
-    slowest = timedelta(seconds=measured[ceil(len(measured) * _SLOWEST) - 1])
+    slowest = timedelta(seconds=measured[ceil(len(measured) * _SLOWEST_SHARE) - 1])
     return max(terms.boot, slowest) + terms.buffer
 
 
 def usual_boot(pool: LabWorkerPool | None, terms: Terms) -> timedelta:
-    """Say how long a machine usually takes, by which those who wait are told when it comes."""
+    """Return how long a machine usually takes to boot; waiting sessions are told when it comes by this."""
     measured = sorted(pool.status.boot_seconds) if pool else []
     return timedelta(seconds=measured[len(measured) // 2]) if measured else terms.boot
 
 
 def slot_claim(start: datetime, end: datetime, need: Amount, terms: Terms) -> Claim:
-    """Give the claim of a slot: its instantiation before it and its clean-up after it are part of it."""
-    return Claim(start=start - terms.instantiation, end=end + CLEAN_UP, need=need)
+    """Return the claim of a slot, with the instantiation before it and the clean-up after it."""
+    return Claim(start=start - terms.instantiation, end=end + CLEAN_UP_TIME, need=need)
 
 
 def asap_claim(session: LabletSession, at: datetime, need: Amount, terms: Terms) -> Claim:
-    """Give the claim of a session that would be put on a machine at a moment."""
-    return Claim(start=at, end=at + terms.instantiation + asap_length(session, at) + CLEAN_UP, need=need)
+    """Return the claim of a session that would be put on a machine at a moment."""
+    return Claim(start=at, end=at + terms.instantiation + asap_length(session, at) + CLEAN_UP_TIME, need=need)
 
 
 def asap_length(session: LabletSession, at: datetime) -> timedelta:
-    """Say how long one that is wanted as soon as possible would run from a moment on.
+    """Return how long a session wanted as soon as possible would run from a moment on.
 
-    That is what it asked for, or, if it has run before, what is left until the end that it was told then.
+    That is what it asked for, or, if it has run before, what is left until the end it was given then.
     """
     end = session.status.ends_at
     return timedelta(minutes=session.spec.duration_minutes or 0) if end is None else max(end - at, timedelta(0))
 
 
-def begins_by(session: LabletSession) -> datetime | None:
-    """Say until when one that is wanted as soon as possible may begin and still gets its time; None: it has a slot."""
+def latest_start(session: LabletSession) -> datetime | None:
+    """Return until when a session wanted as soon as possible may begin and still gets its time.
+
+    None means that it has a slot, or no claim.
+    """
     claim = session.status.claim
     if claim is None or not is_asap(session):
         return None
-    return max(claim.end - CLEAN_UP - asap_length(session, claim.start), claim.start + _SOONEST)
+    return max(claim.end - CLEAN_UP_TIME - asap_length(session, claim.start), claim.start + _START_GRACE)
 
 
-def too_late(session: LabletSession, now: datetime) -> bool:
-    """Tell whether a session must not begin by its claim any more, but needs another one."""
-    by = begins_by(session)
+def is_too_late(session: LabletSession, now: datetime) -> bool:
+    """Return whether a session must not begin by its claim any more, but needs another one."""
+    by = latest_start(session)
     return by is not None and now >= by
 
 
 def slot_of(claim: Claim, terms: Terms) -> tuple[datetime, datetime]:
-    """Give the slot that a claim is for."""
-    return claim.start + terms.instantiation, claim.end - CLEAN_UP
+    """Return the slot that a claim is for."""
+    return claim.start + terms.instantiation, claim.end - CLEAN_UP_TIME
 
 
 def booked_slot(booking: LabletSession | Reservation, claim: Claim) -> tuple[datetime, datetime]:
-    """Give the slot that a booking's claim is for, whatever the settings were when it was booked."""
-    spec, end = booking.spec, claim.end - CLEAN_UP
+    """Return the slot that a booking's claim is for, whatever the settings were when it was booked."""
+    spec, end = booking.spec, claim.end - CLEAN_UP_TIME
     if isinstance(spec, ReservationSpec):
         return end - (spec.timeslot_end - spec.timeslot_start), end
     if spec.timeslot_start is not None:
@@ -136,8 +141,8 @@ def booked_slot(booking: LabletSession | Reservation, claim: Claim) -> tuple[dat
 
 
 def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amount | None:
-    """Say what a session takes of a worker; None while its definition does not say."""
-    need = amount(definition.spec)
+    """Return what a session takes of a worker; None while its definition does not say."""
+    need = compute_amount(definition.spec)
     limits = session.spec.resource_limits if session else None
     if need is None or limits is None:
         return need
@@ -145,16 +150,16 @@ def need_of(session: LabletSession | None, definition: LabletDefinition) -> Amou
     return msgspec.structs.replace(need, cpu_millis=own.cpu_millis, memory_mb=own.memory_mb)
 
 
-def asks_of(booking: LabletSession | Reservation, definition: LabletDefinition) -> Requirements:
-    """Say what a booking asks of a worker besides room: what was promised is asked as it was then."""
+def requirements_of(booking: LabletSession | Reservation, definition: LabletDefinition) -> Requirements:
+    """Return what a booking asks of a worker besides room; a promised booking keeps what it asked then."""
     kept = booking.status.requirements
-    return requirements(definition.spec) if kept is None else kept
+    return get_requirements(definition.spec) if kept is None else kept
 
 
-def request_for(session: LabletSession, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
-    """Say what a session asks of the place it is put on."""
-    spec, asks = session.spec, asks_of(session, definition)
-    return Request(
+def request_for(session: LabletSession, definition: LabletDefinition, claim: Claim, terms: Terms) -> PlacementRequest:
+    """Return what a session asks of the place it is put on."""
+    spec, asks = session.spec, requirements_of(session, definition)
+    return PlacementRequest(
         name=f"{session.metadata.namespace}/{session.metadata.name}",
         claim=claim,
         lab_type=definition.spec.lab_type,

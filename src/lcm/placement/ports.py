@@ -1,7 +1,7 @@
-"""Which of a worker's ports a session gets. Pure; whoever puts a session on a worker asks here, and commits it there.
+"""Which of a worker's ports a session gets. Pure; called when a session is placed on a worker, and committed there.
 
-A session's ports begin at a place of its own within the range, so that it gets the same ones when it is tried again,
-also on another worker, unless somebody has them.
+A session's ports begin at a position of its own within the range, so that it gets the same ones when it is tried
+again, also on another worker, unless they are in use.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,30 +12,30 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.model.topology.ports import OPEN_PORTS
 
 
-def taken_on(worker: LabWorker, sessions: Iterable[LabletSession]) -> frozenset[int]:
-    """Say which ports of a worker are not free: given to sessions there, seen on their labs, or on strangers' labs.
+def ports_in_use(worker: LabWorker, sessions: Iterable[LabletSession]) -> frozenset[int]:
+    """Return the ports of a worker in use: allocated to sessions, seen on their labs, or on labs no session made.
 
-    What a lab holds that it was not given drifted or was left behind, and is in use all the same.
+    A port that a lab has without an allocation drifted or was left behind, and is in use all the same.
     """
     status = (session.status for session in sessions)
     held = (ports for one in status for ports in (one.allocated_ports, one.observed_ports) if ports)
     return frozenset(worker.status.foreign_ports).union(*(ports.values() for ports in held))
 
 
-def free_ports(taken: Collection[int]) -> int:
-    """Count what is left of a worker's ports."""
+def count_free_ports(taken: Collection[int]) -> int:
+    """Return how many of a worker's ports are free."""
     return len(OPEN_PORTS) - len({port for port in taken if port in OPEN_PORTS})
 
 
 def allocate(
     names: Collection[str], *, taken: Collection[int], seed: str, preferred: Mapping[str, int] | None = None
 ) -> dict[str, int] | None:
-    """Give each name a port of its own; None if there are too few. What is preferred is given where it is free.
+    """Choose a port for each name; None if there are too few. A preferred port is used where it is free.
 
-    The same question has the same answer; `seed` says whose ports they are.
+    The same arguments give the same result; `seed` identifies whose ports they are.
     """
     used = set(taken)
-    if len(names) > free_ports(used):
+    if len(names) > count_free_ports(used):
         return None
     given: dict[str, int] = {}
     for name in sorted(names):

@@ -1,6 +1,7 @@
-"""The promise of a booking: a seat of the pool for its whole claim, or a refusal that says why and what would work.
+"""The promise of a booking: a seat of the pool for its whole claim, or a refusal with the reason and a remedy.
 
-Bookings, extensions and reservations are decided here. Pure: nothing is held by asking.
+Bookings, extensions and reservations are decided here, by `lcm.control.booking.promise`. A refusal carries the nearest
+other times at which the claims could be promised. Pure: nothing is held by asking.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,86 +12,91 @@ from itertools import islice
 from typing import Final
 
 from lcm.model.base.capacity import Claim
-from lcm.placement.limits import Rules
-from lcm.placement.request import Held
-from lcm.placement.seat_choice import REMEDIES, seat_for, why_not
+from lcm.placement.limits import PromiseRules
+from lcm.placement.request import HeldClaim
+from lcm.placement.seat_choice import SEAT_REMEDIES, choose_seat, explain_refusal
 from lcm.placement.seats import Seats
-from lcm.placement.slot_search import Search, Work
+from lcm.placement.slot_search import SlotSearch, WorkBudget
 
-STEP: Final = timedelta(minutes=15)
-WITHIN: Final = timedelta(days=7)
-MOST_TRIES: Final = 2 * WITHIN // STEP
+SHIFT_STEP: Final = timedelta(minutes=15)
+LARGEST_SHIFT: Final = timedelta(days=7)
+MOST_TRIES: Final = 2 * LARGEST_SHIFT // SHIFT_STEP
 MOST_WORK: Final = 30_000
-"""About so many microseconds: others wait while one is searched for."""
-_HOLDER: Final = "a trial, number {}"
+"""The budget of a search, in about microseconds: other tasks wait while it runs."""
+_TRIAL_HOLDER: Final = "a trial, number {}"
 
 
-def nearest(
+def nearest_shifts(
     seats: Seats,
     claims: Sequence[Claim],
-    rules: Rules,
+    rules: PromiseRules,
     *,
     count: int = 3,
-    step: timedelta = STEP,
-    within: timedelta = WITHIN,
+    step: timedelta = SHIFT_STEP,
+    within: timedelta = LARGEST_SHIFT,
     tries: int = MOST_TRIES,
     work: int = MOST_WORK,
 ) -> tuple[timedelta, ...]:
-    """Find by how much claims can be shifted, all by the same, so that all can be promised; the least shifts first.
+    """Return by how much claims can be shifted, all by the same, so that all can be promised; the least first.
 
-    Shifts are whole steps, earlier ones are negative. There is an earlier one among several if any is near enough.
-    Whoever must look at too much is given those that were found by then; half of the work is kept for later ones.
+    Shifts are whole steps, earlier ones are negative. An earlier one is among several if any is near enough. A search
+    that uses up its budget returns what it has found by then; half of the budget is reserved for later shifts.
     """
-    search = Search(seats, claims, rules, step, within // step, together=_all_seated)
-    first = Work(work // 2)
+    search = SlotSearch(seats, claims, rules, step, within // step, together=_first_unseated)
+    first = WorkBudget(work // 2)
     earlier = list(islice(search.earlier(tries // 2, first), count))
-    later = list(islice(search.later(tries // 2, Work(work // 2 + max(0, first.left))), count))
-    return tuple(step * steps for steps in _mixed(earlier, later, count))
+    later = list(islice(search.later(tries // 2, WorkBudget(work // 2 + max(0, first.left))), count))
+    return tuple(step * steps for steps in _mix_shifts(earlier, later, count))
 
 
-def _all_seated(seats: Seats, claims: Sequence[Claim], rules: Rules) -> int | None:
-    found = seats_for_all(seats, claims, rules)
+def _first_unseated(seats: Seats, claims: Sequence[Claim], rules: PromiseRules) -> int | None:
+    found = choose_seats_for_all(seats, claims, rules)
     return found if isinstance(found, int) else None
 
 
-def seats_for_all(seats: Seats, claims: Sequence[Claim], rules: Rules) -> tuple[int, ...] | int:
-    """Choose seats for all of several claims; or give the place of the first for which there is none.
+def choose_seats_for_all(seats: Seats, claims: Sequence[Claim], rules: PromiseRules) -> tuple[int, ...] | int:
+    """Choose seats for all of several claims, or return the index of the first that gets none.
 
-    Nothing is held when it returns. What is longest and needs most goes first, because small claims fit in anywhere.
+    Nothing is held when it returns. The longest and largest claims go first, because small ones fit in anywhere.
     """
-    with _seated(seats, claims, rules) as (chosen, missing):
+    with _held_on_trial(seats, claims, rules) as (chosen, missing):
         return tuple(chosen[place] for place in range(len(claims))) if missing is None else missing
 
 
-def why_not_all(seats: Seats, claims: Sequence[Claim], rules: Rules) -> tuple[str, str]:
-    """Say in a word and in a sentence why one of several claims gets no seat beside those before it."""
-    with _seated(seats, claims, rules) as (_, missing):
+def explain_group_refusal(seats: Seats, claims: Sequence[Claim], rules: PromiseRules) -> tuple[str, str]:
+    """Return why one of several claims gets no seat beside those before it, in a word and in a sentence."""
+    with _held_on_trial(seats, claims, rules) as (_, missing):
         assert missing is not None, "not all of them get seats"
-        return why_not(seats, claims[missing], rules)
+        return explain_refusal(seats, claims[missing], rules)
 
 
 @contextmanager
-def _seated(seats: Seats, claims: Sequence[Claim], rules: Rules) -> Iterator[tuple[Mapping[int, int], int | None]]:
-    """Hold claims on seats one after another until one gets none; gives seats by place, and the place of that one."""
-    order = sorted(range(len(claims)), key=lambda place: _weight(claims[place]))
+def _held_on_trial(
+    seats: Seats, claims: Sequence[Claim], rules: PromiseRules
+) -> Iterator[tuple[Mapping[int, int], int | None]]:
+    """Hold claims on seats one after another inside the block, until one gets none.
+
+    Yields the seats by index of the claim, and the index of the claim that got none.
+    """
+    order = sorted(range(len(claims)), key=lambda place: _largest_first(claims[place]))
     chosen: dict[int, int] = {}
     missing: int | None = None
     try:
         for place in order:
-            number = seat_for(seats, claims[place], rules)
+            number = choose_seat(seats, claims[place], rules)
             if number is None:
                 missing = place
                 break
             chosen[place] = number
-            seats.hold(number, Held(_HOLDER.format(place), claims[place]))
+            seats.hold(number, HeldClaim(_TRIAL_HOLDER.format(place), claims[place]))
         yield chosen, missing
     finally:
         for place, number in chosen.items():
-            seats.release(number, _HOLDER.format(place))
+            seats.release(number, _TRIAL_HOLDER.format(place))
 
 
-def _mixed(earlier: Sequence[int], later: Sequence[int], count: int) -> list[int]:
-    """Take the least of both, but not all from one side."""
+def _mix_shifts(earlier: Sequence[int], later: Sequence[int], count: int) -> list[int]:
+    """Return the least shifts of both sides, but not all from one side."""
     found = sorted([*earlier, *later], key=lambda steps: (abs(steps), steps))[:count]
     for side in (earlier, later):
         if side and count > 1 and not set(found) & set(side):
@@ -98,18 +104,18 @@ def _mixed(earlier: Sequence[int], later: Sequence[int], count: int) -> list[int
     return found
 
 
-def _weight(claim: Claim) -> tuple[timedelta, int]:
+def _largest_first(claim: Claim) -> tuple[timedelta, int]:
     return claim.start - claim.end, -claim.need.cpu_millis - claim.need.memory_mb
 
 
 GROUP_LOOKS: Final = 3_000
-"""How many claims are tried in all before nothing nearer is looked for: some microseconds each."""
+"""How many claims are tried in total before the search for nearer slots ends; each takes some microseconds."""
 GROUP_TRIES: Final = range(8, 97)
 """The fewest and the most slots that are tried for a group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
+class PromisedSeats:
     """The seats that claims get, in the order of the claims."""
 
     seats: tuple[int, ...]
@@ -122,10 +128,10 @@ class Promised:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Why claims cannot be promised: in a word, in a sentence, and what helps.
+class PromiseRefusal:
+    """Why claims cannot be promised: a word, a sentence, and a remedy.
 
-    `nearest` says by how much the booking can be shifted so that it would be promised.
+    `nearest` lists by how much the booking can be shifted so that it would be promised.
     """
 
     reason: str
@@ -134,39 +140,41 @@ class Refused:
     nearest: tuple[timedelta, ...] = ()
 
 
-def promise(seats: Seats, claim: Claim, *, rules: Rules, slots: int = 3) -> Promised | Refused:
+def promise(seats: Seats, claim: Claim, *, rules: PromiseRules, slots: int = 3) -> PromisedSeats | PromiseRefusal:
     """Promise a claim or refuse it."""
-    number = seat_for(seats, claim, rules)
+    number = choose_seat(seats, claim, rules)
     if number is not None:
-        return Promised((number,))
-    return _refused(seats, claim, rules, nearest(seats, [claim], rules, count=slots))
+        return PromisedSeats((number,))
+    return _refuse_claim(seats, claim, rules, nearest_shifts(seats, [claim], rules, count=slots))
 
 
-def promise_all(seats: Seats, claims: Sequence[Claim], *, rules: Rules, slots: int = 3) -> Promised | Refused:
+def promise_all(
+    seats: Seats, claims: Sequence[Claim], *, rules: PromiseRules, slots: int = 3
+) -> PromisedSeats | PromiseRefusal:
     """Promise all of several claims, or refuse them all."""
-    found = seats_for_all(seats, claims, rules)
+    found = choose_seats_for_all(seats, claims, rules)
     if isinstance(found, tuple):
-        return Promised(found)
+        return PromisedSeats(found)
     tries = min(max(GROUP_LOOKS // len(claims), GROUP_TRIES[0]), GROUP_TRIES[-1])
-    near = nearest(seats, claims, rules, count=slots, tries=tries)
-    if seat_for(seats, claims[found], rules) is None:
-        return _refused(seats, claims[found], rules, near)
-    reason, details = why_not_all(seats, claims, rules)
+    near = nearest_shifts(seats, claims, rules, count=slots, tries=tries)
+    if choose_seat(seats, claims[found], rules) is None:
+        return _refuse_claim(seats, claims[found], rules, near)
+    reason, details = explain_group_refusal(seats, claims, rules)
     told = f"there is room for some of the {len(claims)} claims, and not for all of them together: {details}"
-    return Refused(reason, told, REMEDIES[reason], near)
+    return PromiseRefusal(reason, told, SEAT_REMEDIES[reason], near)
 
 
-def extend(seats: Seats, number: int, held: Held, *, rules: Rules) -> Promised | Refused:
-    """Promise a longer claim, on its seat, to one who has a claim there; what it has already is not asked for again."""
+def extend(seats: Seats, number: int, held: HeldClaim, *, rules: PromiseRules) -> PromisedSeats | PromiseRefusal:
+    """Promise a longer claim to a holder on its own seat; only the added time is checked."""
     before = seats[number].held[held.holder].claim
     more = Claim(start=before.end, end=held.claim.end, need=held.claim.need)
-    if seat_for(seats, more, rules, [number]) is not None:
-        return Promised((number,))
-    return _refused(seats, more, rules, (), [number])
+    if choose_seat(seats, more, rules, [number]) is not None:
+        return PromisedSeats((number,))
+    return _refuse_claim(seats, more, rules, (), [number])
 
 
-def _refused(
-    seats: Seats, claim: Claim, rules: Rules, near: tuple[timedelta, ...], among: Sequence[int] | None = None
-) -> Refused:
-    reason, details = why_not(seats, claim, rules, among)
-    return Refused(reason, details, REMEDIES[reason], near)
+def _refuse_claim(
+    seats: Seats, claim: Claim, rules: PromiseRules, near: tuple[timedelta, ...], among: Sequence[int] | None = None
+) -> PromiseRefusal:
+    reason, details = explain_refusal(seats, claim, rules, among)
+    return PromiseRefusal(reason, details, SEAT_REMEDIES[reason], near)

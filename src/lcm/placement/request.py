@@ -1,4 +1,4 @@
-"""The values of placement: what a session asks for, and where it could go."""
+"""The values of placement: what a session asks for, where it could go, and what is held there."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,14 +11,14 @@ from lcm.model.kinds.worker import LabType, LicenseFlavour
 
 DRAINING: Final = "draining"
 BOOTING: Final = "booting"
-"""The words of `Place.closed` that placement tells apart; any other is the place's own."""
+"""With DRAINING, the values of `Place.closed` that placement distinguishes; others are the place's own words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlacementRequest:
     """What one session asks for. Its claim covers instantiation, slot and clean-up; `ports` in it is a count.
 
-    `movable` tells whether it may start later, as an ASAP session may and a booked slot may not.
+    `movable` says whether it may start later, as an ASAP session may and a booked slot may not.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Request:
 class Place(msgspec.Struct, frozen=True):
     """Somewhere a session can go: a worker, or a seat of a pool that has no worker yet.
 
-    `closed` says in a word why it takes none now ("" if it does); `licensed` and `version` are None and "" for what is
-    not known, which a seat's template promises. `usable_at` is when a machine that boots, or a seat opened now, can be
-    used: it takes nothing that begins earlier. `template` is what a seat's worker would be made of. `whole` is what a
-    worker holds without the labs on it that no session made, if there are any.
+    `closed` is a word for why it takes no sessions now ("" if it does). `licensed` None and `version` "" mean unknown:
+    a seat's template promises them. `usable_at` is when a booting machine, or a seat opened now, can be used: it takes
+    nothing that begins earlier. `template` is what a seat's worker would be made from. `whole` is what a worker holds
+    without the labs on it that no session made, if there are any.
     """
 
     id: str
@@ -61,8 +61,8 @@ class Place(msgspec.Struct, frozen=True):
     whole: Amount | None = None
 
 
-class Held(msgspec.Struct, frozen=True):
-    """A claim on a place, and whose it is. Foreign labs hold without an end."""
+class HeldClaim(msgspec.Struct, frozen=True):
+    """A claim on a place, and who holds it. Labs that no session made hold without an end."""
 
     holder: str
     claim: Claim

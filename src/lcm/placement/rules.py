@@ -1,37 +1,38 @@
-"""The filters of placement: which places a request may not go to, why, and what helps.
+"""The filters of placement: which places a request may not go to, why, and the remedy.
 
-A filter is a pure function of a place and a request that gives the reason in a sentence, or None. `STATIC` looks at
-what places of one kind have in common, so that it is asked once for all of them. The room over time is the timeline's.
+A filter is a pure function of a place and a request that returns the reason as a sentence, or None. `STATIC_FILTERS`
+look at what places of one kind have in common and are asked once for all of them. Room over time is checked by
+`lcm.placement.timeline`.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from lcm.model.kinds.definition import AmiRequirements, version_allowed
-from lcm.model.kinds.worker import LabType, satisfies
-from lcm.placement.request import BOOTING, DRAINING, Place, Request
+from lcm.model.kinds.definition import AmiRequirements, is_version_allowed
+from lcm.model.kinds.worker import LabType, satisfies_affinity
+from lcm.placement.request import BOOTING, DRAINING, Place, PlacementRequest
 
-Filter = Callable[[Place, Request], str | None]
+Filter = Callable[[Place, PlacementRequest], str | None]
 
 ON_CML: Final = frozenset({LabType.CML, LabType.HYBRID})
-"""Labs that run on CML and so need its licence."""
+"""Types of labs that run on CML and so need its licence."""
 
 _MOST_NAMED: Final = 5
 
 
-def _lab_type(place: Place, request: Request) -> str | None:
+def _reject_lab_type(place: Place, request: PlacementRequest) -> str | None:
     if request.lab_type in place.lab_types:
         return None
     return f"it hosts {' and '.join(sorted(place.lab_types)) or 'nothing'}, not {request.lab_type}"
 
 
-def _license_affinity(place: Place, request: Request) -> str | None:
-    if satisfies(place.licence, request.affinity):
+def _reject_license_affinity(place: Place, request: PlacementRequest) -> str | None:
+    if satisfies_affinity(place.licence, request.affinity):
         return None
     return f"its licence is {place.licence}, the lab asks for {request.affinity}"
 
 
-def _licensed(place: Place, request: Request) -> str | None:
+def _reject_unlicensed(place: Place, request: PlacementRequest) -> str | None:
     if not request.require_licensed or request.lab_type not in ON_CML or place.licensed:
         return None
     if place.licensed is None:
@@ -39,17 +40,17 @@ def _licensed(place: Place, request: Request) -> str | None:
     return "it has no licence"
 
 
-def _cml_version(place: Place, request: Request) -> str | None:
+def _reject_cml_version(place: Place, request: PlacementRequest) -> str | None:
     low, high = request.cml_version_min, request.cml_version_max
     if not place.version and (place.seat or place.closed == BOOTING):
-        return None  # its machine will tell
-    if version_allowed(place.version, AmiRequirements(cml_version_min=low, cml_version_max=high)):
+        return None  # the version is known once its machine is up
+    if is_version_allowed(place.version, AmiRequirements(cml_version_min=low, cml_version_max=high)):
         return None
     bounds = " and ".join(f"{word} {bound}" for word, bound in (("at least", low), ("at most", high)) if bound)
     return f"its CML is {place.version or 'of an unknown version'}, the lab asks for {bounds}"
 
 
-def _node_definitions(place: Place, request: Request) -> str | None:
+def _reject_node_definitions(place: Place, request: PlacementRequest) -> str | None:
     if place.node_definitions is None or request.node_definitions <= place.node_definitions:
         return None
     missing = sorted(request.node_definitions - place.node_definitions)
@@ -57,40 +58,40 @@ def _node_definitions(place: Place, request: Request) -> str | None:
     return f"it lacks the node definitions {', '.join(missing[:_MOST_NAMED])}" + (f" and {more} more" * (more > 0))
 
 
-def _track(place: Place, request: Request) -> str | None:
+def _reject_track(place: Place, request: PlacementRequest) -> str | None:
     if not request.track or not place.track or request.track == place.track:
         return None
     return f"it is kept for the track {place.track}, the session is of {request.track}"
 
 
-def _region(place: Place, request: Request) -> str | None:
+def _reject_region(place: Place, request: PlacementRequest) -> str | None:
     if request.region_required in {None, place.region}:
         return None
     return f"it is in {place.region}, the session must be in {request.region_required}"
 
 
-def _draining(place: Place, _request: Request) -> str | None:
+def _reject_draining(place: Place, _request: PlacementRequest) -> str | None:
     return "it is being drained" if place.closed == DRAINING else None
 
 
-def _phase(place: Place, _request: Request) -> str | None:
+def _reject_phase(place: Place, _request: PlacementRequest) -> str | None:
     return f"it takes no sessions: {place.closed}" if place.closed else None
 
 
-STATIC: Final[Mapping[str, Filter]] = {
-    "lab_type": _lab_type,
-    "license_affinity": _license_affinity,
-    "licensed": _licensed,
-    "cml_version": _cml_version,
-    "node_definitions": _node_definitions,
-    "track": _track,
-    "region": _region,
+STATIC_FILTERS: Final[Mapping[str, Filter]] = {
+    "lab_type": _reject_lab_type,
+    "license_affinity": _reject_license_affinity,
+    "licensed": _reject_unlicensed,
+    "cml_version": _reject_cml_version,
+    "node_definitions": _reject_node_definitions,
+    "track": _reject_track,
+    "region": _reject_region,
 }
 
-OPEN: Final[Mapping[str, Filter]] = {"draining": _draining, "phase": _phase}
-"""What is asked first, of a place that does not accept anything."""
+CLOSED_FILTERS: Final[Mapping[str, Filter]] = {"draining": _reject_draining, "phase": _reject_phase}
+"""The filters of a place that accepts no sessions; they are asked first."""
 
-ROOM: Final[Mapping[str, str]] = {
+ROOM_FILTERS: Final[Mapping[str, str]] = {
     "cpu_millis": "cpu",
     "memory_mb": "memory",
     "storage_mb": "storage",
@@ -98,9 +99,9 @@ ROOM: Final[Mapping[str, str]] = {
     "ports": "ports",
     "labs": "labs",
 }
-"""The filter of each dimension, asked last."""
+"""The name of the filter of each dimension; these are asked last."""
 
-REMEDIES: Final[Mapping[str, str]] = {
+FILTER_REMEDIES: Final[Mapping[str, str]] = {
     "draining": "cancel its drain, or wait for another worker",
     "phase": "see why it is so with `lcm describe worker`, or add a worker",
     "lab_type": "add a worker or a pool that hosts this type of lab",
@@ -118,29 +119,29 @@ REMEDIES: Final[Mapping[str, str]] = {
     "ports": "choose another time, tag fewer ports, or end labs that hold ports",
     "labs": "choose another time, or add a worker: this one runs as many labs as it may",
 }
-"""What helps, by filter."""
+"""The remedy for each filter."""
 
-LARGER: Final = "make the lab smaller, or add larger workers"
-"""What helps where even an empty place is too small."""
-
-
-def static_rejection(place: Place, request: Request) -> tuple[str, str] | None:
-    """Give the first static filter that turns a request away, and its reason."""
-    return _first(STATIC, place, request)
+TOO_LARGE_REMEDY: Final = "make the lab smaller, or add larger workers"
+"""The remedy where even an empty place is too small."""
 
 
-def closed_rejection(place: Place, request: Request) -> tuple[str, str] | None:
-    """Give the filter that turns every request away from a closed place, and its reason."""
-    return _first(OPEN, place, request)
+def static_rejection(place: Place, request: PlacementRequest) -> tuple[str, str] | None:
+    """Return the first static filter that rejects a request, and its reason; None if none does."""
+    return _first_rejection(STATIC_FILTERS, place, request)
 
 
-def _first(filters: Mapping[str, Filter], place: Place, request: Request) -> tuple[str, str] | None:
+def closed_rejection(place: Place, request: PlacementRequest) -> tuple[str, str] | None:
+    """Return the filter by which a closed place rejects every request, and its reason; None if it is not closed."""
+    return _first_rejection(CLOSED_FILTERS, place, request)
+
+
+def _first_rejection(filters: Mapping[str, Filter], place: Place, request: PlacementRequest) -> tuple[str, str] | None:
     answers = ((name, rejects(place, request)) for name, rejects in filters.items())
     return next(((name, reason) for name, reason in answers if reason is not None), None)
 
 
-def kind_of(place: Place) -> object:
-    """Give what the static filters look at in a place."""
+def place_facts(place: Place) -> object:
+    """Return the facts of a place that the static filters look at."""
     return (
         place.region,
         place.track,
@@ -154,8 +155,8 @@ def kind_of(place: Place) -> object:
     )
 
 
-def asked_of(request: Request) -> object:
-    """Give what the static filters look at in a request."""
+def request_facts(request: PlacementRequest) -> object:
+    """Return the facts of a request that the static filters look at."""
     return (
         request.lab_type,
         request.affinity,

@@ -1,8 +1,9 @@
-"""A pool as a row of seats: each a timeline of promised claims, and the time its worker must run for them.
+"""The seats of a pool: each is a timeline of promised claims, and the times its worker must run for them.
 
-A seat's worker is started one boot lead before the first claim and released after the last. Between two claims it is
-kept where releasing it would not be worth it. The pool's bookings and its follower use this; what is held is the
-store's word and is taken as it is, even if it is too much.
+A seat's worker is started one boot lead before the first claim and released after the last; it is kept through gaps
+that are too short to release it. Claims are taken from the store as they are, even if they are too many. Bookings and
+the pool controller use this. `seat_demand` says when workers must be started and may be released; it is computed from
+the claims each time, so that a late or repeated look, or one after a restart, gets the same answer.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,19 +12,19 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from lcm.model.base.capacity import DIMENSIONS, NOTHING, Amount, Claim
-from lcm.placement.request import Held
-from lcm.placement.timeline import BEGINNING, GUARD, Lanes, Timeline, micros, moment_of
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim
+from lcm.placement.request import HeldClaim
+from lcm.placement.timeline import BEGINNING, GUARD_BITS, Lanes, Timeline, micros, moment_of
 
-KEEP: Final = timedelta(minutes=15)
-"""A worker is kept through a gap that is longer than a boot by less than this: stopping and starting take time too."""
+KEEP_THROUGH_GAP: Final = timedelta(minutes=15)
+"""A worker is kept through gaps longer than a boot by less than this: stopping and starting take time too."""
 
-STRANGERS_STAY: Final = timedelta(hours=24)
-"""Labs that no session made are expected to be there so long: nobody says when they end."""
+FOREIGN_LABS_STAY: Final = timedelta(hours=24)
+"""How long labs that no session made are expected to stay: nobody says when they end."""
 
 END: Final = 1 << 62
 _MICROSECOND: Final = timedelta(microseconds=1)
-_ONE: Final = 1 << 64 * len(DIMENSIONS)
+_ONE_CLAIM: Final = 1 << 64 * len(DIMENSIONS)
 """A lane above the dimensions counts claims, so that a claim of nothing keeps its worker as well."""
 
 
@@ -34,38 +35,41 @@ class Span(NamedTuple):
     end: int
 
 
-class Seat:
-    """One seat: its claims by holder, and their sum over time; `strangers` is what labs take that no session made."""
+class SeatTimeline:
+    """One seat: its claims by holder, and their sum over time.
+
+    `strangers` is what labs take that no session made.
+    """
 
     __slots__ = ("capacity", "held", "lanes", "strangers", "timeline")
 
-    def __init__(self, capacity: Amount, strangers: Amount = NOTHING) -> None:
+    def __init__(self, capacity: Amount, strangers: Amount = ZERO_AMOUNT) -> None:
         self.capacity = capacity
         self.strangers = strangers
         self.lanes = Lanes(capacity)
-        self.timeline = Timeline(self.lanes.top + (_ONE << 40))
-        self.held: dict[str, Held] = {}
+        self.timeline = Timeline(self.lanes.top + (_ONE_CLAIM << 40))
+        self.held: dict[str, HeldClaim] = {}
 
-    def packed(self, need: Amount) -> int:
-        """Give a need as this seat's timeline counts it."""
-        return self.lanes.pack(need) + _ONE
+    def pack_need(self, need: Amount) -> int:
+        """Return a need as this seat's timeline counts it."""
+        return self.lanes.pack(need) + _ONE_CLAIM
 
     def latest(self, not_after: int, length: int, need: Amount) -> int | None:
-        """Find the last moment from which a need fits for so long, not after one; None when it never does."""
+        """Return the last moment, not after a given one, from which a need fits for so long; None if it never does."""
         if not need.within(self.capacity):
             return None
-        timeline, packed = self.timeline, self.packed(need)
+        timeline, packed = self.timeline, self.pack_need(need)
         start = not_after
         for place in range(bisect_left(timeline.moments, not_after + length) - 1, -1, -1):
             begin = timeline.moments[place]
-            if (timeline.top - packed - timeline.levels[place]) & GUARD != GUARD:
+            if (timeline.top - packed - timeline.levels[place]) & GUARD_BITS != GUARD_BITS:
                 start = min(start, begin - length)
             if begin <= start:
                 break
         return start
 
-    def idle(self, span: Span) -> Iterator[Span]:
-        """Give the times without any claim that meet a span, each as long as it is."""
+    def idle_spans(self, span: Span) -> Iterator[Span]:
+        """Iterate over the times without any claim that overlap a span, each in its full length."""
         moments, levels = self.timeline.moments, self.timeline.levels
         first = bisect_right(moments, span.start) - 1
         for place in range(first, bisect_left(moments, span.end)):
@@ -74,12 +78,12 @@ class Seat:
 
 
 class Seats:
-    """The seats of one pool, numbered from 1. Not for several threads.
+    """The seats of one pool, numbered from 1. Not thread-safe.
 
-    `capacity` is what the template promises; a seat whose worker turned out smaller is given in `smaller`, and in
-    `strangers` what is taken of one by labs that no session made. Those beyond `most` only keep what they have. The
-    first `standing` seats always have a worker, and so have those `besides`; `always` are both. `opening` counts over
-    time how many of the others must have one, and `time` adds up for how many microseconds.
+    `capacity` is what the template promises; `smaller` gives the seats whose worker turned out smaller, and `strangers`
+    what labs that no session made take of a seat. Seats beyond `most` only keep what they have. The first `standing`
+    seats always have a worker, and so have those in `besides`; `always` is both. `opening` counts over time how many of
+    the others must have one, and `time` is the sum of that in microseconds.
     """
 
     __slots__ = ("_seats", "_sums", "always", "capacity", "keep", "lead", "most", "opening", "standing", "time")
@@ -90,7 +94,7 @@ class Seats:
         size: int,
         *,
         lead: timedelta,
-        keep: timedelta = KEEP,
+        keep: timedelta = KEEP_THROUGH_GAP,
         standing: int = 0,
         besides: Iterable[int] = (),
         smaller: Mapping[int, Amount] | None = None,
@@ -108,62 +112,62 @@ class Seats:
         self.most = size if most is None else most
         own, taken = smaller or {}, strangers or {}
         self._seats = {
-            number: Seat(least(capacity, own.get(number, capacity)), taken.get(number, NOTHING))
+            number: SeatTimeline(smaller_amount(capacity, own.get(number, capacity)), taken.get(number, ZERO_AMOUNT))
             for number in range(1, size + 1)
         }
 
     def __len__(self) -> int:
         return len(self._seats)
 
-    def __getitem__(self, number: int) -> Seat:
+    def __getitem__(self, number: int) -> SeatTimeline:
         return self._seats[number]
 
-    def hold(self, number: int, held: Held) -> None:
-        """Hold a claim on a seat, in place of any that its holder had there."""
+    def hold(self, number: int, held: HeldClaim) -> None:
+        """Hold a claim on a seat; it replaces any that its holder had there."""
         seat = self._seats[number]
         self.release(number, held.holder)
         seat.held[held.holder] = held
         span = span_of(held.claim)
-        self._count(number, span, 1)
-        seat.timeline.add(*span, seat.packed(held.claim.need))
+        self._count_runtime(number, span, 1)
+        seat.timeline.add(*span, seat.pack_need(held.claim.need))
 
-    def release(self, number: int, holder: str) -> Held | None:
-        """Give up what a holder has on a seat; gives what that was."""
+    def release(self, number: int, holder: str) -> HeldClaim | None:
+        """Release what a holder has on a seat, and return it; None if that is nothing."""
         seat = self._seats[number]
         held = seat.held.pop(holder, None)
         if held is not None:
             span = span_of(held.claim)
-            seat.timeline.add(*span, -seat.packed(held.claim.need))
-            self._count(number, span, -1)
+            seat.timeline.add(*span, -seat.pack_need(held.claim.need))
+            self._count_runtime(number, span, -1)
         return held
 
-    def all_held(self) -> Iterator[tuple[int, Held]]:
-        """Go through all claims, seat by seat."""
+    def all_claims(self) -> Iterator[tuple[int, HeldClaim]]:
+        """Iterate over all claims, seat by seat."""
         return ((number, held) for number, seat in self._seats.items() for held in seat.held.values())
 
     def fits(self, number: int, span: Span, need: Amount) -> bool:
-        """Tell whether a need would stay within a seat's capacity at every moment of a span."""
+        """Return whether a need would stay within a seat's capacity at every moment of a span."""
         seat = self._seats[number]
-        return seat.timeline.fits(span.start, span.end, seat.packed(need))
+        return seat.timeline.fits(span.start, span.end, seat.pack_need(need))
 
-    def added(self, number: int, span: Span) -> list[Span]:
-        """Give the time a seat's worker must run in addition for a claim, in order; nothing on a standing seat."""
+    def added_runtime(self, number: int, span: Span) -> list[Span]:
+        """Return the times a seat's worker must run in addition for a claim, in order; none on a standing seat."""
         if number in self.always or span.start >= span.end:
             return []
-        return [piece for idle in self._seats[number].idle(span) for piece in self._added_in(idle, span)]
+        return [piece for idle in self._seats[number].idle_spans(span) for piece in self._added_runtime_in(idle, span)]
 
     def runs(self, number: int) -> list[Span]:
-        """Give the times a seat's worker must run for its claims, boot lead included, in order."""
+        """Return the times a seat's worker must run for its claims, boot lead included, in order."""
         seat = self._seats[number]
         moments, levels = seat.timeline.moments, seat.timeline.levels
         ends = [*moments[1:], END]
         pieces: list[Span] = []
         for start, end, level in zip(moments, ends, levels, strict=True):
-            pieces += [Span(start, end)] if level else self._kept(Span(start, end))
-        return joined(pieces)
+            pieces += [Span(start, end)] if level else self._runtime_in_gap(Span(start, end))
+        return join_spans(pieces)
 
-    def running(self, span: Span) -> int:
-        """Add up how long the workers run during a span for their claims; those of standing seats are not counted."""
+    def total_runtime(self, span: Span) -> int:
+        """Return how long workers run during a span for their claims, in total; standing seats are not counted."""
         if span not in self._sums:
             moments, levels = self.opening.moments, self.opening.levels
             first, last = bisect_right(moments, span.start) - 1, bisect_left(moments, span.end)
@@ -173,43 +177,47 @@ class Seats:
             )
         return self._sums[span]
 
-    def _added_in(self, idle: Span, span: Span) -> Iterator[Span]:
-        """Give what of an idle time must run once a claim covers a part of it: never less than had to before."""
-        ran = self._kept(idle)
+    def _added_runtime_in(self, idle: Span, span: Span) -> Iterator[Span]:
+        """Return what part of an idle time must run once a claim covers some of it: never less than before."""
+        ran = self._runtime_in_gap(idle)
         before = ran[0].start if ran else idle.end
         inside = Span(max(idle.start, span.start), min(idle.end, span.end))
-        after = (*self._kept(Span(idle.start, inside.start)), inside, *self._kept(Span(inside.end, idle.end)))
-        for piece in joined(after):
+        after = (
+            *self._runtime_in_gap(Span(idle.start, inside.start)),
+            inside,
+            *self._runtime_in_gap(Span(inside.end, idle.end)),
+        )
+        for piece in join_spans(after):
             if piece.start < before:
                 yield Span(piece.start, min(piece.end, before))
 
-    def _kept(self, idle: Span) -> list[Span]:
-        """Give the part of an idle time in which the worker runs: all of a short one, the boot at the end of others."""
+    def _runtime_in_gap(self, idle: Span) -> list[Span]:
+        """Return the part of an idle time in which the worker runs: all of a short one, else the boot at its end."""
         if idle.end == END or idle.start >= idle.end:
             return []
         if idle.start != BEGINNING and idle.end - idle.start < self.lead + self.keep:
             return [idle]
         return [Span(idle.end - self.lead, idle.end)] if self.lead else []
 
-    def _count(self, number: int, span: Span, sign: int) -> None:
+    def _count_runtime(self, number: int, span: Span, sign: int) -> None:
         self._sums.clear()
-        for piece in self.added(number, span):
+        for piece in self.added_runtime(number, span):
             self.opening.add(*piece, sign)
             self.time += sign * (piece.end - piece.start)
 
 
 def span_of(claim: Claim) -> Span:
-    """Give the time of a claim."""
+    """Return the time of a claim."""
     return Span(micros(claim.start), micros(claim.end))
 
 
-def length(spans: Iterable[Span]) -> int:
-    """Add up how long spans are."""
+def total_length(spans: Iterable[Span]) -> int:
+    """Return the total length of spans."""
     return sum(span.end - span.start for span in spans)
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
-    """Join spans that touch; they come in order."""
+def join_spans(spans: Sequence[Span]) -> list[Span]:
+    """Join spans that touch; they must be in order."""
     made: list[Span] = []
     for span in spans:
         if made and made[-1].end >= span.start:
@@ -219,42 +227,44 @@ def joined(spans: Sequence[Span]) -> list[Span]:
     return made
 
 
-def busiest(counts: Sequence[Timeline], span: Span) -> tuple[int, int]:
-    """Give the greatest sum of several counts during a span, and when it is first reached."""
+def busiest_moment(counts: Sequence[Timeline], span: Span) -> tuple[int, int]:
+    """Return the greatest sum of several counts during a span, and the moment it is first reached."""
     moments = {span.start}
     for one in counts:
         moments.update(one.moments[bisect_right(one.moments, span.start) : bisect_left(one.moments, span.end)])
-    return max(((sum(one.at(moment) for one in counts), moment) for moment in sorted(moments)), key=lambda top: top[0])
+    return max(
+        ((sum(one.used_at(moment) for one in counts), moment) for moment in sorted(moments)), key=lambda top: top[0]
+    )
 
 
-def least(left: Amount, right: Amount) -> Amount:
-    """Give the smaller of two amounts in each dimension."""
+def smaller_amount(left: Amount, right: Amount) -> Amount:
+    """Return the smaller of two amounts in each dimension."""
     return Amount(**{name: min(getattr(left, name), getattr(right, name)) for name in DIMENSIONS})
 
 
-class Demand(NamedTuple):
-    """A seat's worker must be launched or resumed at `start_by`, and may be released at `needed_until`, None: never."""
+class SeatDemand(NamedTuple):
+    """A seat's need for a worker: launch or resume it at `start_by`, release it at `needed_until` (None: never)."""
 
     start_by: datetime
     needed_until: datetime | None
 
 
-def demand(seats: Seats, now: datetime) -> Mapping[int, Demand]:
-    """Say of each seat that needs a worker, now or later, when it does next; a seat without is not needed any more."""
+def seat_demand(seats: Seats, now: datetime) -> Mapping[int, SeatDemand]:
+    """Return when each seat needs a worker next, now or later; a seat that is left out needs none any more."""
     numbers = range(1, len(seats) + 1)
-    standing = {number: Demand(now, None) for number in numbers if number in seats.always}
-    others = {number: _next(seats, number, now) for number in numbers if number not in seats.always}
+    standing = {number: SeatDemand(now, None) for number in numbers if number in seats.always}
+    others = {number: _next_demand(seats, number, now) for number in numbers if number not in seats.always}
     return standing | {number: found for number, found in others.items() if found}
 
 
-def next_change(seats: Seats, now: datetime) -> datetime | None:
-    """Say when the demand changes next; None if it stays as it is."""
-    wanted = demand(seats, now).values()
+def next_demand_change(seats: Seats, now: datetime) -> datetime | None:
+    """Return when the demand changes next; None if it stays as it is."""
+    wanted = seat_demand(seats, now).values()
     moments = [moment for one in wanted for moment in (one.start_by, one.needed_until) if moment and moment > now]
     return min(moments, default=None)
 
 
-def _next(seats: Seats, number: int, now: datetime) -> Demand | None:
+def _next_demand(seats: Seats, number: int, now: datetime) -> SeatDemand | None:
     present = micros(now)
     run = next((run for run in seats.runs(number) if run.end > present), None)
-    return Demand(moment_of(run.start), moment_of(run.end)) if run else None
+    return SeatDemand(moment_of(run.start), moment_of(run.end)) if run else None

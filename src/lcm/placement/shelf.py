@@ -1,11 +1,9 @@
-"""Places of about one size, searched for the fullest that fits without going through all.
+"""Places of about one size, searched for the fullest that fits without going through all. Kept by `PlaceIndex`.
 
-Every place has one bit. A few `|` and `&` of the rows of a claim's half hours leave the places that could take it, and
-then the best of those; whether one really can is asked of its timeline. Before its first half hour a claim meets others
-that no row shows: in a large shelf a place that is too full there is remembered until it no longer is, or all who begin
-at about that time would ask it again. A place's bit stands the higher the earlier its id sorts, so that ties go to the
-first id. Places whose other facts are the same too are of one kind: filters are asked once per kind, and the answer
-is remembered as a mask. The fleet keeps the shelves.
+Every place has one bit, the higher the earlier its id sorts, so that ties go to the first id. A few `|` and `&` of the
+rows of a claim's half hours leave the places that could take it; their timelines decide. Places with the same facts
+are of one kind: filters are asked once per kind and the answer is remembered as a mask. No row shows the time before
+a claim's first half hour, so a large size class remembers in a `FullPlaceCache` which places are too full then.
 """
 
 from bisect import bisect_left
@@ -17,17 +15,25 @@ from operator import attrgetter, or_
 from typing import Final
 
 from lcm.model.base.capacity import Amount
-from lcm.placement.bitmap import BUSY, CAPPED, Limits, Row, Rows, limits, shift
-from lcm.placement.candidate import MOST_TICKS, TICK, Ask, Holding, Line, accepts
-from lcm.placement.request import Place, Request
-from lcm.placement.rules import asked_of, kind_of, static_rejection
-from lcm.placement.timeline import GUARD, LEVELS, Lanes, levels
+from lcm.placement.bitmap import (
+    BUSY,
+    CAPPED_LEVELS,
+    FullnessLimits,
+    FullnessRow,
+    FullnessRows,
+    fullness_limits,
+    shift_usage,
+)
+from lcm.placement.candidate import MOST_TICKS, TICK_MICROS, IndexedClaim, IndexedPlace, PackedRequest, accepts_sessions
+from lcm.placement.request import Place, PlacementRequest
+from lcm.placement.rules import place_facts, request_facts, static_rejection
+from lcm.placement.timeline import GUARD_BITS, LEVELS, Lanes, levels
 
 
-class Crowd:
-    """Places found too full between two half hours: a mask for each level of CPU and memory that was found, until when.
+class FullPlaceCache:
+    """Places found too full between two half hours, as a mask per level of CPU and memory, until a known time.
 
-    What a place uses may have become more since then, so that this too never counts it as fuller than it is.
+    A place may use more by now, so the cache, like the rows, never counts a place as fuller than it is.
     """
 
     __slots__ = ("_ends", "_known", "_masks")
@@ -37,9 +43,9 @@ class Crowd:
         self._known: dict[int, tuple[list[int], int, int]] = {}
         self._ends: list[tuple[int, int]] = []
 
-    def note(self, slot: int, used: int, until: int, limit: Limits) -> None:
-        """Remember that the place of a slot uses so much, if it is above a limit of CPU or memory by that."""
-        told = levels(used).translate(CAPPED)
+    def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
+        """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
+        told = levels(used).translate(CAPPED_LEVELS)
         for masks, level, fits in zip(self._masks, told, limit.levels, strict=False):
             if level > fits:
                 self.forget(slot)
@@ -49,13 +55,13 @@ class Crowd:
                 return
 
     def forget(self, slot: int) -> None:
-        """Know nothing of a place any more, as it may use less now."""
+        """Forget a place, because it may use less now."""
         if slot in self._known:
             masks, level, _ = self._known.pop(slot)
             masks[level] ^= 1 << slot
 
-    def above(self, moment: int, limit: Limits) -> int:
-        """Give the places that are above a limit at some time from a moment on; what has ended by then is forgotten."""
+    def places_above(self, moment: int, limit: FullnessLimits) -> int:
+        """Return the places above a limit at some time from a moment on; entries that ended by then are dropped."""
         ends = self._ends
         while ends and ends[0][0] <= moment:
             until, slot = heappop(ends)
@@ -72,7 +78,7 @@ _BY_ID: Final = attrgetter("place.id")
 _MOST_REMEMBERED: Final = 1000
 
 
-class Shelf:
+class SizeClass:
     """Workers, or seats, none of which is larger than `size`."""
 
     __slots__ = (
@@ -93,18 +99,18 @@ class Shelf:
     def __init__(self, size: Amount, *, seats: bool, since: int) -> None:
         self.size = size
         self.seats = seats
-        self.lines: list[Line] = []
+        self.lines: list[IndexedPlace] = []
         self.lanes = self._rounded = Lanes(size)
         self._lanes_of_lines: Counter[Lanes] = Counter()
-        self._rows = Rows()
-        self._crowds: dict[int, Crowd] = {}
+        self._rows = FullnessRows()
+        self._crowds: dict[int, FullPlaceCache] = {}
         self._kinds: dict[object, tuple[Place, int]] = {}
         self._accepting = 0
         self._since = since
         self._open_to: dict[object, int] = {}
 
-    def insert(self, line: Line) -> None:
-        """Take a place in, without what it holds."""
+    def insert(self, line: IndexedPlace) -> None:
+        """Add a place, without what it holds."""
         place = bisect_left(self.lines, line.place.id, key=_BY_ID)
         slot = line.slot = len(self.lines) - place
         self.lines.insert(place, line)
@@ -113,10 +119,10 @@ class Shelf:
         for before in self.lines[:place]:
             before.slot += 1
         self._move_bits(lambda mask: mask >> slot << slot + 1 | mask & (1 << slot) - 1)
-        self.mark(line, line.place)
+        self.set_facts(line, line.place)
 
-    def remove(self, line: Line) -> None:
-        """Take a place out, which holds nothing any more."""
+    def remove(self, line: IndexedPlace) -> None:
+        """Remove a place that holds nothing any more."""
         slot = line.slot
         place = len(self.lines) - 1 - slot
         del self.lines[place]
@@ -126,32 +132,32 @@ class Shelf:
             before.slot -= 1
         self._move_bits(lambda mask: mask >> slot + 1 << slot | mask & (1 << slot) - 1)
 
-    def mark(self, line: Line, place: Place) -> None:
-        """Note what a place is now: whether it accepts anything, and its kind."""
+    def set_facts(self, line: IndexedPlace, place: Place) -> None:
+        """Record what a place is now: whether it accepts sessions, and its kind."""
         bit = 1 << line.slot
-        self._unmark(line)
+        self._clear_facts(line)
         line.place = place
-        known, mask = self._kinds.get(kind_of(place), (place, 0))
-        self._kinds[kind_of(place)] = known, mask | bit
-        if accepts(place):
+        known, mask = self._kinds.get(place_facts(place), (place, 0))
+        self._kinds[place_facts(place)] = known, mask | bit
+        if accepts_sessions(place):
             self._accepting |= bit
         self._open_to.clear()
 
-    def add(self, line: Line, span: range, need: int) -> None:
-        """Note that a place uses so much more, or less, at these half hours."""
+    def add(self, line: IndexedPlace, span: range, need: int) -> None:
+        """Record that a place uses so much more, or less, at these half hours."""
         if span.start < self._since:
             span = range(self._since, span.stop)
         if need:
-            shift(self._rows, line.samples, span, 1 << line.slot, need)
+            shift_usage(self._rows, line.samples, span, 1 << line.slot, need)
 
-    def take_away(self, line: Line, held: Holding) -> None:
-        """Note that a place does not hold something any more."""
+    def subtract(self, line: IndexedPlace, held: IndexedClaim) -> None:
+        """Record that a place does not hold a claim any more."""
         if self._crowds:
-            self._forget_crowded(line.slot, held.span)
+            self._forget_full(line.slot, held.span)
         self.add(line, held.span, -held.need)
 
     def advance(self, since: int) -> None:
-        """Forget the samples of the half hours before this one."""
+        """Drop the samples of the half hours before this one."""
         self._since = since
         self._crowds = {tick: crowd for tick, crowd in self._crowds.items() if tick >= since}
         for tick in [tick for tick in self._rows if tick < since]:
@@ -159,65 +165,65 @@ class Shelf:
             for line in self.lines:
                 line.samples.pop(tick, None)
 
-    def open_to(self, request: Request, region: str | None = None) -> int:
-        """Give the places that accept sessions and whose kind a request may go to, in a region if one is given."""
-        asked = asked_of(request)
+    def open_to(self, request: PlacementRequest, region: str | None = None) -> int:
+        """Return the mask of places that accept sessions and whose kind suits a request, if given in a region."""
+        asked = request_facts(request)
         found = self._open_to.get(asked)
         if found is None:
             if len(self._open_to) >= _MOST_REMEMBERED:
                 self._open_to.clear()
             masks = (mask for kind, mask in self._kinds.values() if static_rejection(kind, request) is None)
             found = self._open_to[asked] = self._accepting & sum(masks)
-        return found if region is None else found & self._in(region)
+        return found if region is None else found & self._in_region(region)
 
-    def limits(self, ask: Ask) -> Limits | None:
-        """Say how full a place may be at most to have room for a need; None if it is larger than all places."""
+    def limits(self, ask: PackedRequest) -> FullnessLimits | None:
+        """Return how full a place may be to have room for a need; None if the need is larger than every place."""
         room = ask.room(self.lanes)
-        return limits(self.lanes.highest_levels(room)) if room & GUARD == GUARD else None
+        return fullness_limits(self.lanes.highest_levels(room)) if room & GUARD_BITS == GUARD_BITS else None
 
-    def rows(self, span: Iterable[int]) -> list[Row]:
-        """Give the rows of these half hours."""
+    def rows(self, span: Iterable[int]) -> list[FullnessRow]:
+        """Return the rows of these half hours."""
         return list(map(self._rows.__getitem__, span))
 
-    def crowded(self, start: int, limit: Limits) -> int:
-        """Give the places remembered as too full between a moment and the next half hour."""
-        found = self._crowds.get(start // TICK)
-        return found.above(start, limit) if found else 0
+    def known_full(self, start: int, limit: FullnessLimits) -> int:
+        """Return the mask of places remembered as too full between a moment and the next half hour."""
+        found = self._crowds.get(start // TICK_MICROS)
+        return found.places_above(start, limit) if found else 0
 
-    def note(self, line: Line, start: int, obstacle: int, limit: Limits) -> None:
-        """Remember a place that has too little room at a step of its timeline, if that is before the next half hour."""
-        timeline, tick = line.timeline, start // TICK
-        if timeline.moments[obstacle] < (tick + 1) * TICK:
+    def remember_full(self, line: IndexedPlace, start: int, obstacle: int, limit: FullnessLimits) -> None:
+        """Remember a place with too little room at a step of its timeline, if that is before the next half hour."""
+        timeline, tick = line.timeline, start // TICK_MICROS
+        if timeline.moments[obstacle] < (tick + 1) * TICK_MICROS:
             if tick not in self._crowds:
-                self._crowds[tick] = Crowd()
-            self._crowds[tick].note(line.slot, timeline.levels[obstacle], timeline.until(obstacle), limit)
+                self._crowds[tick] = FullPlaceCache()
+            self._crowds[tick].remember(line.slot, timeline.levels[obstacle], timeline.step_end(obstacle), limit)
 
-    def row(self, tick: int) -> Row:
-        """Give the row of a half hour."""
+    def row(self, tick: int) -> FullnessRow:
+        """Return the row of a half hour."""
         return self._rows[tick]
 
-    def of(self, mask: int) -> Iterator[Line]:
-        """Give the places of a mask in the order of their ids."""
+    def places_in(self, mask: int) -> Iterator[IndexedPlace]:
+        """Iterate over the places of a mask in the order of their ids."""
         while mask:
             slot = mask.bit_length() - 1
             yield self.lines[-1 - slot]
             mask ^= 1 << slot
 
-    def _in(self, region: str) -> int:
+    def _in_region(self, region: str) -> int:
         return sum(mask for kind, mask in self._kinds.values() if kind.region == region)
 
     def _choose_lanes(self) -> None:
-        """Count as the places do if they are all of one size: that tells best who is too full."""
+        """Use the packing of the places themselves if they all have one size: it tells best which are too full."""
         found = self._lanes_of_lines
         self.lanes = next(iter(found)) if len(found) == 1 else self._rounded
 
-    def _forget_crowded(self, slot: int, span: range) -> None:
+    def _forget_full(self, slot: int, span: range) -> None:
         crowds = self._crowds
         for tick in range(span.start - 1, span.stop + 1) if len(span) < MOST_TICKS else tuple(crowds):
             if tick in crowds:
                 crowds[tick].forget(slot)
 
-    def _unmark(self, line: Line) -> None:
+    def _clear_facts(self, line: IndexedPlace) -> None:
         keep = ~(1 << line.slot)
         self._accepting &= keep
         kept = ((key, kind, mask & keep) for key, (kind, mask) in self._kinds.items())

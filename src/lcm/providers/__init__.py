@@ -1,1 +1,1 @@
-"""The outside world behind protocols: `compute`, `labhost`, `artifacts`, and the vendors that stand behind each."""
+"""The outside world behind protocols (`protocols`), and the vendors behind each: `aws`, `cml`, `local`."""

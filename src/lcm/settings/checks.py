@@ -1,4 +1,7 @@
-"""What variables must satisfy together. Called by `config`."""
+"""Checks across several variables, and the site's own prices from the file that PRICE_BOOK names.
+
+Called by `settings.load`; `compose.api` reads the prices too.
+"""
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator
@@ -6,19 +9,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from lcm.model.access.identity import trouble
-from lcm.model.access.webhook import Reach, networks
+from lcm.model.access.identity import find_token_problem
+from lcm.model.access.webhook import WebhookPolicy, parse_networks
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.money.prices import SHIPPED, PriceBook, price_file
+from lcm.model.money.prices import SHIPPED_PRICES, PriceBook, parse_price_file
 from lcm.settings.values import Settings
 
 
 def read_prices(path: Path | None) -> PriceBook:
-    """Give the shipped prices with a file's in their place; raises Invalid."""
-    return SHIPPED if path is None else SHIPPED.over(price_file(_toml(path)))
+    """Return the built-in prices with those of a file over them; raises Invalid."""
+    return SHIPPED_PRICES if path is None else SHIPPED_PRICES.with_file(parse_price_file(_price_toml(path)))
 
 
-def _toml(path: Path) -> dict[str, object]:
+def _price_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except OSError as error:
@@ -30,22 +33,25 @@ def _toml(path: Path) -> dict[str, object]:
         raise Invalid(Fault("PRICE_BOOK", f"{path} is no TOML ({error})", remedy)) from error
 
 
-Check = Callable[[Settings], Iterator[Fault]]
-_SERVICE_KEYS: Final = 2
-_SHORTEST_KEY: Final = 16
+SettingsCheck = Callable[[Settings], Iterator[Fault]]
+_MAX_SERVICE_KEYS: Final = 2
+_MIN_KEY_LENGTH: Final = 16
 _KEY_REMEDY: Final = "make a new one: `openssl rand -hex 32` prints one"
-_CHECKS: Final[list[tuple[tuple[str, ...], Check]]] = []
+_CHECKS: Final[list[tuple[tuple[str, ...], SettingsCheck]]] = []
 
 
-def contradictions(settings: Settings, faulty: Collection[str]) -> Iterator[Fault]:
-    """Name what does not go together, but for what is about variables that are faulty in themselves."""
+def find_contradictions(settings: Settings, faulty: Collection[str]) -> Iterator[Fault]:
+    """Yield what does not go together.
+
+    Checks that concern a variable which is faulty in itself are skipped.
+    """
     for about, check in _CHECKS:
         if not set(about) & set(faulty):
             yield from check(settings)
 
 
-def doubtful(settings: Settings) -> Iterator[Fault]:
-    """Name what has no effect as it stands, which may be a mistake."""
+def find_warnings(settings: Settings) -> Iterator[Fault]:
+    """Yield what has no effect as it is set, which may be a mistake."""
     if settings.ec2_vpc_id and not settings.ec2_subnet_id:
         remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
         yield Fault("EC2_VPC_ID", "does nothing without EC2_SUBNET_ID", remedy)
@@ -57,15 +63,15 @@ def doubtful(settings: Settings) -> Iterator[Fault]:
         yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
 
 
-def _about(*variables: str) -> Callable[[Check], Check]:
-    def add(check: Check) -> Check:
+def _register_check(*variables: str) -> Callable[[SettingsCheck], SettingsCheck]:
+    def add(check: SettingsCheck) -> SettingsCheck:
         _CHECKS.append((variables, check))
         return check
 
     return add
 
 
-@_about("LCM_STORE", "ETCD_HOST", "ETCD_PORT", "ETCD_ENDPOINTS")
+@_register_check("LCM_STORE", "ETCD_HOST", "ETCD_PORT", "ETCD_ENDPOINTS")
 def _etcd_has_one_address(settings: Settings) -> Iterator[Fault]:
     if settings.store == "etcd" and not settings.etcd_addresses:
         yield Fault("LCM_STORE", "etcd without an address", "set ETCD_ENDPOINTS, or ETCD_HOST and ETCD_PORT")
@@ -75,7 +81,7 @@ def _etcd_has_one_address(settings: Settings) -> Iterator[Fault]:
         yield Fault("ETCD_ENDPOINTS", problem, "unset ETCD_HOST, or name it among the endpoints")
 
 
-@_about("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
+@_register_check("ETCD_CA_FILE", "ETCD_CERT_FILE", "ETCD_KEY_FILE")
 def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
     files = {
         "ETCD_CA_FILE": settings.etcd_ca_file,
@@ -85,10 +91,10 @@ def _etcd_files_are_there(settings: Settings) -> Iterator[Fault]:
     for name, path in files.items():
         if path is not None and not path.is_file():
             yield Fault(name, f"there is no file {path}", "correct it, or leave it out")
-    yield from _together("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
+    yield from _both_or_neither("ETCD_CERT_FILE", settings.etcd_cert_file, "ETCD_KEY_FILE", settings.etcd_key_file)
 
 
-@_about("LCM_DATA_DIR", "ARTIFACTS_DIR", "ARTIFACTS_FILE_DIRS")
+@_register_check("LCM_DATA_DIR", "ARTIFACTS_DIR", "ARTIFACTS_FILE_DIRS")
 def _definitions_read_nothing_of_ours(settings: Settings) -> Iterator[Fault]:
     own = [folder.resolve() for folder in (settings.data_dir, settings.artifacts_dir) if folder is not None]
     for folder in settings.artifacts_file_dirs:
@@ -98,7 +104,7 @@ def _definitions_read_nothing_of_ours(settings: Settings) -> Iterator[Fault]:
             yield Fault("ARTIFACTS_FILE_DIRS", problem, "name a folder beside LCM_DATA_DIR and ARTIFACTS_DIR")
 
 
-@_about("PRICE_BOOK")
+@_register_check("PRICE_BOOK")
 def _prices_can_be_read(settings: Settings) -> Iterator[Fault]:
     try:
         read_prices(settings.price_book)
@@ -106,45 +112,45 @@ def _prices_can_be_read(settings: Settings) -> Iterator[Fault]:
         yield from error.faults
 
 
-@_about("ETCD_USER", "ETCD_PASSWORD")
+@_register_check("ETCD_USER", "ETCD_PASSWORD")
 def _etcd_sign_in_is_whole(settings: Settings) -> Iterator[Fault]:
-    yield from _together("ETCD_USER", settings.etcd_user, "ETCD_PASSWORD", settings.etcd_password)
+    yield from _both_or_neither("ETCD_USER", settings.etcd_user, "ETCD_PASSWORD", settings.etcd_password)
 
 
-@_about("OIDC_ISSUER", "OIDC_AUDIENCE")
+@_register_check("OIDC_ISSUER", "OIDC_AUDIENCE")
 def _issuer_has_an_audience(settings: Settings) -> Iterator[Fault]:
     if settings.oidc_issuer and not settings.oidc_audience:
         remedy = "name the audience that tokens for us carry: others of the same issuer are not for us"
         yield Fault("OIDC_ISSUER", "set without OIDC_AUDIENCE", remedy)
 
 
-@_about("CONTROL_PLANE_API_KEY")
+@_register_check("CONTROL_PLANE_API_KEY")
 def _service_keys_are_two_at_most(settings: Settings) -> Iterator[Fault]:
     key = settings.control_plane_api_key
     keys = [part.strip() for part in key.reveal().split(",")] if key else []
     if keys and not all(keys):
         yield Fault("CONTROL_PLANE_API_KEY", "an empty key beside a comma", "write KEY, or NEW,OLD while rotating")
-    if len(keys) > _SERVICE_KEYS:
+    if len(keys) > _MAX_SERVICE_KEYS:
         yield Fault("CONTROL_PLANE_API_KEY", f"{len(keys)} keys", "keep the new one and the one it replaces")
 
 
-@_about("CONTROL_PLANE_API_KEY")
+@_register_check("CONTROL_PLANE_API_KEY")
 def _service_keys_are_long_and_can_be_sent(settings: Settings) -> Iterator[Fault]:
     key = settings.control_plane_api_key
     for one in filter(None, map(str.strip, key.reveal().split(","))) if key else ():
-        if problem := trouble(one):
+        if problem := find_token_problem(one):
             yield Fault("CONTROL_PLANE_API_KEY", problem, _KEY_REMEDY)
-        elif len(one) < _SHORTEST_KEY:
-            yield Fault("CONTROL_PLANE_API_KEY", f"shorter than {_SHORTEST_KEY} characters", _KEY_REMEDY)
+        elif len(one) < _MIN_KEY_LENGTH:
+            yield Fault("CONTROL_PLANE_API_KEY", f"shorter than {_MIN_KEY_LENGTH} characters", _KEY_REMEDY)
 
 
-@_about("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+@_register_check("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 def _aws_key_is_whole(settings: Settings) -> Iterator[Fault]:
     key, secret = settings.aws_access_key_id, settings.aws_secret_access_key
-    yield from _together("AWS_ACCESS_KEY_ID", key, "AWS_SECRET_ACCESS_KEY", secret)
+    yield from _both_or_neither("AWS_ACCESS_KEY_ID", key, "AWS_SECRET_ACCESS_KEY", secret)
 
 
-@_about("MIN_WORKERS_PER_POOL", "MAX_WORKERS_PER_POOL")
+@_register_check("MIN_WORKERS_PER_POOL", "MAX_WORKERS_PER_POOL")
 def _pool_bounds_are_in_order(settings: Settings) -> Iterator[Fault]:
     fewest, most = settings.min_workers_per_pool, settings.max_workers_per_pool
     if fewest > most:
@@ -153,7 +159,7 @@ def _pool_bounds_are_in_order(settings: Settings) -> Iterator[Fault]:
         )
 
 
-@_about("SCALE_UP_THRESHOLD_CPU", "SCALE_DOWN_THRESHOLD_CPU")
+@_register_check("SCALE_UP_THRESHOLD_CPU", "SCALE_DOWN_THRESHOLD_CPU")
 def _thresholds_are_in_order(settings: Settings) -> Iterator[Fault]:
     low, high = settings.scale_down_threshold_cpu, settings.scale_up_threshold_cpu
     if low >= high:
@@ -161,29 +167,29 @@ def _thresholds_are_in_order(settings: Settings) -> Iterator[Fault]:
         yield Fault("SCALE_DOWN_THRESHOLD_CPU", problem, f"use less than {high:g}")
 
 
-@_about("WEBHOOK_NETWORKS")
+@_register_check("WEBHOOK_NETWORKS")
 def _networks_are_networks(settings: Settings) -> Iterator[Fault]:
     try:
-        networks(settings.webhook_networks)
+        parse_networks(settings.webhook_networks)
     except Invalid as error:
         yield from (Fault("WEBHOOK_NETWORKS", fault.problem, fault.remedy) for fault in error.faults)
 
 
-@_about("WORKER_NOTIFICATION_WEBHOOKS", "WEBHOOK_NETWORKS", "WEBHOOK_HTTP_ALLOWED")
+@_register_check("WORKER_NOTIFICATION_WEBHOOKS", "WEBHOOK_NETWORKS", "WEBHOOK_HTTP_ALLOWED")
 def _webhooks_are_addresses(settings: Settings) -> Iterator[Fault]:
     try:
-        reach = Reach(networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
+        reach = WebhookPolicy(parse_networks(settings.webhook_networks), plain_http=settings.webhook_http_allowed)
     except Invalid:
-        return  # told of already
+        return  # reported already
     for number, hook in enumerate(settings.worker_notification_webhooks, start=1):
         try:
-            reach.target(hook.reveal())
+            reach.parse_url(hook.reveal())
         except Invalid as error:
             problem = f"number {number} is no address to send to: {error.faults[0].problem}"
             yield Fault("WORKER_NOTIFICATION_WEBHOOKS", problem, error.faults[0].remedy)
 
 
-def _together(one: str, first: object, other: str, second: object) -> Iterator[Fault]:
+def _both_or_neither(one: str, first: object, other: str, second: object) -> Iterator[Fault]:
     if (first is None) is not (second is None):
         said, missing = (other, one) if first is None else (one, other)
         yield Fault(said, f"says nothing without {missing}", f"set {missing} too, or leave both out")

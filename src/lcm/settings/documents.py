@@ -1,4 +1,4 @@
-"""What the settings add to users' documents, by kind. Called by `compose`, for admission to put beneath them."""
+"""Defaults that the settings add to users' documents, by kind. Called by `compose` on behalf of admission."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,20 +11,23 @@ from lcm.model.kinds.worker import AwsSpec, CmlSpec, IdlePolicy, LabWorkerSpec
 from lcm.settings.values import Settings
 
 LICENSE_TOKEN: Final = "env:CML_LICENSE_TOKEN"  # noqa: S105 - where it is, not what it is
-_USUAL_WORKER: Final = LabWorkerSpec()
-_USUAL_POOL: Final = LabWorkerPoolSpec(lab_track="", template="none")
+_DEFAULT_WORKER: Final = LabWorkerSpec()
+_DEFAULT_POOL: Final = LabWorkerPoolSpec(lab_track="", template="none")
 
 
 def document_defaults(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
-    """Give, for each kind, the part of a document that the settings say; only what differs from the model's own."""
-    worker = _differences(_worker(settings), _USUAL_WORKER)
-    pool = _differences(_pool(settings), _USUAL_POOL)
+    """Return, by kind, the part of a document that the settings define; only what differs from the model's own."""
+    worker = _differences(_worker_spec(settings), _DEFAULT_WORKER)
+    pool = _differences(_pool_spec(settings), _DEFAULT_POOL)
     said = {"LabWorker": worker, "WorkerTemplate": worker and {"worker": worker}, "LabWorkerPool": pool}
     return {kind: {"spec": spec} for kind, spec in said.items() if spec}
 
 
-def referred(settings: Settings) -> Mapping[str, Secret]:
-    """Give what references made here lead to, by variable: `env:` means these also where the file said them."""
+def referenced_secrets(settings: Settings) -> Mapping[str, Secret]:
+    """Return the secrets behind references made here, by variable.
+
+    `env:` finds these also where the file set them.
+    """
     said = {
         "CML_ADMIN_PASSWORD": settings.cml_admin_password,
         "CML_WORKER_API_PASSWORD": settings.cml_worker_api_password,
@@ -33,15 +36,15 @@ def referred(settings: Settings) -> Mapping[str, Secret]:
     return {name: secret for name, secret in said.items() if secret}
 
 
-def _worker(settings: Settings) -> LabWorkerSpec:
+def _worker_spec(settings: Settings) -> LabWorkerSpec:
     minutes = settings.idle_threshold_minutes
-    warn = min(_USUAL_WORKER.idle.warn_minutes, minutes - 1)
+    warn = min(_DEFAULT_WORKER.idle.warn_minutes, minutes - 1)
     return LabWorkerSpec(
-        aws=_aws(settings), cml=_cml(settings), idle=IdlePolicy(threshold_minutes=minutes, warn_minutes=warn)
+        aws=_aws_spec(settings), cml=_cml_spec(settings), idle=IdlePolicy(threshold_minutes=minutes, warn_minutes=warn)
     )
 
 
-def _aws(settings: Settings) -> AwsSpec:
+def _aws_spec(settings: Settings) -> AwsSpec:
     subnet = settings.ec2_subnet_id
     return AwsSpec(
         region=settings.aws_region,
@@ -54,20 +57,20 @@ def _aws(settings: Settings) -> AwsSpec:
     )
 
 
-def _cml(settings: Settings) -> CmlSpec:
+def _cml_spec(settings: Settings) -> CmlSpec:
     """Refer to secrets by the variables that hold them; their values never enter a document."""
     own = settings.cml_worker_api_password
     return CmlSpec(
         admin_username=settings.cml_worker_api_username or settings.cml_admin_username,
-        admin_password="env:CML_WORKER_API_PASSWORD" if own else _USUAL_WORKER.cml.admin_password,
+        admin_password="env:CML_WORKER_API_PASSWORD" if own else _DEFAULT_WORKER.cml.admin_password,
         license_token=LICENSE_TOKEN if settings.cml_license_token else None,
     )
 
 
-def _pool(settings: Settings) -> LabWorkerPoolSpec:
+def _pool_spec(settings: Settings) -> LabWorkerPoolSpec:
     return LabWorkerPoolSpec(
-        lab_track=_USUAL_POOL.lab_track,
-        template=_USUAL_POOL.template,
+        lab_track=_DEFAULT_POOL.lab_track,
+        template=_DEFAULT_POOL.template,
         min_workers=settings.min_workers_per_pool,
         max_workers=settings.max_workers_per_pool,
         thresholds=CapacityThresholds(
@@ -81,10 +84,10 @@ def _differences(wanted: msgspec.Struct, usual: msgspec.Struct) -> dict[str, Any
     for name in wanted.__struct_encode_fields__:
         new, old = getattr(wanted, name), getattr(usual, name)
         if new != old:
-            found[name] = _differences(new, old) if isinstance(new, msgspec.Struct) else _plain(new)
+            found[name] = _differences(new, old) if isinstance(new, msgspec.Struct) else _document_value(new)
     return found
 
 
-def _plain(value: object) -> object:
-    """Write a value as a document holds it."""
+def _document_value(value: object) -> object:
+    """Convert a value to the form that a document holds."""
     return list(value) if isinstance(value, tuple) else value

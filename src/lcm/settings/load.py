@@ -1,7 +1,7 @@
-"""Settings: defaults, then a file, then the environment; at run time the SystemSettings object wins over all.
+"""Settings: defaults, then a file, then the environment; at run time the SystemSettings object overrides them.
 
-Read once, at start; a bad value stops the start, and all bad ones are named together. `lcm doctor` shows every value
-and where it was said. Called by `compose` and `cli`, which hand each part what it needs.
+Called by `compose` and `cli`, which pass each part what it needs. Read once, at start; bad values stop the start, and
+all of them are reported together. `lcm doctor` shows every value and its source.
 """
 
 import os
@@ -16,27 +16,34 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.settings import SystemSettings
-from lcm.settings.checks import contradictions, doubtful
-from lcm.settings.documents import document_defaults, referred
-from lcm.settings.sources import OURS, environment_layer, file_layer, links, read, strays
-from lcm.settings.values import ELSEWHERE, VARIABLES, Settings
+from lcm.settings.checks import find_contradictions, find_warnings
+from lcm.settings.documents import document_defaults, referenced_secrets
+from lcm.settings.sources import (
+    OWN_PREFIX,
+    environment_layer,
+    file_layer,
+    misspelt_variables,
+    read_layers,
+    service_links,
+)
+from lcm.settings.values import OTHER_VARIABLES, VARIABLES, Settings
 
 __all__ = [
     "Configuration",
+    "SettingValue",
     "Settings",
-    "Value",
     "document_defaults",
-    "effective",
-    "examine",
-    "explain",
-    "load",
-    "referred",
+    "effective_settings",
+    "list_values",
+    "load_settings",
+    "read_configuration",
+    "referenced_secrets",
 ]
 
-FILES: Final = (Path("lcm.toml"), Path("/etc/lcm/lcm.toml"))
-"""Where a file is looked for when LCM_CONFIG names none; the first that exists counts."""
+DEFAULT_FILES: Final = (Path("lcm.toml"), Path("/etc/lcm/lcm.toml"))
+"""Where the file is looked for when LCM_CONFIG names none; the first that exists is used."""
 
-RUNTIME: Final = {
+RUNTIME_FIELDS: Final = {
     "discovery.enabled": "worker_discovery_enabled",
     "discovery.regions": "worker_discovery_regions",
     "discovery.ami_name_pattern": "worker_discovery_ami_name",
@@ -58,78 +65,78 @@ RUNTIME: Final = {
     "learning.review_sessions": "review_sessions",
     "artifacts.retention_days": "artifacts_retention_days",
 }
-"""Which field of the SystemSettings object wins over which of ours."""
+"""Which field of the SystemSettings object overrides which setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of this process, where each was said, and everything that is wrong with them."""
+    """The settings of this process, the source of each, and everything that is wrong with them."""
 
     settings: Settings
     sources: Mapping[str, str]
-    """By variable; what is not here is a default."""
+    """By variable; a variable that is missing here has its default."""
     file: Path | None
     faults: tuple[Fault, ...] = ()
-    doubts: tuple[Fault, ...] = ()
-    """What may be a mistake and stops nothing."""
+    warnings: tuple[Fault, ...] = ()
+    """What may be a mistake but does not stop the start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A setting as it may be shown to anybody."""
+class SettingValue:
+    """A setting in a form that may be shown to anybody."""
 
     variable: str
     value: str
     source: str
 
 
-def load(environment: Mapping[str, str] | None = None) -> Settings:
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings; raises Invalid with everything that is wrong with them."""
-    found = examine(environment)
+    found = read_configuration(environment)
     if found.faults:
         raise Invalid(*found.faults)
     return found.settings
 
 
-def examine(environment: Mapping[str, str] | None = None) -> Configuration:
-    """Read the settings and what is wrong with them; a bad value leaves the word to the layers below."""
+def read_configuration(environment: Mapping[str, str] | None = None) -> Configuration:
+    """Read the settings and what is wrong with them; instead of a bad value, the layer below counts."""
     environment = os.environ if environment is None else environment
-    names = [*(name for one in VARIABLES for name in one.names), *ELSEWHERE]
-    linked = links(environment)
+    names = [*(name for one in VARIABLES for name in one.names), *OTHER_VARIABLES]
+    linked = service_links(environment)
     environment = {name: text for name, text in environment.items() if name not in linked}
-    faults = list(strays(environment, names, ours=True))
-    file = _file(environment)
+    faults = list(misspelt_variables(environment, names, ours=True))
+    file = _find_file(environment)
     layers = [] if file is None else [file_layer(file, VARIABLES, faults)]
-    reading = read(VARIABLES, [*layers, environment_layer(environment, VARIABLES)], faults)
+    reading = read_layers(VARIABLES, [*layers, environment_layer(environment, VARIABLES)], faults)
     if "worker_discovery_regions" not in reading.values and "aws_region" in reading.values:
         reading.values["worker_discovery_regions"] = (reading.values["aws_region"],)
         reading.sources["WORKER_DISCOVERY_REGIONS"] = reading.sources["AWS_REGION"]
     settings = Settings(**reading.values)
-    faults += contradictions(settings, [fault.path for fault in faults])
-    ignored = [fault for name, fault in linked.items() if name in names or name.startswith(OURS)]
-    doubts = [*strays(environment, names, ours=False), *ignored, *doubtful(settings)]
+    faults += find_contradictions(settings, [fault.path for fault in faults])
+    ignored = [fault for name, fault in linked.items() if name in names or name.startswith(OWN_PREFIX)]
+    doubts = [*misspelt_variables(environment, names, ours=False), *ignored, *find_warnings(settings)]
     return Configuration(settings, reading.sources, file, tuple(faults), tuple(doubts))
 
 
-def effective(settings: Settings, system: SystemSettings | None) -> Settings:
-    """Put what the SystemSettings object says over the settings of the process."""
-    return msgspec.structs.replace(settings, **_said_by(system))
+def effective_settings(settings: Settings, system: SystemSettings | None) -> Settings:
+    """Return the settings of the process with those of the SystemSettings object over them."""
+    return msgspec.structs.replace(settings, **_runtime_values(system))
 
 
-def explain(found: Configuration, system: SystemSettings | None = None) -> tuple[Value, ...]:
-    """List every setting, its value as it may be shown, and where it was said."""
-    settings, said = effective(found.settings, system), _said_by(system)
+def list_values(found: Configuration, system: SystemSettings | None = None) -> tuple[SettingValue, ...]:
+    """List every setting, its value as it may be shown, and its source."""
+    settings, said = effective_settings(found.settings, system), _runtime_values(system)
     return tuple(
-        Value(
+        SettingValue(
             one.name,
-            shown(getattr(settings, one.field)),
+            format_value(getattr(settings, one.field)),
             "settings object" if one.field in said else found.sources.get(one.name, "default"),
         )
         for one in VARIABLES
     )
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value for people; of a secret only whether it is set."""
     if value is None or value == ():
         return "not set"
@@ -140,14 +147,14 @@ def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _said_by(system: SystemSettings | None) -> dict[str, Any]:
+def _runtime_values(system: SystemSettings | None) -> dict[str, Any]:
     if system is None:
         return {}
-    said = {field: attrgetter(path)(system.spec) for path, field in RUNTIME.items()}
+    said = {field: attrgetter(path)(system.spec) for path, field in RUNTIME_FIELDS.items()}
     return {field: value for field, value in said.items() if value is not None}
 
 
-def _file(environment: Mapping[str, str]) -> Path | None:
+def _find_file(environment: Mapping[str, str]) -> Path | None:
     if named := environment.get("LCM_CONFIG", "").strip():
         return Path(named).expanduser()
-    return next((path for path in FILES if path.is_file()), None)
+    return next((path for path in DEFAULT_FILES if path.is_file()), None)

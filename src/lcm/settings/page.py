@@ -1,14 +1,14 @@
-"""Every variable as one Markdown page: `python -m lcm.config_doc` writes docs/configuration.md."""
+"""Every variable as one Markdown page: `python -m lcm.settings.page` writes docs/configuration.md."""
 
 import sys
 from collections.abc import Iterator
 from typing import Final
 
-from lcm.settings.load import RUNTIME, shown
-from lcm.settings.sources import Variable, form
-from lcm.settings.values import ELSEWHERE, HEADINGS, VARIABLES
+from lcm.settings.load import RUNTIME_FIELDS, format_value
+from lcm.settings.sources import Variable, describe_type
+from lcm.settings.values import HEADINGS, OTHER_VARIABLES, VARIABLES
 
-_HEADING: Final = """\
+_INTRODUCTION: Final = """\
 # Configuration
 
 Made from the tables in `lcm.settings.values` by `make docs`; a test compares.
@@ -28,33 +28,39 @@ worker_discovery_regions = ["us-east-1", "eu-central-1"]
 
 A bad value, an unknown key and a mis-spelt `LCM_` variable stop the start, all of them named at once."""
 _COLUMNS: Final = "| variable | meaning | value | default | in SystemSettings |\n| --- | --- | --- | --- | --- |"
-_CLIENT: Final = "\n## Not in the file\n\n| variable | meaning |\n| --- | --- |"
+_OTHER_HEADING: Final = "\n## Not in the file\n\n| variable | meaning |\n| --- | --- |"
 
 
-def render() -> str:
-    """Write the whole page."""
+def render_page() -> str:
+    """Return the whole page as Markdown."""
     return "\n".join(
-        [_HEADING, *_tables(), _CLIENT, *(f"| `{name}` | {text} |" for name, text in ELSEWHERE.items()), ""]
+        [
+            _INTRODUCTION,
+            *_variable_rows(),
+            _OTHER_HEADING,
+            *(f"| `{name}` | {text} |" for name, text in OTHER_VARIABLES.items()),
+            "",
+        ]
     )
 
 
-def _tables() -> Iterator[str]:
-    fields = {field: path for path, field in RUNTIME.items()}
+def _variable_rows() -> Iterator[str]:
+    fields = {field: path for path, field in RUNTIME_FIELDS.items()}
     for one in VARIABLES:
         if one.field in HEADINGS:
             yield f"\n## {HEADINGS[one.field]}\n\n{_COLUMNS}"
         path = fields.get(one.field)
-        value = f"{form(one.hint)}; a secret" if one.secret else form(one.hint)
-        yield f"| {_names(one)} | {one.meaning} | {value} | {_default(one)} | {f'`{path}`' if path else ''} |"
+        value = f"{describe_type(one.hint)}; a secret" if one.secret else describe_type(one.hint)
+        yield f"| {_name_cell(one)} | {one.meaning} | {value} | {_default_cell(one)} | {f'`{path}`' if path else ''} |"
 
 
-def _names(one: Variable) -> str:
+def _name_cell(one: Variable) -> str:
     return ", also ".join(f"`{name}`" for name in one.names)
 
 
-def _default(one: Variable) -> str:
-    return "" if one.default in (None, ()) else f"`{shown(one.default)}`"
+def _default_cell(one: Variable) -> str:
+    return "" if one.default in (None, ()) else f"`{format_value(one.default)}`"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    sys.stdout.write(render_page())

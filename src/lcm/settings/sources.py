@@ -1,7 +1,7 @@
-"""Where variables are said, environment and file, and their texts as values. Knows no variable; called by `config`.
+"""Reads variables from the environment and a file, and converts texts to values. Knows no particular variable.
 
-A layer is one place that says variables by name; a later layer wins over an earlier one. Every fault is collected, so
-that a start that is refused is refused once.
+Called by `settings.load`. A layer is one place that sets variables by name; a later layer overrides an earlier one.
+All faults are collected, so that a refused start reports everything at once.
 """
 
 import tomllib
@@ -18,10 +18,10 @@ import msgspec
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault
 
-OURS: Final = "LCM_"
-"""Names that begin so are ours: a mis-spelt one is a fault, not somebody else's."""
+OWN_PREFIX: Final = "LCM_"
+"""Names with this prefix are ours: an unknown one is a fault, not another program's variable."""
 
-_TRUTHS: Final = {
+_BOOLEANS: Final = {
     "true": True,
     "yes": True,
     "on": True,
@@ -31,16 +31,16 @@ _TRUTHS: Final = {
     "off": False,
     "0": False,
 }
-_NEAR: Final = 0.8
-_NEARER: Final = 0.9
-_SHOWN: Final = 60
+_SIMILARITY: Final = 0.8
+_GUESS_SIMILARITY: Final = 0.9
+_MAX_ECHO_LENGTH: Final = 60
 _REMEDY: Final = "correct it, or leave it out"
-_LINKS: Final = ("tcp://", "udp://", "sctp://")
+_LINK_SCHEMES: Final = ("tcp://", "udp://", "sctp://")
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One setting: its name, its type, what it means."""
+    """One setting: its name, its type, its meaning."""
 
     name: str
     field: str
@@ -51,18 +51,18 @@ class Variable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name under which it may be said."""
+        """Every name under which it may be set."""
         return (self.name, *self.also)
 
     @property
     def secret(self) -> bool:
         """Whether its value is never shown."""
-        return _item(self.hint) is Secret
+        return _item_type(self.hint) is Secret
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One place that says variables: in capitals, as text or, in a file, with TOML's types."""
+    """One place that sets variables: names in capitals, values as text or, in a file, with TOML's types."""
 
     said: Mapping[str, object]
     source: Callable[[str], str]
@@ -70,15 +70,15 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Reading:
-    """What the layers said together; what is not in `values` was not said, or not well."""
+class LayeredValues:
+    """What all layers set together; a variable missing from `values` was not set, or not validly."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
 
-def variables(struct: type[msgspec.Struct], also: Mapping[str, str]) -> tuple[Variable, ...]:
+def declared_variables(struct: type[msgspec.Struct], also: Mapping[str, str]) -> tuple[Variable, ...]:
     """List the variables that a struct declares: encoded names, and the text among a field's annotations."""
     return tuple(
         Variable(
@@ -94,30 +94,33 @@ def variables(struct: type[msgspec.Struct], also: Mapping[str, str]) -> tuple[Va
 
 
 def environment_layer(environment: Mapping[str, str], known: Iterable[Variable]) -> Layer:
-    """Take our variables from an environment. An empty one counts as not set, as container tools leave them so."""
+    """Read our variables from an environment.
+
+    An empty one counts as not set, as container tools leave them so.
+    """
     names = {name for one in known for name in one.names}
     said = {name: environment[name] for name in names if environment.get(name, "").strip()}
     return Layer(said, lambda name: f"environment {name}", text=True)
 
 
-def links(environment: Mapping[str, str]) -> dict[str, Fault]:
-    """Name what Kubernetes says of its Services under names that end like some of ours."""
+def service_links(environment: Mapping[str, str]) -> dict[str, Fault]:
+    """Return the variables that Kubernetes sets for its Services under names that end like some of ours."""
     remedy = "rename the Service, or set enableServiceLinks: false"
     return {
         name: Fault(name, "ignored: Kubernetes sets it for a Service of this name", remedy)
         for name, value in environment.items()
-        if name.endswith("_PORT") and value.startswith(_LINKS)
+        if name.endswith("_PORT") and value.startswith(_LINK_SCHEMES)
     }
 
 
 def file_layer(path: Path, known: Sequence[Variable], faults: list[Fault]) -> Layer:
-    """Take variables from a TOML file, whose keys are their names in any case."""
+    """Read variables from a TOML file, whose keys are their names in any case."""
     names = [name for one in known for name in one.names]
     said: dict[str, object] = {}
     for key, value in _toml(path, faults).items():
         name = key.upper()
         if name not in names:
-            faults.append(Fault(key, f"unknown in {path}", suggestion(name, names)))
+            faults.append(Fault(key, f"unknown in {path}", suggest_name(name, names)))
         elif name in said:
             faults.append(Fault(name, f"said twice in {path}", "keep one of the two lines"))
         else:
@@ -125,26 +128,29 @@ def file_layer(path: Path, known: Sequence[Variable], faults: list[Fault]) -> La
     return Layer(said, lambda _: f"file {path}")
 
 
-def read(known: Iterable[Variable], layers: Iterable[Layer], faults: list[Fault]) -> Reading:
-    """Turn what the layers say into values, the last layer's winning."""
-    reading = Reading(faults=faults)
+def read_layers(known: Iterable[Variable], layers: Iterable[Layer], faults: list[Fault]) -> LayeredValues:
+    """Convert what the layers set into values; a later layer wins."""
+    reading = LayeredValues(faults=faults)
     for layer in layers:
         for variable in known:
-            _take(variable, layer, reading)
+            _read_variable(variable, layer, reading)
     return reading
 
 
-def strays(environment: Iterable[str], names: Sequence[str], *, ours: bool) -> Iterator[Fault]:
-    """Name variables that look mis-spelt: among those that begin like ours, or (a mere guess) among the others."""
+def misspelt_variables(environment: Iterable[str], names: Sequence[str], *, ours: bool) -> Iterator[Fault]:
+    """Yield a fault for each variable that looks mis-spelt.
+
+    With `ours`, among the names with our prefix; without it, among all others, which is only a guess.
+    """
     for name in environment:
-        if name not in names and name.startswith(OURS) is ours:
-            near = get_close_matches(name, names, n=1, cutoff=_NEAR if ours else _NEARER)
+        if name not in names and name.startswith(OWN_PREFIX) is ours:
+            near = get_close_matches(name, names, n=1, cutoff=_SIMILARITY if ours else _GUESS_SIMILARITY)
             if near:
                 yield Fault(name, "unknown in the environment", f"did you mean {near[0]}? Else unset it")
 
 
-def suggestion(name: str, names: Sequence[str]) -> str:
-    """Say which name was perhaps meant."""
+def suggest_name(name: str, names: Sequence[str]) -> str:
+    """Suggest the name that was perhaps meant."""
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else "docs/configuration.md lists every variable"
 
@@ -159,15 +165,15 @@ def _toml(path: Path, faults: list[Fault]) -> Mapping[str, object]:
     return {}
 
 
-def _take(variable: Variable, layer: Layer, reading: Reading) -> None:
-    """Read a variable from a layer, under whichever of its names it is said there."""
+def _read_variable(variable: Variable, layer: Layer, reading: LayeredValues) -> None:
+    """Read a variable from a layer, under whichever of its names it is set there."""
     taken: dict[str, object] = {}
     for name in variable.names:
         if name in layer.said:
             try:
-                taken[name] = _value(variable.hint, layer.said[name], text=layer.text)
+                taken[name] = _convert_value(variable.hint, layer.said[name], text=layer.text)
             except (ValueError, TypeError):
-                reading.faults.append(_bad(variable, name, layer))
+                reading.faults.append(_bad_value(variable, name, layer))
     if len(set(taken.values())) > 1:
         first, *others = taken
         problem = f"{' and '.join(others)} says something else, and both mean the same"
@@ -178,49 +184,51 @@ def _take(variable: Variable, layer: Layer, reading: Reading) -> None:
         reading.sources[variable.name] = layer.source(name)
 
 
-def _bad(variable: Variable, name: str, layer: Layer) -> Fault:
+def _bad_value(variable: Variable, name: str, layer: Layer) -> Fault:
     raw = layer.said[name]
     where = "in the environment" if layer.text else f"in {layer.source(name).removeprefix('file ')}"
-    return Fault(name, f"{_echo(variable, raw)} {where} is not {form(variable.hint, text=layer.text)}", _REMEDY)
+    return Fault(
+        name, f"{_echo(variable, raw)} {where} is not {describe_type(variable.hint, text=layer.text)}", _REMEDY
+    )
 
 
 def _echo(variable: Variable, raw: object) -> str:
-    """Repeat a value unless it is a secret, or an address that may hold one."""
+    """Repeat a value unless it is a secret, or a URL that may contain one."""
     text = repr(raw)
     if variable.secret or ("://" in text and "@" in text):
         return "the value"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_ECHO_LENGTH else f"{text[:_MAX_ECHO_LENGTH]}…"
 
 
-def _value(hint: Any, raw: object, *, text: bool) -> object:  # noqa: ANN401 - a type hint has no better type
-    inner = _plain(hint)
+def _convert_value(hint: Any, raw: object, *, text: bool) -> object:  # noqa: ANN401 - a type hint has no better type
+    inner = _bare_type(hint)
     if text and isinstance(raw, str) and get_origin(inner) is tuple:
         raw = [part.strip() for part in raw.split(",") if part.strip()]
     elif isinstance(raw, str) and inner is not Secret:
-        raw = _folded(inner, raw.strip())
-    return msgspec.convert(raw, hint, strict=False, dec_hook=_own_types)
+        raw = _match_choice(inner, raw.strip())
+    return msgspec.convert(raw, hint, strict=False, dec_hook=_decode_type)
 
 
-def _folded(inner: Any, raw: str) -> object:  # noqa: ANN401 - likewise
-    """Let the words of a choice be written in any case, with or without underscores."""
+def _match_choice(inner: Any, raw: str) -> object:  # noqa: ANN401 - likewise
+    """Return the choice that a text means: in any case, with or without underscores."""
     if inner is bool:
-        return _TRUTHS.get(raw.lower(), raw)
+        return _BOOLEANS.get(raw.lower(), raw)
     same = {str(one).lower(): one for one in _choices(inner)}
     return same.get(raw.lower()) or same.get(raw.replace("_", "").lower()) or raw
 
 
-def _own_types(kind: type, raw: object) -> object:
+def _decode_type(kind: type, raw: object) -> object:
     if not isinstance(raw, str) or not raw or any(ord(sign) < ord(" ") for sign in raw):
         raise ValueError("no plain text")
     return Path(raw).expanduser() if kind is Path else kind(raw)
 
 
-def form(hint: Any, *, text: bool = True) -> str:  # noqa: ANN401 - likewise
-    """Say what a value of this type looks like."""
-    inner = _plain(hint)
+def describe_type(hint: Any, *, text: bool = True) -> str:  # noqa: ANN401 - likewise
+    """Describe what a value of this type looks like."""
+    inner = _bare_type(hint)
     if get_origin(inner) is tuple:
         several = "separated by commas" if text else "as a list"
-        return f"{form(get_args(inner)[0])}, several {several}"
+        return f"{describe_type(get_args(inner)[0])}, several {several}"
     if choices := _choices(inner):
         return f"one of {', '.join(map(str, choices))}"
     for meta in _metas(hint):
@@ -236,17 +244,17 @@ def _choices(inner: Any) -> tuple[object, ...]:  # noqa: ANN401 - likewise
     return tuple(one.value for one in inner) if isinstance(inner, type) and issubclass(inner, Enum) else ()
 
 
-def _item(hint: Any) -> Any:  # noqa: ANN401 - likewise
-    inner = _plain(hint)
-    return _plain(get_args(inner)[0]) if get_origin(inner) is tuple else inner
+def _item_type(hint: Any) -> Any:  # noqa: ANN401 - likewise
+    inner = _bare_type(hint)
+    return _bare_type(get_args(inner)[0]) if get_origin(inner) is tuple else inner
 
 
-def _plain(hint: Any) -> Any:  # noqa: ANN401 - likewise
-    """Strip annotations and None from a hint."""
+def _bare_type(hint: Any) -> Any:  # noqa: ANN401 - likewise
+    """Strip annotations and None from a type hint."""
     if get_origin(hint) is Annotated:
-        return _plain(get_args(hint)[0])
+        return _bare_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return _plain(next(one for one in get_args(hint) if one is not NoneType))
+        return _bare_type(next(one for one in get_args(hint) if one is not NoneType))
     return hint
 
 

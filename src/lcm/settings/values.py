@@ -1,7 +1,7 @@
 """Every variable: its name, its type, its default and its meaning.
 
-A field of `Settings` is a variable: its name in capitals, its meaning the text among its annotations. `config` reads
-them; the documentation and `lcm doctor` list them from here.
+Each field of `Settings` is a variable: its name in capitals, its meaning the text among its annotations.
+`settings.load` reads them; the documentation and `lcm doctor` list them from here.
 """
 
 from pathlib import Path
@@ -22,23 +22,23 @@ from lcm.model.kinds.settings import (
     Share,
     Strategy,
 )
-from lcm.settings.sources import variables
+from lcm.settings.sources import declared_variables
 
 ALIASES: Final = {"WORKER_METRICS_POLL_INTERVAL": "METRICS_POLL_INTERVAL"}
-ELSEWHERE: Final = {
+OTHER_VARIABLES: Final = {
     "LCM_CONFIG": "file of settings, in place of `./lcm.toml` and `/etc/lcm/lcm.toml`",
     "LCM_URL": "address of the API that the command line talks to, in place of the current context's",
     "LCM_TOKEN": "token that the command line presents there",
     "LCM_CONTEXT": "name of the context that the command line uses",
 }
-"""Variables of ours that are no settings: the file cannot say them."""
+"""Our variables that are not settings: they cannot stand in the file."""
 
 _HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+)"
 
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 
 
-def _of(pattern: str, description: str) -> msgspec.Meta:
+def _text_meta(pattern: str, description: str) -> msgspec.Meta:
     return msgspec.Meta(pattern=f"^{pattern}{END}", max_length=2000, description=description)
 
 
@@ -46,37 +46,47 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 Engine = Literal["sqlite", "etcd"]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535, description="a port number from 0 to 65535")]
 LeaseSeconds = Annotated[int, msgspec.Meta(ge=2, le=86_400, description="whole seconds from 2 to 86400")]
-Cores = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="a number above 0")]
+CpuCores = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="a number above 0")]
 Speed = Annotated[float, msgspec.Meta(gt=0, le=10_000, description="a number above 0, at most 10000")]
-Amount = Annotated[Positive, msgspec.Meta(description="a whole number above 0")]
-Some = Annotated[int, msgspec.Meta(ge=10, le=1_000_000, description="a whole number from 10 to 1000000")]
-Size = Annotated[int, msgspec.Meta(ge=65_536, le=1 << 30, description="a number of bytes from 65536 to 1073741824")]
-Word = Annotated[str, _of(r"\S(.*\S)?", "a line of text")]
-Host = Annotated[str, _of(_HOST, "a host's name or address without a port")]
-Endpoint = Annotated[str, _of(rf"(https?://)?{_HOST}:[0-9]{{1,5}}", "HOST:PORT or https://HOST:PORT")]
+PositiveCount = Annotated[Positive, msgspec.Meta(description="a whole number above 0")]
+AtLeastTen = Annotated[int, msgspec.Meta(ge=10, le=1_000_000, description="a whole number from 10 to 1000000")]
+BodyBytes = Annotated[
+    int, msgspec.Meta(ge=65_536, le=1 << 30, description="a number of bytes from 65536 to 1073741824")
+]
+TextLine = Annotated[str, _text_meta(r"\S(.*\S)?", "a line of text")]
+Host = Annotated[str, _text_meta(_HOST, "a host's name or address without a port")]
+Endpoint = Annotated[str, _text_meta(rf"(https?://)?{_HOST}:[0-9]{{1,5}}", "HOST:PORT or https://HOST:PORT")]
 Url = Annotated[
     str,
-    _of(rf"https?://{_HOST}(:[0-9]{{1,5}})?(/[^\s?#]*)?", "an address such as http://127.0.0.1:8030, without a user"),
+    _text_meta(
+        rf"https?://{_HOST}(:[0-9]{{1,5}})?(/[^\s?#]*)?", "an address such as http://127.0.0.1:8030, without a user"
+    ),
 ]
-Folder = Annotated[str, _of(r"/(\S*/)?", "a path that begins and ends with /")]
-Ami = Annotated[str, _of(r"ami-[0-9a-z]+", "an image such as ami-0abc")]
-Vpc = Annotated[str, _of(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
-Subnet = Annotated[str, _of(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")]
-SecurityGroup = Annotated[str, _of(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
-ImageOwner = Annotated[str, _of(r"self|amazon|aws-marketplace|[0-9]{12}", "an account's number of 12 digits, or self")]
-InstanceType = Annotated[str, _of(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
-Bucket = Annotated[str, _of(_BUCKET, "a bucket's name")]
-Prefix = Annotated[
-    str, _of(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/)*", "words separated by /, and a / at the end, such as lcm/")
+EtcdRoot = Annotated[str, _text_meta(r"/(\S*/)?", "a path that begins and ends with /")]
+Ami = Annotated[str, _text_meta(r"ami-[0-9a-z]+", "an image such as ami-0abc")]
+Vpc = Annotated[str, _text_meta(r"vpc-[0-9a-z]+", "a VPC such as vpc-0abc")]
+Subnet = Annotated[str, _text_meta(r"subnet-[0-9a-z]+", "a subnet such as subnet-0abc")]
+SecurityGroup = Annotated[str, _text_meta(r"sg-[0-9a-z]+", "a security group such as sg-0abc")]
+ImageOwner = Annotated[
+    str, _text_meta(r"self|amazon|aws-marketplace|[0-9]{12}", "an account's number of 12 digits, or self")
 ]
-Place = Annotated[str, _of(_BUCKET + r"(/[^/\s]+)*/?", "a bucket, or a prefix in one such as labs/ccna/")]
-Network = Annotated[str, _of(r"[0-9A-Fa-f.:]+(/[0-9]{1,3})?", "a network such as 10.20.0.0/16")]
-Uri = Annotated[str, _of(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such as https://lcm.example.org")]
-EnvPattern = Annotated[str, _of(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")]
+InstanceType = Annotated[str, _text_meta(r"[a-z0-9-]+\.[a-z0-9-]+", "an instance type such as m5zn.metal")]
+Bucket = Annotated[str, _text_meta(_BUCKET, "a bucket's name")]
+S3KeyPrefix = Annotated[
+    str, _text_meta(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/)*", "words separated by /, and a / at the end, such as lcm/")
+]
+S3Location = Annotated[str, _text_meta(_BUCKET + r"(/[^/\s]+)*/?", "a bucket, or a prefix in one such as labs/ccna/")]
+Network = Annotated[str, _text_meta(r"[0-9A-Fa-f.:]+(/[0-9]{1,3})?", "a network such as 10.20.0.0/16")]
+Uri = Annotated[str, _text_meta(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+", "a URI such as https://lcm.example.org")]
+EnvPattern = Annotated[
+    str, _text_meta(r"[A-Za-z_*?][A-Za-z0-9_*?]*", "a variable's name, in which * stands for any part")
+]
 GrantedRole = Literal["admin", "operator", "author", "user"]
 RoleGrant = Annotated[
     str,
-    _of(r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"),
+    _text_meta(
+        r"[^\s=,](.*[^\s=,])?=(admin|operator|author|user)", "VALUE=ROLE with a role of people, such as ops=operator"
+    ),
 ]
 Hours = Annotated[int, msgspec.Meta(ge=1, le=8760, description="whole hours from 1 to 8760")]
 Leeway = Annotated[int, msgspec.Meta(ge=0, le=600, description="whole seconds from 0 to 600")]
@@ -89,22 +99,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     data_dir: Annotated[Path, "folder of the embedded store and of other files"] = msgspec.field(
         default=Path(".data"), name="LCM_DATA_DIR"
     )
-    host: Annotated[Word, "address on which the API listens"] = msgspec.field(default="127.0.0.1", name="LCM_HOST")
+    host: Annotated[TextLine, "address on which the API listens"] = msgspec.field(default="127.0.0.1", name="LCM_HOST")
     port: Annotated[Port | None, "port of the API; if not set, 8030 for `lcm serve` and 8080 for `lcm up`"] = (
         msgspec.field(default=None, name="LCM_PORT")
     )
     log_level: Annotated[LogLevel, "how much is logged"] = "INFO"
-    requests_per_second: Annotated[Amount, "requests a second that one caller may make for long"] = msgspec.field(
-        default=100, name="LCM_REQUESTS_PER_SECOND"
+    requests_per_second: Annotated[PositiveCount, "requests a second that one caller may make for long"] = (
+        msgspec.field(default=100, name="LCM_REQUESTS_PER_SECOND")
     )
-    request_burst: Annotated[Some, "requests that one caller may make at once"] = msgspec.field(
+    request_burst: Annotated[AtLeastTen, "requests that one caller may make at once"] = msgspec.field(
         default=200, name="LCM_REQUEST_BURST"
     )
-    max_connections: Annotated[Some, "connections to the API at once; more are answered 503"] = msgspec.field(
+    max_connections: Annotated[AtLeastTen, "connections to the API at once; more are answered 503"] = msgspec.field(
         default=10_000, name="LCM_MAX_CONNECTIONS"
     )
-    body_bytes: Annotated[Size, "longest body of a request"] = msgspec.field(default=1_000_000, name="LCM_BODY_BYTES")
-    apply_bytes: Annotated[Size, "longest body of an apply"] = msgspec.field(default=32_000_000, name="LCM_APPLY_BYTES")
+    body_bytes: Annotated[BodyBytes, "longest body of a request"] = msgspec.field(
+        default=1_000_000, name="LCM_BODY_BYTES"
+    )
+    apply_bytes: Annotated[BodyBytes, "longest body of an apply"] = msgspec.field(
+        default=32_000_000, name="LCM_APPLY_BYTES"
+    )
 
     store: Annotated[
         Literal["auto", "sqlite", "etcd"], "where state is kept; auto: etcd if its address is set, else a SQLite file"
@@ -112,8 +126,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     etcd_host: Annotated[Host | None, "etcd's host"] = None
     etcd_port: Annotated[Port, "etcd's port on ETCD_HOST"] = 2379
     etcd_endpoints: Annotated[tuple[Endpoint, ...], "etcd's members, in place of ETCD_HOST and ETCD_PORT"] = ()
-    etcd_root: Annotated[Folder, "where in etcd our keys are"] = "/lcm/"
-    etcd_user: Annotated[Word | None, "user to sign in to etcd as"] = None
+    etcd_root: Annotated[EtcdRoot, "where in etcd our keys are"] = "/lcm/"
+    etcd_user: Annotated[TextLine | None, "user to sign in to etcd as"] = None
     etcd_password: Annotated[Secret | None, "that user's password"] = None
     etcd_ca_file: Annotated[Path | None, "PEM file of the authority that signed etcd's certificate"] = None
     etcd_cert_file: Annotated[Path | None, "PEM file of the certificate that we present to etcd"] = None
@@ -135,11 +149,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     )
 
     oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None
-    oidc_audience: Annotated[tuple[Word, ...], "audiences that make a token one for us"] = ()
+    oidc_audience: Annotated[tuple[TextLine, ...], "audiences that make a token one for us"] = ()
     oidc_jwks_url: Annotated[Url | None, "where its keys are; if not set, its discovery document says so"] = None
-    oidc_subject_claim: Annotated[Word, "claim that names a caller; where a token lacks it, `sub` does"] = "email"
+    oidc_subject_claim: Annotated[TextLine, "claim that names a caller; where a token lacks it, `sub` does"] = "email"
     oidc_require_verified_email: Annotated[bool, "whether an e-mail address must come with `email_verified`"] = True
-    oidc_role_claim: Annotated[Word, "claim that tells a caller's roles; dots lead into objects"] = "roles"
+    oidc_role_claim: Annotated[TextLine, "claim that tells a caller's roles; dots lead into objects"] = "roles"
     oidc_roles: Annotated[
         tuple[RoleGrant, ...], "which value of that claim gives which role; if not set, the roles' own names do"
     ] = ()
@@ -159,9 +173,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     artifacts_s3_bucket: Annotated[Bucket | None, "bucket for lab files and collected work, in place of a folder"] = (
         None
     )
-    artifacts_s3_prefix: Annotated[Prefix, "what our keys in that bucket begin with"] = ""
+    artifacts_s3_prefix: Annotated[S3KeyPrefix, "what our keys in that bucket begin with"] = ""
     artifacts_s3_endpoint: Annotated[Url | None, "address of an S3-like store; if not set, AWS in AWS_REGION"] = None
-    artifacts_s3_allowed: Annotated[tuple[Place, ...], "buckets or prefixes that s3:// in a definition may name"] = ()
+    artifacts_s3_allowed: Annotated[
+        tuple[S3Location, ...], "buckets or prefixes that s3:// in a definition may name"
+    ] = ()
     artifacts_retention_days: Annotated[Days, "days for which what is collected from a session is kept"] = 30
 
     control_plane_api_url: Annotated[Url, "where controllers in other processes find the API"] = "http://127.0.0.1:8030"
@@ -227,34 +243,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     ec2_vpc_id: Annotated[Vpc | None, "VPC of a worker that does not say; needs EC2_SUBNET_ID"] = None
     ec2_subnet_id: Annotated[Subnet | None, "subnet of a worker that does not say"] = None
     ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "security groups of a worker that does not say"] = ()
-    ec2_iam_instance_profile: Annotated[Word | None, "instance profile of a worker that does not say"] = None
+    ec2_iam_instance_profile: Annotated[TextLine | None, "instance profile of a worker that does not say"] = None
 
-    cml_admin_username: Annotated[Word, "CML's administrator"] = "admin"
+    cml_admin_username: Annotated[TextLine, "CML's administrator"] = "admin"
     cml_admin_password: Annotated[Secret | None, "that administrator's password"] = None
-    cml_worker_api_username: Annotated[Word | None, "wins over CML_ADMIN_USERNAME"] = None
+    cml_worker_api_username: Annotated[TextLine | None, "wins over CML_ADMIN_USERNAME"] = None
     cml_worker_api_password: Annotated[Secret | None, "wins over CML_ADMIN_PASSWORD"] = None
     cml_license_token: Annotated[Secret | None, "registration token of CML's smart licence"] = None
     cml_license_seats: Annotated[
-        Amount | None, "workers that this token may license at once; if not set, as many as ask"
+        PositiveCount | None, "workers that this token may license at once; if not set, as many as ask"
     ] = None
 
     price_book: Annotated[
         Path | None, "TOML file of prices that win over the built-in ones: [hourly.REGION] TYPE = DOLLARS"
     ] = None
 
-    total_cpu_cores: Annotated[Cores, "CPU cores that the resource allocator may give away"] = 32.0
-    total_memory_gb: Annotated[Amount, "memory that the resource allocator may give away, in GB"] = 128
+    total_cpu_cores: Annotated[CpuCores, "CPU cores that the resource allocator may give away"] = 32.0
+    total_memory_gb: Annotated[PositiveCount, "memory that the resource allocator may give away, in GB"] = 128
 
     @property
     def engine(self) -> Engine:
-        """Say where state is kept."""
+        """The store engine to use; `auto` is resolved."""
         if self.store == "auto":
             return "etcd" if self.etcd_addresses else "sqlite"
         return self.store
 
     @property
     def etcd_addresses(self) -> tuple[str, ...]:
-        """List etcd's members, however they were said."""
+        """The addresses of etcd's members, whichever settings name them."""
         if self.etcd_endpoints or self.etcd_host is None:
             return self.etcd_endpoints
         return (f"{self.etcd_host}:{self.etcd_port}",)
@@ -281,4 +297,4 @@ HEADINGS: Final = {
 }
 """Groups of variables, each by its first field."""
 
-VARIABLES: Final = variables(Settings, ALIASES)
+VARIABLES: Final = declared_variables(Settings, ALIASES)

@@ -1,1 +1,1 @@
-"""Versioned keys with watch and leases: one protocol (`base`), three engines (`memory`, `sqlite`, `etcd`)."""
+"""Versioned keys with watch and leases: one protocol (`store.base`), three engines (`memory`, `sqlite`, `etcd`)."""

@@ -1,11 +1,11 @@
-"""The store's protocol and contract, held by every engine.
+"""The store's protocol and its contract, which every engine keeps.
 
-Keys are paths such as `workers/default/w1`; values are bytes (see `codec`). A *commit* applies several operations and
-the events they cause, all or none, and gives one revision, greater than all before. Time goes one way: a reader scans
-at a revision and watches from it. Names that begin with `!` belong to the engines.
+Keys are paths such as `workers/default/w1`; values are bytes (see `store.codec`). A *commit* applies several operations
+and the events they cause, all or none, and gets one revision, greater than all before. A reader scans at a revision and
+then watches from it. Names that begin with `!` belong to the engines.
 
-Called by `control`, which alone reads and writes it, and by `compose` and `cli`, which open a store and back it up. All
-else sees the plane.
+Called by `control`, which alone reads and writes the store, and by `compose` and `cli`, which open a store and back it
+up. Everything else uses the control plane.
 """
 
 import re
@@ -27,16 +27,16 @@ ABSENT: Final = 0
 EVENTS_KEY: Final = "!events"
 LEASES_PREFIX: Final = "!leases/"
 FIRST_KEY: Final = '"'
-"""The character after `!`: an empty prefix covers every key but the engines' own."""
+"""The character after `!`: an empty prefix covers every key except the engines' own."""
 
 _KEY = re.compile(r"[A-Za-z0-9][\x21-\x7e]*")
 _PREFIX = re.compile(r"[\x21-\x7e]+")
 _LENGTH_BYTES: Final = 5
-"""What an envelope spends, at most, on the length of a text or an event."""
+"""The most bytes that an envelope spends on the length of a text or an event."""
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Write a value. `at` demands a state first: None any, ABSENT not there, else exactly that revision."""
+    """Write a value. `at` is a precondition: None for any state, ABSENT for no such key, else that revision."""
 
     key: str
     value: bytes
@@ -45,24 +45,24 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove a key. Without `at`, removing what is not there is no change."""
+    """Remove a key. Without `at`, removing a missing key is no change."""
 
     key: str
     at: int | None = None
 
 
-class Check(msgspec.Struct, frozen=True):
-    """Demand a state and change nothing."""
+class CheckRevision(msgspec.Struct, frozen=True):
+    """Require a key's revision, without a change; ABSENT means that the key must not exist."""
 
     key: str
     at: int
 
 
-Op = Put | Delete | Check
+Op = Put | Delete | CheckRevision
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """Commit only while this term of the lease lasts."""
+    """Condition of a commit: it succeeds only while this term of the lease lasts."""
 
     lease: str
     term: int
@@ -79,14 +79,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Where the next page of a scan begins: after this key, at this revision."""
+    """The start of the next page of a scan: after this key, at this revision."""
 
     revision: int
     key: str
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Part of a scan, true at `revision`. `next` is None on the last page."""
+    """Part of a scan, as of `revision`. `next` is None on the last page."""
 
     entries: Sequence[Entry]
     revision: int
@@ -100,22 +100,22 @@ class Change(msgspec.Struct, frozen=True):
     entry: Entry | None
 
 
-class Changed(msgspec.Struct, frozen=True):
+class CommitChanges(msgspec.Struct, frozen=True):
     """What one commit changed under a watched prefix, in the order of its operations."""
 
     revision: int
     changes: Sequence[Change]
 
 
-class Happened(msgspec.Struct, frozen=True):
-    """The events committed with one revision; the place in `events` is the N of an event id."""
+class CommitEvents(msgspec.Struct, frozen=True):
+    """The events of one commit; the position in `events` is the N of an event id."""
 
     revision: int
     events: Sequence[bytes]
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Somebody holds `name` for `ttl_seconds` after each renewal. `term` grows with every new holder."""
+    """A lease on `name`, valid for `ttl_seconds` after each renewal. `term` grows with every new holder."""
 
     name: str
     holder: str
@@ -123,23 +123,23 @@ class Lease(msgspec.Struct, frozen=True):
     ttl_seconds: int
 
     def fence(self) -> Fence:
-        """Bind a commit to this term."""
+        """Return the fence that binds a commit to this term."""
         return Fence(self.name, self.term)
 
 
-class Watch(Protocol):
+class StoreWatch(Protocol):
     """An endless reader of changes. Close it, or use it as an async context manager."""
 
-    def __aiter__(self) -> AsyncIterator[Changed]:
+    def __aiter__(self) -> AsyncIterator[CommitChanges]:
         """Iterate over commits in order, each once."""
         ...
 
-    async def __anext__(self) -> Changed:
+    async def __anext__(self) -> CommitChanges:
         """Wait for the next commit. Raises Relist when history is gone or the reader was too slow."""
         ...
 
     async def aclose(self) -> None:
-        """Stop watching. May be repeated."""
+        """Stop watching. May be called again."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -152,25 +152,25 @@ class Watch(Protocol):
 
 
 class EventReader:
-    """An endless reader of committed events, made of a watch on the key whose history they are."""
+    """An endless reader of committed events: a watch on the key whose history they are."""
 
-    def __init__(self, watch: Watch) -> None:
-        """Read a watch of EVENTS_KEY."""
+    def __init__(self, watch: StoreWatch) -> None:
+        """Read from a watch of EVENTS_KEY."""
         self._watch = watch
 
     def __aiter__(self) -> Self:
-        """Iterate over commits that caused events, in order, each once."""
+        """Iterate over commits that have events, in order, each once."""
         return self
 
-    async def __anext__(self) -> Happened:
+    async def __anext__(self) -> CommitEvents:
         """Wait for the next events. Raises Relist like the watch."""
         changed = await anext(self._watch)
         entry = changed.changes[0].entry
         assert entry is not None, "the events key is never deleted"
-        return Happened(changed.revision, unpack_events(entry.value))
+        return CommitEvents(changed.revision, unpack_events(entry.value))
 
     async def aclose(self) -> None:
-        """Stop reading. May be repeated."""
+        """Stop reading. May be called again."""
         await self._watch.aclose()
 
     async def __aenter__(self) -> Self:
@@ -183,45 +183,49 @@ class EventReader:
 
 
 class Store(Protocol):
-    """Versioned keys, watch, leases.
+    """Versioned keys, watches and leases.
 
-    Every method but `close` may raise Unreachable, and Later while a restore of the store is under way.
+    Every method but `close` may raise Unreachable, and Later while a restore of the store is in progress.
     """
 
     @property
     def epoch(self) -> str:
-        """Name this history of revisions; a restore begins another, which an open store learns when it next watches."""
+        """The identifier of this history of revisions.
+
+        A restore begins a new epoch; an open store learns of it when it next watches.
+        """
         ...
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         """Apply all operations and events, or none, and return the commit's revision.
 
-        At most MAX_OPERATIONS operations (the events together count one, the fence one) and MAX_BYTES; each key once;
-        else TooLarge or Invalid before the engine sees it. Raises Conflict when a precondition fails, Deposed when the
-        fence does. A commit that changes nothing spends no revision. After Unreachable the outcome is unknown: read
-        before repeating, or repeat with preconditions.
+        Limits: MAX_OPERATIONS operations (the events together count as one, the fence as one), MAX_BYTES, and
+        each key once; beyond them TooLarge or Invalid is raised before the engine sees the commit. Raises
+        Conflict when a precondition fails, Deposed when the fence does. A commit that changes nothing uses no
+        revision. After Unreachable the outcome is unknown: read before repeating, or repeat with preconditions.
         """
         ...
 
     async def get(self, key: str) -> Entry | None:
-        """Read the newest state of one key; None means that the store answered "not there"."""
+        """Return the newest state of one key; None means that the store has no such key."""
         ...
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
-        """Read a page of the keys with this prefix that carry all these labels, in key order.
+        """Return a page of the keys with this prefix that have all these labels, in key order.
 
-        All pages reached through cursors are true at the first page's revision; Relist if that was compacted or never
-        happened. A limit below 1 is Invalid.
+        All pages reached through cursors are as of the first page's revision. Raises Relist if that revision was
+        compacted or never existed, and Invalid for a limit below 1.
         """
         ...
 
-    def watch(self, prefix: str, *, after: int) -> Watch:
+    def watch(self, prefix: str, *, after: int) -> StoreWatch:
         """Follow every commit with a revision above `after` that touches the prefix: no gap, no duplicate.
 
-        Survives cut connections. Ends with Relist when `after` was compacted, or when the reader, having once caught
-        up, falls behind by more commits than the engine's backlog, or when the store is closed or was closed before.
+        Survives lost connections. Ends with Relist when `after` was compacted, when the reader, having once
+        caught up, falls behind by more commits than the engine's backlog, or when the store is closed or was
+        closed before.
         """
         ...
 
@@ -230,55 +234,60 @@ class Store(Protocol):
         ...
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
-        """Take the lease if nobody holds it; None means held, also by this very holder, who may be its own ghost.
+        """Acquire the lease if nobody holds it; None means that it is held.
 
-        Visible as a change of `!leases/NAME`, as are release and expiry. At least MIN_LEASE_SECONDS and at most
-        MAX_LEASE_SECONDS, a holder of at most MAX_HOLDER_BYTES, else Invalid.
+        A lease held under the same holder's name counts as held too: it may be left over from an earlier run.
+        Acquiring, releasing and expiry are visible as changes of `!leases/NAME`. Raises Invalid unless
+        `ttl_seconds` is between MIN_LEASE_SECONDS and MAX_LEASE_SECONDS and the holder has at most
+        MAX_HOLDER_BYTES.
         """
         ...
 
     async def renew(self, lease: Lease) -> None:
-        """Start the lease's time anew, from any process that knows name and term. Raises Deposed when it is over."""
+        """Restart the lease's time, from any process that knows name and term. Raises Deposed when it is over."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the lease back at once. May be repeated; a term that is over is no error."""
+        """Release the lease at once. May be called again; a term that is over is no error."""
         ...
 
     async def lease(self, name: str) -> Lease | None:
-        """Tell who holds the lease; None means nobody."""
+        """Return the current lease; None means that nobody holds it."""
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget superseded states before `revision`, which stays readable, as the newest does. May be repeated."""
+        """Forget superseded states before `revision`. That revision and later ones stay readable.
+
+        May be called again.
+        """
         ...
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
         """Replace everything by these entries under a new epoch; earlier revisions count as compacted.
 
-        Refused while a lease is held: stop every process first. Each entry must be within the limits of a commit; the
-        last of those with one key counts, and their preconditions mean nothing. Interrupted, it leaves either the old
-        state or a store that refuses to open until `load` is repeated.
+        Refused while a lease is held: stop every process first. Each entry must be within the limits of a commit.
+        The last of several entries with one key counts; preconditions are ignored. An interrupted load leaves
+        either the old state or a store that refuses to open until `load` is repeated.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections and threads. May be repeated."""
+        """Release connections and threads. May be called again."""
         ...
 
 
 def pack_events(events: Sequence[bytes]) -> bytes:
-    """Make one value of a commit's events."""
+    """Encode a commit's events as one value."""
     return msgspec.msgpack.encode(events)
 
 
 def unpack_events(value: bytes) -> list[bytes]:
-    """Undo `pack_events`."""
+    """Decode what `pack_events` encoded."""
     return msgspec.msgpack.decode(value, type=list[bytes])
 
 
-async def everything(store: Store, prefix: str, *, labels: Mapping[str, str] | None = None) -> Page:
-    """Read all pages of a scan as one."""
+async def scan_all(store: Store, prefix: str, *, labels: Mapping[str, str] | None = None) -> Page:
+    """Return all pages of a scan as one."""
     page = await store.scan(prefix, labels=labels)
     entries = list(page.entries)
     while page.next is not None:
@@ -287,8 +296,8 @@ async def everything(store: Store, prefix: str, *, labels: Mapping[str, str] | N
     return Page(entries, page.revision, None)
 
 
-async def collected(entries: AsyncIterable[Put]) -> list[Put]:
-    """Read what is to be loaded, and hold it against the limits, before anything is cleared."""
+async def collect_puts(entries: AsyncIterable[Put]) -> list[Put]:
+    """Read the entries to load and check them against the limits, before anything is cleared."""
     fresh: dict[str, Put] = {}
     async for entry in entries:
         check_commit([entry], (), None)
@@ -297,7 +306,7 @@ async def collected(entries: AsyncIterable[Put]) -> list[Put]:
 
 
 def check_commit(ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> None:
-    """Hold a commit against the contract's limits; raises TooLarge or Invalid."""
+    """Check a commit against the limits of the contract. Raises TooLarge or Invalid."""
     count = len(ops) + bool(events) + (fence is not None)
     if count > MAX_OPERATIONS:
         message = f"{count} operations in one commit; the limit is {MAX_OPERATIONS}"
@@ -323,7 +332,7 @@ def check_key(key: str) -> None:
 
 
 def check_scan(limit: int) -> None:
-    """Refuse a page that could hold nothing."""
+    """Refuse a page limit below 1."""
     if limit < 1:
         raise Invalid(Fault("limit", f"{limit} is too small", "use at least 1"))
 
@@ -339,7 +348,7 @@ def check_lease(name: str, holder: str, ttl_seconds: int) -> None:
 
 
 def key_range(prefix: str) -> tuple[str, str]:
-    """Turn a prefix into a half-open range of keys; Invalid when no key could begin so."""
+    """Return a prefix as a half-open range of keys. Raises Invalid when no key could have the prefix."""
     if not prefix:
         return FIRST_KEY, "\x7f"
     if not _PREFIX.fullmatch(prefix):
@@ -347,28 +356,28 @@ def key_range(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def matches(labels: Mapping[str, str], wanted: Mapping[str, str] | None) -> bool:
-    """Tell whether labels hold every wanted pair."""
+def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str] | None) -> bool:
+    """Return True if the labels include every wanted pair."""
     return not wanted or all(labels.get(name) == value for name, value in wanted.items())
 
 
-def compacted(revision: int) -> Relist:
-    """Say that a revision can no longer be read."""
+def compacted_error(revision: int) -> Relist:
+    """Return the error for a revision that can no longer be read."""
     return Relist(f"revision {revision} was compacted; list again and watch from there")
 
 
-def not_yet(revision: int) -> Relist:
-    """Say that a revision was asked for that this history does not have."""
+def future_revision_error(revision: int) -> Relist:
+    """Return the error for a revision that this history does not have yet."""
     return Relist(f"revision {revision} has not happened; list again and watch from there")
 
 
-def deposed(fence: Fence) -> Deposed:
-    """Say that a term is over."""
+def deposed_error(fence: Fence) -> Deposed:
+    """Return the error for a term that is over."""
     return Deposed(f"term {fence.term} of lease {fence.lease} is over")
 
 
-def held_leases(names: Iterable[str]) -> Refused:
-    """Say that processes still run on a store that should be replaced."""
+def held_leases_error(names: Iterable[str]) -> Refused:
+    """Return the error for replacing a store that processes still use."""
     return Refused(f"leases are held ({', '.join(sorted(names))}): stop every process that uses this store first")
 
 

@@ -1,8 +1,9 @@
 """Documents to bytes and back, across versions of this software.
 
 A stored value is a line `SCHEMA/READS` and a JSON document: the schema it was written in, and the oldest schema whose
-reader understands it. An older document is upgraded when read. A newer one is read as far as it is known, and what is
-not known is carried over when it is written again. Called by `control`.
+reader understands it. An older document is upgraded when it is read. A newer one is read as far as its fields are
+known,
+and unknown fields are kept when it is written again. Called by `control`.
 """
 
 import re
@@ -17,20 +18,20 @@ from lcm.model.base.errors import Stuck
 
 T = TypeVar("T", bound=msgspec.Struct)
 Json = Any
-"""What a JSON document holds before it has a type; it never leaves this file."""
+"""A JSON document that has no type yet; it never leaves this module."""
 
 Upgrade = Callable[[dict[str, Json]], dict[str, Json]]
-_IDENTITIES: Final = ("uid", "type", "name", "number", "node_id", "interface_id")
-"""Fields by which a member of a list is the same one after a change."""
+_IDENTITY_FIELDS: Final = ("uid", "type", "name", "number", "node_id", "interface_id")
+"""Fields that identify a member of a list after a change."""
 
-_UNREADABLE: Final = (ValueError, RecursionError)
-"""What msgspec raises for bytes that are no JSON of the wanted type; its own errors are ValueErrors."""
+_DECODE_ERRORS: Final = (ValueError, RecursionError)
+"""What msgspec raises for bytes that are not JSON of the wanted type; its own errors are ValueErrors."""
 
-_REMEMBERED: Final = 512
-_SMALL: Final = 16_384
-"""Longer documents are read anew each time."""
+_CACHE_SIZE: Final = 512
+_MAX_CACHED_BYTES: Final = 16_384
+"""Longer documents are decoded again each time."""
 
-_HEAD: Final = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
+_HEADER: Final = re.compile(rb"([0-9]{1,6})/([0-9]{1,6})")
 
 
 class Codec:
@@ -39,26 +40,29 @@ class Codec:
     def __init__(
         self, schema: int = 1, *, reads: int = 1, upgrades: Mapping[int, Mapping[str, Upgrade]] | None = None
     ) -> None:
-        """Write `schema`, which readers of `reads` understand. `upgrades` lead from a schema to the next, by struct."""
+        """Write `schema`, which readers of `reads` understand.
+
+        `upgrades` convert documents from a schema to the next one, by name of the struct.
+        """
         self._schema = schema
         self._head = f"{schema}/{reads}".encode()
         self._upgrades = upgrades or {}
-        # All who follow a kind in one process are told of the same bytes; what is read of them never changes.
-        self._read_once = lru_cache(_REMEMBERED)(self._read)
+        # All watchers of a kind in one process get the same bytes, and a decoded document never changes.
+        self._read_once = lru_cache(_CACHE_SIZE)(self._read)
 
     def encode(self, value: msgspec.Struct, *, onto: bytes | None = None) -> bytes:
-        """Write a document; `onto` is the stored state it replaces, whose unknown fields are kept."""
+        """Encode a document. `onto` is the stored state it replaces, whose unknown fields are kept."""
         body = msgspec.json.encode(value)
-        if onto is None or self._plain(onto, type(value)):
+        if onto is None or self._is_fully_known(onto, type(value)):
             return self._head + b"\n" + body
-        head, old = self._open(onto, type(value))
-        merged = _merge(msgspec.json.decode(body), old, _info(type(value)))
+        head, old = self._parse(onto, type(value))
+        merged = _merge(msgspec.json.decode(body), old, _type_info(type(value)))
         newer = _versions(head)[0] > self._schema
         return (head if newer else self._head) + b"\n" + msgspec.json.encode(merged)
 
     def decode(self, raw: bytes, kind: type[T]) -> T:
-        """Read a document. Raises Stuck when this version cannot."""
-        read = self._read_once if len(raw) <= _SMALL else self._read
+        """Decode a document. Raises Stuck when this version cannot."""
+        read = self._read_once if len(raw) <= _MAX_CACHED_BYTES else self._read
         return read(raw, kind)
 
     def _read(self, raw: bytes, kind: type[T]) -> T:
@@ -66,31 +70,31 @@ class Codec:
         if head == self._head:
             try:
                 return _decoder(kind).decode(body)
-            except _UNREADABLE:
-                pass  # perhaps only fields of a newer minor version: read what is known
-        _, document = self._open(raw, kind)
+            except _DECODE_ERRORS:
+                pass  # perhaps it only has fields of a newer minor version: read the known ones
+        _, document = self._parse(raw, kind)
         try:
-            return msgspec.convert(_prune(document, _info(kind)), kind)
+            return msgspec.convert(_prune(document, _type_info(kind)), kind)
         except msgspec.ValidationError as error:
             message = f"a stored {kind.__name__} cannot be read ({error}); run the version that wrote it, or newer"
             raise Stuck("UnreadableDocument", message) from error
 
-    def _plain(self, raw: bytes, kind: type[msgspec.Struct]) -> bool:
+    def _is_fully_known(self, raw: bytes, kind: type[msgspec.Struct]) -> bool:
         head, _, body = raw.partition(b"\n")
         if head != self._head:
             return False
         try:
             _decoder(kind).decode(body)
-        except _UNREADABLE:
+        except _DECODE_ERRORS:
             return False
         return True
 
-    def _open(self, raw: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Json]]:
+    def _parse(self, raw: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, dict[str, Json]]:
         head, _, body = raw.partition(b"\n")
         try:
             schema, reads = _versions(head)
             document = msgspec.json.decode(body, type=dict[str, Json])
-        except _UNREADABLE as error:
+        except _DECODE_ERRORS as error:
             raise Stuck("UnreadableDocument", f"a stored value is no document: {raw[:60]!r}") from error
         if reads > self._schema:
             message = f"a stored document needs schema {reads}, this version reads up to {self._schema}; upgrade it"
@@ -101,20 +105,21 @@ class Codec:
         return head, document
 
 
-def read_known(body: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Read JSON that this or a newer version wrote, as far as it is known. Raises ValueError when it is something else.
+def decode_known(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Decode JSON that this or a newer version wrote, as far as its fields are known.
 
-    Made for those who get documents from another process, which may be upgraded first.
+    Raises ValueError for anything else. Meant for documents from another process, which may have been
+    upgraded first.
     """
     try:
         return _decoder(kind).decode(body)
     except msgspec.ValidationError:
         document = msgspec.json.decode(body)
-        return msgspec.convert(_prune(document, _info(kind)), kind)
+        return msgspec.convert(_prune(document, _type_info(kind)), kind)
 
 
 def _versions(head: bytes) -> tuple[int, int]:
-    found = _HEAD.fullmatch(head)
+    found = _HEADER.fullmatch(head)
     if found is None:
         raise ValueError("no versions")
     return int(found[1]), int(found[2])
@@ -130,14 +135,14 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 @cache
-def _info(kind: type[msgspec.Struct]) -> inspect.Type:
+def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
 def _prune(document: Json, info: inspect.Type) -> Json:
-    match _concrete(info, document), document:
+    match _resolve_type(info, document), document:
         case inspect.StructType() as struct, dict():
-            known = _fields(struct)
+            known = _fields_of(struct)
             return {name: _prune(value, known[name]) for name, value in document.items() if name in known}
         case inspect.DictType(value_type=item), dict():
             return {name: _prune(value, item) for name, value in document.items()}
@@ -147,61 +152,64 @@ def _prune(document: Json, info: inspect.Type) -> Json:
 
 
 def _merge(new: Json, old: Json, info: inspect.Type) -> Json:
-    match _concrete(info, new), new, old:
+    match _resolve_type(info, new), new, old:
         case inspect.StructType() as struct, dict(), dict():
-            known = _fields(struct)
+            known = _fields_of(struct)
             kept = {name: value for name, value in old.items() if name not in known}
             return kept | {name: _merge(value, old.get(name), known[name]) for name, value in new.items()}
         case inspect.DictType(value_type=item), dict(), dict():
             return {name: _merge(value, old.get(name), item) for name, value in new.items()}
         case (inspect.ListType() | inspect.VarTupleType()) as array, list(), list():
             left = list(old)
-            return [_merge(value, _partner(value, left, array.item_type), array.item_type) for value in new]
+            return [_merge(value, _take_old_member(value, left, array.item_type), array.item_type) for value in new]
     return new
 
 
-def _partner(new: Json, left: list[Json], info: inspect.Type) -> Json:
-    """Take out the old state of a list's member: by identity where it has one, else by equality of what is known."""
-    struct = _concrete(info, new)
+def _take_old_member(new: Json, left: list[Json], info: inspect.Type) -> Json:
+    """Remove and return the old state of a list's member.
+
+    It is found by identity where members have one, else by equality of the known fields.
+    """
+    struct = _resolve_type(info, new)
     if not isinstance(struct, inspect.StructType):
         return None
-    identity = next((name for name in _IDENTITIES if name in _fields(struct)), None)
+    identity = next((name for name in _IDENTITY_FIELDS if name in _fields_of(struct)), None)
     for place, old in enumerate(left):
-        if (_understood(old, struct) == new) if identity is None else _value(old, identity) == new[identity]:
+        if (_reencode_known(old, struct) == new) if identity is None else _get_field(old, identity) == new[identity]:
             return left.pop(place)
     return None
 
 
-def _understood(document: Json, struct: inspect.StructType) -> Json:
-    """Write a member as this version would; None when it cannot be read."""
+def _reencode_known(document: Json, struct: inspect.StructType) -> Json:
+    """Return a member as this version would write it; None when it cannot be read."""
     try:
         return msgspec.json.decode(msgspec.json.encode(msgspec.convert(_prune(document, struct), struct.cls)))
     except msgspec.ValidationError:
         return None
 
 
-def _value(document: Json, name: str) -> Json:
+def _get_field(document: Json, name: str) -> Json:
     return document.get(name) if isinstance(document, dict) else None
 
 
-def _concrete(info: inspect.Type, document: Json) -> inspect.Type:
+def _resolve_type(info: inspect.Type, document: Json) -> inspect.Type:
     """Resolve an optional or annotated type to the part that describes this document."""
     if isinstance(info, inspect.Metadata):
-        return _concrete(info.type, document)
+        return _resolve_type(info.type, document)
     if not isinstance(info, inspect.UnionType):
         return info
-    parts = [_concrete(one, document) for one in info.types]
+    parts = [_resolve_type(one, document) for one in info.types]
     if isinstance(document, dict):
         return next((one for one in parts if isinstance(one, inspect.StructType | inspect.DictType)), info)
     return next((one for one in parts if isinstance(one, inspect.ListType | inspect.VarTupleType)), info)
 
 
 @cache
-def _known(kind: type) -> dict[str, inspect.Type]:
+def _read_fields(kind: type) -> dict[str, inspect.Type]:
     struct = inspect.type_info(kind)
     assert isinstance(struct, inspect.StructType)
     return {field.encode_name: field.type for field in struct.fields}
 
 
-def _fields(struct: inspect.StructType) -> dict[str, inspect.Type]:
-    return _known(struct.cls)
+def _fields_of(struct: inspect.StructType) -> dict[str, inspect.Type]:
+    return _read_fields(struct.cls)

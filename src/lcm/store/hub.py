@@ -1,7 +1,7 @@
-"""Fan-out of commits to the watches of one process, for the engines that hold the log themselves.
+"""Fan-out of commits to the watches of one process, for the engines that keep the log themselves.
 
-A watch first reads history in pages, then lives on a bounded queue. While it reads history it may lag; once it has
-caught up, falling behind by more than the backlog cuts it off.
+A watch first reads history in pages, then from a bounded queue. It may lag while it reads history; once it has caught
+up, falling behind by more than the backlog ends it.
 """
 
 import asyncio
@@ -10,23 +10,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Self
 
 from lcm.model.base.errors import LcmError, Relist
-from lcm.store.base import Change, Changed, key_range
+from lcm.store.base import Change, CommitChanges, key_range
 
 BACKLOG: Final = 10_000
 TOO_SLOW: Final = "the reader fell too far behind; list again and watch from there"
 CLOSED: Final = "the store was closed"
 
-History = Callable[[str, int, int], Awaitable[tuple[Sequence[Changed], int]]]
-"""From (prefix, after, until): some commits with after < revision <= until, oldest first, and how far they reach."""
+History = Callable[[str, int, int], Awaitable[tuple[Sequence[CommitChanges], int]]]
+"""From (prefix, after, until): commits with after < revision <= until, oldest first, and how far they reach."""
 
 
 class Hub:
-    """Knows the watches of a process and the newest revision they were told of."""
+    """The watches of a process, and the newest revision that was published to them."""
 
     def __init__(self, history: History, *, tail: int, backlog: int = BACKLOG) -> None:
         self._history = history
         self._backlog = backlog
-        self._watches: dict[QueueWatch, None] = {}  # a set would tell them in an order that differs from run to run
+        self._watches: dict[QueueWatch, None] = {}  # not a set, whose order would differ from run to run
         self._closed = False
         self.tail = tail
 
@@ -41,7 +41,7 @@ class Hub:
         return watch
 
     def publish(self, revision: int, changes: Sequence[Change]) -> None:
-        """Tell every watch of the next commit. Revisions must arrive in order, on the loop's thread."""
+        """Pass the next commit to every watch. Revisions must arrive in order, on the loop's thread."""
         self.tail = revision
         for watch in tuple(self._watches):
             watch.feed(revision, changes)
@@ -51,7 +51,7 @@ class Hub:
             watch.end(error)
 
     def close(self) -> None:
-        """End every watch, those that are still to come too."""
+        """End every watch, also those opened later."""
         self._closed = True
         self.end(Relist(CLOSED))
 
@@ -69,8 +69,8 @@ class QueueWatch:
         self._low, self._high = key_range(prefix)
         self._read = after
         self._joined = max(after, hub.tail)
-        self._page: deque[Changed] = deque()
-        self._queue: deque[Changed] = deque()
+        self._page: deque[CommitChanges] = deque()
+        self._queue: deque[CommitChanges] = deque()
         self._backlog = backlog
         self._caught_up = False
         self._missed = False
@@ -84,24 +84,24 @@ class QueueWatch:
         if not mine:
             return
         if len(self._queue) < self._backlog:
-            self._queue.append(Changed(revision, mine))
-            self._rouse()
+            self._queue.append(CommitChanges(revision, mine))
+            self._wake_reader()
         elif self._caught_up:
             self.end(Relist(TOO_SLOW))
         else:
-            # Still reading history: what the queue cannot hold is read from there too.
+            # Still reading history: what the queue cannot hold is read from history too.
             self._queue.clear()
             self._missed = True
 
     def end(self, error: LcmError) -> None:
         self._error = self._error or error
         self._hub.forget(self)
-        self._rouse()
+        self._wake_reader()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Changed:
+    async def __anext__(self) -> CommitChanges:
         while self._error is None:
             if self._page:
                 return self._page.popleft()
@@ -113,7 +113,7 @@ class QueueWatch:
                 self._caught_up = True
                 if self._queue:
                     return self._queue.popleft()
-                await self._sleep()
+                await self._wait_for_commit()
         raise self._error
 
     async def aclose(self) -> None:
@@ -132,13 +132,13 @@ class QueueWatch:
         except Relist as error:
             self.end(error)
 
-    async def _sleep(self) -> None:
+    async def _wait_for_commit(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
         try:
             await self._wake
         finally:
             self._wake = None
 
-    def _rouse(self) -> None:
+    def _wake_reader(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

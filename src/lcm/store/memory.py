@@ -1,7 +1,8 @@
-"""The reference engine: a log in memory. The simulation runs on it, and the other engines are compared with it.
+"""The reference engine: a log in memory. The simulation runs on it; the other engines are compared with it.
 
-Every verb suspends once before its effect and once after it, so that a crash harness can stop a caller on either side.
-Lease expiry is a timer of the store itself, not of whoever took the lease.
+Every method suspends once before its effect and once after it, so that a crash harness can stop a caller on either
+side.
+Lease expiry is a timer of the store itself, not of the holder.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from lcm.store.base import (
     EVENTS_KEY,
     LEASES_PREFIX,
     Change,
-    Changed,
+    CommitChanges,
     Cursor,
     Delete,
     Entry,
@@ -31,22 +32,22 @@ from lcm.store.base import (
     check_key,
     check_lease,
     check_scan,
-    collected,
-    compacted,
-    deposed,
-    held_leases,
+    collect_puts,
+    compacted_error,
+    deposed_error,
+    future_revision_error,
+    has_labels,
+    held_leases_error,
     key_range,
-    matches,
-    not_yet,
     pack_events,
 )
 from lcm.store.hub import BACKLOG, CLOSED, Hub, QueueWatch
 
-_PAGE = 1_000
-_NOBODY = contextvars.Context()
+_HISTORY_COMMITS = 1_000
+_EMPTY_CONTEXT = contextvars.Context()
 
 
-class _Held(msgspec.Struct):
+class _HeldLease(msgspec.Struct):
     lease: Lease
     timer: asyncio.TimerHandle
 
@@ -60,10 +61,10 @@ class MemoryStore:
         self._compacted = 0
         self._keys: list[str] = []
         self._states: dict[str, list[tuple[int, Entry | None]]] = {}
-        self._aged: dict[str, None] = {}
-        """The keys of which more is known than one state, or only that they went: what a compaction looks at."""
-        self._log: list[Changed] = []
-        self._leases: dict[str, _Held] = {}
+        self._compactable: dict[str, None] = {}
+        """Keys with more than one state, or only a deletion: the ones that a compaction looks at."""
+        self._log: list[CommitChanges] = []
+        self._leases: dict[str, _HeldLease] = {}
         self._closed = False
         self._hub = Hub(self._history, tail=self._revision, backlog=backlog)
 
@@ -73,10 +74,10 @@ class MemoryStore:
 
     async def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
         check_commit(ops, events, fence)
-        await self._begin()
+        await self._suspend()
         self._check_fence(fence)
         for op in ops:
-            if op.at is not None and (found := self._found(op.key)) != op.at:
+            if op.at is not None and (found := self._current_revision(op.key)) != op.at:
                 raise Conflict(op.key, wanted=op.at, found=found)
         writes: list[Op] = [*ops, Put(EVENTS_KEY, pack_events(events))] if events else list(ops)
         revision = self._write(writes)
@@ -85,25 +86,25 @@ class MemoryStore:
 
     async def get(self, key: str) -> Entry | None:
         check_key(key)
-        await self._begin()
+        await self._suspend()
         return self._newest(key)
 
     async def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Page:
         check_scan(limit)
-        await self._begin()
+        await self._suspend()
         revision = cursor.revision if cursor else self._revision
         if revision < self._compacted:
-            raise compacted(revision)
+            raise compacted_error(revision)
         if revision > self._revision:
-            raise not_yet(revision)
+            raise future_revision_error(revision)
         low, high = key_range(prefix)
         start = bisect_right(self._keys, cursor.key) if cursor else bisect_left(self._keys, low)
         found: list[Entry] = []
         for key in self._keys[start : bisect_left(self._keys, high)]:
-            entry = self._state(key, revision)
-            if entry is None or (labels and not matches(entry.labels, labels)):
+            entry = self._state_at(key, revision)
+            if entry is None or (labels and not has_labels(entry.labels, labels)):
                 continue
             if len(found) == limit:
                 return Page(found, revision, Cursor(revision, found[-1].key))
@@ -118,56 +119,56 @@ class MemoryStore:
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         check_lease(name, holder, ttl_seconds)
-        await self._begin()
+        await self._suspend()
         if name in self._leases:
             return None
         lease = Lease(name, holder, self._revision + 1, ttl_seconds)
         self._write([Put(LEASES_PREFIX + name, msgspec.json.encode(lease))])
-        self._leases[name] = _Held(lease, self._timer(lease))
+        self._leases[name] = _HeldLease(lease, self._start_timer(lease))
         await asyncio.sleep(0)
         return lease
 
     async def renew(self, lease: Lease) -> None:
-        await self._begin()
+        await self._suspend()
         self._check_fence(lease.fence())
         held = self._leases[lease.name]
         held.timer.cancel()
-        held.timer = self._timer(held.lease)
+        held.timer = self._start_timer(held.lease)
         await asyncio.sleep(0)
 
     async def release(self, lease: Lease) -> None:
-        await self._begin()
+        await self._suspend()
         self._end_lease(lease)
         await asyncio.sleep(0)
 
     async def lease(self, name: str) -> Lease | None:
-        await self._begin()
+        await self._suspend()
         held = self._leases.get(name)
         return held.lease if held else None
 
     async def compact(self, revision: int) -> None:
-        await self._begin()
+        await self._suspend()
         self._compacted = max(self._compacted, min(revision, self._revision))
         self._log = self._log[bisect_right(self._log, self._compacted, key=_revision_of) :]
-        aged, self._aged = self._aged, {}
+        aged, self._compactable = self._compactable, {}
         for key in aged:
             states = self._states[key]
-            kept = states[max(0, bisect_right(states, self._compacted, key=_first) - 1) :]
+            kept = states[max(0, bisect_right(states, self._compacted, key=_state_revision) - 1) :]
             if len(kept) == 1 and kept[0][1] is None and kept[0][0] <= self._compacted:
                 del self._states[key]
                 del self._keys[bisect_left(self._keys, key)]
                 continue
             self._states[key] = kept
             if len(kept) > 1 or kept[0][1] is None:
-                self._aged[key] = None
+                self._compactable[key] = None
 
     async def load(self, entries: AsyncIterable[Put], *, epoch: str) -> int:
-        fresh = await collected(entries)
+        fresh = await collect_puts(entries)
         if self._leases:
-            raise held_leases(self._leases)
+            raise held_leases_error(self._leases)
         self._keys.clear()
         self._states.clear()
-        self._aged.clear()
+        self._compactable.clear()
         self._log.clear()
         self._epoch = epoch
         self._revision += 1
@@ -183,7 +184,7 @@ class MemoryStore:
         for held in self._leases.values():
             held.timer.cancel()
 
-    async def _begin(self) -> None:
+    async def _suspend(self) -> None:
         await asyncio.sleep(0)
         if self._closed:
             raise Unreachable(CLOSED)
@@ -194,7 +195,7 @@ class MemoryStore:
         if not changes:
             return self._revision
         self._revision = revision
-        self._log.append(Changed(revision, changes))
+        self._log.append(CommitChanges(revision, changes))
         self._hub.publish(revision, changes)
         return revision
 
@@ -213,48 +214,48 @@ class MemoryStore:
             self._states[op.key] = [(revision, entry)]
         else:
             self._states[op.key].append((revision, entry))
-            self._aged[op.key] = None
+            self._compactable[op.key] = None
         return Change(op.key, entry)
 
     def _newest(self, key: str) -> Entry | None:
         states = self._states.get(key)
         return states[-1][1] if states else None
 
-    def _found(self, key: str) -> int:
+    def _current_revision(self, key: str) -> int:
         entry = self._newest(key)
         return entry.revision if entry else ABSENT
 
-    def _state(self, key: str, revision: int) -> Entry | None:
+    def _state_at(self, key: str, revision: int) -> Entry | None:
         states = self._states[key]
         if states[-1][0] <= revision:
             return states[-1][1]
-        place = bisect_right(states, revision, key=_first)
+        place = bisect_right(states, revision, key=_state_revision)
         return states[place - 1][1] if place else None
 
-    async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[Changed], int]:
+    async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[CommitChanges], int]:
         await asyncio.sleep(0)
         if after < self._compacted:
-            raise compacted(after)
+            raise compacted_error(after)
         low, high = key_range(prefix)
         start = bisect_right(self._log, after, key=_revision_of)
         stop = bisect_right(self._log, until, key=_revision_of)
         page = [
-            Changed(changed.revision, mine)
-            for changed in self._log[start : min(stop, start + _PAGE)]
+            CommitChanges(changed.revision, mine)
+            for changed in self._log[start : min(stop, start + _HISTORY_COMMITS)]
             if (mine := [change for change in changed.changes if low <= change.key < high])
         ]
-        return page, until if start + _PAGE >= stop else self._log[start + _PAGE - 1].revision
+        return page, until if start + _HISTORY_COMMITS >= stop else self._log[start + _HISTORY_COMMITS - 1].revision
 
     def _check_fence(self, fence: Fence | None) -> None:
         if fence is None:
             return
         held = self._leases.get(fence.lease)
         if held is None or held.lease.term != fence.term:
-            raise deposed(fence)
+            raise deposed_error(fence)
 
-    def _timer(self, lease: Lease) -> asyncio.TimerHandle:
+    def _start_timer(self, lease: Lease) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(lease.ttl_seconds, self._end_lease, lease, context=_NOBODY)
+        return loop.call_later(lease.ttl_seconds, self._end_lease, lease, context=_EMPTY_CONTEXT)
 
     def _end_lease(self, lease: Lease) -> None:
         held = self._leases.get(lease.name)
@@ -265,9 +266,9 @@ class MemoryStore:
         self._write([Delete(LEASES_PREFIX + lease.name)])
 
 
-def _revision_of(changed: Changed) -> int:
+def _revision_of(changed: CommitChanges) -> int:
     return changed.revision
 
 
-def _first(state: tuple[int, Entry | None]) -> int:
+def _state_revision(state: tuple[int, Entry | None]) -> int:
     return state[0]

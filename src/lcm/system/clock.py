@@ -1,4 +1,4 @@
-"""The real machine's time and chance. `compose` hands these to whatever needs them."""
+"""The real machine's clock, randomness, ids and limits. `compose` passes them to whatever needs them."""
 
 import resource
 import secrets
@@ -7,7 +7,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Final
 
-_CHANCE: Final = secrets.SystemRandom()
+_RANDOM: Final = secrets.SystemRandom()
 
 
 class SystemClock:
@@ -19,7 +19,7 @@ class SystemClock:
 
 
 class SystemStopwatch:
-    """The machine's seconds since it booted, sleep included where the system counts it."""
+    """Seconds since the machine booted, including time asleep where the system counts it."""
 
     def seconds(self) -> float:
         """Return the seconds that have passed."""
@@ -28,43 +28,46 @@ class SystemStopwatch:
         return time.monotonic()
 
 
-def chance() -> float:
-    """Draw a number from 0 up to 1, so that those who wait for the same do not come back at the same moment."""
-    return _CHANCE.random()
+def random_fraction() -> float:
+    """Return a random number from 0 up to 1; used as jitter, so that waiting callers do not retry all at once."""
+    return _RANDOM.random()
 
 
 def new_epoch() -> str:
-    """Make a name for a new history of revisions."""
+    """Return a name for a new history of revisions."""
     return secrets.token_hex(4)
 
 
 def new_id() -> str:
-    """Make a unique id."""
+    """Return a unique id."""
     return str(uuid.uuid4())
 
 
 def new_token() -> str:
-    """Make a bearer token that nobody can guess; its beginning tells secret scanners what it is."""
+    """Return a bearer token that cannot be guessed; its prefix lets secret scanners recognise it."""
     return f"lcm_{secrets.token_urlsafe(32)}"
 
 
 def new_seal_key() -> bytes:
-    """Make a key that secrets are sealed with."""
+    """Return a key for sealing secrets."""
     return secrets.token_bytes(32)
 
 
 def new_nonce() -> bytes:
-    """Make a number that is used once with a seal's key."""
+    """Return a nonce for one use with a sealing key."""
     return secrets.token_bytes(12)
 
 
-def allow_many_files() -> None:
-    """Let this process open as many files as it may: each worker's connection is one, and 1,024 is a usual limit."""
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files to the hard limit.
+
+    Each worker's connection is a file, and 1,024 is a usual soft limit.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def files_allowed() -> int:
-    """Say how many files this process may open."""
+def open_file_limit() -> int:
+    """Return how many files this process may open."""
     now, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 30 if now == resource.RLIM_INFINITY else now

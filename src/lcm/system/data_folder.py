@@ -1,7 +1,7 @@
-"""The folder of an embedded store: its owner's only, and claimed by the processes that run on it.
+"""The folder of an embedded store: private to its owner, and locked by the processes that use it.
 
-Called by `compose` and by `lcm restore`. The claim is a lock of the operating system, which ends with its process,
-however that ends: after a kill the next start need not wait until a lease has run out.
+Called by `compose` and by `lcm restore`. The lock is one of the operating system and ends with its process, however
+that ends: after a kill the next start need not wait for a lease to expire.
 """
 
 import fcntl
@@ -16,37 +16,38 @@ import structlog
 
 from lcm.model.base.errors import Refused, Stuck
 
-STORE: Final = "lcm.db"
-_LOCK: Final = "lcm.lock"
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+STORE_FILE: Final = "lcm.db"
+_LOCK_FILE: Final = "lcm.lock"
+_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 _log: Final = structlog.get_logger()
 
 
 @contextmanager
-def claimed(folder: Path, *, alone: bool) -> Iterator[Path]:
-    """Make the folder if it is missing, and keep it claimed; gives the store's file. Refused if others run on it.
+def claim_folder(folder: Path, *, alone: bool) -> Iterator[Path]:
+    """Create the folder if it is missing, hold a lock on it, and yield the path of the store's file.
 
-    Alone, or together with others that do not insist on being alone.
+    `alone` takes an exclusive lock; without it, the lock is shared with other processes that do not insist on being
+    alone. Raises Refused if other processes are in the way.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         message = f"{folder}: this folder cannot be used; check its path, owner and permissions ({error.strerror})"
         raise Stuck("store_unusable", message) from error
     try:
         _lock(handle, folder, alone=alone)
-        if open_to_others(folder):
+        if is_open_to_others(folder):
             _log.warning("others may look into the data folder", folder=str(folder), remedy=f"chmod 700 {folder}")
-        yield folder / STORE
+        yield folder / STORE_FILE
     finally:
         os.close(handle)
 
 
-def open_to_others(folder: Path) -> bool:
-    """Tell whether others than its owner may enter or list a folder; not for one that is not there."""
+def is_open_to_others(folder: Path) -> bool:
+    """Return whether others than its owner may enter or list a folder; False for one that does not exist."""
     try:
-        return bool(folder.stat().st_mode & _OTHERS)
+        return bool(folder.stat().st_mode & _OTHERS_MODE)
     except OSError:
         return False
 
@@ -60,5 +61,5 @@ def _lock(handle: int, folder: Path, *, alone: bool) -> None:
         message = f"{runs} on {folder.absolute()}: stop what runs there, or choose another folder"
         raise Refused(message) from error
     os.ftruncate(handle, 0)
-    if alone:  # of those that share it, the one that came last would be named, whoever is left
+    if alone:  # with a shared lock this would name the last process that came, which may have gone since
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)

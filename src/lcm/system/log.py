@@ -1,4 +1,4 @@
-"""structlog's set-up: one line a change, with keys; for people on a terminal, as JSON elsewhere."""
+"""The set-up of structlog: one line for each change, with keys; readable on a terminal, JSON elsewhere."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ import structlog
 _LEVELS: Final = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARNING": logging.WARNING, "ERROR": logging.ERROR}
 
 
-def set_up(level: str = "INFO") -> None:
+def configure_logging(level: str = "INFO") -> None:
     """Send logs to standard error."""
     human = sys.stderr.isatty()
     structlog.configure(

@@ -1,6 +1,7 @@
 """Serves an ASGI application on a real port, over HTTP or HTTPS, until told to stop.
 
-Called by `compose` for the API and by `lcm cml-sim` for the simulator; the benches serve their baselines with it too.
+Called by `compose.api` for the API and by `lcm cml-sim` for the simulator; the benchmarks serve their baselines with
+it too.
 """
 
 import asyncio
@@ -27,19 +28,19 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BACKLOG: Final = 512
 _GRACE_SECONDS: Final = 2
 _IDLE_SECONDS: Final = 75
-_LARGEST_HEAD: Final = 65_536
+_MAX_HEAD_BYTES: Final = 65_536
 _HEAD_SECONDS: Final = 10.0
-_TURNED_AWAY_SECONDS: Final = 1.0
-_FULL: Final = (
+_REFUSAL_SECONDS: Final = 1.0
+_REFUSAL_BODY: Final = (
     b'{"type":"about:blank","title":"Too busy","status":503,"reason":"Throttled","detail":"too many connections"}'
 )
-_TURNED_AWAY: Final = (
+_REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 5\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_FULL), _FULL)
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL_BODY), _REFUSAL_BODY)
 )
 
-CONNECTIONS: Final = 10_000
-"""How many are served at once unless somebody says otherwise."""
+MAX_CONNECTIONS: Final = 10_000
+"""How many connections are served at once by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,17 @@ class Certificate:
     key: bytes
 
 
-class NotOurs(Refused):
+class NotLocalAddress(Refused):
     """A host that this machine cannot listen on, whatever the port."""
 
 
-def in_url(host: str) -> str:
-    """Write a host as it stands in a URL."""
+def url_host(host: str) -> str:
+    """Return a host in the form that a URL needs."""
     return f"[{host}]" if ":" in host else host
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port, any free one for 0; what connects from now on is served as soon as `serve` runs."""
+    """Bind a port, any free one for 0; clients may connect from now on and are served once `serve` runs."""
     # asyncio sends small answers without delay only if the socket names its protocol, which create_server leaves out.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -71,8 +72,8 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         listening.close()
         if isinstance(error, socket.gaierror | UnicodeError) or error.errno == errno.EADDRNOTAVAIL:
-            raise NotOurs(f"{host} is no address of this machine") from error
-        raise Refused(f"cannot listen on {in_url(host)}:{port}: {error.strerror or error}") from error
+            raise NotLocalAddress(f"{host} is no address of this machine") from error
+        raise Refused(f"cannot listen on {url_host(host)}:{port}: {error.strerror or error}") from error
     return listening
 
 
@@ -82,10 +83,10 @@ async def serve(
     certificate: Certificate | None,
     stop: asyncio.Event,
     *,
-    most_connections: int = CONNECTIONS,
+    most_connections: int = MAX_CONNECTIONS,
     head_seconds: float = _HEAD_SECONDS,
 ) -> None:
-    """Serve until told to stop; then end streams at once, and give other requests a moment to be answered."""
+    """Serve until `stop` is set; then end streams at once, and give other requests a moment to be answered."""
     limits = {"most_connections": most_connections, "head_seconds": head_seconds}
     settings = uvicorn.Config(
         app,
@@ -94,16 +95,16 @@ async def serve(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="critical",  # it would report every injected fault, and every client that left, as an error of ours
+        log_level="critical",  # uvicorn would log every injected fault, and every client that left, as our error
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # they cost time on every request, and nothing here believes them
+        proxy_headers=False,  # they cost time on every request, and nothing here trusts them
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     with tempfile.TemporaryDirectory(prefix="lcm-") as folder:
         if certificate:
-            settings.ssl_certfile, settings.ssl_keyfile = _files(Path(folder), certificate)
+            settings.ssl_certfile, settings.ssl_keyfile = _write_certificate(Path(folder), certificate)
         server = _Server(settings)
         stopping = asyncio.create_task(server.stop_after(stop))
         try:
@@ -113,7 +114,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs the process; the library's own would end it by the signal once more."""
+    """Leaves signals to the process; the library's own handling would raise the signal once more at the end."""
 
     async def stop_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -125,31 +126,32 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(HttpToolsProtocol):
-    """Limits what comes before a body, and leaves a stream when the server stops as if its client had left.
+    """Limits the size and time of a request's head, and closes streams when the server stops.
 
-    A time limit around every head would cost time on every request: one timer a connection looks now and then instead.
+    A stream then ends as if its client had left. A timeout around every head would cost time on every request, so one
+    timer for each connection checks now and then.
     """
 
-    most_connections = CONNECTIONS
+    most_connections = MAX_CONNECTIONS
     head_seconds = _HEAD_SECONDS
     _head_bytes = 0
     _head_since: float | None = None
-    """When the head was begun that is not complete yet."""
-    _look_again: asyncio.TimerHandle | None = None
+    """When the head began that is not complete yet."""
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent does
         if len(self.connections) >= self.most_connections:
-            transport.write(_TURNED_AWAY)
-            transport.set_protocol(_TurnedAway(transport, self.loop))
+            transport.write(_REFUSAL)
+            transport.set_protocol(_RefusedConnection(transport, self.loop))
             return
         super().connection_made(transport)
         self._head_since = self.loop.time()
-        self._look()
+        self._check_head_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._look_again is not None:
-            self._look_again.cancel()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -158,7 +160,7 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > _LARGEST_HEAD and not self.transport.is_closing():
+        if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("Request head too large.")
 
     def on_headers_complete(self) -> None:
@@ -175,22 +177,25 @@ class _Connection(HttpToolsProtocol):
         if not self.transport.is_closing() and self.cycle.response_started:
             self.transport.close()
 
-    def _look(self) -> None:
+    def _check_head_time(self) -> None:
         now = self.loop.time()
         if self._head_since is not None and self.flow.read_paused:
-            self._head_since = now  # it is we who do not read it
+            self._head_since = now  # the pause in reading is ours, so the client is not late
         if self._head_since is not None and now >= self._head_since + self.head_seconds:
             self.transport.close()
         else:
-            self._look_again = self.loop.call_at((self._head_since or now) + self.head_seconds, self._look)
+            self._head_timer = self.loop.call_at((self._head_since or now) + self.head_seconds, self._check_head_time)
 
 
-class _TurnedAway(asyncio.Protocol):
-    """A connection too many: what it sends is read first, since closing on unread data would take the answer back."""
+class _RefusedConnection(asyncio.Protocol):
+    """A connection above the limit.
+
+    What it sends is read first: closing with unread data would discard the answer.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        self._timer = loop.call_later(_TURNED_AWAY_SECONDS, transport.close)
+        self._timer = loop.call_later(_REFUSAL_SECONDS, transport.close)
 
     def data_received(self, _: bytes) -> None:
         self._transport.close()
@@ -199,7 +204,7 @@ class _TurnedAway(asyncio.Protocol):
         self._timer.cancel()
 
 
-def _files(folder: Path, certificate: Certificate) -> tuple[Path, Path]:
+def _write_certificate(folder: Path, certificate: Certificate) -> tuple[Path, Path]:
     shown, key = folder / "cert.pem", folder / "key.pem"
     shown.write_bytes(certificate.certificate)
     key.touch(0o600)

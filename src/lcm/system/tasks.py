@@ -1,6 +1,8 @@
-"""Runs the parts of a process side by side. The first that fails ends them all, with its error.
+"""Runs several tasks concurrently; the first that fails ends them all, with its error.
 
-Called by `compose`. No part may die unnoticed: one that merely ends, though nobody asked it to, is a bug of ours.
+`Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
+`run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
+and a cancellation is never lost behind a failure of the same moment.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ import structlog
 _log: Final = structlog.get_logger()
 
 
-class Parts:
+class Supervisor:
     """The running parts of one process; an async context manager that cancels what still runs at its end."""
 
     def __init__(self) -> None:
@@ -27,8 +29,8 @@ class Parts:
         self._tasks.append(task)
         return task
 
-    async def until(self, stop: asyncio.Event) -> None:
-        """Wait until told to stop. Raises the error of the first part that fails before that."""
+    async def wait_until(self, stop: asyncio.Event) -> None:
+        """Wait until `stop` is set. Raises the error of the first part that fails before that."""
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([stopping, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -49,8 +51,8 @@ class Parts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def together(*work: Coroutine[Any, Any, None]) -> None:
-    """Run until the first of these ends; what still runs then is cancelled and waited for."""
+async def run_until_first_ends(*work: Coroutine[Any, Any, None]) -> None:
+    """Run until the first of these ends; the others are then cancelled and waited for."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -58,11 +60,11 @@ async def together(*work: Coroutine[Any, Any, None]) -> None:
             if task.done():
                 task.result()
     finally:
-        await ended(tasks)
+        await cancel_and_wait(tasks)
 
 
-async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until the last has come to its end, however often we are told to end ourselves."""
+async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until the last one has ended, even if we are cancelled while waiting."""
     for task in tasks:
         task.cancel()
     hurried = False
@@ -73,25 +75,25 @@ async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
             hurried = True
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # whoever waits for the first to fail has its error; asyncio would complain of the others
+            task.exception()  # marks the error as retrieved: the first one was raised, asyncio would log the others
     if hurried:
         raise asyncio.CancelledError
 
 
-_FORCED: Final = 130
+_EXIT_FORCED: Final = 130
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Give what SIGINT or SIGTERM sets; whoever asks a second time will not wait."""
+    """Return an event that SIGINT or SIGTERM sets; a second signal ends the process at once."""
     stop = asyncio.Event()
 
-    def asked() -> None:
+    def request_stop() -> None:
         if stop.is_set():
             sys.stderr.write("Stopped by force.\n")
-            os._exit(_FORCED)
+            os._exit(_EXIT_FORCED)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
+        loop.add_signal_handler(number, request_stop)
     return stop

@@ -99,14 +99,14 @@ def application(core: ControlPlane, tokens: Tokens) -> FastAPI:
     app = FastAPI()
 
     def signed_in(authorization: Annotated[str, Header()] = "") -> Caller:
-        caller = tokens.find(authorization.removeprefix("Bearer "))
+        caller = tokens.find_caller(authorization.removeprefix("Bearer "))
         if caller is None:
             raise HTTPException(401)
         return caller
 
     @app.post("/api/workers", status_code=201)
     async def create(worker: Worker, caller: Annotated[Caller, Depends(signed_in)]) -> Response:
-        made = await core.acting(caller).create(msgspec.convert(worker.model_dump(mode="json"), LabWorker))
+        made = await core.plane_for(caller).create(msgspec.convert(worker.model_dump(mode="json"), LabWorker))
         headers = {"ETag": f'"{made.metadata.resource_version}"'}
         return Response(msgspec.json.encode(made), 201, headers, "application/json")
 

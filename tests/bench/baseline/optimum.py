@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from lcm.model.base.capacity import DIMENSIONS, Amount
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import span_of
 
 _MINUTE = 60_000_000
@@ -25,7 +25,7 @@ class Optimum(NamedTuple):
 
 
 def optimum(
-    book: Sequence[Held], capacity: Amount, seats: int, lead: timedelta, *, hint: Sequence[int], seconds: float
+    book: Sequence[HeldClaim], capacity: Amount, seats: int, lead: timedelta, *, hint: Sequence[int], seconds: float
 ) -> Optimum:
     """Seat a whole timetable in a pool of so many seats; `hint` gives a seat from 0 for each booking."""
     model = _Model(book, capacity, seats)
@@ -37,7 +37,7 @@ def optimum(
 class _Model:
     """Which booking sits where, and which seat has a worker between any two moments at which anything changes."""
 
-    def __init__(self, book: Sequence[Held], capacity: Amount, seats: int) -> None:
+    def __init__(self, book: Sequence[HeldClaim], capacity: Amount, seats: int) -> None:
         self.cp = cp_model.CpModel()
         self.spans = [tuple(moment // _MINUTE for moment in span_of(held.claim)) for held in book]
         self.needs = [held.claim.need for held in book]

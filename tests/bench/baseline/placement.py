@@ -8,9 +8,9 @@ depends on the request alone is worked out once for all workers.
 from dataclasses import dataclass, field
 
 from lcm.model.base.capacity import Claim
-from lcm.model.kinds.definition import AmiRequirements, version_allowed
-from lcm.model.kinds.worker import satisfies
-from lcm.placement.request import Held, Place, Request
+from lcm.model.kinds.definition import AmiRequirements, is_version_allowed
+from lcm.model.kinds.worker import satisfies_affinity
+from lcm.placement.request import HeldClaim, Place, PlacementRequest
 
 HALF_HOUR = 30 * 60
 SIXTEENTHS = 16
@@ -30,14 +30,14 @@ class Worker:
 class Workers:
     """All workers in the order of their ids."""
 
-    def __init__(self, places: list[Place], held: dict[str, tuple[Held, ...]]) -> None:
+    def __init__(self, places: list[Place], held: dict[str, tuple[HeldClaim, ...]]) -> None:
         self.by_id = {place.id: Worker(place, _size(place)) for place in sorted(places, key=lambda place: place.id)}
         self.workers = list(self.by_id.values())
         for id_, several in held.items():
             for one in several:
                 self.by_id[id_].claims[one.holder] = taken(one.claim)
 
-    def place(self, request: Request) -> tuple[str, float] | None:
+    def place(self, request: PlacementRequest) -> tuple[str, float] | None:
         """Choose a worker, take the claim there, and say which and its score."""
         asked = taken(request.claim)
         start, end = asked[0], asked[1]
@@ -58,14 +58,14 @@ class Workers:
                 or lab_type not in place.lab_types
                 or (region is not None and region != place.region)
                 or (place.usable_at is not None and begins < place.usable_at)
-                or (affinity is not None and not satisfies(place.licence, affinity))
+                or (affinity is not None and not satisfies_affinity(place.licence, affinity))
                 or (place.node_definitions is not None and not definitions <= place.node_definitions)
             ):
                 continue
             if bounded:
                 version = place.version
                 if version not in allowed:
-                    allowed[version] = version_allowed(version, wanted)
+                    allowed[version] = is_version_allowed(version, wanted)
                 if not allowed[version]:
                     continue
             met = [claim for claim in worker.claims.values() if claim[0] < end and start < claim[1]]

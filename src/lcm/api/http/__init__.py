@@ -1,1 +1,1 @@
-"""The HTTP server: application, requests, answers, authentication, limits, routing."""
+"""Serving HTTP: the ASGI application, requests and answers, authentication, limits, routing and metrics."""

@@ -1,6 +1,7 @@
-"""The API as an ASGI application: finds the route, lets the caller in, answers, counts.
+"""The API as an ASGI application: finds the route, admits the caller, sends the answer, counts it.
 
-Made by `compose`, served by `serving`. A request's errors are mapped here and nowhere else.
+Made by `compose.api`, served by `system.serving`. The errors of a request are mapped to answers here and nowhere
+else. StreamSender sends the chunks of a stream, and gives up on a client that does not read.
 """
 
 import asyncio
@@ -11,24 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, head_of, send_answer, send_head
-from lcm.api.http.auth import Door, Issued
-from lcm.api.http.limits import Failures, Limits, Streams
-from lcm.api.http.metrics import ELSEWHERE, Meter
-from lcm.api.http.problems import NO_METHOD, RATE_LIMITED, Declined, answer_of, bug
-from lcm.api.http.request import ClientLeft, Request, Shared
+from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, headers_of, send_answer, send_stream_start
+from lcm.api.http.auth import Authenticator, IssuedTokens
+from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
+from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
+from lcm.api.http.problems import NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
+from lcm.api.http.request import ClientDisconnected, Request, RequestContext
 from lcm.api.http.routing import GET, Handler, NoQuery, Route, Router
 from lcm.api.openapi.description import describe
-from lcm.api.routes.plan_shapes import Plans
-from lcm.api.routes.stream import beat, frame
+from lcm.api.routes.plan_shapes import Planner
+from lcm.api.routes.stream import frame, send_heartbeats
 from lcm.api.routes.table import ROUTES
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Feed
-from lcm.control.delivery.sinks import House
+from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
-from lcm.model.access.webhook import Reach
+from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
 
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     from lcm.control.access.oidc import Verifier
 
 
-class Pouring:
-    """One stream on its way to one client.
+class StreamSender:
+    """Sends one stream to one client.
 
-    A time limit around every piece would cost as much as sending it: one timer a stream looks now and then instead.
+    A timeout around every chunk would cost as much as sending it; one timer per stream checks now and then instead.
     """
 
     def __init__(self, stream: Stream, send: Send, *, patience_seconds: float) -> None:
@@ -47,22 +48,22 @@ class Pouring:
         self._send = send
         self._patience = patience_seconds
         self._since: float | None = None
-        """When the piece was begun that is being sent."""
+        """When sending of the current chunk began; None between chunks."""
 
     async def run(self) -> None:
-        """Send everything; ends early when the client takes longer for a piece than it may."""
+        """Send everything. Ends early when the client takes longer for a chunk than it may."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        self._look(loop, task)
+        self._check_progress(loop, task)
         try:
-            await self._pump(loop)
+            await self._send_chunks(loop)
         except asyncio.CancelledError:
-            if not self._late(loop):
+            if not self._is_stalled(loop):
                 raise
         finally:
             self._timer.cancel()
 
-    async def _pump(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _send_chunks(self, loop: asyncio.AbstractEventLoop) -> None:
         send = self._send
         async with aclosing(self._stream.begin()) as pieces:
             async for piece in pieces:
@@ -71,14 +72,14 @@ class Pouring:
                 self._since = None
         await send({"type": "http.response.body", "body": b""})
 
-    def _look(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-        if self._late(loop):
+    def _check_progress(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+        if self._is_stalled(loop):
             task.cancel()
         else:
             again = loop.time() + self._patience / 4 if self._since is None else self._since + self._patience
-            self._timer = loop.call_at(again, self._look, loop, task)
+            self._timer = loop.call_at(again, self._check_progress, loop, task)
 
-    def _late(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _is_stalled(self, loop: asyncio.AbstractEventLoop) -> bool:
         return self._since is not None and loop.time() >= self._since + self._patience
 
 
@@ -89,7 +90,7 @@ _log: Final = structlog.get_logger()
 
 
 class Api:
-    """Everything that is served over HTTP."""
+    """The ASGI application: everything that is served over HTTP."""
 
     def __init__(
         self,
@@ -97,25 +98,27 @@ class Api:
         tokens: Tokens,
         *,
         clock: Clock,
-        limits: Limits | None = None,
+        limits: ApiLimits | None = None,
         routes: Sequence[Route] = ROUTES,
         verifier: "Verifier | None" = None,
-        house: House | None = None,
-        plans: Plans | None = None,
+        house: SinkSettings | None = None,
+        plans: Planner | None = None,
     ) -> None:
-        """Serve a plane; `verifier` accepts the tokens of an issuer as well, `house` says what sinks may do.
+        """Serve a plane. `verifier` also accepts an issuer's tokens; `house` says what sinks may do.
 
         `plans` makes what-if plans; without it there are none.
         """
-        self._limits = limits or Limits()
+        self._limits = limits or ApiLimits()
         self._router = Router(routes)
-        failures = Failures(self._limits)
-        self._door = Door(tokens, self._limits, failures, Issued(verifier, clock) if verifier else None)
-        self._streams = Streams(self._limits)
+        failures = SignInFailures(self._limits)
+        self._authenticator = Authenticator(
+            tokens, self._limits, failures, IssuedTokens(verifier, clock) if verifier else None
+        )
+        self._streams = OpenStreams(self._limits)
         self._feed = Feed(core.store, frame)
-        meter = Meter()
+        meter = ApiMetrics()
         self._count = meter.answers.count
-        self._shared = Shared(
+        self._shared = RequestContext(
             core,
             tokens,
             clock,
@@ -126,20 +129,20 @@ class Api:
             describe(tuple(routes)),
             failures,
             SignIns(core.store, tokens, clock=clock),
-            house or House(Reach()),
+            house or SinkSettings(WebhookPolicy()),
             plans,
         )
 
     async def run(self) -> None:
-        """Follow events for those who stream them, until cancelled; without it, nobody can."""
+        """Follow events for open streams until cancelled. Without it no event stream can be served."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed.run())
-            group.create_task(beat(self._feed))
+            group.create_task(send_heartbeats(self._feed))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             return self._serve(Request(scope, receive, self._shared), send)
-        return _live(receive, send) if scope["type"] == "lifespan" else _refuse(receive, send)
+        return _answer_lifespan(receive, send) if scope["type"] == "lifespan" else _refuse_websocket(receive, send)
 
     async def _serve(self, request: Request, send: Send) -> None:
         time = asyncio.get_running_loop().time
@@ -147,28 +150,28 @@ class Api:
         head = request.scope["method"] == _HEAD
         try:
             try:
-                answer = await self._open(request, began)(request)
+                answer = await self._dispatch(request, began)(request)
                 if isinstance(answer, Stream) and not head:
-                    self._enter(request)
+                    self._reserve_stream(request)
             except LcmError as error:
-                answer = answer_of(error, matched=request.matched)
+                answer = error_answer(error, matched=request.has_if_match)
             request.started = True
             if isinstance(answer, Answer):
-                await send({"type": "http.response.start", "status": answer.status, "headers": head_of(answer)})
+                await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
                 await send({"type": "http.response.body", "body": b"" if head else answer.body})
             else:
-                await self._pour(request, send, answer, bodiless=head)
-            self._count(*_of(request), answer.status, time() - began)
-        except ClientLeft:
+                await self._send_stream(request, send, answer, bodiless=head)
+            self._count(*_metric_labels(request), answer.status, time() - began)
+        except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
             _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
-            self._count(*_of(request), _BUG, time() - began)
+            self._count(*_metric_labels(request), _BUG, time() - began)
             if not request.started:
-                await send_answer(send, bug())
+                await send_answer(send, bug_answer())
 
-    def _open(self, request: Request, now: float) -> Handler:
-        """Find who answers a request, and let its caller in."""
+    def _dispatch(self, request: Request, now: float) -> Handler:
+        """Return the handler of a request, after its caller was admitted."""
         scope = request.scope
         place, request.params = self._router.find(scope.get("raw_path") or scope["path"].encode())
         method = scope["method"]
@@ -178,37 +181,37 @@ class Api:
                 return place.options
             raise Declined(NO_METHOD, f"use {place.allow.decode()}", headers=((b"allow", place.allow),))
         request.route = route
-        if not self._door.admit(request, route.policy, now):
-            return self._verify
+        if not self._authenticator.admit(request, route.policy, now):
+            return self._verify_then_dispatch
         if route.query is NoQuery:
             request.query(NoQuery)
         return route.handler
 
-    async def _verify(self, request: Request) -> Answer | Stream:
-        """Have an issuer's token verified, then begin anew."""
-        await self._door.verify(request)
-        return await self._open(request, asyncio.get_running_loop().time())(request)
+    async def _verify_then_dispatch(self, request: Request) -> Answer | Stream:
+        """Verify an issuer's token, then dispatch the request again."""
+        await self._authenticator.verify(request)
+        return await self._dispatch(request, asyncio.get_running_loop().time())(request)
 
-    def _enter(self, request: Request) -> None:
+    def _reserve_stream(self, request: Request) -> None:
         caller = request.signed_in
         if not self._streams.enter(caller.name, limited=caller.role is not Role.SERVICE):
             raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=_STREAM_WAIT_SECONDS)
 
-    async def _pour(self, request: Request, send: Send, stream: Stream, *, bodiless: bool) -> None:
+    async def _send_stream(self, request: Request, send: Send, stream: Stream, *, bodiless: bool) -> None:
         if bodiless:
-            await send_head(send, stream)
+            await send_stream_start(send, stream)
             await send({"type": "http.response.body", "body": b""})
             return
         try:
-            await send_head(send, stream)
-            await self._flow(request, send, stream)
+            await send_stream_start(send, stream)
+            await self._send_until_disconnect(request, send, stream)
         finally:
             self._streams.leave(request.signed_in.name)
 
-    async def _flow(self, request: Request, send: Send, stream: Stream) -> None:
-        pouring = Pouring(stream, send, patience_seconds=self._limits.send_seconds)
+    async def _send_until_disconnect(self, request: Request, send: Send, stream: Stream) -> None:
+        pouring = StreamSender(stream, send, patience_seconds=self._limits.send_seconds)
         pumping = asyncio.ensure_future(pouring.run())
-        leaving = asyncio.ensure_future(_left(request.receive))
+        leaving = asyncio.ensure_future(_wait_for_disconnect(request.receive))
         try:
             await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -219,23 +222,23 @@ class Api:
             pumping.result()
 
 
-def _of(request: Request) -> tuple[str, str]:
-    """Name a request's route and method for those who count."""
+def _metric_labels(request: Request) -> tuple[str, str]:
+    """Return the route and method of a request, as metric labels."""
     route = request.route
-    return (ELSEWHERE, ELSEWHERE) if route is None else (route.path, route.method)
+    return (NO_ROUTE_LABEL, NO_ROUTE_LABEL) if route is None else (route.path, route.method)
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _refuse(receive: Receive, send: Send) -> None:
+async def _refuse_websocket(receive: Receive, send: Send) -> None:
     await receive()
     await send({"type": "websocket.close"})
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
     while True:
         stage = (await receive())["type"].removeprefix("lifespan.")
         await send({"type": f"lifespan.{stage}.complete"})

@@ -1,7 +1,9 @@
-"""The door: who asks, how often, and whether the route lets them in. Called by `app` before any handler.
+"""Authentication: who calls, how often, and whether the route admits them. Called by `api.http.app` before any handler.
 
-Three things are accepted: a token or key of ours, a token of the configured issuer, and the cookie of a browser that
-signed in. A bearer that is not good is not made good by a cookie beside it.
+Accepted are a token or key of ours, a token of the configured OpenID Connect issuer (a verified one is remembered until
+it expires), and the session cookie of a browser. An invalid bearer token is not made good by a cookie beside it.
+The session cookie is out of reach of scripts. A second cookie, which our pages can read, is derived from it: a request
+that sends its value back in a header comes from one of our pages. Browsers also say where a request comes from.
 """
 
 import hashlib
@@ -14,13 +16,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from lcm.api.http.answers import Header, Headers
-from lcm.api.http.limits import Buckets, Failures, Limits
-from lcm.api.http.problems import RATE_LIMITED, UNAUTHORIZED, Declined, Reason
+from lcm.api.http.limits import ApiLimits, SignInFailures, TokenBuckets
+from lcm.api.http.problems import RATE_LIMITED, UNAUTHORIZED, Declined, ProblemReason
 from lcm.api.http.request import Request
 from lcm.api.http.routing import Policy
-from lcm.control.access.oidc import Refusal
+from lcm.control.access.oidc import TokenRefusal
 from lcm.control.access.tokens import Credential, Tokens, digest_of
-from lcm.model.access.identity import LONGEST, Role
+from lcm.model.access.identity import MAX_TOKEN_LENGTH, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, POOL_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
@@ -29,21 +31,21 @@ if TYPE_CHECKING:
     from lcm.control.access.oidc import Verifier
 
 
-_DOTS: Final = 2
-_REMEMBERED: Final = 1_000
+_JWT_DOTS: Final = 2
+_CACHE_ENTRIES: Final = 1_000
 
 
-class Issued:
-    """What tokens of an issuer prove; the longest unused are forgotten first."""
+class IssuedTokens:
+    """Verified tokens of an issuer; the least recently used are forgotten first."""
 
-    def __init__(self, verifier: "Verifier", clock: Clock, *, remembered: int = _REMEMBERED) -> None:
+    def __init__(self, verifier: "Verifier", clock: Clock, *, remembered: int = _CACHE_ENTRIES) -> None:
         self._verifier = verifier
         self._clock = clock
         self._most = remembered
         self._known: OrderedDict[str, Credential] = OrderedDict()
 
-    def known(self, digest: str) -> Credential | None:
-        """Find what a token proved before, by its hash; None when it must be verified."""
+    def find_verified(self, digest: str) -> Credential | None:
+        """Return what a token proved before, by its hash; None when it must be verified."""
         found = self._known.get(digest)
         if found is None:
             return None
@@ -53,10 +55,10 @@ class Issued:
         self._known.move_to_end(digest)
         return found
 
-    async def verify(self, presented: str, digest: str) -> Credential | Refusal:
+    async def verify(self, presented: str, digest: str) -> Credential | TokenRefusal:
         """Verify a token. Raises Later or Stuck when the issuer could not be asked for its key."""
         found = await self._verifier.verify(presented)
-        if isinstance(found, Refusal):
+        if isinstance(found, TokenRefusal):
             return found
         credential = Credential(found.caller, found.expires_at)
         self._known[digest] = credential
@@ -66,84 +68,84 @@ class Issued:
 
 
 def looks_issued(presented: str) -> bool:
-    """Tell whether a token could be an issuer's; ours have no dots."""
-    return presented.count(".") == _DOTS
+    """Return whether a token could be an issuer's; ours have no dots."""
+    return presented.count(".") == _JWT_DOTS
 
 
 CSRF_HEADER: Final = "X-CSRF-Token"
-SESSION: Final = b"lcm_session"
-CSRF: Final = b"lcm_csrf"
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_HOST_ONLY: Final = b"__Host-"
-"""Browsers keep a cookie of this name only if it came by https and no other host can have set it."""
-_SAME: Final = b"same-origin"
+SESSION_COOKIE: Final = b"lcm_session"
+CSRF_COOKIE: Final = b"lcm_csrf"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HOST_PREFIX: Final = b"__Host-"
+"""Browsers accept a cookie with this prefix only over https, and only if no other host can have set it."""
+_SAME_ORIGIN: Final = b"same-origin"
 
 
 def session_in(request: Request) -> str:
-    """Read the session of a request; empty when there is none, or more than one."""
-    return _value(request, SESSION).decode("latin-1")
+    """Return the session cookie of a request; empty when there is none, or more than one."""
+    return _cookie_value(request, SESSION_COOKIE).decode("latin-1")
 
 
-def check_own(request: Request, session: str) -> None:
-    """Raise Forbidden unless a request that changes something comes from a page of ours."""
-    wanted = _csrf(session)
-    sent, kept = request.headers.get(CSRF_HEADER.lower().encode(), b""), _value(request, CSRF)
+def check_csrf(request: Request, session: str) -> None:
+    """Raise Forbidden unless a request that changes something comes from one of our own pages."""
+    wanted = _csrf_token(session)
+    sent, kept = request.headers.get(CSRF_HEADER.lower().encode(), b""), _cookie_value(request, CSRF_COOKIE)
     if not (hmac.compare_digest(sent, wanted) and hmac.compare_digest(kept, wanted)):
-        raise Forbidden(f"send the value of the cookie {CSRF.decode()} in the header {CSRF_HEADER}")
-    if not _is_from_here(request):
+        raise Forbidden(f"send the value of the cookie {CSRF_COOKIE.decode()} in the header {CSRF_HEADER}")
+    if not _is_same_origin(request):
         raise Forbidden("this must come from a page of ours: neither Origin nor Sec-Fetch-Site says so")
 
 
-def begun(request: Request, session: str, *, now: datetime, expires_at: datetime) -> Headers:
-    """Give a browser its session."""
+def set_session_cookies(request: Request, session: str, *, now: datetime, expires_at: datetime) -> Headers:
+    """Return the headers that set a browser's session cookies."""
     seconds = max(0, int((expires_at - now).total_seconds()))
-    return _both(request, session.encode(), _csrf(session), seconds)
+    return _both_cookies(request, session.encode(), _csrf_token(session), seconds)
 
 
-def ended(request: Request) -> Headers:
-    """Take a browser's session away."""
-    return _both(request, b"", b"", 0)
+def clear_session_cookies(request: Request) -> Headers:
+    """Return the headers that remove a browser's session cookies."""
+    return _both_cookies(request, b"", b"", 0)
 
 
-def _both(request: Request, session: bytes, csrf: bytes, seconds: int) -> Headers:
+def _both_cookies(request: Request, session: bytes, csrf: bytes, seconds: int) -> Headers:
     secure = _is_secure(request)
     return (
-        _set(SESSION, session, seconds, b"; HttpOnly", secure=secure),
-        _set(CSRF, csrf, seconds, b"", secure=secure),
+        _set_cookie(SESSION_COOKIE, session, seconds, b"; HttpOnly", secure=secure),
+        _set_cookie(CSRF_COOKIE, csrf, seconds, b"", secure=secure),
     )
 
 
-def _set(name: bytes, value: bytes, seconds: int, more: bytes, *, secure: bool) -> Header:
+def _set_cookie(name: bytes, value: bytes, seconds: int, more: bytes, *, secure: bool) -> Header:
     safety = b"; SameSite=Strict" + (b"; Secure" if secure else b"") + more
-    return (b"set-cookie", b"%s=%s; Path=/; Max-Age=%d%s" % (_named(name, secure=secure), value, seconds, safety))
+    return (b"set-cookie", b"%s=%s; Path=/; Max-Age=%d%s" % (_cookie_name(name, secure=secure), value, seconds, safety))
 
 
-def _named(name: bytes, *, secure: bool) -> bytes:
-    return _HOST_ONLY + name if secure else name
+def _cookie_name(name: bytes, *, secure: bool) -> bytes:
+    return _HOST_PREFIX + name if secure else name
 
 
-def _value(request: Request, name: bytes) -> bytes:
-    wanted = _named(name, secure=_is_secure(request))
+def _cookie_value(request: Request, name: bytes) -> bytes:
+    wanted = _cookie_name(name, secure=_is_secure(request))
     pairs = (part.strip().partition(b"=") for part in request.headers.get(b"cookie", b"").split(b";"))
     values = [value for found, _, value in pairs if found == wanted]
-    # Two of a name: one was set by somebody who cannot read the other, and nobody knows which.
+    # Of two cookies with one name, one was set by somebody who cannot read the other; we cannot tell which.
     return values[0] if len(values) == 1 else b""
 
 
-def _csrf(session: str) -> bytes:
+def _csrf_token(session: str) -> bytes:
     return hashlib.sha256(b"csrf:" + session.encode()).hexdigest().encode()
 
 
-def _is_from_here(request: Request) -> bool:
+def _is_same_origin(request: Request) -> bool:
     site, origin = request.headers.get(b"sec-fetch-site"), request.headers.get(b"origin")
     if site is None and origin is None:
         return False
-    return site in (None, _SAME) and (origin is None or _is_our_origin(request, origin))
+    return site in (None, _SAME_ORIGIN) and (origin is None or _is_our_origin(request, origin))
 
 
 def _is_our_origin(request: Request, origin: bytes) -> bool:
     scheme, _, place = origin.lower().partition(b"://")
-    # Whoever ends TLS for us may not say so; then only the host can be compared.
+    # A proxy that terminates TLS may not say so; then only the host can be compared.
     schemes = (b"https",) if _is_secure(request) else (b"http", b"https")
     return scheme in schemes and bool(place) and place == request.headers.get(b"host", b"").lower()
 
@@ -155,41 +157,46 @@ def _is_secure(request: Request) -> bool:
 
 ACTORS: Final = {name.encode(): name for name in (SCHEDULER, WORKER_CONTROLLER, LABLET_CONTROLLER, POOL_CONTROLLER)}
 _BEARER: Final = b"bearer "
-_START: Final = len(_BEARER)
-_LONGEST: Final = _START + LONGEST
-_NOBODYS: Final = "-"
-"""Stands for what is too long to be a token, so that it is neither hashed nor remembered."""
-_WANTED: Final = "send a valid token: Authorization: Bearer TOKEN"
+_BEARER_LENGTH: Final = len(_BEARER)
+_LONGEST_HEADER: Final = _BEARER_LENGTH + MAX_TOKEN_LENGTH
+_ANONYMOUS: Final = "-"
+"""Stands for a value that is too long to be a token, so that it is neither hashed nor remembered."""
+_SIGN_IN_REMEDY: Final = "send a valid token: Authorization: Bearer TOKEN"
 
 
-class Door:
-    """Lets callers in."""
+class Authenticator:
+    """Authenticates callers, limits their request rate, and applies a route's policy."""
 
-    def __init__(self, tokens: Tokens, limits: Limits, failures: Failures, issued: Issued | None = None) -> None:
+    def __init__(
+        self, tokens: Tokens, limits: ApiLimits, failures: SignInFailures, issued: IssuedTokens | None = None
+    ) -> None:
         self._tokens = tokens
         self._failures = failures
         self._issued = issued
-        self._callers = Buckets(limits)
-        self._strangers = Buckets(limits)
-        self._visitors = Buckets(limits)
+        self._callers = TokenBuckets(limits)
+        self._anonymous = TokenBuckets(limits)
+        self._public = TokenBuckets(limits)
 
     def admit(self, request: Request, policy: Policy, now: float) -> bool:
-        """Find out who asks, or raise Declined, Forbidden or Invalid; False when their token must be verified first."""
+        """Identify the caller. Return False when the token must be verified first.
+
+        Raises Declined, Forbidden or Invalid when the caller is not admitted.
+        """
         if policy.public:
-            # Apart from strangers: behind one proxy, those must not make health checks fail.
-            _slow_down(self._visitors.take(request.address, now))
+            # A bucket of their own: anonymous callers behind the same proxy must not make health checks fail.
+            _check_rate(self._public.take(request.address, now))
             return True
-        presented = _presented(request.headers)
+        presented = _token_in_headers(request.headers)
         if presented:
-            credential = self._ours(presented, request) or self._issuers(presented, request)
+            credential = self._find_own_token(presented, request) or self._find_issued_token(presented, request)
         else:
-            credential = self._browsers(request, now)
+            credential = self._find_browser_session(request, now)
         if credential is None:
             return False
         request.credential = credential
         caller = request.caller = credential.caller
         if caller.role is not Role.SERVICE:
-            _slow_down(self._callers.take(caller.name, now))
+            _check_rate(self._callers.take(caller.name, now))
             if b"lcm-actor" in request.headers:
                 raise Forbidden("only services act under a name: leave Lcm-Actor out")
         if caller.role not in policy.roles:
@@ -197,45 +204,45 @@ class Door:
         return True
 
     async def verify(self, request: Request) -> None:
-        """Verify an issuer's token, so that it is known from now on; raises Declined when it is refused, or Later."""
+        """Verify an issuer's token, so that it is known from now on. Raises Declined when it is refused, or Later."""
         assert self._issued is not None, "there is nobody to verify it"
         self._failures.check(request.address)
-        presented = _presented(request.headers)
+        presented = _token_in_headers(request.headers)
         found = await self._issued.verify(presented, digest_of(presented))
-        if isinstance(found, Refusal):
-            reason = Reason(found.reason, HTTPStatus.UNAUTHORIZED, UNAUTHORIZED.title)
+        if isinstance(found, TokenRefusal):
+            reason = ProblemReason(found.reason, HTTPStatus.UNAUTHORIZED, UNAUTHORIZED.title)
             raise self._failures.count(request.address, reason, found.message)
 
-    def _ours(self, presented: str, request: Request) -> Credential | None:
+    def _find_own_token(self, presented: str, request: Request) -> Credential | None:
         actor = request.headers.get(b"lcm-actor")
         name = "" if actor is None else ACTORS.get(actor)
-        found = self._tokens.look(presented, name or "")
+        found = self._tokens.find_credential(presented, name or "")
         if found is None or found.session:
             return None
         if name is None:
             raise Invalid(Fault("Lcm-Actor", "nobody acts under this name", f"use one of {', '.join(ACTORS.values())}"))
         return found
 
-    def _issuers(self, presented: str, request: Request) -> Credential | None:
+    def _find_issued_token(self, presented: str, request: Request) -> Credential | None:
         if self._issued is None or not looks_issued(presented):
-            raise self._failures.count(request.address, UNAUTHORIZED, _WANTED)
-        return self._issued.known(digest_of(presented))
+            raise self._failures.count(request.address, UNAUTHORIZED, _SIGN_IN_REMEDY)
+        return self._issued.find_verified(digest_of(presented))
 
-    def _browsers(self, request: Request, now: float) -> Credential:
+    def _find_browser_session(self, request: Request, now: float) -> Credential:
         session = session_in(request) if b"cookie" in request.headers else ""
         if not session:
-            _slow_down(self._strangers.take(request.address, now))
-            raise Declined(UNAUTHORIZED, _WANTED)
-        found = self._tokens.look(session)
+            _check_rate(self._anonymous.take(request.address, now))
+            raise Declined(UNAUTHORIZED, _SIGN_IN_REMEDY)
+        found = self._tokens.find_credential(session)
         if found is None or not found.session:
             raise self._failures.count(request.address, UNAUTHORIZED, "the session is over: sign in again")
-        if request.scope["method"] not in SAFE:
-            check_own(request, session)
+        if request.scope["method"] not in SAFE_METHODS:
+            check_csrf(request, session)
         return found
 
 
-class Vigil:
-    """Watches over the token of a stream, which ends when that does."""
+class TokenWatch:
+    """Checks that the token of a stream is still valid; the stream ends when the token does."""
 
     __slots__ = ("_clock", "_credential", "_tokens", "_version")
 
@@ -245,37 +252,37 @@ class Vigil:
         self._tokens = request.shared.tokens
         self._clock = request.shared.clock
         self._version = -1
-        """Of the tokens when this one was last looked up; one that nothing can revoke is not looked up at all."""
+        """Version of all tokens at the last lookup of this one; a token that nothing can revoke is not looked up."""
 
-    def lasts(self) -> bool:
-        """Tell whether the stream's caller may still be there; costs two comparisons while no token changes."""
+    def is_valid(self) -> bool:
+        """Return whether the stream's caller may go on reading. Costs two comparisons while no token changes."""
         version = self._tokens.version
         if version != self._version:
-            if not self._tokens.holds(self._credential):
+            if not self._tokens.is_unchanged(self._credential):
                 return False
             self._version = version
         until = self._credential.expires_at
         return until is None or self._clock.now() < until
 
     def check(self) -> None:
-        """Raise Declined when the token is over."""
-        if not self.lasts():
+        """Raise Declined when the token is no longer valid."""
+        if not self.is_valid():
             raise Declined(UNAUTHORIZED, "the token is no longer valid")
 
 
-def _presented(headers: Mapping[bytes, bytes]) -> str:
+def _token_in_headers(headers: Mapping[bytes, bytes]) -> str:
     value = headers.get(b"authorization")
     if value is not None:
-        return _bearer(value) if len(value) <= _LONGEST else _NOBODYS
+        return _bearer(value) if len(value) <= _LONGEST_HEADER else _ANONYMOUS
     key = headers.get(b"x-api-key", b"")
-    return key.decode("latin-1").strip() if len(key) <= _LONGEST else _NOBODYS
+    return key.decode("latin-1").strip() if len(key) <= _LONGEST_HEADER else _ANONYMOUS
 
 
 @lru_cache(maxsize=1024)
 def _bearer(value: bytes) -> str:
-    return value[_START:].decode("latin-1").strip() if value[:_START].lower() == _BEARER else ""
+    return value[_BEARER_LENGTH:].decode("latin-1").strip() if value[:_BEARER_LENGTH].lower() == _BEARER else ""
 
 
-def _slow_down(wait: float) -> None:
+def _check_rate(wait: float) -> None:
     if wait:
         raise Declined(RATE_LIMITED, "more requests than allowed; slow down", wait=wait)

@@ -1,4 +1,4 @@
-"""What is counted for Prometheus, in a registry of its own. Fed by `app` with every answer, read by `/metrics`."""
+"""Metrics for Prometheus, in a registry of their own. Fed by `api.http.app` with every answer, read by `/metrics`."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -13,22 +13,22 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 MEDIA: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
-ELSEWHERE: Final = "none"
-"""The route and method of a request for no route of ours: what a stranger writes must not become a label."""
+NO_ROUTE_LABEL: Final = "none"
+"""The route and method label of a request for an unknown route: what a client writes must not become a label."""
 
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(slots=True)
 class _Series:
-    """The answers of one status by one route."""
+    """Counts of the answers of one route, method and status."""
 
     count: int = 0
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
 
 
-class Answers(Collector):
+class AnswerMetrics(Collector):
     """Counts answers in plain numbers: the library's own series cost more than the rest of a small request."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Answers(Collector):
         series.buckets[bisect_left(_BOUNDS, seconds)] += 1
 
     def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """Give everything as Prometheus knows it."""
+        """Yield everything as metric families of Prometheus."""
         answers = CounterMetricFamily("lcm_http_requests", "Requests answered.", labels=["route", "method", "status"])
         took = HistogramMetricFamily(
             "lcm_http_request_seconds",
@@ -60,12 +60,12 @@ class Answers(Collector):
         yield took
 
 
-class Meter:
-    """Everything that is measured of a process that serves."""
+class ApiMetrics:
+    """All metrics of a process that serves the API."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.answers = Answers()
+        self.answers = AnswerMetrics()
         self.registry.register(self.answers)
         self._revision = Gauge("lcm_store_revision", "The store's newest revision.", registry=self.registry)
         self._streams = Gauge("lcm_http_streams", "Streams that are open.", registry=self.registry)
@@ -74,8 +74,8 @@ class Meter:
         build.labels(version("lablet-cloud-manager")).set(1)
         ProcessCollector(registry=self.registry)
 
-    def text(self, *, revision: int | None, streams: int, checks: Mapping[str, bool]) -> bytes:
-        """Write everything as Prometheus reads it."""
+    def render(self, *, revision: int | None, streams: int, checks: Mapping[str, bool]) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
         if revision is not None:
             self._revision.set(revision)
         self._streams.set(streams)

@@ -1,6 +1,7 @@
-"""Every error as an answer: those of the plane by `control.problems`, and those that only HTTP knows.
+"""Every error as an answer: those of the control plane by `control.plane.problems`, and those that only HTTP has.
 
-An answer of 5xx says nothing of what is inside: that goes to the log, once. Called by `app`; raised all over `api`.
+A 5xx answer says nothing about what is inside: that goes to the log, once. Called by `api.http.app`; Declined is raised
+all over `api`.
 """
 
 from collections.abc import Mapping
@@ -22,52 +23,52 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """A reason that only HTTP knows."""
+class ProblemReason:
+    """A reason for a problem that exists only at the HTTP level."""
 
     name: str
     status: int
     title: str
 
 
-MALFORMED: Final = Reason("Malformed", 400, "Not JSON")
-UNAUTHORIZED: Final = Reason("Unauthorized", 401, "Sign in first")
-NO_ROUTE: Final = Reason("NoRoute", 404, "Nothing is here")
-"""Apart from NotFound: a client of another version must not take it for an object that is gone."""
-NO_METHOD: Final = Reason("MethodNotAllowed", 405, "No such method here")
-TOO_SLOW: Final = Reason("RequestTimeout", 408, "The body took too long")
-NO_MEDIA: Final = Reason("UnsupportedMediaType", 415, "No such media type here")
-RATE_LIMITED: Final = Reason("RateLimited", 429, "Too many requests")
-BUG: Final = Reason("Bug", 500, "Our mistake")
-_OURS: Final = "something went wrong on this side; the log says what"
-_SIGN_IN: Final[Header] = (b"www-authenticate", b"Bearer")
+MALFORMED: Final = ProblemReason("Malformed", 400, "Not JSON")
+UNAUTHORIZED: Final = ProblemReason("Unauthorized", 401, "Sign in first")
+NO_ROUTE: Final = ProblemReason("NoRoute", 404, "Nothing is here")
+"""Distinct from NotFound: a client of another version must not take it for an object that is gone."""
+NO_METHOD: Final = ProblemReason("MethodNotAllowed", 405, "No such method here")
+TOO_SLOW: Final = ProblemReason("RequestTimeout", 408, "The body took too long")
+NO_MEDIA: Final = ProblemReason("UnsupportedMediaType", 415, "No such media type here")
+RATE_LIMITED: Final = ProblemReason("RateLimited", 429, "Too many requests")
+BUG: Final = ProblemReason("Bug", 500, "Our mistake")
+_INTERNAL_ERROR: Final = "something went wrong on this side; the log says what"
+_AUTHENTICATE: Final[Header] = (b"www-authenticate", b"Bearer")
 
 
 class Declined(Refused):
-    """A request that HTTP itself turns down."""
+    """A request that is refused at the HTTP level."""
 
-    def __init__(self, reason: Reason, detail: str, *, headers: Headers = (), wait: float | None = None) -> None:
+    def __init__(self, reason: ProblemReason, detail: str, *, headers: Headers = (), wait: float | None = None) -> None:
         super().__init__(detail)
         self.reason = reason
         self.headers = headers
         self.wait = wait
 
 
-def answer_of(error: LcmError, *, matched: bool = False) -> Answer:
-    """Write an error as an answer; `matched` says that the request named a revision by If-Match."""
-    problem = told(error, matched=matched)
+def error_answer(error: LcmError, *, matched: bool = False) -> Answer:
+    """Return the answer for an error; `matched` says that the request named a revision by If-Match."""
+    problem = public_problem(error, matched=matched)
     headers: list[Header] = [*error.headers] if isinstance(error, Declined) else []
     if not isinstance(problem.retry_after_seconds, UnsetType):
         headers.append((b"retry-after", b"%d" % max(1, ceil(problem.retry_after_seconds))))
     if problem.status == HTTPStatus.UNAUTHORIZED:
-        headers.append(_SIGN_IN)
+        headers.append(_AUTHENTICATE)
     if problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         headers.append(CLOSE)  # the rest of the body may still be on its way
     return Answer(problem.status, _encode(problem), headers, PROBLEM)
 
 
-def told(error: LcmError, *, matched: bool = False) -> Problem:
-    """Write an error as a problem, without what is nobody's business outside."""
+def public_problem(error: LcmError, *, matched: bool = False) -> Problem:
+    """Return the problem document of an error. The details of a 5xx error go to the log only."""
     if isinstance(error, Declined):
         reason = error.reason
         wait = UNSET if error.wait is None else error.wait
@@ -76,15 +77,15 @@ def told(error: LcmError, *, matched: bool = False) -> Problem:
     if problem.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return problem
     _log.warning("request could not be done", reason=problem.reason, error=str(error))
-    return msgspec.structs.replace(problem, detail=_OURS)
+    return msgspec.structs.replace(problem, detail=_INTERNAL_ERROR)
 
 
-def bug() -> Answer:
-    """Answer for a mistake of our own."""
-    return Answer(BUG.status, _encode(_problem(BUG, _OURS)), (), PROBLEM)
+def bug_answer() -> Answer:
+    """Return the answer for a bug of our own."""
+    return Answer(BUG.status, _encode(_problem(BUG, _INTERNAL_ERROR)), (), PROBLEM)
 
 
-def _problem(reason: Reason, detail: str, wait: float | UnsetType = UNSET) -> Problem:
+def _problem(reason: ProblemReason, detail: str, wait: float | UnsetType = UNSET) -> Problem:
     return Problem(
         title=reason.title, status=reason.status, detail=detail, reason=reason.name, retry_after_seconds=wait
     )
@@ -106,4 +107,4 @@ REASONS: Final[Mapping[int, str]] = {
     500: "Bug or Stuck",
     503: "Later, Throttled or Unreachable; `Retry-After` says for how long",
 }
-"""Which reasons an answer of this status may carry."""
+"""The reasons that an answer of each status may carry."""

@@ -1,6 +1,6 @@
-"""One request as the handlers see it: bounded bodies, typed queries, headers, and the plane of whoever asks.
+"""One request as handlers see it: bounded bodies, typed queries, headers, and the caller's control plane.
 
-Made by `app` for every request; nothing here knows a route by name.
+Made by `api.http.app` for every request; nothing here knows a route by name.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from lcm.api.http.answers import CLOSE, Receive, Scope
-from lcm.api.http.limits import Failures, Limits, Streams
-from lcm.api.http.metrics import Meter
+from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
+from lcm.api.http.metrics import ApiMetrics
 from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
-from lcm.api.routes.plan_shapes import Plans
-from lcm.control.access.audit import Deed, Origin
+from lcm.api.routes.plan_shapes import Planner
+from lcm.control.access.audit import AuditedAction, Origin
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.delivery.feed import Feed
-from lcm.control.delivery.sinks import House
+from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref
-from lcm.control.plane.wire import EPOCH, IDEMPOTENCY_KEY, check_request
+from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
 from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge
@@ -37,59 +37,59 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Part)
 R = TypeVar("R", bound=Resource)
 
-_EPOCH: Final = EPOCH.lower().encode()
+_EPOCH: Final = EPOCH_HEADER.lower().encode()
 _MOST_PARAMETERS: Final = 50
-_PLANES: Final = 1_000
+_CACHED_PLANES: Final = 1_000
 _MOST_REVISION: Final = 2**53
-_DRAINED: Final = 2
-"""So many times its limit is read of a body that is too large: a client that still writes would not see the answer."""
+_DRAIN_FACTOR: Final = 2
+"""How many times its limit is read of a body that is too large: a client that still writes sees no answer."""
 _DRAIN_SECONDS: Final = 5.0
 _MOST_PARTS: Final = 100_000
-"""So many lists and objects may be in a body: reading millions of empty ones takes long, however few bytes they are."""
-_FOLDER: Final = 4
-"""So many ordinary bodies' worth may be applied at once by those who do not run the system."""
-_MATCH: Final = re.compile(r'"([0-9]{1,15})"')
+"""Lists and objects that a body may hold: parsing millions of empty ones takes long, however few bytes they are."""
+_APPLY_FACTOR: Final = 4
+"""How many ordinary bodies' worth may be applied at once by a caller who does not run the system."""
+_ETAG: Final = re.compile(r'"([0-9]{1,15})"')
 _FENCE: Final = re.compile(r"([\x21-\x3a\x3c-\x7e]{1,512});([0-9]{1,15})")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class ClientLeft(Exception):
-    """The connection ended in the middle of a request, which therefore never was one."""
+class ClientDisconnected(Exception):
+    """The client disconnected before its request was complete, so that there is nothing to answer."""
 
 
 @dataclass(slots=True)
-class Shared:
-    """What all requests of a process have in common."""
+class RequestContext:
+    """What all requests of a process share."""
 
     core: ControlPlane
     tokens: Tokens
     clock: Clock
-    limits: Limits
-    meter: Meter
-    streams: Streams
+    limits: ApiLimits
+    meter: ApiMetrics
+    streams: OpenStreams
     feed: Feed
     description: bytes
     """The OpenAPI document."""
-    failures: Failures
+    failures: SignInFailures
     sign_ins: SignIns
-    house: House
-    """What the settings say of sinks."""
-    plans: Plans | None = None
-    """Who makes plans; None: nobody here."""
+    house: SinkSettings
+    """What the settings say about sinks."""
+    plans: Planner | None = None
+    """Makes what-if plans; None where this process makes none."""
     acting: Callable[[Caller], Plane] = field(init=False)
-    """Gives the plane of a caller; those of recent callers are kept."""
+    """Returns the plane of a caller; the planes of recent callers are cached."""
 
     def __post_init__(self) -> None:
-        self.acting = lru_cache(maxsize=_PLANES)(self.core.acting)
+        self.acting = lru_cache(maxsize=_CACHED_PLANES)(self.core.plane_for)
 
 
-class Bodied(Protocol):
-    """What a request must know of its route."""
+class RouteInfo(Protocol):
+    """What a request needs to know about its route."""
 
     @property
     def method(self) -> str:
-        """The method, as the table has it."""
+        """The method, as in the route table."""
         ...
 
     @property
@@ -104,12 +104,12 @@ class Bodied(Protocol):
 
     @property
     def large(self) -> bool:
-        """Whether a body may be as large as one to apply."""
+        """Whether a body may be as large as one for `/api/apply`."""
         ...
 
 
 class Request:
-    """One request."""
+    """One HTTP request, as handlers see it."""
 
     __slots__ = (
         "_headers",
@@ -124,55 +124,55 @@ class Request:
         "started",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, shared: Shared) -> None:
+    def __init__(self, scope: Scope, receive: Receive, shared: RequestContext) -> None:
         self.scope = scope
         self.receive = receive
         self.shared = shared
         self.params: Sequence[str] = ()
         self.caller: Caller | None = None
         self.credential: Credential | None = None
-        """What proved who the caller is."""
-        self.route: Bodied | None = None
+        """The credential that identified the caller."""
+        self.route: RouteInfo | None = None
         self.started = False
-        """Whether an answer has begun."""
+        """Whether sending of an answer has begun."""
         self._headers: Mapping[bytes, bytes] | None = None
         self._origin: Origin | None = None
 
     @property
-    def largest(self) -> int:
-        """How many bytes its body may have."""
+    def max_body_bytes(self) -> int:
+        """The most bytes that the body may have."""
         limits = self.shared.limits
         if self.route is None or not self.route.large:
             return limits.body_bytes
-        return limits.apply_bytes if self._trusted else min(limits.apply_bytes, _FOLDER * limits.body_bytes)
+        return limits.apply_bytes if self._is_trusted else min(limits.apply_bytes, _APPLY_FACTOR * limits.body_bytes)
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
-        """Its headers by lower-case name."""
+        """The headers by lower-case name."""
         if self._headers is None:
             self._headers = dict(self.scope["headers"])
         return self._headers
 
     def header(self, name: str) -> str | None:
-        """Read a header."""
+        """Return a header as text; None when it is missing."""
         raw = self.headers.get(name.lower().encode())
         return None if raw is None else raw.decode("latin-1").strip()
 
     @property
     def signed_in(self) -> Caller:
-        """Who asks; only where the route's policy wants somebody."""
+        """The caller. Only for routes whose policy requires one."""
         assert self.caller is not None, "a route for everybody asked who it is"
         return self.caller
 
     @property
     def address(self) -> str:
-        """From where it came; empty if that is not known."""
+        """The client's address; empty if it is not known."""
         client = self.scope.get("client")
         return client[0] if client else ""
 
     @property
     def origin(self) -> Origin:
-        """What the audit says about where a write came from."""
+        """Where a write comes from, as the audit records it."""
         if self._origin is None:
             named = self.header("x-request-id") or ""
             name = named if _REQUEST_ID.fullmatch(named) else self.shared.core.record_ids()
@@ -180,19 +180,21 @@ class Request:
         return self._origin
 
     def note(self, verb: str, kind: str, name: str, *, by: Caller | None = None) -> Put:
-        """Write down, for the commit that does it, what the caller does to something that is no object."""
-        return self.shared.core.pen.note(by or self.signed_in, self.origin, Deed(verb=verb, kind=kind, name=name))
+        """Return the audit record of something that is done to what is no object; commit it with the change."""
+        return self.shared.core.audit.record(
+            by or self.signed_in, self.origin, AuditedAction(verb=verb, kind=kind, name=name)
+        )
 
     @property
     def plane(self) -> Plane:
-        """What the caller may see."""
+        """The control plane as the caller may see it."""
         return self.shared.acting(self.signed_in)
 
     @property
-    def writing(self) -> LocalPlane:
-        """What the caller may do, bound to the term that a service names."""
+    def write_plane(self) -> LocalPlane:
+        """The control plane as the caller may change it, bound to the lease term that a service names."""
         text = self.header("lcm-fence")
-        plane = self.shared.core.acting(self.signed_in, self.origin)
+        plane = self.shared.core.plane_for(self.signed_in, self.origin)
         if text is None:
             return plane
         if self.signed_in.role is not Role.SERVICE:
@@ -203,54 +205,54 @@ class Request:
         return plane.under(Fence(found[1], int(found[2])))
 
     @property
-    def at(self) -> int | None:
+    def if_match(self) -> int | None:
         """The revision that If-Match demands; None for any."""
         text = self.header("if-match")
         if text is None or text == "*":
             return None
-        found = _MATCH.fullmatch(text)
+        found = _ETAG.fullmatch(text)
         if found is None or int(found[1]) > _MOST_REVISION:
             raise Invalid(Fault("If-Match", "not an ETag of ours", 'write the ETag as it was answered, such as "42"'))
         return int(found[1])
 
     @property
-    def matched(self) -> bool:
-        """Whether If-Match demands a revision; of what is made or done by POST, none is."""
+    def has_if_match(self) -> bool:
+        """Whether If-Match demands a revision. Never for POST, where there is no revision to match."""
         return self.scope["method"] != "POST" and self.headers.get(b"if-match", b"*").strip() != b"*"
 
     @property
-    def key(self) -> str | None:
-        """The idempotency key."""
+    def idempotency_key(self) -> str | None:
+        """The idempotency key; None when there is none."""
         text = self.header(IDEMPOTENCY_KEY)
         if text is not None:
-            check_request(text)
+            check_idempotency_key(text)
         return text
 
     def ref(self, kind: type[R], namespace: str) -> Ref[R]:
-        """Name the object of the path; the plane answers None, or Gone, for what no object can be called."""
+        """Return a reference to the object of the path; for an impossible name the plane answers None, or Gone."""
         return Ref(kind, self.params[0], namespace)
 
     def query(self, shape: type[Q]) -> Q:
-        """Read the query string; Invalid names every parameter that is wrong or unknown."""
+        """Read the query string. Invalid names every parameter that is wrong or unknown."""
         raw: bytes = self.scope["query_string"]
-        return _parsed(raw, shape) if raw else _plain(shape)
+        return _parse_query(raw, shape) if raw else _empty_query(shape)
 
     async def body(self) -> bytes:
         """Read the whole body, within the route's limits of size and time."""
         declared = self.headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self.largest * _DRAINED:
-            raise _too_large(self.largest)
+        if declared.isdigit() and int(declared) > self.max_body_bytes * _DRAIN_FACTOR:
+            raise _too_large(self.max_body_bytes)
         try:
             async with asyncio.timeout(self.shared.limits.body_seconds):
-                body = await self._gather()
+                body = await self._read_chunks()
         except TimeoutError as error:
             raise Declined(TOO_SLOW, "the body did not arrive in time", headers=(CLOSE,)) from error
-        if not self._trusted and body.count(b"[") + body.count(b"{") > _MOST_PARTS:
+        if not self._is_trusted and body.count(b"[") + body.count(b"{") > _MOST_PARTS:
             raise TooLarge(f"the body has more than {_MOST_PARTS} lists and objects")
         return body
 
     @property
-    def _trusted(self) -> bool:
+    def _is_trusted(self) -> bool:
         """Whether the caller is one of those who run the system."""
         return self.caller is not None and self.caller.role in SEES_ALL
 
@@ -258,46 +260,46 @@ class Request:
         """Read the body as JSON of any shape."""
         body = await self.body()
         self._check_media()
-        return _json(body)
+        return _decode_json(body)
 
     async def text(self) -> bytes:
-        """Read the body as it is."""
+        """Read the body as bytes, without decoding it."""
         body = await self.body()
         self._check_media()
         return body
 
     async def read(self, shape: type[T], *, empty: T | None = None) -> T:
-        """Read the body as this shape; an empty one stands for `empty` if that is given."""
+        """Read the body as this type; an empty body stands for `empty` if that is given."""
         body = await self.body()
         if not body and empty is not None:
             return empty
         self._check_media()
         try:
             return _decoder(shape).decode(body)
-        except _UNREADABLE as error:
-            _json(body)  # what is no JSON at all is told so, wherever it first differs from its shape
+        except _DECODE_ERRORS as error:
+            _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
             raise Invalid(_fault(str(error))) from error
 
-    async def _gather(self) -> bytes:
+    async def _read_chunks(self) -> bytes:
         parts, size, more = list[bytes](), 0, True
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise ClientLeft
+                raise ClientDisconnected
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
             size += len(part)
-            if size > self.largest:
+            if size > self.max_body_bytes:
                 if more:
                     await self._drain(size)
-                raise _too_large(self.largest)
+                raise _too_large(self.max_body_bytes)
             parts.append(part)
         return b"".join(parts)
 
     async def _drain(self, size: int) -> None:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
-                while size <= self.largest * _DRAINED:
+                while size <= self.max_body_bytes * _DRAIN_FACTOR:
                     message = await self.receive()
                     if message["type"] == "http.disconnect" or not message.get("more_body", False):
                         return
@@ -314,17 +316,17 @@ class Request:
 
 
 def epoch_header(request: Request) -> tuple[bytes, bytes]:
-    """Name the history that an answer's revision belongs to."""
+    """Return the header that names the history to which an answer's revision belongs."""
     return _EPOCH, request.shared.core.epoch.encode()
 
 
 @cache
-def _plain(shape: type[Q]) -> Q:
-    """Read an empty query, once for each shape."""
-    return _converted({}, shape)
+def _empty_query(shape: type[Q]) -> Q:
+    """Return the result of reading an empty query, once for each type."""
+    return _convert_query({}, shape)
 
 
-def _parsed(raw: bytes, shape: type[Q]) -> Q:
+def _parse_query(raw: bytes, shape: type[Q]) -> Q:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
     except ValueError as error:
@@ -336,11 +338,11 @@ def _parsed(raw: bytes, shape: type[Q]) -> Q:
     faults += [Fault(name, "given twice", "give it once") for name in known if names.count(name) > 1]
     if faults:
         raise Invalid(*faults)
-    return _converted(dict(pairs), shape)
+    return _convert_query(dict(pairs), shape)
 
 
-def shaped(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:
-    """Give a document its type; Invalid also for the faults that it is known to have."""
+def convert_document(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:
+    """Convert a document to its type. Raises Invalid, also for faults that are already known."""
     try:
         made = msgspec.convert(document, shape)
     except msgspec.ValidationError as error:
@@ -350,7 +352,7 @@ def shaped(document: object, shape: type[T], faults: Sequence[Fault] = ()) -> T:
     return made
 
 
-def _converted(values: Mapping[str, str], shape: type[Q]) -> Q:
+def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
     try:
         return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
@@ -363,14 +365,14 @@ def _fault(message: str) -> Fault:
     if " matching regex " in problem:
         problem = "not of the expected form"
     if " enum value " in problem:
-        problem = "none of its values"  # nothing that was sent is repeated
+        problem = "none of its values"  # do not echo what was sent
     return Fault(path.rstrip("`").removeprefix("$").lstrip(".") or "body", problem[:1].lower() + problem[1:])
 
 
-def _json(body: bytes) -> object:
+def _decode_json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         raise Declined(MALFORMED, "the body is no JSON") from error
 
 

@@ -1,6 +1,7 @@
 """A route and its policy, and how a request finds its route.
 
-Every table of `api` is made of these; `table` puts them together, `app` dispatches by them, `openapi` describes them.
+Every table of `api.routes` is made of these. `api.routes.table` puts the tables together, `api.http.app` dispatches
+by them, `api.openapi.description` describes them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 from lcm.api.http.answers import JSON, Answer, Stream
 from lcm.api.http.problems import NO_ROUTE, Declined
 from lcm.api.http.request import Request
-from lcm.model.access.identity import EVERYONE, PERMITTED, SERVICE, STAFF, Role, Verb
+from lcm.model.access.identity import EVERYONE, PERMISSIONS, SERVICE, STAFF, Role, Verb
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Kind, Resource
 
@@ -23,23 +24,23 @@ _LONGEST_PATH: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may call a route. Without roles nobody may: that is what a route gets that says nothing."""
+    """Who may call a route. Without roles nobody may: that is the default of a route that names no policy."""
 
     roles: frozenset[Role] = frozenset()
     public: bool = False
-    """Nobody needs to sign in."""
+    """No sign-in is needed."""
 
 
 DENY: Final = Policy()
 PUBLIC: Final = Policy(EVERYONE, public=True)
 SIGNED_IN: Final = Policy(EVERYONE)
-WATCHMEN: Final = Policy(STAFF | SERVICE)
+STAFF_AND_SERVICES: Final = Policy(STAFF | SERVICE)
 SERVICES: Final = Policy(SERVICE)
 
 
-def permitted(kind: Kind, verb: Verb) -> Policy:
-    """Take the policy from the table that the plane itself goes by."""
-    return Policy(PERMITTED[kind.name][verb])
+def policy_for(kind: Kind, verb: Verb) -> Policy:
+    """Return the policy for a verb on a kind, from the table that the control plane itself uses."""
+    return Policy(PERMISSIONS[kind.name][verb])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class NoQuery(Part):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path: who answers it, for whom, and what goes in and comes out.
+    """One method of one path: its handler, who may call it, and the types of its input and output.
 
-    `kind` is what `{id}` names an object of; `answer` and `body` are the types that stand in the description.
+    `kind` is the kind of the object that `{id}` names; `answer` and `body` are the types in the OpenAPI document.
     """
 
     method: str
@@ -76,9 +77,9 @@ class Route:
     answer_media: bytes = JSON
     status: int = 200
     headers: tuple[str, ...] = ()
-    """Request headers that mean something here besides those of every route."""
+    """Request headers that this route uses, besides those of every route."""
     also: tuple[int, ...] = ()
-    """Statuses that it may answer besides those that follow from the rest."""
+    """Statuses that it may answer, besides those that follow from its other fields."""
 
     @property
     def writes(self) -> bool:
@@ -87,92 +88,92 @@ class Route:
 
 
 @dataclass(slots=True)
-class Place:
-    """A place in the tree of paths."""
+class RouteNode:
+    """A node in the tree of paths."""
 
-    named: dict[bytes, "Place"] = field(default_factory=dict)
-    variable: "Place | None" = None
+    named: dict[bytes, "RouteNode"] = field(default_factory=dict)
+    variable: "RouteNode | None" = None
     routes: dict[str, Route] = field(default_factory=dict)
     allow: bytes = b""
-    """The methods that exist here, as the header says them."""
+    """The methods that exist here, as the value of the Allow header."""
 
     async def options(self, _: Request) -> Answer:
-        """Tell which methods exist here."""
+        """Answer which methods exist here."""
         return Answer(204, headers=((b"allow", self.allow),))
 
 
 class Router:
-    """A tree of paths, by the bytes between slashes: an encoded slash is part of a name, never of a path."""
+    """A tree of paths, split at slashes. An encoded slash is part of a name, never a separator."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._root = Place()
-        self._exact: dict[bytes, Place] = {}
-        self._last: dict[bytes, Place] = {}
+        self._root = RouteNode()
+        self._exact: dict[bytes, RouteNode] = {}
+        self._last: dict[bytes, RouteNode] = {}
         for route in routes:
-            place = self._place(route.path)
+            place = self._node_for(route.path)
             assert route.method not in place.routes, f"{route.method} {route.path} is there twice"
             place.routes[route.method] = route
-            place.allow = _allow(place)
-            self._shorten(route.path, place)
+            place.allow = _allow_header(place)
+            self._index_common_path(route.path, place)
 
-    def find(self, path: bytes) -> tuple[Place, Sequence[str]]:
-        """Find the place of a path and the variables in it. Raises Declined when there is none."""
+    def find(self, path: bytes) -> tuple[RouteNode, Sequence[str]]:
+        """Return the node of a path, and the variables in it. Raises Declined when there is none."""
         place = self._exact.get(path)
         if place is not None:
             return place, ()
         collection, _, part = path.rpartition(b"/")
         place = self._last.get(collection)
         if place is not None and part and len(part) <= _LONGEST_PATH:
-            return place, (_decoded(part),)
+            return place, (_decode_segment(part),)
         return self._walk(path)
 
-    def _walk(self, path: bytes) -> tuple[Place, Sequence[str]]:
+    def _walk(self, path: bytes) -> tuple[RouteNode, Sequence[str]]:
         place, names = self._root, list[str]()
         if len(path) > _LONGEST_PATH:
-            raise nowhere()
+            raise no_route()
         for part in path.split(b"/")[1:]:
             known = place.named.get(part)
             if known is None:
                 known = place.variable
                 if known is None or not part:
-                    raise nowhere()
-                names.append(_decoded(part))
+                    raise no_route()
+                names.append(_decode_segment(part))
             place = known
         if not place.routes:
-            raise nowhere()
+            raise no_route()
         return place, names
 
-    def _shorten(self, path: str, place: Place) -> None:
-        """Keep the two commonest forms of a path where one look finds them: no variable, or one at the very end."""
+    def _index_common_path(self, path: str, place: RouteNode) -> None:
+        """Index the two commonest forms of a path for a single lookup: no variable, or one at the very end."""
         collection, _, part = path.rpartition("/")
         if "{" not in path:
             self._exact[path.encode()] = place
         elif "{" not in collection and part.startswith("{"):
             self._last[collection.encode()] = place
 
-    def _place(self, path: str) -> Place:
+    def _node_for(self, path: str) -> RouteNode:
         place = self._root
         for part in path.split("/")[1:]:
             if part.startswith("{"):
-                place.variable = place.variable or Place()
+                place.variable = place.variable or RouteNode()
                 place = place.variable
             else:
-                place = place.named.setdefault(part.encode(), Place())
+                place = place.named.setdefault(part.encode(), RouteNode())
         return place
 
 
-def nowhere() -> Declined:
-    """Say that nothing is served under a path."""
+def no_route() -> Declined:
+    """Return the error for a path under which nothing is served."""
     return Declined(NO_ROUTE, "nothing is served here; /api/openapi.json lists what is")
 
 
-def _decoded(part: bytes) -> str:
+def _decode_segment(part: bytes) -> str:
     try:
         return (unquote_to_bytes(part) if b"%" in part else part).decode()
     except UnicodeDecodeError as error:
-        raise nowhere() from error
+        raise no_route() from error
 
 
-def _allow(place: Place) -> bytes:
+def _allow_header(place: RouteNode) -> bytes:
     methods = {*place.routes, "OPTIONS", *(("HEAD",) if GET in place.routes else ())}
     return ", ".join(sorted(methods)).encode()

@@ -1,1 +1,1 @@
-"""The description of the API: OpenAPI document, examples, and the page in docs."""
+"""The OpenAPI document, its examples, and the page about the API."""

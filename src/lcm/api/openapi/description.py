@@ -1,4 +1,7 @@
-"""The description of everything that is served: OpenAPI 3.1, made from the table of routes. Read by `app` at start."""
+"""The OpenAPI 3.1 document, made from the route table. Read by `api.http.app` at start.
+
+Schemas are made by msgspec from the very types that are read and written; schemas of merge patches are derived.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -14,45 +17,45 @@ from lcm.api.http.routing import Patch, Route
 from lcm.api.openapi.examples import ANSWERS, BODIES
 from lcm.api.routes.shapes import SCHEMAS
 from lcm.control.plane.problems import Problem
-from lcm.control.plane.wire import IDEMPOTENCY_KEY, REQUEST_PATTERN
+from lcm.control.plane.wire import IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_PATTERN
 from lcm.model.base.event import Data
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS
 
-Json = Any
-"""A part of the document; JSON Schema has no better type here."""
+Schema = Any
+"""A part of a JSON Schema, for which there is no better type here."""
 
 _NULL: Final = {"type": "null"}
-_TEMPLATE: Final = SCHEMAS + "{name}"
+_REF_TEMPLATE: Final = SCHEMAS + "{name}"
 
 
 class Schemas:
-    """Every schema that a table of routes needs, by name."""
+    """All schemas that a route table needs, by name."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         shapes = [shape for route in routes for shape in (route.body, route.answer) if _is_struct(shape)]
         kinds = [kind.struct for kind in KINDS.values()]
         every = list(dict.fromkeys([Problem, *kinds, *get_args(Data), *shapes]))
-        _, self._named = msgspec.json.schema_components(every, ref_template=_TEMPLATE)
+        _, self._named = msgspec.json.schema_components(every, ref_template=_REF_TEMPLATE)
         for route in routes:
             if isinstance(route.body, Patch):
-                self._patch(route.body.of.__name__)
+                self._patch_ref(route.body.of.__name__)
 
     @property
-    def named(self) -> Mapping[str, Json]:
-        """All of them, in the order of their names."""
+    def by_name(self) -> Mapping[str, Schema]:
+        """All schemas, sorted by name."""
         return dict(sorted(self._named.items()))
 
-    def of(self, shape: Json) -> Json:
-        """Refer to the schema of a type."""
-        return {"type": "string"} if _is_text(shape) else {"$ref": SCHEMAS + name_of(shape)}
+    def schema_of(self, shape: Schema) -> Schema:
+        """Return a reference to the schema of a type."""
+        return {"type": "string"} if _is_text(shape) else {"$ref": SCHEMAS + schema_name(shape)}
 
-    def _patch(self, name: str) -> Json:
-        """Make the schema of a merge patch: nothing is required, and null unsets."""
+    def _patch_ref(self, name: str) -> Schema:
+        """Make the schema of a merge patch and return a reference to it: nothing is required, and null unsets."""
         patch = f"{name}Patch"
         if patch not in self._named:
             whole = self._named[name]
-            self._named[patch] = {}  # named before its parts are made, lest one refer to it
+            self._named[patch] = {}  # reserved before its parts are made, because one may refer to it
             self._named[patch] = {
                 "title": patch,
                 "description": f"A merge patch (RFC 7396): {whole['description']}",
@@ -62,21 +65,21 @@ class Schemas:
             }
         return {"$ref": SCHEMAS + patch}
 
-    def _nullable(self, schema: Json) -> Json:
-        options = [self._patched(one) for one in schema.get("anyOf", [_without_default(schema)])]
+    def _nullable(self, schema: Schema) -> Schema:
+        options = [self._patch_option(one) for one in schema.get("anyOf", [_without_default(schema)])]
         return {"anyOf": [*(one for one in options if one != _NULL), _NULL]}
 
-    def _patched(self, schema: Json) -> Json:
+    def _patch_option(self, schema: Schema) -> Schema:
         name = schema.get("$ref", "").removeprefix(SCHEMAS)
         if name and self._named[name].get("type") == "object":
-            return self._patch(name)
+            return self._patch_ref(name)
         values = schema.get("additionalProperties")
         return {**schema, "additionalProperties": self._nullable(values)} if isinstance(values, dict) else schema
 
 
-def parameters(query: type[Part]) -> list[Json]:
-    """Describe the fields of a query."""
-    _, named = msgspec.json.schema_components([query], ref_template=_TEMPLATE)
+def query_parameters(query: type[Part]) -> list[Schema]:
+    """Return the OpenAPI parameters for the fields of a query."""
+    _, named = msgspec.json.schema_components([query], ref_template=_REF_TEMPLATE)
     whole = named[query.__name__]
     return [
         {
@@ -90,24 +93,24 @@ def parameters(query: type[Part]) -> list[Json]:
     ]
 
 
-def name_of(shape: Json) -> str:
-    """Name the schema of a type."""
+def schema_name(shape: Schema) -> str:
+    """Return the name of a type's schema."""
     return f"{shape.of.__name__}Patch" if isinstance(shape, Patch) else str(shape.__name__)
 
 
-def _is_struct(shape: Json) -> bool:
+def _is_struct(shape: Schema) -> bool:
     return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
 
 
-def _is_text(shape: Json) -> bool:
+def _is_text(shape: Schema) -> bool:
     return isinstance(shape, type) and issubclass(shape, str)
 
 
-def _without_default(schema: Json) -> Json:
+def _without_default(schema: Schema) -> Schema:
     return {key: part for key, part in schema.items() if key != "default"}
 
 
-_ABOUT: Final = """\
+_DESCRIPTION: Final = """\
 Workers, labs and bookings of a Lablet Cloud Manager.
 
 Send a token as `Authorization: Bearer TOKEN`; services may send their key as `X-API-Key` instead, say in `Lcm-Actor`
@@ -119,14 +122,14 @@ _SECURITY: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A token made by `lcm token`."},
     "serviceKey": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The key of our services."},
 }
-_HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
+_HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "If-Match": (
         "the ETag that the object must still have; 412 if it has another",
         {"type": "string", "pattern": '^(\\*|"[0-9]{1,15}")$', "examples": ['"42"']},
     ),
     IDEMPOTENCY_KEY: (
         "repeated with the same key, the request is done once and answered as the first time",
-        {"type": "string", "pattern": f"^{REQUEST_PATTERN}$", "examples": ["4f0c2a51-7d0e"]},
+        {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY_PATTERN}$", "examples": ["4f0c2a51-7d0e"]},
     ),
     "Last-Event-ID": (
         "the id of the last event received; what happened since comes first, or `reset` if that is not known any more",
@@ -135,33 +138,37 @@ _HEADERS: Final[Mapping[str, tuple[str, Json]]] = {
 }
 _ETAG: Final = {"description": "the object's revision", "schema": {"type": "string", "examples": ['"42"']}}
 _LOCATION: Final = {"description": "where the object is", "schema": {"type": "string"}}
-_PLACES: Final = {
+_PATH_PARAMETERS: Final = {
     "id": ("the object's name or uid", {"type": "string", "minLength": 1, "maxLength": 128}),
     "file": ("the file's name", {"type": "string", "minLength": 1, "maxLength": 200}),
     "name": ("the lease's name", {"type": "string", "minLength": 1, "maxLength": 512}),
 }
 _RESPONSES: Final = "#/components/responses/"
-_ANY_BODY: Final = (400, 408, 413, 415, 422)
+_BODY_STATUSES: Final = (400, 408, 413, 415, 422)
 
 
 @cache
 def describe(routes: tuple[Route, ...]) -> bytes:
-    """Write the description of a table of routes."""
+    """Return the OpenAPI document of a route table, encoded as JSON."""
     return msgspec.json.encode(document(routes))
 
 
-def document(routes: Sequence[Route]) -> Json:
-    """Make the description of a table of routes."""
+def document(routes: Sequence[Route]) -> Schema:
+    """Return the OpenAPI document of a route table."""
     schemas = Schemas(routes)
-    paths: dict[str, Json] = {}
+    paths: dict[str, Schema] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Lablet Cloud Manager", "version": version("lablet-cloud-manager"), "description": _ABOUT},
+        "info": {
+            "title": "Lablet Cloud Manager",
+            "version": version("lablet-cloud-manager"),
+            "description": _DESCRIPTION,
+        },
         "paths": paths,
         "components": {
-            "schemas": schemas.named,
+            "schemas": schemas.by_name,
             "responses": {f"Problem{status}": _problem(reasons) for status, reasons in REASONS.items()},
             "securitySchemes": _SECURITY,
         },
@@ -169,42 +176,42 @@ def document(routes: Sequence[Route]) -> Json:
     }
 
 
-def statuses(route: Route) -> Sequence[int]:
-    """List the statuses of the problems that a route may answer."""
+def problem_statuses(route: Route) -> Sequence[int]:
+    """Return the statuses of the problems that a route may answer."""
     found = {422, 429, 500, *route.also}
     found |= set() if route.policy.public else {401, 403, 503}
     found |= {404} if "{" in route.path else set()
     found |= {409} if route.writes else set()
     found |= {412} if "If-Match" in route.headers else set()
-    found |= set(_ANY_BODY) if route.body is not None else set()
+    found |= set(_BODY_STATUSES) if route.body is not None else set()
     return sorted(found)
 
 
-def _operation(route: Route, schemas: Schemas) -> Json:
+def _operation(route: Route, schemas: Schemas) -> Schema:
     answers = {str(route.status): _success(route, schemas)}
-    answers |= {str(status): _failure(route, status, schemas) for status in statuses(route)}
+    answers |= {str(status): _failure(route, status, schemas) for status in problem_statuses(route)}
     return {
         "operationId": route.operation,
         "summary": route.summary,
         "tags": [_tag(route)],
         "security": [] if route.policy.public else [{name: []} for name in _SECURITY],
         "x-roles": [] if route.policy.public else sorted(route.policy.roles),
-        "parameters": [*_places(route), *parameters(route.query), *_headers(route)],
+        "parameters": [*_path_parameters(route), *query_parameters(route.query), *_header_parameters(route)],
         **({"requestBody": _body(route, schemas)} if route.body is not None else {}),
         "responses": answers,
     }
 
 
-def _body(route: Route, schemas: Schemas) -> Json:
-    content = {"schema": schemas.of(route.body), "example": BODIES[name_of(route.body)]}
+def _body(route: Route, schemas: Schemas) -> Schema:
+    content = {"schema": schemas.schema_of(route.body), "example": BODIES[schema_name(route.body)]}
     return {"required": route.body_needed, "content": {media.decode(): content for media in route.body_media}}
 
 
-def _success(route: Route, schemas: Schemas) -> Json:
+def _success(route: Route, schemas: Schemas) -> Schema:
     if route.answer is None:
         return {"description": "Done."}
-    content = {"schema": schemas.of(route.answer)}
-    example = ANSWERS.get(name_of(route.answer))
+    content = {"schema": schemas.schema_of(route.answer)}
+    example = ANSWERS.get(schema_name(route.answer))
     if example is not None:
         content["example"] = example
     tagged = {"ETag": _ETAG} if route.kind is not None and route.answer is route.kind.struct else {}
@@ -216,23 +223,23 @@ def _success(route: Route, schemas: Schemas) -> Json:
     }
 
 
-def _failure(route: Route, status: int, schemas: Schemas) -> Json:
+def _failure(route: Route, status: int, schemas: Schemas) -> Schema:
     if route.policy.public and status == HTTPStatus.SERVICE_UNAVAILABLE:
         return _success(route, schemas) | {"description": "Not ready."}
     return {"$ref": f"{_RESPONSES}Problem{status}"}
 
 
-def _problem(reasons: str) -> Json:
+def _problem(reasons: str) -> Schema:
     return {"description": reasons, "content": {PROBLEM.decode(): {"schema": {"$ref": f"{SCHEMAS}Problem"}}}}
 
 
-def _places(route: Route) -> Iterable[Json]:
-    for name, (about, schema) in _PLACES.items():
+def _path_parameters(route: Route) -> Iterable[Schema]:
+    for name, (about, schema) in _PATH_PARAMETERS.items():
         if f"{{{name}}}" in route.path:
             yield {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
 
 
-def _headers(route: Route) -> Iterable[Json]:
+def _header_parameters(route: Route) -> Iterable[Schema]:
     for name in route.headers:
         about, schema = _HEADERS[name]
         yield {"name": name, "in": "header", "required": False, "description": about, "schema": schema}

@@ -1,4 +1,4 @@
-"""One example of each body and answer, for the description; the tests send every one of them.
+"""One example of each body and answer, for the OpenAPI document; the tests send every one of them.
 
 The documents are those of one small site: a worker, its pool and template, a lab, a booking.
 """
@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.validate import read
+from lcm.model.kinds.validate import parse_document
 from lcm.providers.protocols.artifacts import digest_of
 
 Json = Any
@@ -19,7 +19,7 @@ _IMAGE: Final = {"ami_name_pattern": "CML-2.9*"}
 _SLOT: Final = {"timeslot_start": "2031-11-03T09:00:00Z", "timeslot_end": "2031-11-03T11:00:00Z"}
 _MOMENT: Final = "2031-11-03T08:55:00Z"
 _MEASURED_AT: Final = "2025-11-03T08:55:00Z"
-"""In the past: nobody measures what is still to come."""
+"""In the past: a measurement cannot be of the future."""
 
 _LAB: Final = (
     '{"lab": {"version": "0.3.0", "title": "basics"}, "nodes": [{"id": "n0", "label": "R1", "node_definition": "iosv", '
@@ -51,19 +51,19 @@ DOCUMENTS: Final[Mapping[str, Json]] = {
     "Reservation": _document("Reservation", "class-7b", definition="basics:1.0.0", count=2, **_SLOT),
     "SystemSettings": _document("SystemSettings", "system", discovery={"regions": ["us-east-1"]}),
 }
-"""What somebody would write, in an order in which each finds what it refers to."""
+"""Documents as a user would write them, in an order in which each finds what it refers to."""
 
 _LABELS: Final = {"metadata": {"labels": {"tier": "exam"}}}
-_APPLIED: Final = {"kind": "LabletSession", "namespace": "default", "name": "ada-tuesday"}
+_APPLIED_OBJECT: Final = {"kind": "LabletSession", "namespace": "default", "name": "ada-tuesday"}
 _LEASE: Final = {"name": "scheduler", "holder": "scheduler-7f9c", "term": 3, "ttl_seconds": 15}
-_MEASURED: Final = {
+_EC2_METRICS: Final = {
     "ec2_at": _MEASURED_AT,
     "cloudwatch_at": _MEASURED_AT,
     "cpu_utilization": 41.5,
     "network_in_bytes": 73_400_320,
     "network_out_bytes": 9_437_184,
 }
-_COUNTED: Final = {
+_CML_METRICS: Final = {
     "cml_at": _MEASURED_AT,
     "activity_at": _MEASURED_AT,
     "memory_utilization": 63.0,
@@ -145,7 +145,12 @@ _SINK: Final = {
     "event_types": ["alert.*"],
     "credential": "env:SECRET_OPS_CHAT",
 }
-_DEAD: Final = {"attempts": 3, "last_error": "https://hooks.example.org answered 400", "at": _MOMENT, "replay": False}
+_DEAD_LETTER: Final = {
+    "attempts": 3,
+    "last_error": "https://hooks.example.org answered 400",
+    "at": _MOMENT,
+    "replay": False,
+}
 _TOKEN: Final = {
     "id": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
     "name": "ada@example.org",
@@ -155,7 +160,7 @@ _TOKEN: Final = {
     "session": False,
     "made_by": "ada@example.org",
 }
-_AUDITED: Final = {
+_AUDIT_RECORD: Final = {
     "id": "2c5e9d0a-1b7f-4c3e-8d2a-7f9b6a1c0e42",
     "at": _MOMENT,
     "who": "ada@example.org",
@@ -180,7 +185,7 @@ _PLACES: Final = [
     },
     {"place": "ccna/2", "kind": "seat", "pool": "ccna", "fits": True, "earliest": "2031-11-03T08:45:00Z"},
 ]
-_EXPLAINED: Final = {
+_EXPLANATION: Final = {
     "outcome": "promise",
     "why": "",
     "reason": "pool default/ccna would hold seat 2 from 2031-11-03 08:45Z to 2031-11-03 11:10Z",
@@ -188,16 +193,23 @@ _EXPLAINED: Final = {
     "seat": {"pool": "ccna", "number": 2},
     "places": _PLACES,
 }
-_BOOKED: Final = {
+_BOOKING: Final = {
     "start": "2031-11-03T08:45:00Z",
     "end": "2031-11-03T11:10:00Z",
-    "slot": _EXPLAINED["slot"],
+    "slot": _EXPLANATION["slot"],
     "kind": "LabletSession",
     "name": "ada-monday",
     "owner": "ada@example.org",
     "phase": "SCHEDULED",
 }
-_SHOWN: Final = {"namespace": "default", "pool": "ccna", "seat": 2, "worker": "", "phase": "", "booked": [_BOOKED]}
+_CALENDAR_ROW: Final = {
+    "namespace": "default",
+    "pool": "ccna",
+    "seat": 2,
+    "worker": "",
+    "phase": "",
+    "booked": [_BOOKING],
+}
 _TIMETABLE: Final = {
     "definitions": [{"name": "basics", "track": "ccna", "cpu": 4, "memory": 16}],
     "fleet": [{"track": "ccna", "instance_type": "m5zn.metal", "max": 2, "price": "3.9641"}],
@@ -206,7 +218,7 @@ _TIMETABLE: Final = {
 _UID: Final = "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10"
 
 _SPREAD: Final = {"avg": 5.3, "p50": 5, "p95": 6, "max": 6, "latest": 6, "count": 3}
-_OBSERVED: Final = {
+_OBSERVATION: Final = {
     "observed_at": _MEASURED_AT,
     "observer": "lablet-controller",
     "total_cpu_cores": 1,
@@ -219,16 +231,16 @@ _OBSERVED: Final = {
 }
 
 
-def _stored(kind: str) -> Json:
-    """Show an object as it is answered."""
+def _stored_example(kind: str) -> Json:
+    """Return an object as the API answers it."""
     document = DOCUMENTS[kind]
     kept = {"uid": _UID, "generation": 1, "resource_version": 42, "created_at": _MOMENT}
-    found = read({**document, "metadata": document["metadata"] | kept})
+    found = parse_document({**document, "metadata": document["metadata"] | kept})
     return msgspec.json.decode(msgspec.json.encode(found))
 
 
-def _of_kind(kind: str) -> dict[str, Json]:
-    stored = _stored(kind)
+def _examples_of_kind(kind: str) -> dict[str, Json]:
+    stored = _stored_example(kind)
     return {
         kind: DOCUMENTS[kind],
         f"{kind}Patch": _LABELS,
@@ -238,9 +250,9 @@ def _of_kind(kind: str) -> dict[str, Json]:
 
 
 BODIES: Final[Mapping[str, Json]] = {
-    **{name: example for kind in KINDS for name, example in _of_kind(kind).items()},
+    **{name: example for kind in KINDS for name, example in _examples_of_kind(kind).items()},
     "ApplyBody": {"documents": [_document("LabletSession", "ada-tuesday", definition="basics:1.0.0", **_SLOT)]},
-    "Results": {"results": [{**_APPLIED, "outcome": "created", "resource_version": 42}]},
+    "Results": {"results": [{**_APPLIED_OBJECT, "outcome": "created", "resource_version": 42}]},
     "DrainBody": {"deadline_minutes": 60},
     "UndrainBody": {},
     "PauseBody": {},
@@ -251,11 +263,11 @@ BODIES: Final[Mapping[str, Json]] = {
     "ExtendBody": {"minutes": 30},
     "TerminateBody": {"reason": "finished early"},
     "ObserveResourcesBody": {},
-    "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_MEASURED, **_COUNTED},
-    "MetricsReport": {"collected_at": _MEASURED_AT, "ec2": _MEASURED, "cml": _COUNTED},
+    "WorkerTelemetry": {"collected_at": _MEASURED_AT, **_EC2_METRICS, **_CML_METRICS},
+    "MetricsReport": {"collected_at": _MEASURED_AT, "ec2": _EC2_METRICS, "cml": _CML_METRICS},
     "WorkerHistory": {"items": [{"at": _MEASURED_AT, **_SAMPLE, "active_labs_count": 2, "running_nodes": 9}]},
     "IdleVerdict": _VERDICT,
-    "Complaint": _COMPLAINT,
+    "AlertFinding": _COMPLAINT,
     "AlertList": {"items": [_ALERT]},
     "LicenceLedger": {"tokens": [{"token": _SEAT["token"], "seats": 4, "used": 1, "free": 3}], "seats": [_SEAT]},
     "CostReport": {
@@ -266,18 +278,18 @@ BODIES: Final[Mapping[str, Json]] = {
         "by_track": [{"name": "ccna", **_COST}],
         "intervals": [_INTERVAL],
     },
-    "Wish": {"definition": "basics", **_SLOT},
-    "Explanation": _EXPLAINED,
-    "CalendarView": {"since": "2031-11-03T00:00:00Z", "until": "2031-11-10T00:00:00Z", "rows": [_SHOWN]},
-    "ScheduleWish": {
+    "PreviewRequest": {"definition": "basics", **_SLOT},
+    "Explanation": _EXPLANATION,
+    "CalendarView": {"since": "2031-11-03T00:00:00Z", "until": "2031-11-10T00:00:00Z", "rows": [_CALENDAR_ROW]},
+    "ScheduleRequest": {
         "resource_version": 42,
-        "assignment": {"start": _BOOKED["start"], "end": _BOOKED["end"], "seat": _EXPLAINED["seat"]},
+        "assignment": {"start": _BOOKING["start"], "end": _BOOKING["end"], "seat": _EXPLANATION["seat"]},
     },
-    "PortWish": {"preferred": {"PC_serial": 5041}},
+    "PortRequest": {"preferred": {"PC_serial": 5041}},
     "SeatChanges": {"changes": [{"booking": "ada-monday", "after": 1}]},
     "ClaimNumbers": {"numbers": [1, 2]},
-    "MadeSessions": {"items": [_stored("LabletSession")]},
-    "ObservationAnswer": {"observation": _OBSERVED, "request_id": None},
+    "MadeSessions": {"items": [_stored_example("LabletSession")]},
+    "ObservationAnswer": {"observation": _OBSERVATION, "request_id": None},
     "ObservationReport": {
         "definition": "basics:1.0.0",
         "namespace": "default",
@@ -335,30 +347,30 @@ BODIES: Final[Mapping[str, Json]] = {
     },
     "Imported": {"imported": ["i-0a1b2c3d4e5f60718"], "known": []},
     "Installation": {"id": "5d7c2a90-3f4e-4b8a-9c11-6a2f0e7b8d35"},
-    "LeaseWish": {"holder": _LEASE["holder"], "ttl_seconds": _LEASE["ttl_seconds"]},
+    "LeaseRequest": {"holder": _LEASE["holder"], "ttl_seconds": _LEASE["ttl_seconds"]},
     "LeaseTerm": {"term": _LEASE["term"]},
     "LeaseAnswer": {"lease": _LEASE},
-    "TokenWish": {"expires_in_seconds": 2_592_000},
+    "TokenRequest": {"expires_in_seconds": 2_592_000},
     "TokenMade": {"token": "lcm_…", "info": _TOKEN},
     "TokenList": {"items": [_TOKEN]},
     "SignInLink": {"path": "/sign-in?code=lcm_…", "expires_at": _MOMENT},
-    "AuditList": {"items": [_AUDITED], "next": None},
+    "AuditList": {"items": [_AUDIT_RECORD], "next": None},
     "Who": {"name": "ada@example.org", "role": "operator"},
     "EventPage": {"items": [_EVENT], "last": "9f3c1a2b.42.1000000", "more": False},
     "ShownSink": _SINK,
     "SinkList": {"items": [{**_SINK, "resource_version": 42}], "next": None},
-    "DeadLetterList": {"items": [{"event": _EVENT, **_DEAD}], "next": None},
-    "ReplayWish": {},
+    "DeadLetterList": {"items": [{"event": _EVENT, **_DEAD_LETTER}], "next": None},
+    "ReplayRequest": {},
     "Replayed": {"count": 1},
     "Queued": {"event_id": "9f3c1a2b.43.0"},
     "ClearText": {"text": "correct horse battery staple"},
     "SealedText": {"sealed": "sealed:3f0c5a9e1b7d:q83vEjRWeJASNFZ4kBI0VniQEjRWeJASNFZ4kA"},
-    "RotationWish": {"drop_old": False},
+    "RotationRequest": {"drop_old": False},
     "Rotated": {"key": "3f0c5a9e1b7d", "new_key": True, "resealed": 12, "dropped": 0, "unopened": []},
     "Health": {"status": "ok"},
     "Readiness": {"ready": True, "at": _MOMENT, "checks": [{"name": "store", "ok": True}]},
-    "WatchLine": {"revision": 43, "seen": [{**_APPLIED, "object": None}]},
+    "WatchLine": {"revision": 43, "seen": [{**_APPLIED_OBJECT, "object": None}]},
 }
-"""By the name of the type in the description."""
+"""Examples by the name of the type in the OpenAPI document."""
 
-ANSWERS: Final[Mapping[str, Json]] = {**BODIES, **{kind: _stored(kind) for kind in KINDS}}
+ANSWERS: Final[Mapping[str, Json]] = {**BODIES, **{kind: _stored_example(kind) for kind in KINDS}}

@@ -1,4 +1,4 @@
-"""Writes `docs/api.md` from the description of everything that is served: `make docs`."""
+"""Writes `docs/api.md` from the OpenAPI document: `make docs`."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from lcm.api.routes.table import ROUTES
 Json = Any
 """A part of the description."""
 
-_NAMES: Final = {
+_EXAMPLE_NAMES: Final = {
     "workers": "ccna-worker-1",
     "worker-pools": "ccna",
     "worker-templates": "metal",
@@ -29,11 +29,11 @@ _NAMES: Final = {
     "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
     "plan": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",
 }
-"""The object of each path that the examples speak of."""
+"""The object that the examples use, by the segment of the path that names its kind."""
 
-_FILE: Final = "lab.yaml"
+_EXAMPLE_FILE: Final = "lab.yaml"
 
-_HEAD: Final = """\
+_INTRODUCTION: Final = """\
 # The HTTP API
 
 JSON over HTTP. The description that programs read is at `/api/openapi.json`; this page is made from the same table, by
@@ -94,8 +94,8 @@ Problem documents (RFC 9457). Programs look at `reason`; people read `detail`, a
 
 
 def page(routes: Sequence[Route]) -> str:
-    """Write the whole page."""
-    return "\n".join([_HEAD, *_errors(), *_sections(document(routes))])
+    """Return the whole page as Markdown."""
+    return "\n".join([_INTRODUCTION, *_errors(), *_sections(document(routes))])
 
 
 def _errors() -> Iterator[str]:
@@ -136,16 +136,18 @@ def _curl(method: str, path: str, operation: Json) -> str:
         example = content["example"]
         sent = example if isinstance(example, str) else json.dumps(example)
         parts += [f"-H 'Content-Type: {media}'", f"-d '{sent}'"]
-    return " ".join([*parts, f'"$LCM{_filled(path)}{_query(operation)}"'])
+    return " ".join([*parts, f'"$LCM{_fill_path(path)}{_query_string(operation)}"'])
 
 
-def _filled(path: str) -> str:
+def _fill_path(path: str) -> str:
     parts = path.split("/")
-    noun = next((part for part in reversed(parts) if part in _NAMES), "")
-    return "/".join(_FILE if part == "{file}" else _NAMES[noun] if part.startswith("{") else part for part in parts)
+    noun = next((part for part in reversed(parts) if part in _EXAMPLE_NAMES), "")
+    return "/".join(
+        _EXAMPLE_FILE if part == "{file}" else _EXAMPLE_NAMES[noun] if part.startswith("{") else part for part in parts
+    )
 
 
-def _query(operation: Json) -> str:
+def _query_string(operation: Json) -> str:
     wanted: Mapping[str, Json] = {
         one["name"]: one["schema"]["examples"][0]
         for one in operation["parameters"]

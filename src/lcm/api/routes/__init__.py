@@ -1,1 +1,1 @@
-"""Every route, one file a topic, and the table of all of them."""
+"""The routes by topic, each a table with its handlers; `table` has all of them."""

@@ -1,4 +1,8 @@
-"""Tokens over HTTP: everybody has their own in hand, administrators have all. Only a new token's text is ever shown."""
+"""Tokens, and signing in and out with a browser.
+
+People manage their own tokens, administrators all; only the text of a new token is ever shown. A browser exchanges the
+code of a sign-in link for session cookies.
+"""
 
 from datetime import datetime, timedelta
 from typing import Annotated, Final
@@ -6,69 +10,69 @@ from urllib.parse import urlencode
 
 from msgspec import Meta
 
-from lcm.api.http.answers import NOTHING, Answer, Header, value
-from lcm.api.http.auth import begun, ended
+from lcm.api.http.answers import NO_CONTENT, Answer, Header, json_answer
+from lcm.api.http.auth import clear_session_cookies, set_session_cookies
 from lcm.api.http.problems import UNAUTHORIZED, Declined
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, PUBLIC, SIGNED_IN, Policy, Route
 from lcm.control.access.sign_in import SignIns
-from lcm.control.access.tokens import Note, no_token
+from lcm.control.access.tokens import AuditOps, no_such_token
 from lcm.control.plane.wire import (
+    DEFAULT_LIFE_SECONDS,
     LONGEST_LIFE_SECONDS,
-    USUAL_LIFE_SECONDS,
     SignInLink,
     TokenList,
     TokenMade,
-    TokenWish,
-    shown,
+    TokenRequest,
+    token_info,
 )
 from lcm.model.access.identity import ADMINS, PEOPLE, RANKS, AccessToken, Caller, Role
 from lcm.model.base.errors import Fault, Forbidden, Invalid, NoRoom, Refused
 from lcm.model.base.resource import Part
 
-KIND: Final = "AccessToken"
+AUDIT_KIND: Final = "AccessToken"
 """What the audit calls a token."""
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
-_MOST_OF_ONE: Final = 100
-_USUAL: Final = TokenWish()
+_MOST_TOKENS: Final = 100
+_DEFAULT_WISH: Final = TokenRequest()
 
 
-async def _list(request: Request) -> Answer:
-    mine = [token for token in await request.shared.tokens.list() if _may_touch(request.signed_in, token)]
-    return value(TokenList(items=tuple(map(shown, mine))))
+async def _list_tokens(request: Request) -> Answer:
+    mine = [token for token in await request.shared.tokens.list() if _may_manage(request.signed_in, token)]
+    return json_answer(TokenList(items=tuple(map(token_info, mine))))
 
 
-async def _make(request: Request) -> Answer:
-    wish, caller = await request.read(TokenWish, empty=_USUAL), request.signed_in
+async def _create_token(request: Request) -> Answer:
+    wish, caller = await request.read(TokenRequest, empty=_DEFAULT_WISH), request.signed_in
     name, role = wish.name or caller.name, wish.role or caller.role
-    _permit(caller, name, role)
-    expires_at = _until(request, wish.expires_in_seconds)
-    await _check_room(request, name)
+    _check_permitted(caller, name, role)
+    expires_at = _expiry_of(request, wish.expires_in_seconds)
+    await _check_token_count(request, name)
     secret, token = await request.shared.tokens.make(
         name,
         role,
         expires_at=expires_at,
         made_by=caller.name,
-        note=lambda made: [request.note("create", KIND, made.id)],
+        note=lambda made: [request.note("create", AUDIT_KIND, made.id)],
     )
-    return value(TokenMade(token=secret.reveal(), info=shown(token)), 201)
+    return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
 
 
-async def _revoke(request: Request) -> Answer:
+async def _revoke_token(request: Request) -> Answer:
     wanted, tokens = request.params[0], request.shared.tokens
     known = next((token for token in await tokens.list() if token.id == wanted), None)
-    if known is None or not _may_touch(request.signed_in, known):
-        raise no_token(wanted)
-    await tokens.revoke(wanted, note=lambda token: [request.note("revoke", KIND, token.id)])
-    return NOTHING
+    if known is None or not _may_manage(request.signed_in, known):
+        raise no_such_token(wanted)
+    await tokens.revoke(wanted, note=lambda token: [request.note("revoke", AUDIT_KIND, token.id)])
+    return NO_CONTENT
 
 
-def _may_touch(caller: Caller, token: AccessToken) -> bool:
+def _may_manage(caller: Caller, token: AccessToken) -> bool:
     return caller.role in ADMINS or token.name == caller.name
 
 
-def _permit(caller: Caller, name: str, role: Role) -> None:
+def _check_permitted(caller: Caller, name: str, role: Role) -> None:
     if caller.role in ADMINS:
         return
     if name != caller.name:
@@ -77,9 +81,12 @@ def _permit(caller: Caller, name: str, role: Role) -> None:
         raise Forbidden(f"a caller of role {caller.role} may not make a token of role {role}")
 
 
-def _until(request: Request, seconds: int | None) -> datetime | None:
-    """Tell when a token is to end. Those that people make for themselves end, and with what they were made with."""
-    seconds = USUAL_LIFE_SECONDS if seconds is None else seconds
+def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
+    """Return when a new token expires; None for never.
+
+    A token that people make for themselves always expires, at the latest with the credential that it was made with.
+    """
+    seconds = DEFAULT_LIFE_SECONDS if seconds is None else seconds
     if 0 < seconds < _SHORTEST_SECONDS:
         raise Invalid(Fault("expires_in_seconds", "too short", f"use at least {_SHORTEST_SECONDS}, or 0 for ever"))
     wanted = request.shared.clock.now() + timedelta(seconds=seconds)
@@ -92,16 +99,16 @@ def _until(request: Request, seconds: int | None) -> datetime | None:
     return wanted if bound is None else min(wanted, bound)
 
 
-async def _check_room(request: Request, name: str) -> None:
-    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_OF_ONE:
-        raise NoRoom(f"{name} has {_MOST_OF_ONE} tokens; revoke one first")
+async def _check_token_count(request: Request, name: str) -> None:
+    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
+        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
 
 
 TOKEN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/tokens",
-        _list,
+        _list_tokens,
         "listTokens",
         "List one's own tokens; administrators see all",
         policy=FOR_PEOPLE,
@@ -110,11 +117,11 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/tokens",
-        _make,
+        _create_token,
         "makeToken",
         "Make a token, whose text is shown this once",
         policy=FOR_PEOPLE,
-        body=TokenWish,
+        body=TokenRequest,
         body_needed=False,
         answer=TokenMade,
         status=201,
@@ -123,7 +130,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         DELETE,
         "/api/tokens/{id}",
-        _revoke,
+        _revoke_token,
         "revokeToken",
         "End a token at once",
         policy=FOR_PEOPLE,
@@ -133,70 +140,70 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 )
 
 
-PATH: Final = "/sign-in"
-LINK: Final = "SignInLink"
-"""What the audit calls a link."""
+SIGN_IN_PATH: Final = "/sign-in"
+LINK_KIND: Final = "SignInLink"
+"""What the audit calls a sign-in link."""
 _HOME: Final[Header] = (b"location", b"/")
 _NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
-_OVER: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
+_LINK_INVALID: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
 
 
 class CodeQuery(Part):
-    """The code of a link."""
+    """The code of a sign-in link."""
 
     code: Annotated[str, Meta(min_length=1, max_length=200, examples=["lcm_nobodys"])]
 
 
 def link_path(code: str) -> str:
-    """Write a link, without the address of the API before it."""
-    return f"{PATH}?{urlencode({'code': code})}"
+    """Return the path of a sign-in link, without the address of the API."""
+    return f"{SIGN_IN_PATH}?{urlencode({'code': code})}"
 
 
-async def _invite(request: Request) -> Answer:
+async def _create_link(request: Request) -> Answer:
     caller, credential = request.signed_in, request.credential
-    note = request.note("create", LINK, caller.name)
+    note = request.note("create", LINK_KIND, caller.name)
     bound = credential.bound if credential else None
-    code, expires_at = await _sign_ins(request).invite(caller.name, caller.role, bound=bound, also=[note])
-    return value(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
+    code, expires_at = await _sign_ins(request).make_code(caller.name, caller.role, bound=bound, also=[note])
+    return json_answer(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
 
 
-async def _enter(request: Request) -> Answer:
+async def _sign_in(request: Request) -> Answer:
     code = request.query(CodeQuery).code
     if request.scope["method"] != GET or request.headers.get(b"sec-purpose", b"").startswith(b"prefetch"):
-        raise _refused()  # somebody looks ahead: the link is for the one who follows it
+        raise _invalid_link()  # a prefetch must not use up the link
     failures = request.shared.failures
     failures.check(request.address)
-    made = await _sign_ins(request).exchange(code, _noted(request))
+    made = await _sign_ins(request).exchange(code, _sign_in_note(request))
     if made is None:
-        raise _without_referrer(failures.count(request.address, UNAUTHORIZED, _OVER))
+        raise _without_referrer(failures.count(request.address, UNAUTHORIZED, _LINK_INVALID))
     secret, token = made
     assert token.expires_at is not None, "a session ends"
     now = request.shared.clock.now()
-    cookies = begun(request, secret.reveal(), now=now, expires_at=token.expires_at)
+    cookies = set_session_cookies(request, secret.reveal(), now=now, expires_at=token.expires_at)
     return Answer(303, headers=(_HOME, _NO_REFERRER, *cookies))
 
 
-async def _leave(request: Request) -> Answer:
+async def _sign_out(request: Request) -> Answer:
     credential = request.credential
     if credential is None or not credential.session:
         raise Refused("only a browser's session is signed out; `lcm token revoke ID` ends a token")
-    note: Note = lambda token: [request.note("sign-out", KIND, token.id)]  # noqa: E731 - a name for its type
+    note: AuditOps = lambda token: [request.note("sign-out", AUDIT_KIND, token.id)]  # noqa: E731 - a name for its type
     await request.shared.tokens.revoke(credential.id, note=note)
-    return Answer(204, headers=ended(request))
+    return Answer(204, headers=clear_session_cookies(request))
 
 
 def _sign_ins(request: Request) -> SignIns:
     return request.shared.sign_ins
 
 
-def _noted(request: Request) -> Note:
+def _sign_in_note(request: Request) -> AuditOps:
     return lambda token: [
-        request.note("sign-in", KIND, token.id, by=Caller(name=token.name, role=token.role)),
+        request.note("sign-in", AUDIT_KIND, token.id, by=Caller(name=token.name, role=token.role)),
     ]
 
 
-def _refused() -> Declined:
-    return _without_referrer(Declined(UNAUTHORIZED, _OVER))
+def _invalid_link() -> Declined:
+    return _without_referrer(Declined(UNAUTHORIZED, _LINK_INVALID))
 
 
 def _without_referrer(declined: Declined) -> Declined:
@@ -207,8 +214,8 @@ def _without_referrer(declined: Declined) -> Declined:
 SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
-        PATH,
-        _enter,
+        SIGN_IN_PATH,
+        _sign_in,
         "signIn",
         "Begin a browser's session with the code of a link, which is used up by that",
         policy=PUBLIC,
@@ -219,7 +226,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/sign-in",
-        _invite,
+        _create_link,
         "inviteBrowser",
         "Make a link with which a browser signs in as the caller, once and within ten minutes",
         policy=FOR_PEOPLE,
@@ -228,7 +235,7 @@ SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/sign-out",
-        _leave,
+        _sign_out,
         "signOut",
         "End the browser's session that asks for it",
         policy=SIGNED_IN,

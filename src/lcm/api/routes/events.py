@@ -1,7 +1,9 @@
-"""What happened lately: a page of the events that the caller may see, by the same rule as the stream's.
+"""Recent events, and the watch on objects.
 
-The newest ones, or those after an event that is known already. Both read the store's own history, and only so much of
-it for one request.
+The event list is a page of the newest events, or of those after a known event, by the same visibility rule as the
+stream; one request reads a limited part of the store's history. The watch sends a line of JSON for every commit that
+touches the wanted kinds, as far as the caller may see it. An empty line is a keep-alive, and the stream ends when
+the caller's token does, which is checked before every line.
 """
 
 import asyncio
@@ -13,26 +15,26 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from lcm.api.http.answers import NDJSON, Answer, Stream, value
-from lcm.api.http.auth import Vigil
-from lcm.api.http.problems import told
+from lcm.api.http.answers import NDJSON, Answer, Stream, json_answer
+from lcm.api.http.auth import TokenWatch
+from lcm.api.http.problems import public_problem
 from lcm.api.http.request import Request, epoch_header
 from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.api.routes.shapes import EventLine, EventPage, ObjectSeen, WatchLine, WatchQuery
-from lcm.api.routes.stream import EventFilters, EventId, Wanted, position_of, wanted_by
-from lcm.control.delivery.feed import WHOLE, Position
+from lcm.api.routes.stream import EventFilters, EventId, EventSubscription, parse_event_id, subscription_of
+from lcm.control.delivery.feed import WHOLE_COMMIT, Position
 from lcm.control.delivery.sinks import CURSORS
 from lcm.control.plane.protocol import Changes
-from lcm.control.plane.wire import LIFE_SECONDS
-from lcm.model.access.identity import PERMITTED, Caller, Verb
+from lcm.control.plane.wire import KEEPALIVE_SECONDS
+from lcm.model.access.identity import PERMISSIONS, Caller, Verb
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError, Relist
-from lcm.model.base.event import decode
+from lcm.model.base.event import decode_event
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.model.kinds.sink import event_id
-from lcm.store.base import EVENTS_KEY, Cursor, Happened, Store
+from lcm.model.kinds.sink import format_event_id
+from lcm.store.base import EVENTS_KEY, CommitEvents, Cursor, Store
 
 SPANS: Final = (500, 5_000)
-"""How many revisions are looked through for the newest events: as many as it takes, and then no more."""
+"""How many revisions are searched for the newest events: the first span if that is enough, else the second."""
 
 
 class RecentQuery(EventFilters):
@@ -42,64 +44,68 @@ class RecentQuery(EventFilters):
     limit: Annotated[int, Meta(ge=1, le=1000, description="events in a page, at most")] = 100
 
 
-class _Read(NamedTuple):
-    """What was found, and after which event to go on."""
+class _EventBatch(NamedTuple):
+    """The events that were found, and the position after which to go on."""
 
     found: list[EventLine]
     last: Position
 
 
-async def _recent(request: Request) -> Answer:
+async def _list_events(request: Request) -> Answer:
     query = request.query(RecentQuery)
-    wanted, store = wanted_by(request.signed_in, query), request.shared.core.store
+    wanted, store = subscription_of(request.signed_in, query), request.shared.core.store
     page = await store.scan(EVENTS_KEY, limit=1)
     newest = page.entries[0].revision if page.entries else 0
     if query.after:
-        after = position_of(query.after, store.epoch)
+        after = parse_event_id(query.after, store.epoch)
         if after is None or after.revision > page.revision:
             raise Relist("that event is of another history; list the newest ones")
-        read = await _following(store, wanted, after, newest, query.limit)
+        read = await _events_after(store, wanted, after, newest, query.limit)
     else:
-        read = _Read(await _newest(store, wanted, newest, query.limit), Position(page.revision, WHOLE))
-    more = read.last < (newest, WHOLE)
-    return value(EventPage(tuple(read.found), event_id(store.epoch, *read.last), more))
+        read = _EventBatch(
+            await _newest_events(store, wanted, newest, query.limit), Position(page.revision, WHOLE_COMMIT)
+        )
+    more = read.last < (newest, WHOLE_COMMIT)
+    return json_answer(EventPage(tuple(read.found), format_event_id(store.epoch, *read.last), more))
 
 
-async def _newest(store: Store, wanted: Wanted, newest: int, limit: int) -> list[EventLine]:
+async def _newest_events(store: Store, wanted: EventSubscription, newest: int, limit: int) -> list[EventLine]:
     found: deque[EventLine] = deque(maxlen=limit)
     for span in SPANS:
         found.clear()
-        begin = await _readable(store, max(0, newest - span), newest)
+        begin = await _first_readable(store, max(0, newest - span), newest)
         async with store.events(after=begin) as reader:
             while begin < newest:
                 happened = await anext(reader)
                 begin = happened.revision
-                found.extend(_lines(store, wanted, happened))
+                found.extend(_event_lines(store, wanted, happened))
         if len(found) == limit:
             break
     return list(found)
 
 
-async def _following(store: Store, wanted: Wanted, after: Position, newest: int, limit: int) -> _Read:
+async def _events_after(
+    store: Store, wanted: EventSubscription, after: Position, newest: int, limit: int
+) -> _EventBatch:
     found = list[EventLine]()
-    begin = after.revision if after.place >= WHOLE else max(0, after.revision - 1)
+    begin = after.revision if after.place >= WHOLE_COMMIT else max(0, after.revision - 1)
     revision, most = begin, begin + SPANS[-1]
     async with store.events(after=begin) as reader:
         while revision < min(newest, most):
             happened = await anext(reader)
             revision = happened.revision
-            for place, line in enumerate(_lines_or_none(store, wanted, happened)):
+            for place, line in enumerate(_event_lines_or_none(store, wanted, happened)):
                 if line is not None and (revision, place) > after:
                     found.append(line)
                     after = Position(revision, place)
                 if len(found) == limit:
-                    return _Read(found, after)
-            after = Position(revision, WHOLE)
-    return _Read(found, after)
+                    return _EventBatch(found, after)
+            after = Position(revision, WHOLE_COMMIT)
+    return _EventBatch(found, after)
 
 
-async def _readable(store: Store, low: int, high: int) -> int:
-    """Find the first revision from which history can still be read."""
+async def _first_readable(store: Store, low: int, high: int) -> int:
+    """Return the first revision from which history can still be read."""
     if await _is_readable(store, low):
         return low
     while high - low > 1:
@@ -116,14 +122,14 @@ async def _is_readable(store: Store, revision: int) -> bool:
     return True
 
 
-def _lines(store: Store, wanted: Wanted, happened: Happened) -> list[EventLine]:
-    return [line for line in _lines_or_none(store, wanted, happened) if line is not None]
+def _event_lines(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine]:
+    return [line for line in _event_lines_or_none(store, wanted, happened) if line is not None]
 
 
-def _lines_or_none(store: Store, wanted: Wanted, happened: Happened) -> list[EventLine | None]:
-    events = [decode(raw) for raw in happened.events]
+def _event_lines_or_none(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine | None]:
+    events = [decode_event(raw) for raw in happened.events]
     return [
-        EventLine.of(event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
+        EventLine.of(format_event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
         for place, event in enumerate(events)
     ]
 
@@ -132,7 +138,7 @@ EVENT_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/events",
-        _recent,
+        _list_events,
         "listEvents",
         "List what happened lately",
         policy=SIGNED_IN,
@@ -146,47 +152,47 @@ EVENT_ROUTES: Final[tuple[Route, ...]] = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def _watch(request: Request) -> Stream:
+async def _watch_objects(request: Request) -> Stream:
     query = request.query(WatchQuery)
-    kinds = _kinds(request.signed_in, query.kinds)
+    kinds = _kinds_to_watch(request.signed_in, query.kinds)
     return Stream(partial(_watch_lines, request, kinds, query.after), NDJSON, (epoch_header(request),))
 
 
-def _kinds(caller: Caller, text: str) -> list[type[Resource]]:
+def _kinds_to_watch(caller: Caller, text: str) -> list[type[Resource]]:
     names = text.split(",")
     strange = [name for name in names if name not in KINDS]
     if strange:
         remedy = f"use some of {', '.join(KINDS)}, with commas between"
         raise Invalid(*(Fault("kinds", f"{name!r} is no kind", remedy) for name in strange))
     for name in names:
-        if caller.role not in PERMITTED[name][Verb.READ]:
+        if caller.role not in PERMISSIONS[name][Verb.READ]:
             raise Forbidden(f"a caller of role {caller.role} may not {Verb.READ} {name} objects")
     return [KINDS[name].struct for name in dict.fromkeys(names)]
 
 
 async def _watch_lines(request: Request, kinds: list[type[Resource]], after: int) -> AsyncGenerator[bytes]:
-    vigil = Vigil(request)
+    vigil = TokenWatch(request)
     async with request.plane.watch(*kinds, after=after) as watch:
         coming = asyncio.ensure_future(anext(watch))
         try:
             while True:
-                await asyncio.wait({coming}, timeout=LIFE_SECONDS)
+                await asyncio.wait({coming}, timeout=KEEPALIVE_SECONDS)
                 vigil.check()
                 if not coming.done():
-                    yield _line(WatchLine(after, ()))
+                    yield _encode_line(WatchLine(after, ()))
                     continue
                 changes = coming.result()
                 after = changes.revision
-                yield _line(_written(changes))
+                yield _encode_line(_watch_line(changes))
                 coming = asyncio.ensure_future(anext(watch))
         except LcmError as error:
-            yield _line({"problem": told(error)})
+            yield _encode_line({"problem": public_problem(error)})
         finally:
             coming.cancel()
             await asyncio.wait({coming})
 
 
-def _written(changes: Changes) -> WatchLine:
+def _watch_line(changes: Changes) -> WatchLine:
     seen = [(one.ref, one.resource) for one in changes.seen]
     return WatchLine(
         changes.revision,
@@ -194,7 +200,7 @@ def _written(changes: Changes) -> WatchLine:
     )
 
 
-def _line(content: object) -> bytes:
+def _encode_line(content: object) -> bytes:
     return _encode(content) + b"\n"
 
 
@@ -202,7 +208,7 @@ WATCH_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/watch",
-        _watch,
+        _watch_objects,
         "watch",
         "Follow changes, a line of JSON each",
         policy=SIGNED_IN,

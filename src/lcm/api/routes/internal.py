@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from lcm.api.http.answers import NOTHING, Answer, resource, value
+from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, POST, SERVICES, Handler, Route
-from lcm.api.routes.resources import Collection
+from lcm.api.routes.resources import ResourceHandlers
 from lcm.api.routes.shapes import LISTS, REPORTS, ListQuery, OneQuery
-from lcm.control.objects.records import at_revision
-from lcm.control.objects.writer import missing
+from lcm.control.objects.records import with_revision
+from lcm.control.objects.writer import missing_error
 from lcm.control.plane.protocol import BulkImport, Imported
-from lcm.control.plane.wire import LeaseAnswer, LeaseTerm, LeaseWish, MetricsReport, telemetry_of
-from lcm.control.upkeep.installation import Installation, installation
+from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm, MetricsReport, telemetry_of
+from lcm.control.upkeep.installation import Installation, read_installation_id
 from lcm.model.base.resource import Status
 from lcm.model.kinds.registry import KINDS, Kind
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
@@ -20,79 +20,79 @@ from lcm.store.base import Lease, check_key
 from lcm.system.clock import new_id
 
 
-class _Report(Protocol):
+class _StatusReport(Protocol):
     resource_version: int
     status: Status
     reason: str
 
 
-def _stepping(kind: Kind) -> Handler:
+def _status_handler(kind: Kind) -> Handler:
     struct: type[Any] = kind.struct
     shape: type[Any] = REPORTS[kind.name]
 
     async def step(request: Request) -> Answer:
-        ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.writing
-        report: _Report = await request.read(shape)
+        ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
+        report: _StatusReport = await request.read(shape)
         found = await plane.get(ref)
         if found is None:
-            raise missing(ref)
-        seen = at_revision(found, report.resource_version)
-        return resource(await plane.step(seen, report.status, reason=report.reason))
+            raise missing_error(ref)
+        seen = with_revision(found, report.resource_version)
+        return resource_answer(await plane.step(seen, report.status, reason=report.reason))
 
     return step
 
 
-async def _import(request: Request) -> Answer:
-    plane = request.writing
-    return value(await plane.import_workers(await request.read(BulkImport)))
+async def _import_workers(request: Request) -> Answer:
+    plane = request.write_plane
+    return json_answer(await plane.import_workers(await request.read(BulkImport)))
 
 
-async def _measure(request: Request) -> Answer:
-    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
+async def _report_metrics(request: Request) -> Answer:
+    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.write_plane
     telemetry = telemetry_of(await request.read(MetricsReport))
-    return value(await plane.report(ref, telemetry))
+    return json_answer(await plane.report(ref, telemetry))
 
 
-async def _judge(request: Request) -> Answer:
-    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.writing
-    return value(await plane.detect_idle(ref))
+async def _detect_idle(request: Request) -> Answer:
+    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.write_plane
+    return json_answer(await plane.detect_idle(ref))
 
 
-async def _installation(request: Request) -> Answer:
-    return value(Installation(id=await installation(request.shared.core.store, new_id)))
+async def _get_installation(request: Request) -> Answer:
+    return json_answer(Installation(id=await read_installation_id(request.shared.core.store, new_id)))
 
 
-async def _acquire(request: Request) -> Answer:
-    wish = await request.read(LeaseWish)
-    lease = await request.plane.acquire(_name(request), wish.holder, ttl_seconds=wish.ttl_seconds)
-    return value(LeaseAnswer(lease))
+async def _acquire_lease(request: Request) -> Answer:
+    wish = await request.read(LeaseRequest)
+    lease = await request.plane.acquire(_lease_name(request), wish.holder, ttl_seconds=wish.ttl_seconds)
+    return json_answer(LeaseAnswer(lease))
 
 
-async def _renew(request: Request) -> Answer:
-    await request.plane.renew(await _lease(request))
-    return NOTHING
+async def _renew_lease(request: Request) -> Answer:
+    await request.plane.renew(await _read_lease_term(request))
+    return NO_CONTENT
 
 
-async def _release(request: Request) -> Answer:
-    await request.plane.release(await _lease(request))
-    return NOTHING
+async def _release_lease(request: Request) -> Answer:
+    await request.plane.release(await _read_lease_term(request))
+    return NO_CONTENT
 
 
-async def _holder(request: Request) -> Answer:
-    return value(LeaseAnswer(await request.plane.lease(_name(request))))
+async def _get_lease(request: Request) -> Answer:
+    return json_answer(LeaseAnswer(await request.plane.lease(_lease_name(request))))
 
 
-async def _lease(request: Request) -> Lease:
-    """Name a term; who holds it and for how long does not matter to the store."""
-    return Lease(_name(request), "", (await request.read(LeaseTerm)).term, 0)
+async def _read_lease_term(request: Request) -> Lease:
+    """Return the lease term of a request. The store ignores the holder and duration of it."""
+    return Lease(_lease_name(request), "", (await request.read(LeaseTerm)).term, 0)
 
 
-def _name(request: Request) -> str:
+def _lease_name(request: Request) -> str:
     check_key(request.params[0])
     return request.params[0]
 
 
-def _steps(kind: Kind) -> Iterator[Route]:
+def _status_routes(kind: Kind) -> Iterator[Route]:
     paths = {f"/api/internal/{kind.plural}/{{id}}/status": f"report{kind.name}Status"}
     if kind.name == "LabletSession":
         paths["/api/internal/lablet-sessions/{id}/transition"] = "transitionLabletSession"
@@ -101,7 +101,7 @@ def _steps(kind: Kind) -> Iterator[Route]:
         yield Route(
             POST,
             path,
-            _stepping(kind),
+            _status_handler(kind),
             operation,
             f"Report what was seen of a {kind.name}",
             policy=SERVICES,
@@ -113,13 +113,13 @@ def _steps(kind: Kind) -> Iterator[Route]:
 
 
 _WORKER: Final = KINDS["LabWorker"]
-_WORKERS: Final = Collection(_WORKER)
-_LEASE: Final = "/api/internal/leases/{name}"
+_WORKERS: Final = ResourceHandlers(_WORKER)
+_LEASE_PATH: Final = "/api/internal/leases/{name}"
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/internal/installation",
-        _installation,
+        _get_installation,
         "getInstallation",
         "Tell what this installation is called",
         policy=SERVICES,
@@ -151,7 +151,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/internal/workers/bulk-import",
-        _import,
+        _import_workers,
         "importWorkers",
         "Record machines found in the cloud",
         policy=SERVICES,
@@ -161,7 +161,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/internal/workers/{id}/metrics",
-        _measure,
+        _report_metrics,
         "reportWorkerMetrics",
         "Report a worker's measurements",
         policy=SERVICES,
@@ -173,7 +173,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/internal/workers/{id}/detect-idle",
-        _judge,
+        _detect_idle,
         "detectIdleWorker",
         "Judge whether a worker is idle, and say why",
         policy=SERVICES,
@@ -181,22 +181,22 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=OneQuery,
         answer=IdleVerdict,
     ),
-    *(route for kind in KINDS.values() for route in _steps(kind)),
-    Route(GET, _LEASE, _holder, "getLease", "Tell who holds a lease", policy=SERVICES, answer=LeaseAnswer),
+    *(route for kind in KINDS.values() for route in _status_routes(kind)),
+    Route(GET, _LEASE_PATH, _get_lease, "getLease", "Tell who holds a lease", policy=SERVICES, answer=LeaseAnswer),
     Route(
         POST,
-        f"{_LEASE}/acquire",
-        _acquire,
+        f"{_LEASE_PATH}/acquire",
+        _acquire_lease,
         "acquireLease",
         "Take a lease that nobody holds",
         policy=SERVICES,
-        body=LeaseWish,
+        body=LeaseRequest,
         answer=LeaseAnswer,
     ),
     Route(
         POST,
-        f"{_LEASE}/renew",
-        _renew,
+        f"{_LEASE_PATH}/renew",
+        _renew_lease,
         "renewLease",
         "Start a lease's time anew",
         policy=SERVICES,
@@ -205,8 +205,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         POST,
-        f"{_LEASE}/release",
-        _release,
+        f"{_LEASE_PATH}/release",
+        _release_lease,
         "releaseLease",
         "Give a lease back",
         policy=SERVICES,

@@ -1,4 +1,4 @@
-"""Placing over HTTP: what becomes of bookings, for everybody; where sessions go, for our own processes."""
+"""Placement: previews, explanations and the calendar for everybody; scheduling for our own processes."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -6,108 +6,108 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, UnsetType
 
-from lcm.api.http.answers import NOTHING, Answer, resource, value
+from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
-from lcm.api.http.routing import GET, POST, SERVICES, Route, permitted
+from lcm.api.http.routing import GET, POST, SERVICES, Route, policy_for
 from lcm.api.routes.shapes import OneQuery
-from lcm.control.objects.records import at_revision
-from lcm.control.objects.writer import missing
-from lcm.control.plane.wire import ClaimNumbers, MadeSessions, ScheduleWish, SeatChanges
+from lcm.control.objects.records import with_revision
+from lcm.control.objects.writer import missing_error
+from lcm.control.plane.wire import ClaimNumbers, MadeSessions, ScheduleRequest, SeatChanges
 from lcm.model.access.identity import Verb
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Moment, Name, Part
-from lcm.model.kinds.placement import CalendarView, Explanation, PortWish, Wish
+from lcm.model.kinds.placement import CalendarView, Explanation, PortRequest, PreviewRequest
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 
-_USUAL: Final = timedelta(days=7)
-_REFUSED: Final = (409,)
-"""Where nothing is promised, nothing can be told."""
+_DEFAULT_SPAN: Final = timedelta(days=7)
+_NO_PROMISES: Final = (409,)
+"""Answered where the control plane makes no promises, so that there is nothing to show."""
 
 
 class CalendarQuery(Part):
-    """What to show: by default the seven days from now on, of all namespaces."""
+    """What to show: by default the next seven days, of all namespaces."""
 
     since: Annotated[Moment, Meta(description="from this moment on; now if it is left out")] | UnsetType = UNSET
     until: Annotated[Moment, Meta(description="before this moment, at most 62 days later")] | UnsetType = UNSET
     namespace: Annotated[Name, Meta(description="without it, all namespaces")] | UnsetType = UNSET
 
 
-async def _preview(request: Request) -> Answer:
-    return value(await request.plane.preview(await request.read(Wish)))
+async def _preview_placement(request: Request) -> Answer:
+    return json_answer(await request.plane.preview(await request.read(PreviewRequest)))
 
 
-async def _explain(request: Request) -> Answer:
-    return value(await request.plane.explain(request.ref(LabletSession, request.query(OneQuery).namespace)))
+async def _explain_session(request: Request) -> Answer:
+    return json_answer(await request.plane.explain(request.ref(LabletSession, request.query(OneQuery).namespace)))
 
 
-async def _calendar(request: Request) -> Answer:
+async def _get_calendar(request: Request) -> Answer:
     query = request.query(CalendarQuery)
     since = request.shared.clock.now() if isinstance(query.since, UnsetType) else query.since
-    until = _later(since) if isinstance(query.until, UnsetType) else query.until
+    until = _default_until(since) if isinstance(query.until, UnsetType) else query.until
     namespace = None if isinstance(query.namespace, UnsetType) else query.namespace
-    return value(await request.plane.calendar(since=since, until=until, namespace=namespace))
+    return json_answer(await request.plane.calendar(since=since, until=until, namespace=namespace))
 
 
-def _later(since: datetime) -> datetime:
+def _default_until(since: datetime) -> datetime:
     try:
-        return since + _USUAL
+        return since + _DEFAULT_SPAN
     except OverflowError as error:
         raise Invalid(Fault("since", "too far away", "use an earlier moment")) from error
 
 
-async def _schedule(request: Request) -> Answer:
-    ref, plane = request.ref(LabletSession, request.query(OneQuery).namespace), request.writing
-    wish = await request.read(ScheduleWish)
+async def _schedule_session(request: Request) -> Answer:
+    ref, plane = request.ref(LabletSession, request.query(OneQuery).namespace), request.write_plane
+    wish = await request.read(ScheduleRequest)
     found = await plane.get(ref)
     if found is None:
-        raise missing(ref)
-    return resource(await plane.schedule(at_revision(found, wish.resource_version), wish.assignment))
+        raise missing_error(ref)
+    return resource_answer(await plane.schedule(with_revision(found, wish.resource_version), wish.assignment))
 
 
-async def _allocate(request: Request) -> Answer:
-    ref, plane = request.ref(LabletSession, request.query(OneQuery).namespace), request.writing
-    return resource(await plane.allocate_ports(ref, await request.read(PortWish, empty=PortWish())))
+async def _allocate_ports(request: Request) -> Answer:
+    ref, plane = request.ref(LabletSession, request.query(OneQuery).namespace), request.write_plane
+    return resource_answer(await plane.allocate_ports(ref, await request.read(PortRequest, empty=PortRequest())))
 
 
-async def _reseat(request: Request) -> Answer:
-    ref, plane = request.ref(LabWorkerPool, request.query(OneQuery).namespace), request.writing
+async def _reseat_pool(request: Request) -> Answer:
+    ref, plane = request.ref(LabWorkerPool, request.query(OneQuery).namespace), request.write_plane
     await plane.reseat(ref, (await request.read(SeatChanges)).changes)
-    return NOTHING
+    return NO_CONTENT
 
 
-async def _fulfil(request: Request) -> Answer:
-    ref, plane = request.ref(Reservation, request.query(OneQuery).namespace), request.writing
+async def _fulfil_reservation(request: Request) -> Answer:
+    ref, plane = request.ref(Reservation, request.query(OneQuery).namespace), request.write_plane
     numbers = (await request.read(ClaimNumbers)).numbers
-    return value(MadeSessions(items=tuple(await plane.fulfil(ref, *numbers))))
+    return json_answer(MadeSessions(items=tuple(await plane.fulfil(ref, *numbers))))
 
 
-def _placing(noun: str, operation: str) -> Iterator[Route]:
-    """Give the two routes about where a session goes, under one of its names."""
+def _scheduling_routes(noun: str, operation: str) -> Iterator[Route]:
+    """Yield the two routes that assign a session its worker and ports, under one of its names."""
     yield Route(
         POST,
         f"/api/internal/{noun}/{{id}}/schedule",
-        _schedule,
+        _schedule_session,
         f"schedule{operation}",
         "Put a session onto a worker or a seat",
         policy=SERVICES,
         kind=_SESSION,
         query=OneQuery,
-        body=ScheduleWish,
+        body=ScheduleRequest,
         answer=LabletSession,
     )
     yield Route(
         POST,
         f"/api/internal/{noun}/{{id}}/allocate-ports",
-        _allocate,
+        _allocate_ports,
         f"allocate{operation}Ports",
         "Give a session that has a worker its ports",
         policy=SERVICES,
         kind=_SESSION,
         query=OneQuery,
-        body=PortWish,
+        body=PortRequest,
         body_needed=False,
         answer=LabletSession,
     )
@@ -118,42 +118,42 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/placement/preview",
-        _preview,
+        _preview_placement,
         "previewPlacement",
         "Tell what would become of a booking, without making it",
-        policy=permitted(_SESSION, Verb.READ),
-        body=Wish,
+        policy=policy_for(_SESSION, Verb.READ),
+        body=PreviewRequest,
         answer=Explanation,
     ),
     Route(
         GET,
         "/api/lablet-sessions/{id}/explanation",
-        _explain,
+        _explain_session,
         "explainLabletSession",
         "Tell why a session is where it is, or what it waits for",
-        policy=permitted(_SESSION, Verb.READ),
+        policy=policy_for(_SESSION, Verb.READ),
         kind=_SESSION,
         query=OneQuery,
         answer=Explanation,
-        also=_REFUSED,
+        also=_NO_PROMISES,
     ),
     Route(
         GET,
         "/api/calendar",
-        _calendar,
+        _get_calendar,
         "getCalendar",
         "Show seats, and workers outside of pools, against time",
-        policy=permitted(_SESSION, Verb.READ),
+        policy=policy_for(_SESSION, Verb.READ),
         query=CalendarQuery,
         answer=CalendarView,
-        also=_REFUSED,
+        also=_NO_PROMISES,
     ),
-    *_placing("lablet-sessions", "LabletSession"),
-    *_placing("instances", "Instance"),
+    *_scheduling_routes("lablet-sessions", "LabletSession"),
+    *_scheduling_routes("instances", "Instance"),
     Route(
         POST,
         "/api/internal/worker-pools/{id}/reseat",
-        _reseat,
+        _reseat_pool,
         "reseatLabWorkerPool",
         "Let claims of a pool change their seats",
         policy=SERVICES,
@@ -165,7 +165,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/internal/reservations/{id}/sessions",
-        _fulfil,
+        _fulfil_reservation,
         "fulfilReservation",
         "Make the sessions that take over some of a reservation's claims",
         policy=SERVICES,

@@ -1,6 +1,7 @@
-"""What-if plans as the API knows them: the request, a job, its result, and who makes them.
+"""Types of what-if plans: the request, the job, its result, and the Planner protocol.
 
-`planning` serves them. Whoever makes plans is handed to `app`, for the API itself knows nothing of simulations.
+Served by `api.routes.plans`. The implementation of Planner is passed to `api.http.app`, for the API itself knows
+nothing about simulations.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ _Money = Annotated[float, Meta(ge=0, description="null where a price is not know
 
 
 class PlannedLab(Part):
-    """A lab of a timetable, and what one session of it needs; sizes in GB."""
+    """A lab of a timetable, and what one session of it needs; sizes are in GB."""
 
     name: ShortText
     track: ShortText
@@ -52,7 +53,7 @@ class PlannedPool(Part):
 
 
 class PlannedExtension(Part):
-    """Somebody asked for more time."""
+    """A request for more time."""
 
     at: _When
     minutes: Count
@@ -86,7 +87,7 @@ class PlannedTimetable(Part):
 
 
 class PlanWish(Part):
-    """A timetable to play, and what to find out by it: every combination of what is compared, or the smallest fleet."""
+    """A timetable to play, and what to find out: every combination of what is compared, or the smallest fleet."""
 
     timetable: PlannedTimetable
     title: ShortText = "plan"
@@ -97,8 +98,8 @@ class PlanWish(Part):
     seed: Annotated[int, Meta(ge=0, le=2**31)] = 1
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan goes on from: all that is there at a moment."""
+class PlanBaseline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan continues from: all objects of the system at one moment."""
 
     at: Moment
     definitions: tuple[LabletDefinition, ...]
@@ -109,7 +110,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanBound(msgspec.Struct, frozen=True, kw_only=True):
-    """What no schedule can do with less of."""
+    """A lower bound: no schedule can do with less."""
 
     machine_hours: _Hours
     usd: _Money
@@ -137,7 +138,7 @@ class PlanRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanLateStart(msgspec.Struct, frozen=True, kw_only=True):
-    """A promised session that did not run when its slot began; without seconds, it never did."""
+    """A promised session that was not running when its slot began; without seconds, it never ran."""
 
     name: str
     definition: str
@@ -148,7 +149,7 @@ class PlanLateStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, from when to when it was paid for."""
+    """A machine, and the time for which it was paid."""
 
     track: str
     instance_type: str
@@ -157,7 +158,7 @@ class PlanMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the timetable under one set of choices; how much of it was wanted, promised, refused and late."""
+    """The result of the timetable under one set of choices: how much was wanted, promised, refused and late."""
 
     name: str
     choices: Mapping[str, str]
@@ -187,7 +188,7 @@ class PlanVariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a plan. `smallest` names the cheapest variant that keeps everything, if that was searched."""
+    """The result of a plan. `smallest` names the cheapest variant that keeps everything, if that was searched."""
 
     title: str
     smallest: str | None
@@ -196,7 +197,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanState(StrEnum):
-    """How a plan is doing."""
+    """The state of a plan."""
 
     RUNNING = "running"
     DONE = "done"
@@ -204,7 +205,7 @@ class PlanState(StrEnum):
 
 
 class PlanJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan that is being made, or was: `result` once it is done, `problem` if it failed."""
+    """A plan that is running, or has ended: `result` once it is done, `problem` if it failed."""
 
     id: str
     state: PlanState
@@ -217,24 +218,24 @@ class PlanJob(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None
 
 
-class Plans(Protocol):
-    """Makes plans, each in a process of its own. A plan is known to whoever began it, not to other processes."""
+class Planner(Protocol):
+    """Makes plans, each in a process of its own. A plan is known only to the process in which it was begun."""
 
-    async def begin(self, wish: PlanWish, by: str, standing: Standing | None = None) -> PlanJob:
-        """Begin a plan, which goes on from what is standing, if that is given.
+    async def begin(self, wish: PlanWish, by: str, standing: PlanBaseline | None = None) -> PlanJob:
+        """Begin a plan. With `standing`, it continues from that state of the system.
 
-        Invalid for a timetable that cannot be read, Throttled while as many run as may.
+        Raises Invalid for a timetable that cannot be read, Throttled while as many plans run as may.
         """
         ...
 
     def find(self, name: str) -> PlanJob:
-        """Tell how far a plan is, or what came of it. Gone when it is not known (any more)."""
+        """Return how far a plan is, or its result. Raises Gone when it is not known (any more)."""
         ...
 
     def report(self, name: str) -> str:
-        """Give the HTML page about a plan. Gone, as `find`; IllegalStep when it is not done."""
+        """Return the HTML page about a plan. Raises Gone like `find`, and IllegalStep when the plan is not done."""
         ...
 
     async def cancel(self, name: str) -> None:
-        """End a plan that runs, and forget it, or its result. Gone, as `find`."""
+        """End a running plan and forget it, or forget its result. Raises Gone like `find`."""
         ...

@@ -1,13 +1,13 @@
-"""What-if plans over HTTP: begin one, ask how far it is, read what came of it, or end it."""
+"""What-if plans: begin one, ask how far it is, read its result, or end it."""
 
 from datetime import datetime
 from typing import Final
 
-from lcm.api.http.answers import NOTHING, Answer, value
+from lcm.api.http.answers import NO_CONTENT, Answer, json_answer
 from lcm.api.http.problems import RATE_LIMITED, Declined
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, Policy, Route
-from lcm.api.routes.plan_shapes import PlanJob, Plans, PlanWish, Standing
+from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, Planner, PlanWish
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane, R
 from lcm.model.access.identity import STAFF
 from lcm.model.base.errors import Gone, Refused, Throttled
@@ -17,44 +17,44 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 
 HTML: Final = b"text/html; charset=utf-8"
-_ALONE: Final = (
+_SANDBOX: Final = (
     b"content-security-policy",
     b"sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
 )
-"""The names in a report are whatever somebody wrote: the page reaches neither the network nor our cookies."""
+"""A report contains names that users wrote, so its page may reach neither the network nor our cookies."""
 _STAFF: Final = Policy(STAFF)
-_BEGUN: Final = 202
+_ACCEPTED: Final = 202
 
 
 class PlanReport(str):
-    """A page that needs nothing but itself."""
+    """A self-contained HTML page."""
 
     __slots__ = ()
 
 
-async def _begin(request: Request) -> Answer:
+async def _begin_plan(request: Request) -> Answer:
     wish = await request.read(PlanWish)
-    plans = _plans(request)
-    standing = await _standing(request.plane, request.shared.clock.now()) if wish.from_now else None
+    plans = _planner_or_refused(request)
+    standing = await _read_baseline(request.plane, request.shared.clock.now()) if wish.from_now else None
     try:
         job = await plans.begin(wish, request.signed_in.name, standing)
     except Throttled as error:
         raise Declined(RATE_LIMITED, str(error), wait=error.after.total_seconds()) from error
-    return value(job, _BEGUN)
+    return json_answer(job, _ACCEPTED)
 
 
-async def _standing(plane: Plane, now: datetime) -> Standing:
-    return Standing(
+async def _read_baseline(plane: Plane, now: datetime) -> PlanBaseline:
+    return PlanBaseline(
         at=now,
-        definitions=await _all(plane, LabletDefinition),
-        templates=await _all(plane, WorkerTemplate),
-        pools=await _all(plane, LabWorkerPool),
-        sessions=await _all(plane, LabletSession),
-        reservations=await _all(plane, Reservation),
+        definitions=await _list_all(plane, LabletDefinition),
+        templates=await _list_all(plane, WorkerTemplate),
+        pools=await _list_all(plane, LabWorkerPool),
+        sessions=await _list_all(plane, LabletSession),
+        reservations=await _list_all(plane, Reservation),
     )
 
 
-async def _all(plane: Plane, kind: type[R]) -> tuple[R, ...]:
+async def _list_all(plane: Plane, kind: type[R]) -> tuple[R, ...]:
     page = await plane.list(kind, limit=LONGEST_PAGE)
     found = list(page.items)
     while page.next is not None:
@@ -63,27 +63,27 @@ async def _all(plane: Plane, kind: type[R]) -> tuple[R, ...]:
     return tuple(found)
 
 
-async def _look(request: Request) -> Answer:
-    return value(_known(request).find(request.params[0]))
+async def _get_plan(request: Request) -> Answer:
+    return json_answer(_planner_or_gone(request).find(request.params[0]))
 
 
-async def _report(request: Request) -> Answer:
-    page = _known(request).report(request.params[0])
-    return Answer(body=page.encode(), media=HTML, headers=(_ALONE,))
+async def _get_report(request: Request) -> Answer:
+    page = _planner_or_gone(request).report(request.params[0])
+    return Answer(body=page.encode(), media=HTML, headers=(_SANDBOX,))
 
 
-async def _cancel(request: Request) -> Answer:
-    await _known(request).cancel(request.params[0])
-    return NOTHING
+async def _cancel_plan(request: Request) -> Answer:
+    await _planner_or_gone(request).cancel(request.params[0])
+    return NO_CONTENT
 
 
-def _plans(request: Request) -> Plans:
+def _planner_or_refused(request: Request) -> Planner:
     if request.shared.plans is None:
         raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
     return request.shared.plans
 
 
-def _known(request: Request) -> Plans:
+def _planner_or_gone(request: Request) -> Planner:
     if request.shared.plans is None:
         raise Gone("there is no such plan: this process makes none")
     return request.shared.plans
@@ -93,19 +93,19 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         POST,
         "/api/plan",
-        _begin,
+        _begin_plan,
         "beginPlan",
         "Begin to play a timetable in a simulated world, in a process of its own",
         policy=_STAFF,
         body=PlanWish,
         large=True,
         answer=PlanJob,
-        status=_BEGUN,
+        status=_ACCEPTED,
     ),
     Route(
         GET,
         "/api/plan/{id}",
-        _look,
+        _get_plan,
         "getPlan",
         "Tell how far a plan is, or what came of it; kept for an hour by the process that made it",
         policy=_STAFF,
@@ -114,7 +114,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/plan/{id}/report",
-        _report,
+        _get_report,
         "getPlanReport",
         "Read the page about a plan that is done",
         policy=_STAFF,
@@ -125,7 +125,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         DELETE,
         "/api/plan/{id}",
-        _cancel,
+        _cancel_plan,
         "cancelPlan",
         "End a plan that runs, or forget its result",
         policy=_STAFF,

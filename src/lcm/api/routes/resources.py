@@ -1,26 +1,26 @@
-"""The resource routes: list, create, get, replace, patch and delete, the same for every kind."""
+"""The resource routes: list, create, get, replace, patch and delete, the same for every kind; and apply."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lcm.api.http.answers import JSON, MERGE_PATCH, Answer, resource, stored, value
+from lcm.api.http.answers import JSON, MERGE_PATCH, Answer, json_answer, resource_answer, stored_answer
 from lcm.api.http.request import Request, epoch_header
-from lcm.api.http.routing import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, permitted
+from lcm.api.http.routing import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, policy_for
 from lcm.api.routes.shapes import LISTS, ApplyBody, DryQuery, ListQuery, OneQuery, WriteQuery
-from lcm.control.objects.writer import missing
+from lcm.control.objects.writer import missing_error
 from lcm.control.plane.protocol import Ref
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, Results
 from lcm.model.access.identity import Verb
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE
-from lcm.model.base.selector import EVERYTHING, parse
+from lcm.model.base.selector import EVERYTHING, parse_selector
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 
 IF_MATCH: Final = "If-Match"
 
 
-class Collection:
-    """The handlers of one kind."""
+class ResourceHandlers:
+    """The HTTP handlers of one kind."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -30,7 +30,7 @@ class Collection:
         """Answer a page of objects."""
         query = request.query(ListQuery)
         selected = query.label_selector or query.field_selector
-        where = parse(self._struct, query.label_selector, query.field_selector) if selected else EVERYTHING
+        where = parse_selector(self._struct, query.label_selector, query.field_selector) if selected else EVERYTHING
         page = await request.plane.list(
             self._struct,
             namespace=query.namespace or None,
@@ -39,45 +39,47 @@ class Collection:
             cursor=query.cursor or None,
             archived=query.archived,
         )
-        answer = value({"items": page.items, "revision": page.revision, "next": page.next})
+        answer = json_answer({"items": page.items, "revision": page.revision, "next": page.next})
         answer.headers = (epoch_header(request),)
         return answer
 
     async def create(self, request: Request) -> Answer:
-        """Make an object."""
-        query, key, plane = request.query(DryQuery), request.key, request.writing
+        """Create an object."""
+        query, key, plane = request.query(DryQuery), request.idempotency_key, request.write_plane
         wanted = request.shared.core.read(await request.document(), self._struct)
         made = await plane.create(wanted, dry_run=query.dry_run, request=key)
-        return resource(made, 201, () if query.dry_run else ((b"location", self._location(made)),))
+        return resource_answer(made, 201, () if query.dry_run else ((b"location", self._location(made)),))
 
     async def get(self, request: Request) -> Answer:
-        """Answer an object."""
+        """Answer one object."""
         ref = self._ref(request, request.query(OneQuery))
         found = await request.plane.get(ref)
         if found is None:
-            raise missing(ref)
-        return stored(found)
+            raise missing_error(ref)
+        return stored_answer(found)
 
     async def replace(self, request: Request) -> Answer:
-        """Put a document in an object's place."""
-        query, at, plane = request.query(WriteQuery), request.at, request.writing
+        """Replace an object by a document."""
+        query, at, plane = request.query(WriteQuery), request.if_match, request.write_plane
         ref = self._ref(request, query)
-        document = await self._addressed(request, ref, await request.document())
-        return resource(await plane.put(ref, document, at=at, dry_run=query.dry_run))
+        document = await self._with_address(request, ref, await request.document())
+        return resource_answer(await plane.put(ref, document, at=at, dry_run=query.dry_run))
 
     async def patch(self, request: Request) -> Answer:
         """Merge a document into an object."""
-        query, at, plane = request.query(WriteQuery), request.at, request.writing
+        query, at, plane = request.query(WriteQuery), request.if_match, request.write_plane
         ref = self._ref(request, query)
         document = await request.document()
         if not isinstance(document, Mapping):
             raise Invalid(Fault("document", "not an object", "send the fields that are to change"))
-        return resource(await plane.patch(ref, document, at=at, dry_run=query.dry_run))
+        return resource_answer(await plane.patch(ref, document, at=at, dry_run=query.dry_run))
 
     async def delete(self, request: Request) -> Answer:
-        """Ask for an object to go."""
-        query, at = request.query(WriteQuery), request.at
-        return resource(await request.writing.delete(self._ref(request, query), at=at, dry_run=query.dry_run))
+        """Request the deletion of an object."""
+        query, at = request.query(WriteQuery), request.if_match
+        return resource_answer(
+            await request.write_plane.delete(self._ref(request, query), at=at, dry_run=query.dry_run)
+        )
 
     def _ref(self, request: Request, query: OneQuery) -> Ref[Any]:
         return request.ref(self._struct, query.namespace)
@@ -87,8 +89,8 @@ class Collection:
         within = "" if namespace == DEFAULT_NAMESPACE else f"?namespace={namespace}"
         return f"/api/{self._kind.plural}/{made.metadata.name}{within}".encode()
 
-    async def _addressed(self, request: Request, ref: Ref[Any], document: object) -> object:
-        """Hold a document's name against the path's, which may be a uid, and fill in what it leaves out."""
+    async def _with_address(self, request: Request, ref: Ref[Any], document: object) -> object:
+        """Check a document's name against the path, which may hold a uid, and fill in what it leaves out."""
         metadata = document.get("metadata", {}) if isinstance(document, Mapping) else None
         if not isinstance(document, Mapping) or not isinstance(metadata, Mapping):
             return document
@@ -96,7 +98,7 @@ class Collection:
         if metadata.get("name") != name:
             found = await request.plane.get(ref)
             if found is None:
-                raise missing(ref)
+                raise missing_error(ref)
             name = found.metadata.name
         address = {"name": name, "namespace": ref.namespace}
         faults = [
@@ -109,19 +111,19 @@ class Collection:
         return {**document, "metadata": {**metadata, **address}}
 
 
-async def _apply(request: Request) -> Answer:
-    query, plane = request.query(DryQuery), request.writing
+async def _apply_documents(request: Request) -> Answer:
+    query, plane = request.query(DryQuery), request.write_plane
     documents = (await request.read(ApplyBody)).documents
     strange = [number for number, one in enumerate(documents) if not isinstance(one, Mapping)]
     if strange:
         raise Invalid(*(Fault(f"documents[{number}]", "not an object", "begin with `kind`") for number in strange))
-    return value({"results": await plane.apply(documents, dry_run=query.dry_run)})
+    return json_answer({"results": await plane.apply(documents, dry_run=query.dry_run)})
 
 
-def _routes(kind: Kind) -> Iterator[Route]:
-    struct, name, of = kind.struct, kind.name, Collection(kind)
+def _resource_routes(kind: Kind) -> Iterator[Route]:
+    struct, name, of = kind.struct, kind.name, ResourceHandlers(kind)
     many, one = f"/api/{kind.plural}", f"/api/{kind.plural}/{{id}}"
-    read, write = permitted(kind, Verb.READ), permitted(kind, Verb.WRITE)
+    read, write = policy_for(kind, Verb.READ), policy_for(kind, Verb.WRITE)
     patch = (MERGE_PATCH, JSON)
     common: dict[str, Any] = {"kind": kind, "answer": struct}
     changing = {**common, "policy": write, "query": WriteQuery, "headers": (IF_MATCH,)}
@@ -166,11 +168,11 @@ def _routes(kind: Kind) -> Iterator[Route]:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
-    *(route for kind in KINDS.values() for route in _routes(kind)),
+    *(route for kind in KINDS.values() for route in _resource_routes(kind)),
     Route(
         POST,
         "/api/apply",
-        _apply,
+        _apply_documents,
         "apply",
         "Create or replace many objects",
         policy=SIGNED_IN,

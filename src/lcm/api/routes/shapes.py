@@ -1,6 +1,7 @@
-"""The types of queries, bodies and answers, concrete for every kind, so that the description is exact.
+"""The types of queries, bodies and answers, concrete for every kind, so that the OpenAPI document is exact.
 
-Used by the tables of `api` and by `openapi`. What the client shares with the API is in `control.wire`.
+Used by the tables of `api.routes` and by `api.openapi`. Types that the client shares with the API are in
+`control.plane.wire`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lcm.control.plane.problems import Problem
-from lcm.control.plane.protocol import LONGEST_APPLY, LONGEST_PAGE, PAGE
+from lcm.control.plane.protocol import LONGEST_APPLY, LONGEST_PAGE, PAGE_SIZE
 from lcm.control.plane.wire import EventId
 from lcm.model.base.event import Data, Event
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Text
@@ -46,25 +47,25 @@ class FileBytes(str):
 
 
 class SessionLog(str):
-    """Lines of text, what happened first before the rest."""
+    """Lines of text, oldest first."""
 
     __slots__ = ()
 
 
 class OneQuery(Part):
-    """Which namespace an object is in."""
+    """The namespace of an object."""
 
     namespace: Name = DEFAULT_NAMESPACE
 
 
 class WriteQuery(OneQuery):
-    """Where to write, and whether to."""
+    """The namespace to write in, and whether to write or only to check."""
 
     dry_run: _DryRun = False
 
 
 class DryQuery(Part):
-    """Whether to write."""
+    """Whether to write or only to check."""
 
     dry_run: _DryRun = False
 
@@ -75,7 +76,7 @@ class ListQuery(Part):
     namespace: Annotated[Name, Meta(description="without it, all namespaces")] | UnsetType = UNSET
     label_selector: Annotated[_Selector, Meta(description="conditions on labels", examples=["tier=exam"])] = ""
     field_selector: Annotated[_Selector, Meta(description="conditions on fields", examples=["status.phase=READY"])] = ""
-    limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="objects in a page, at most")] = PAGE
+    limit: Annotated[int, Meta(ge=1, le=LONGEST_PAGE, description="objects in a page, at most")] = PAGE_SIZE
     cursor: Annotated[_Cursor, Meta(description="`next` of the page before")] | UnsetType = UNSET
     archived: Annotated[bool, Meta(description="those in the archive, in place of the live ones")] = False
 
@@ -94,7 +95,7 @@ class ApplyBody(Part):
 
 
 class ObjectSeen(msgspec.Struct, frozen=True):
-    """An object as a commit left it; null when it is gone, or gone for this caller."""
+    """An object as a commit left it; null when it is gone, or no longer visible to this caller."""
 
     kind: str
     namespace: str
@@ -103,7 +104,7 @@ class ObjectSeen(msgspec.Struct, frozen=True):
 
 
 class WatchLine(msgspec.Struct, frozen=True):
-    """One commit; with nothing seen, a sign of life. A line with a problem is the last."""
+    """One commit. A line that has seen nothing is a keep-alive; a line with a problem is the last."""
 
     revision: Count
     seen: tuple[ObjectSeen, ...]
@@ -127,7 +128,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, number: str, event: Event) -> "EventLine":
-        """Write an event under its id."""
+        """Return the line of an event, with its id."""
         return cls(
             id=number,
             type=event.type,
@@ -146,7 +147,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EventPage(msgspec.Struct, frozen=True):
     """Events in the order in which they happened.
 
-    `last` is where to go on, here as `after` and on the stream as Last-Event-ID; `more` says that there is something.
+    To go on, send `last` as `after` here, or as Last-Event-ID to the stream; `more` says that there are more already.
     """
 
     items: tuple[EventLine, ...]
@@ -176,7 +177,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class DescriptionInfo(msgspec.Struct, frozen=True):
-    """What is described, in which version."""
+    """Title and version of the API."""
 
     title: str
     version: str
@@ -189,28 +190,28 @@ class Description(msgspec.Struct, frozen=True):
     info: DescriptionInfo
 
 
-def bodies(name: str, about: str | None, fields: Iterable[tuple[str, Any] | tuple[str, Any, Any]]) -> type[Part]:
-    """Make the type of a body that follows from a kind or an action."""
+def define_body(name: str, about: str | None, fields: Iterable[tuple[str, Any] | tuple[str, Any, Any]]) -> type[Part]:
+    """Define the type of a body that follows from a kind or an action."""
     named = {"__doc__": about}
     made = msgspec.defstruct(name, fields, bases=(Part,), frozen=True, kw_only=True, namespace=named)
     assert issubclass(made, Part)
     return made
 
 
-def _list_of(kind: Kind) -> type[msgspec.Struct]:
+def _define_list(kind: Kind) -> type[msgspec.Struct]:
     items: Any = tuple[kind.struct, ...]  # type: ignore[name-defined]
     about = {"__doc__": f"A page of {kind.name} objects, true at its revision; `next` is null on the last."}
     fields = [("items", items), ("revision", Count), ("next", str | None)]
     return msgspec.defstruct(f"{kind.name}List", fields, frozen=True, namespace=about)
 
 
-def _report_on(kind: Kind) -> type[Part]:
+def _define_report(kind: Kind) -> type[Part]:
     seen = next(field.type for field in msgspec.structs.fields(kind.struct) if field.name == "status")
     about = f"What was seen of a {kind.name} at exactly this revision."
-    return bodies(
+    return define_body(
         f"{kind.name}StatusReport", about, [("resource_version", Count), ("status", seen), ("reason", Text, "")]
     )
 
 
-LISTS: Final[Mapping[str, type[msgspec.Struct]]] = {name: _list_of(kind) for name, kind in KINDS.items()}
-REPORTS: Final[Mapping[str, type[Part]]] = {name: _report_on(kind) for name, kind in KINDS.items()}
+LISTS: Final[Mapping[str, type[msgspec.Struct]]] = {name: _define_list(kind) for name, kind in KINDS.items()}
+REPORTS: Final[Mapping[str, type[Part]]] = {name: _define_report(kind) for name, kind in KINDS.items()}

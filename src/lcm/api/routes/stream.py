@@ -1,7 +1,7 @@
-"""The event stream (SSE): what happens from now on, or since the event that a client saw last, as far as it may see it.
+"""The event stream (SSE): what happens from now on, or since the last event that a client saw, as far as it may see it.
 
-A client that comes back is told what it missed by the id it brings; one whose past is gone, or that is new, is told how
-things stand first. Nobody's snapshot goes to anybody else. Frames are made once, by `control.feed`.
+A client that reconnects gets what it missed, by the id it sends. One that is new, or whose past is gone, first gets
+a snapshot of its own. Frames are made once, by `control.delivery.feed`.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ import msgspec
 from msgspec import Meta
 
 from lcm.api.http.answers import SSE, Stream
-from lcm.api.http.auth import Vigil
+from lcm.api.http.auth import TokenWatch
 from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, SIGNED_IN, Route
-from lcm.control.delivery.feed import WHOLE, Feed, Position
+from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
-from lcm.model.access.identity import PERMITTED, SEES_ALL, Caller, Verb
+from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Caller, Verb
 from lcm.model.base.errors import Relist
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import LabWorker, coarse
+from lcm.model.kinds.worker import LabWorker, coarse_status
 
 HEARTBEAT_SECONDS: Final = 5.0
 _ID: Final = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9]{1,15})\.([0-9]{1,15})")
-_BEAT: Final = b": alive\n\n"
+_HEARTBEAT: Final = b": alive\n\n"
 _RETRY: Final = b"retry: 2000\n\n"
 _encode: Final = msgspec.json.Encoder().encode
 EventId = Annotated[str, Meta(max_length=128)]
 
 
 class EventFilters(Part):
-    """Which events somebody wants, of those that they may see."""
+    """Filters on the events that a caller may see."""
 
     session_id: EventId = ""
     instance_id: Annotated[EventId, Meta(description="what older clients call session_id")] = ""
@@ -56,8 +56,8 @@ class EventsQuery(EventFilters):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one client asked for, within what it may see."""
+class EventSubscription:
+    """What one client subscribed to, within what it may see."""
 
     everything: bool
     name: str
@@ -69,24 +69,24 @@ class Wanted:
     families: tuple[str, ...]
 
     def wants(self, event: Event) -> bool:
-        """Tell whether the client is to receive an event."""
+        """Return whether the client should receive an event."""
         return (
             (self.everything or event.public or (event.owner is not None and event.owner == self.name))
             and (not self.session_id or event.session_id == self.session_id)
             and (not self.definition_id or event.definition_id == self.definition_id)
             and (not self.owner_id or event.owner == self.owner_id)
             and (not self.worker_id or event.worker_id == self.worker_id)
-            and self._of_type(event.type)
+            and self._matches_type(event.type)
         )
 
-    def _of_type(self, kind: str) -> bool:
+    def _matches_type(self, kind: str) -> bool:
         if not self.types and not self.families:
             return True
         return kind in self.types or kind.startswith(self.families)
 
 
 class WorkerLine(Part):
-    """A worker, as a snapshot tells of it."""
+    """A worker in a snapshot."""
 
     worker_id: str
     worker_name: str
@@ -97,7 +97,7 @@ class WorkerLine(Part):
 
 
 class SessionLine(Part):
-    """A session, as a snapshot tells of it."""
+    """A session in a snapshot."""
 
     session_id: str
     session_name: str
@@ -108,61 +108,63 @@ class SessionLine(Part):
 
 
 class Snapshot(Part):
-    """How things stand: some of what the client may see. What a later event says is newer."""
+    """A part of the current state that the client may see. What a later event says is newer."""
 
     workers: tuple[WorkerLine, ...] = ()
     sessions: tuple[SessionLine, ...] = ()
 
 
 def frame(event: Event, at: Position, epoch: str) -> bytes:
-    """Write an event as SSE."""
-    return b"%s\nevent: %s\ndata: %s\n\n" % (_id(at, epoch), event.type.encode(), bytes(event.data))
+    """Return an event in the form of a server-sent event."""
+    return b"%s\nevent: %s\ndata: %s\n\n" % (_id_line(at, epoch), event.type.encode(), bytes(event.data))
 
 
-async def _stream(request: Request) -> Stream:
+async def _stream_events(request: Request) -> Stream:
     query = request.query(EventsQuery)
     brought = request.header("last-event-id") or query.last_event_id
-    wanted = wanted_by(request.signed_in, query)
-    return Stream(partial(_frames, request, wanted, brought, snapshot=query.snapshot), SSE)
+    wanted = subscription_of(request.signed_in, query)
+    return Stream(partial(_stream_frames, request, wanted, brought, snapshot=query.snapshot), SSE)
 
 
-async def _frames(request: Request, wanted: Wanted, brought: str, *, snapshot: bool) -> AsyncGenerator[bytes]:
-    feed, vigil = request.shared.feed, Vigil(request)
+async def _stream_frames(
+    request: Request, wanted: EventSubscription, brought: str, *, snapshot: bool
+) -> AsyncGenerator[bytes]:
+    feed, vigil = request.shared.feed, TokenWatch(request)
     yield _RETRY
-    at = position_of(brought, feed.epoch)
+    at = parse_event_id(brought, feed.epoch)
     while True:
         if at is None:
-            at = Position(feed.revision, WHOLE)
-            yield _notice(b"reset" if brought else b"hello", at, feed.epoch)
+            at = Position(feed.revision, WHOLE_COMMIT)
+            yield _notice_frame(b"reset" if brought else b"hello", at, feed.epoch)
             if snapshot:
-                async for lines in _snapshot(request.plane):
-                    yield _told(b"snapshot", lines)
+                async for lines in _read_snapshot(request.plane):
+                    yield _data_frame(b"snapshot", lines)
         after = at.revision
         try:
-            async for missed, after in feed.history(wanted, at):  # noqa: B007 - the last one is where to join
+            async for missed, after in feed.read_missed(wanted, at):  # noqa: B007 - the last one is where to join
                 if missed:
                     yield missed
         except Relist:
             brought, at = "gone", None
             continue
         break
-    subscriber = feed.join(wanted, after=after)
+    subscriber = feed.subscribe(wanted, after=after)
     try:
-        while (frames := await subscriber.take()) is not None and vigil.lasts():
+        while (frames := await subscriber.take()) is not None and vigil.is_valid():
             yield frames
     finally:
-        feed.leave(wanted, subscriber)
+        feed.unsubscribe(wanted, subscriber)
 
 
-async def beat(feed: Feed) -> None:
-    """Give every client a sign of life now and then; it is also when a stream learns that its token is over."""
+async def send_heartbeats(feed: Feed) -> None:
+    """Send every client a heartbeat now and then; this is also when a stream notices that its token is over."""
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        feed.tell_all(_BEAT)
+        feed.broadcast(_HEARTBEAT)
 
 
-async def _snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
-    if plane.caller.role in PERMITTED[LabWorker.__name__][Verb.READ]:
+async def _read_snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
+    if plane.caller.role in PERMISSIONS[LabWorker.__name__][Verb.READ]:
         cursor = None
         while True:
             workers = await plane.list(LabWorker, limit=LONGEST_PAGE, cursor=cursor)
@@ -179,10 +181,10 @@ async def _snapshot(plane: Plane) -> AsyncGenerator[Snapshot]:
             break
 
 
-def wanted_by(caller: Caller, query: EventFilters) -> Wanted:
-    """Say what a caller asks for, within what it may see."""
+def subscription_of(caller: Caller, query: EventFilters) -> EventSubscription:
+    """Return what a caller asks for, within what it may see."""
     types = [one.strip() for one in query.event_types.split(",") if one.strip()]
-    return Wanted(
+    return EventSubscription(
         everything=caller.role in SEES_ALL,
         name=caller.name,
         session_id=query.session_id or query.instance_id,
@@ -194,21 +196,21 @@ def wanted_by(caller: Caller, query: EventFilters) -> Wanted:
     )
 
 
-def position_of(brought: str, epoch: str) -> Position | None:
-    """Read an event's id; None for one of another history, or for what is none."""
+def parse_event_id(brought: str, epoch: str) -> Position | None:
+    """Return the position of an event's id; None for an id of another history, or for something that is no id."""
     found = _ID.fullmatch(brought)
     return Position(int(found[2]), int(found[3])) if found and found[1] == epoch else None
 
 
-def _id(at: Position, epoch: str) -> bytes:
+def _id_line(at: Position, epoch: str) -> bytes:
     return b"id: %s.%d.%d" % (epoch.encode(), at.revision, at.place)
 
 
-def _notice(name: bytes, at: Position, epoch: str) -> bytes:
-    return b"%s\nevent: %s\ndata: {}\n\n" % (_id(at, epoch), name)
+def _notice_frame(name: bytes, at: Position, epoch: str) -> bytes:
+    return b"%s\nevent: %s\ndata: {}\n\n" % (_id_line(at, epoch), name)
 
 
-def _told(name: bytes, data: Part) -> bytes:
+def _data_frame(name: bytes, data: Part) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name, _encode(data))
 
 
@@ -218,7 +220,7 @@ def _worker_line(worker: LabWorker) -> WorkerLine:
         worker_name=worker.metadata.name,
         namespace=worker.metadata.namespace,
         phase=worker.status.phase,
-        status=coarse(worker.status),
+        status=coarse_status(worker.status),
         resource_version=worker.metadata.resource_version,
     )
 
@@ -238,7 +240,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
         "/api/events/stream",
-        _stream,
+        _stream_events,
         "streamEvents",
         "Follow what happens (SSE); Last-Event-ID resumes where a client was cut",
         policy=SIGNED_IN,

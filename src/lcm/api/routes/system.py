@@ -1,18 +1,18 @@
-"""What is asked of the process itself: is it alive, is it ready, what has it counted, what does it serve, who am I."""
+"""Questions to the process itself: health, readiness, metrics, the OpenAPI document, and who the caller is."""
 
 import asyncio
 from typing import Final
 
-from lcm.api.http.answers import Answer, value
+from lcm.api.http.answers import Answer, json_answer
 from lcm.api.http.metrics import MEDIA
-from lcm.api.http.request import Request, Shared
-from lcm.api.http.routing import GET, PUBLIC, SIGNED_IN, WATCHMEN, Route
+from lcm.api.http.request import Request, RequestContext
+from lcm.api.http.routing import GET, PUBLIC, SIGNED_IN, STAFF_AND_SERVICES, Route
 from lcm.api.routes.shapes import Description, Health, Readiness, ReadyCheck
 from lcm.control.plane.wire import Who
 from lcm.model.base.errors import LcmError
 
-_PATIENCE_SECONDS: Final = 1.0
-_ALIVE: Final = value(Health())
+_STORE_TIMEOUT_SECONDS: Final = 1.0
+_ALIVE: Final = json_answer(Health())
 
 
 async def _healthz(_: Request) -> Answer:
@@ -20,16 +20,16 @@ async def _healthz(_: Request) -> Answer:
 
 
 async def _readyz(request: Request) -> Answer:
-    _, checks = await _look(request.shared)
+    _, checks = await _check_readiness(request.shared)
     ready = all(checks.values())
     told = Readiness(ready, request.shared.clock.now(), tuple(ReadyCheck(name, ok) for name, ok in checks.items()))
-    return value(told, 200 if ready else 503)
+    return json_answer(told, 200 if ready else 503)
 
 
 async def _metrics(request: Request) -> Answer:
     shared = request.shared
-    revision, checks = await _look(shared)
-    return Answer(body=shared.meter.text(revision=revision, streams=shared.streams.total, checks=checks), media=MEDIA)
+    revision, checks = await _check_readiness(shared)
+    return Answer(body=shared.meter.render(revision=revision, streams=shared.streams.total, checks=checks), media=MEDIA)
 
 
 async def _openapi(request: Request) -> Answer:
@@ -38,13 +38,13 @@ async def _openapi(request: Request) -> Answer:
 
 async def _whoami(request: Request) -> Answer:
     caller = request.signed_in
-    return value(Who(caller.name, caller.role))
+    return json_answer(Who(caller.name, caller.role))
 
 
-async def _look(shared: Shared) -> tuple[int | None, dict[str, bool]]:
-    """Give the store's revision, None if it does not answer in time, and what must hold to serve requests."""
+async def _check_readiness(shared: RequestContext) -> tuple[int | None, dict[str, bool]]:
+    """Return the store's revision, None if it does not answer in time, and what must hold to serve requests."""
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_STORE_TIMEOUT_SECONDS):
             revision = (await shared.core.store.scan("settings/", limit=1)).revision
     except (LcmError, TimeoutError):
         revision = None
@@ -69,7 +69,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _metrics,
         "metrics",
         "Read what was counted, for Prometheus",
-        policy=WATCHMEN,
+        policy=STAFF_AND_SERVICES,
         answer=str,
         answer_media=MEDIA,
     ),

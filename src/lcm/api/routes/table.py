@@ -1,4 +1,4 @@
-"""Every route, in one table. What is not in it is not served, and what says nothing about its policy serves nobody."""
+"""Every route, in one table. What is not in it is not served, and a route without a policy serves nobody."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *resources.ROUTES,
     *actions.ROUTES,
     *fleet.ALERT_ROUTES,
-    *fleet.LICENSE_ROUTES,
+    *fleet.LICENCE_ROUTES,
     *fleet.COST_ROUTES,
     *watch.WATCH_ROUTES,
     *stream.ROUTES,

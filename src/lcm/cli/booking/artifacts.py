@@ -1,4 +1,4 @@
-"""`lcm artifacts`: what was collected from a session, listed or downloaded."""
+"""`lcm artifacts`: list or download what was collected from a session."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lcm.cli.booking.extend import session_named
+from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.nouns import title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Output
@@ -27,7 +27,7 @@ _UNITS: Final = ((1_000_000, "MB"), (1_000, "kB"))
 
 def artifacts(
     words: Annotated[
-        list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=options.sessions)
+        list[str], typer.Argument(metavar="[session] NAME", help="A session.", autocompletion=options.complete_sessions)
     ],
     *,
     download: Annotated[
@@ -48,28 +48,28 @@ def artifacts(
 
     A session's lab is saved with its final configurations before it is removed, and kept for a while.
     """
-    ref: Ref[LabletSession] = Ref(LabletSession, session_named(words, _USAGE), namespace)
+    ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words, _USAGE), namespace)
 
     async def work(plane: Plane) -> None:
-        found = _chosen(await _listed(plane, ref), only or [], ref)
+        found = _select_artifacts(await _list_artifacts(plane, ref), only or [], ref)
         if not download:
-            _show(found, ref, output)
+            _print_list(found, ref, output)
         elif not found:
             raise Gone(f"nothing was collected from {title_of(LabletSession, ref.name)}, or it has expired")
         else:
-            await _download(plane, ref, _placed(found, download, force=force))
+            await _download(plane, ref, _choose_paths(found, download, force=force))
 
     connection.with_plane(work, context)
 
 
-async def _listed(plane: Plane, ref: Ref[LabletSession]) -> Sequence[Artifact]:
+async def _list_artifacts(plane: Plane, ref: Ref[LabletSession]) -> Sequence[Artifact]:
     try:
         return await plane.artifacts(ref)
     except Gone:
         raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
 
 
-def _chosen(found: Sequence[Artifact], only: Sequence[str], ref: Ref[LabletSession]) -> Sequence[Artifact]:
+def _select_artifacts(found: Sequence[Artifact], only: Sequence[str], ref: Ref[LabletSession]) -> Sequence[Artifact]:
     there = {one.name for one in found}
     for name in only:
         if name not in there:
@@ -77,38 +77,46 @@ def _chosen(found: Sequence[Artifact], only: Sequence[str], ref: Ref[LabletSessi
     return [one for one in found if not only or one.name in only]
 
 
-def _show(found: Sequence[Artifact], ref: Ref[LabletSession], output: Output) -> None:
+def _print_list(found: Sequence[Artifact], ref: Ref[LabletSession], output: Output) -> None:
     if output in {Output.JSON, Output.YAML}:
         print_value(found, output)
         return
     if output is Output.NAME:
         for one in found:
-            render.out(render.clean(one.name))
+            render.print_line(render.sanitize(one.name))
         return
     if not found:
-        render.say(f"nothing was collected from {title_of(LabletSession, ref.name)} so far, or it has expired")
+        render.print_message(
+            f"nothing was collected from {title_of(LabletSession, ref.name)} so far, or it has expired"
+        )
         return
     now = SystemClock().now()
     rows = [
-        (one.name, size(one.size_bytes), render.age(one.collected_at, now), render.when(one.expires_at), one.digest)
+        (
+            one.name,
+            format_size(one.size_bytes),
+            render.format_age(one.collected_at, now),
+            render.format_moment(one.expires_at),
+            one.digest,
+        )
         for one in found
     ]
     print_rows(("NAME", "SIZE", "AGE", "EXPIRES", "DIGEST"), rows, now, whole=("NAME",))
 
 
-def size(count: int) -> str:
-    """Write a number of bytes in one unit."""
+def format_size(count: int) -> str:
+    """Format a number of bytes in one unit."""
     for least, unit in _UNITS:
         if count >= least:
             return f"{count / least:.3g} {unit}"
     return f"{count} B"
 
 
-def _placed(found: Sequence[Artifact], where: str, *, force: bool) -> list[tuple[str, Path | None]]:
-    """Say which file goes where, before any is asked for; None is standard output."""
+def _choose_paths(found: Sequence[Artifact], where: str, *, force: bool) -> list[tuple[str, Path | None]]:
+    """Choose where each file goes before any is downloaded; None is standard output."""
     folder = Path(where)
     if folder.is_dir() or where.endswith(os.sep):
-        places: list[tuple[str, Path | None]] = [(one.name, folder / _safe(one.name)) for one in found]
+        places: list[tuple[str, Path | None]] = [(one.name, folder / _check_file_name(one.name)) for one in found]
     elif len(found) > 1:
         raise typer.BadParameter(f"{len(found)} files do not go into one; name a folder, or --only one of them")
     else:
@@ -119,7 +127,7 @@ def _placed(found: Sequence[Artifact], where: str, *, force: bool) -> list[tuple
     return places
 
 
-def _safe(name: str) -> str:
+def _check_file_name(name: str) -> str:
     """Refuse a name that would lead out of the folder."""
     if name != Path(name).name or name in {"", ".", ".."} or render.UNSAFE.search(name):
         raise typer.BadParameter(f"{name!r} is no name for a file here; give it one with --only and --download FILE")
@@ -133,12 +141,12 @@ async def _download(plane: Plane, ref: Ref[LabletSession], places: Sequence[tupl
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
         else:
-            _write(path, data)
-            render.out(f"{path} {size(len(data))}")
+            _write_file(path, data)
+            render.print_line(f"{path} {format_size(len(data))}")
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, or leave what was there; it is for nobody else to read."""
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a file completely, or leave the existing one; only its owner can read it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lcm-") as folder:

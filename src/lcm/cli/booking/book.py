@@ -1,4 +1,4 @@
-"""`lcm book`: a session now or at a time, or a reservation for several; promised, or refused with what is free."""
+"""`lcm book`: a session now or at a time, or a reservation for several; promised, or refused with free slots."""
 
 from calendar import day_name
 from collections.abc import Callable, Sequence
@@ -8,26 +8,26 @@ from typing import Annotated, Final, Literal, cast
 
 import typer
 
-from lcm.cli.booking.booked import free_slots, reservation_said, session_said, watch
+from lcm.cli.booking.booked import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.nouns import Wanted, noun_of, title, title_of
+from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone
 from lcm.cli.output.printer import Printer
-from lcm.cli.output.times import Zone, day_of, minutes_of, moment_of, terminal_zone, zone_of
+from lcm.cli.output.times import Zone, find_zone, parse_day, parse_minutes, parse_moment, terminal_zone
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later, NoRoom, Refused, Unreachable
 from lcm.model.base.resource import DEFAULT_NAMESPACE, Metadata
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.placement import Explanation, Wish
+from lcm.model.kinds.placement import Explanation, PreviewRequest
 from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec, Weekday
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.system import clock as system
 from lcm.system.clock import SystemClock
 
 Booking = LabletSession | Reservation
-_LETTERS: Final = "bcdfghjkmnpqrstvwxz23456789"
-"""None that is taken for another, and no vowels, which could make words."""
+_NAME_ALPHABET: Final = "bcdfghjkmnpqrstvwxz23456789"
+"""No characters that look alike, and no vowels, which could form words."""
 _SUFFIX: Final = 5
 _LONGEST_FAMILY: Final = 53
 _WORKDAYS: Final = (Weekday.MON, Weekday.TUE, Weekday.WED, Weekday.THU, Weekday.FRI)
@@ -35,8 +35,8 @@ _DAYS: Final = {word: day for day, name in zip(Weekday, day_name, strict=True) f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Booked:
-    """A booking as somebody asked for it. Without `start` as soon as possible, without `minutes` as long as may be."""
+class BookingRequest:
+    """A booking as it was requested. No `start` means as soon as possible; no `minutes`, as long as is allowed."""
 
     definition: str
     namespace: str = DEFAULT_NAMESPACE
@@ -53,16 +53,16 @@ class Booked:
     give_up_at: datetime | None = None
 
     @property
-    def several(self) -> bool:
+    def is_for_several(self) -> bool:
         """Whether it is for more than one session."""
         return self.count > 1 or self.series is not None
 
-    def booking(self, minutes: int, name: str) -> Booking:
-        """Make the object that asks for it."""
+    def to_resource(self, minutes: int, name: str) -> Booking:
+        """Make the session or reservation that requests it."""
         end = self.start + timedelta(minutes=minutes) if self.start else None
         metadata = Metadata(name=name, namespace=self.namespace)
-        if not self.several:
-            return LabletSession(metadata=metadata, spec=self._session(minutes, end))
+        if not self.is_for_several:
+            return LabletSession(metadata=metadata, spec=self._session_spec(minutes, end))
         assert self.start is not None, "several are booked for a time"
         assert end is not None, "likewise"
         spec = ReservationSpec(
@@ -79,7 +79,7 @@ class Booked:
         )
         return Reservation(metadata=metadata, spec=spec)
 
-    def _session(self, minutes: int, end: datetime | None) -> LabletSessionSpec:
+    def _session_spec(self, minutes: int, end: datetime | None) -> LabletSessionSpec:
         return LabletSessionSpec(
             definition=self.definition,
             owner=self.owner,
@@ -94,22 +94,22 @@ class Booked:
         )
 
 
-def name_for(definition: str, chance: Callable[[], float]) -> str:
+def make_up_name(definition: str, chance: Callable[[], float]) -> str:
     """Make up a name: `basics-x7k2p`."""
     family = definition.partition(":")[0][:_LONGEST_FAMILY].rstrip("-.")
-    return f"{family}-{''.join(_LETTERS[int(chance() * len(_LETTERS))] for _ in range(_SUFFIX))}"
+    return f"{family}-{''.join(_NAME_ALPHABET[int(chance() * len(_NAME_ALPHABET))] for _ in range(_SUFFIX))}"
 
 
-def series_of(every: str, on: str, until: date, zone: Zone) -> Recurrence:
-    """Understand how often: day, week, weekday, or days such as mon,wed."""
+def parse_recurrence(every: str, on: str, until: date, zone: Zone) -> Recurrence:
+    """Parse how often: day, week, weekday, or days such as mon,wed."""
     if not zone.name:
         raise typer.BadParameter("name the zone of the clocks that it goes by: Europe/Berlin", param_hint="--time-zone")
     word = every.strip().lower()
-    days = _days(on, "--on")
+    days = _parse_weekdays(on, "--on")
     if word not in {"day", "week"}:
         if days:
             raise typer.BadParameter("goes with --every week", param_hint="--on")
-        days = _WORKDAYS if word == "weekday" else _days(word, "--every")
+        days = _WORKDAYS if word == "weekday" else _parse_weekdays(word, "--every")
         word = "week"
     if word == "day" and days:
         raise typer.BadParameter("every day is on all days; use --every week", param_hint="--on")
@@ -117,7 +117,7 @@ def series_of(every: str, on: str, until: date, zone: Zone) -> Recurrence:
     return Recurrence(every=often, until=until, time_zone=zone.name, weekdays=days)
 
 
-def _days(text: str, hint: str) -> tuple[Weekday, ...]:
+def _parse_weekdays(text: str, hint: str) -> tuple[Weekday, ...]:
     words: Sequence[str] = [word.strip() for word in text.lower().split(",") if word.strip()]
     if unknown := [word for word in words if word not in _DAYS]:
         raise typer.BadParameter(f"{unknown[0]!r} is no day; write mon,wed", param_hint=hint)
@@ -133,7 +133,7 @@ def book(
         typer.Argument(
             metavar="DEFINITION",
             help="Which lab; without a version, the newest that is active.",
-            autocompletion=options.definitions,
+            autocompletion=options.complete_definitions,
         ),
     ],
     *,
@@ -158,35 +158,37 @@ def book(
     give_up_after: Annotated[
         str | None, typer.Option("--give-up-after", metavar="TIME", help="How long to wait for a start: 30m, 4h.")
     ] = None,
-    follow: Annotated[bool, typer.Option("-w", "--watch", help="Tell how it goes until it runs.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-w", "--watch_until_running", help="Tell how it goes until it runs.")
+    ] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     output: Annotated[Output, typer.Option("-o", "--output", help="How to write what was made.")] = Output.TABLE,
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Book a lab: now, at a time, or for several at once or again and again.
+    """Book a lab: now, at a time, for several at once, or repeatedly.
 
     `lcm book basics --for 2h`, `lcm book basics --at 'tomorrow 9:00' --for 90m --count 12`,
     `lcm book basics --at '2026-12-01 09:00' --for 2h --every week --until 2027-01-31`
 
-    A time is promised when it is booked, or it is refused and the nearest free ones are named.
+    A slot is promised when it is booked; otherwise it is refused and the nearest free slots are named.
     """
     clock = SystemClock()
-    zone = zone_of(time_zone) if time_zone else terminal_zone()
-    start = moment_of(at, clock.now(), zone) if at else None
-    _sensible(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
+    zone = find_zone(time_zone) if time_zone else terminal_zone()
+    start = parse_moment(at, clock.now(), zone) if at else None
+    _check_options(start is not None, now=now, several=count > 1 or bool(every), follow=follow, emails=len(email or ()))
     if bool(until) != bool(every):
         raise typer.BadParameter("--every and --until go together", param_hint="--until" if until else "--every")
     if on and not every:
         raise typer.BadParameter("goes with --every week", param_hint="--on")
     if give_up_after and start:
         raise typer.BadParameter("a time is promised or refused at once", param_hint="--give-up-after")
-    patience = moment_of(f"+{give_up_after}", clock.now(), zone, "--give-up-after") if give_up_after else None
-    asked = Booked(
+    patience = parse_moment(f"+{give_up_after}", clock.now(), zone, "--give-up-after") if give_up_after else None
+    asked = BookingRequest(
         definition=definition,
         namespace=namespace,
         start=start,
-        minutes=minutes_of(span, "--for") if span else None,
+        minutes=parse_minutes(span, "--for") if span else None,
         name=name,
         owner=owner,
         track=track,
@@ -194,13 +196,13 @@ def book(
         emails=tuple(email or ()),
         priority=priority,
         count=count,
-        series=series_of(every, on, day_of(until, "--until"), zone) if every else None,
+        series=parse_recurrence(every, on, parse_day(until, "--until"), zone) if every else None,
         give_up_at=patience,
     )
-    _Desk(clock, zone, output, dry_run=dry_run, follow=follow).book(asked, context)
+    _BookingCommand(clock, zone, output, dry_run=dry_run, follow=follow).book(asked, context)
 
 
-def _sensible(timed: bool, *, now: bool, several: bool, follow: bool, emails: int) -> None:  # noqa: FBT001 - what it is about
+def _check_options(timed: bool, *, now: bool, several: bool, follow: bool, emails: int) -> None:  # noqa: FBT001 - what it is about
     if now and timed:
         raise typer.BadParameter("--at and --now exclude each other", param_hint="--now")
     if several and not timed:
@@ -211,8 +213,8 @@ def _sensible(timed: bool, *, now: bool, several: bool, follow: bool, emails: in
         raise typer.BadParameter("one session has one student", param_hint="--email")
 
 
-class _Desk:
-    """Books, and says what came of it."""
+class _BookingCommand:
+    """Books, and prints the result."""
 
     def __init__(self, clock: Clock, zone: Zone, output: Output, *, dry_run: bool, follow: bool) -> None:
         self._clock = clock
@@ -221,23 +223,23 @@ class _Desk:
         self._dry_run = dry_run
         self._follow = follow and not dry_run
 
-    def book(self, asked: Booked, context: str | None) -> None:
+    def book(self, asked: BookingRequest, context: str | None) -> None:
         async def work(plane: Plane) -> None:
             try:
-                made = await self._made(plane, asked)
+                made = await self._create(plane, asked)
             except NoRoom as error:
-                raise typer.Exit(self._refused(error)) from error
-            await self._tell(plane, made)
+                raise typer.Exit(self._report_refusal(error)) from error
+            await self._print_booking(plane, made)
             if self._follow and isinstance(made, LabletSession):
-                await watch(plane, made, self._clock, self._zone)
+                await watch_until_running(plane, made, self._clock, self._zone)
 
         connection.with_plane(work, context)
 
-    async def _made(self, plane: Plane, asked: Booked) -> Booking:
-        minutes = asked.minutes or await longest(plane, asked.definition, asked.namespace)
+    async def _create(self, plane: Plane, asked: BookingRequest) -> Booking:
+        minutes = asked.minutes or await longest_minutes(plane, asked.definition, asked.namespace)
         for left in reversed(range(_TRIES)):
-            name = asked.name or name_for(asked.definition, system.chance)
-            booking = asked.booking(minutes, name)
+            name = asked.name or make_up_name(asked.definition, system.random_fraction)
+            booking = asked.to_resource(minutes, name)
             try:
                 return await plane.create(booking, dry_run=self._dry_run)
             except Conflict as error:
@@ -251,22 +253,22 @@ class _Desk:
                 raise Unreachable(message) from error
         raise AssertionError
 
-    async def _tell(self, plane: Plane, made: Booking) -> None:
+    async def _print_booking(self, plane: Plane, made: Booking) -> None:
         if self._output not in {Output.TABLE, Output.WIDE}:
-            one = Wanted(noun_of(made.kind), (made.metadata.name,))
-            Printer(self._output, [one], clock=self._clock, with_namespace=False).whole([made])
+            one = NamedObjects(noun_of(made.kind), (made.metadata.name,))
+            Printer(self._output, [one], clock=self._clock, with_namespace=False).print_all([made])
         elif isinstance(made, LabletSession):
-            answer = None if made.spec.timeslot_start else await self._answer(plane, made)
-            render.tell(session_said(made, answer, self._clock.now(), self._zone, dry_run=self._dry_run))
+            answer = None if made.spec.timeslot_start else await self._ask_placement(plane, made)
+            render.print_text(describe_session(made, answer, self._clock.now(), self._zone, dry_run=self._dry_run))
         else:
-            render.tell(reservation_said(made, self._clock.now(), self._zone, dry_run=self._dry_run))
+            render.print_text(describe_reservation(made, self._clock.now(), self._zone, dry_run=self._dry_run))
         if self._dry_run:
-            render.say("nothing was booked: --dry-run")
+            render.print_message("nothing was booked: --dry-run")
 
-    async def _answer(self, plane: Plane, made: LabletSession) -> Explanation | None:
-        """Ask where it goes; that nobody can tell is no reason to call a booking a failure."""
+    async def _ask_placement(self, plane: Plane, made: LabletSession) -> Explanation | None:
+        """Ask where the session goes. A missing answer is no reason to report the booking as failed."""
         spec = made.spec
-        wish = Wish(
+        wish = PreviewRequest(
             definition=spec.definition,
             namespace=made.metadata.namespace,
             duration_minutes=spec.duration_minutes,
@@ -278,20 +280,20 @@ class _Desk:
         except (Refused, Later):
             return None
 
-    def _refused(self, error: NoRoom) -> int:
-        """Say why nothing was booked, and which slots are free."""
-        code = connection.report(error)
+    def _report_refusal(self, error: NoRoom) -> int:
+        """Print why nothing was booked and which slots are free; return the exit code."""
+        code = connection.report_error(error)
         if error.nearest:
-            render.say("free instead:")
-            for line in free_slots(error.nearest, self._clock.now(), self._zone):
-                render.say(f"  {line}")
+            render.print_message("free instead:")
+            for line in format_free_slots(error.nearest, self._clock.now(), self._zone):
+                render.print_message(f"  {line}")
         return code
 
 
-async def longest(plane: Plane, definition: str, namespace: str) -> int:
-    """Say how many minutes a lab may be booked for; the API knows which version is meant."""
+async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:
+    """Return how many minutes a lab may be booked for; the API knows which version is meant."""
     spec = LabletSessionSpec(definition=definition, duration_minutes=1)
-    name = name_for(definition, system.chance)
+    name = make_up_name(definition, system.random_fraction)
     meant = await plane.create(
         LabletSession(metadata=Metadata(name=name, namespace=namespace), spec=spec), dry_run=True
     )

@@ -1,44 +1,44 @@
-"""What became of a booking, in words, and what comes of it while somebody looks on. Called by book, explain, extend."""
+"""What became of a booking, in words, and how it goes on while somebody watches. Called by book, explain and extend."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from lcm.cli.output import connection, render
-from lcm.cli.output.columns import ports_of, seat_of
-from lcm.cli.output.follow import Wheres, follow, named
+from lcm.cli.output.columns import ports_label, seat_label
+from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
 from lcm.cli.output.nouns import title
-from lcm.cli.output.times import Zone, length, near, pasted, shown, slot_shown
+from lcm.cli.output.times import Zone, format_distance, format_for_paste, format_local, format_minutes, format_slot
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.kinds.placement import Explanation
 from lcm.model.kinds.reservation import Reservation, occurrences
-from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase, Waiting
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase, Waiting
 
-_GOAL = SessionPhase.RUNNING
+_GOAL_PHASE = SessionPhase.RUNNING
 
 
-def session_said(
+def describe_session(
     session: LabletSession, answer: Explanation | None, now: datetime, zone: Zone, *, dry_run: bool
 ) -> str:
-    """Say what a session that was just booked can count on."""
+    """Return what a session that was just booked was promised, in words."""
     spec, status, name = session.spec, session.status, session.metadata.name
     follow_it = "" if dry_run else f"; `lcm explain session {name}` tells more"
     if spec.timeslot_start and spec.timeslot_end:
-        slot = slot_shown(spec.timeslot_start, spec.timeslot_end, zone)
-        promised = f"promised, seat {seat_of(status.seat)}" if status.seat else "booked"
+        slot = format_slot(spec.timeslot_start, spec.timeslot_end, zone)
+        promised = f"promised, seat {seat_label(status.seat)}" if status.seat else "booked"
         verb = "would be" if dry_run else "is"
-        return f"{title(session)} {verb} {promised}: {slot} ({near(spec.timeslot_start, now)}){follow_it}"
-    long = length(spec.duration_minutes or 0)
-    return f"{title(session)}, for {long}, {soon_said(answer, now, zone, dry_run=dry_run)}{follow_it}"
+        return f"{title(session)} {verb} {promised}: {slot} ({format_distance(spec.timeslot_start, now)}){follow_it}"
+    long = format_minutes(spec.duration_minutes or 0)
+    return f"{title(session)}, for {long}, {describe_start(answer, now, zone, dry_run=dry_run)}{follow_it}"
 
 
-def soon_said(answer: Explanation | None, now: datetime, zone: Zone, *, dry_run: bool = False) -> str:
-    """Say when a session starts that is wanted as soon as possible."""
+def describe_start(answer: Explanation | None, now: datetime, zone: Zone, *, dry_run: bool = False) -> str:
+    """Return in words when a session that is wanted as soon as possible starts."""
     if answer is None:
         return "starts as soon as there is room"
     why = answer.decision.reason if answer.decision else answer.reason
-    estimate = f": {waiting_said(answer.waiting, now, zone) if answer.waiting else why}"
-    where = answer.worker or (f"seat {seat_of(answer.seat)}" if answer.seat else "a worker")
+    estimate = f": {describe_waiting(answer.waiting, now, zone) if answer.waiting else why}"
+    where = answer.worker or (f"seat {seat_label(answer.seat)}" if answer.seat else "a worker")
     match answer.outcome:
         case "assign" | "placed":
             return f"{'would start' if dry_run else 'starts'} now on {where}"
@@ -50,8 +50,8 @@ def soon_said(answer: Explanation | None, now: datetime, zone: Zone, *, dry_run:
     return f"{'would wait' if dry_run else 'waits'}{estimate}"
 
 
-def reservation_said(reservation: Reservation, now: datetime, zone: Zone, *, dry_run: bool) -> str:
-    """Say what a reservation that was just booked holds."""
+def describe_reservation(reservation: Reservation, now: datetime, zone: Zone, *, dry_run: bool) -> str:
+    """Return what a reservation that was just booked holds, in words."""
     spec, name = reservation.spec, reservation.metadata.name
     slots = occurrences(spec)
     start, end = slots[0] if slots else (spec.timeslot_start, spec.timeslot_end)
@@ -65,80 +65,86 @@ def reservation_said(reservation: Reservation, now: datetime, zone: Zone, *, dry
     follow_it = "" if dry_run else f"; `lcm describe reservation {name}` tells more"
     return (
         f"{title(reservation)} {verb} {promised}, {total} sessions of {spec.definition}:"
-        f" {slot_shown(start, end, zone)} ({near(start, now)}){again}{follow_it}"
+        f" {format_slot(start, end, zone)} ({format_distance(start, now)}){again}{follow_it}"
     )
 
 
-def waiting_said(waiting: Waiting, now: datetime, zone: Zone) -> str:
-    """Say what somebody who waits wants to know."""
+def describe_waiting(waiting: Waiting, now: datetime, zone: Zone) -> str:
+    """Return the queue position, the estimated start and its basis, in words."""
     start = waiting.estimated_start
-    about = f", starts about {shown(start, zone)} ({near(start, now)})" if start else ", start not known"
+    about = (
+        f", starts about {format_local(start, zone)} ({format_distance(start, now)})" if start else ", start not known"
+    )
     return f"number {waiting.queue_position} in line{about}: {waiting.basis}"
 
 
-def free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:
-    """Write slots so that they can be pasted behind a command."""
+def format_free_slots(slots: Sequence[tuple[datetime, datetime]], now: datetime, zone: Zone) -> Iterator[str]:
+    """Yield slots as options that can be pasted after a command."""
     for start, end in slots:
         minutes = round((end - start).total_seconds() / 60)
         local = f"{zone.local(start):%a %H:%M %Z}"
-        yield f"--at {pasted(start, zone)} --for {length(minutes)}  # {local}, {near(start, now)}"
+        options = f"--at {format_for_paste(start, zone)} --for {format_minutes(minutes)}"
+        yield f"{options}  # {local}, {format_distance(start, now)}"
 
 
-async def watch(plane: Plane, session: LabletSession, clock: Clock, zone: Zone) -> None:
-    """Print each change of phase, progress and place in line once, until it runs; Impossible when it ends before."""
+async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock, zone: Zone) -> None:
+    """Print each change of phase, progress and queue position once until the session runs.
+
+    Raise Impossible when it ends before.
+    """
     told: object = None
-    wheres: Wheres = {LabletSession: named(session.metadata.name)}
+    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
     async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
         for change in changes:
             if not isinstance(change.resource, LabletSession):
                 raise connection.Impossible(f"{title(session)} is gone")
             now = change.resource
-            if (key := _key(now)) != told:
+            if (key := _reported_state(now)) != told:
                 told = key
-                render.tell(f"{zone.local(clock.now()):%H:%M:%S} {state_said(now, clock.now(), zone)}")
-            if now.status.phase is _GOAL:
-                _tell_addresses(now)
+                render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
+            if now.status.phase is _GOAL_PHASE:
+                _print_addresses(now)
                 return
-            if now.status.phase in SESSION.final:
+            if now.status.phase in SESSION_MACHINE.final:
                 raise connection.Impossible(f"{title(session)} has ended before it ran: it is {now.status.phase}")
 
 
-def state_said(session: LabletSession, now: datetime, zone: Zone) -> str:
-    """Say in a line where a session is on its way."""
+def describe_state(session: LabletSession, now: datetime, zone: Zone) -> str:
+    """Return in one line how far a session has got."""
     status = session.status
     match status.phase:
         case SessionPhase.PENDING if status.waiting:
-            more = waiting_said(status.waiting, now, zone)
+            more = describe_waiting(status.waiting, now, zone)
         case SessionPhase.INSTANTIATING if status.progress:
             more = f"{status.progress.percent}% {status.progress.step}: {status.progress.message}"
         case SessionPhase.RUNNING:
-            ends = f"until {shown(status.ends_at, zone)}" if status.ends_at else ""
-            ports = "" if status.access_urls else ports_of(session)
+            ends = f"until {format_local(status.ends_at, zone)}" if status.ends_at else ""
+            ports = "" if status.access_urls else ports_label(session)
             more = ", ".join(filter(None, [status.access_url or "", ends, ports]))
         case SessionPhase.SCHEDULED:
-            more = _placed(session)
+            more = _describe_place(session)
         case _:
             more = status.outcome_reason or (status.history[-1].reason if status.history else "")
-    return f"{status.phase}: {render.clean(more)}" if more else str(status.phase)
+    return f"{status.phase}: {render.sanitize(more)}" if more else str(status.phase)
 
 
-def _tell_addresses(session: LabletSession) -> None:
-    """Print where each port of a session that runs is reached, so that it can be pasted."""
+def _print_addresses(session: LabletSession) -> None:
+    """Print the address of each port of a running session, ready to paste."""
     addresses = session.status.access_urls
-    widest = max(map(render.width, addresses), default=0)
+    widest = max(map(render.text_width, addresses), default=0)
     for name, address in sorted(addresses.items()):
-        render.out(f"  {render.padded(render.clean(name), widest)}  {render.clean(address)}")
+        render.print_line(f"  {render.pad(render.sanitize(name), widest)}  {render.sanitize(address)}")
 
 
-def _placed(session: LabletSession) -> str:
+def _describe_place(session: LabletSession) -> str:
     status = session.status
     worker = f"on worker {status.worker_name}" if status.worker_name else ""
-    seat = f"seat {seat_of(status.seat)}" if status.seat else ""
+    seat = f"seat {seat_label(status.seat)}" if status.seat else ""
     return ", ".join(filter(None, [worker, seat]))
 
 
-def _key(session: LabletSession) -> object:
-    """Give what a person who looks on is told about; an estimate that moves a little is no news."""
+def _reported_state(session: LabletSession) -> object:
+    """Return what a watching person is told about; a small change of the estimate is not reported."""
     status = session.status
     progress = status.progress and (status.progress.step, status.progress.percent, status.progress.message)
     waiting = status.waiting and status.waiting.queue_position

@@ -1,4 +1,7 @@
-"""`lcm get calendar`: who has which seat when. Called by `get`, which it is a part of."""
+"""`lcm get calendar`: planned workers against time, one line each, one cell per span of time. Called by `get`.
+
+A cell is shown free only if all of its time is free; one that any booking touches is shown taken.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +16,7 @@ import typer
 from lcm.cli.output import connection, render
 from lcm.cli.output.options import Output
 from lcm.cli.output.printer import print_value
-from lcm.cli.output.times import Zone, length, moment_of, terminal_zone
+from lcm.cli.output.times import Zone, format_minutes, parse_moment, terminal_zone
 from lcm.control.plane.protocol import Plane
 from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView
 from lcm.system.clock import SystemClock
@@ -21,18 +24,18 @@ from lcm.system.clock import SystemClock
 _CELLS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440))
 _DAY: Final = timedelta(days=1)
 _HALF_DAY: Final = timedelta(hours=12)
-_HOUR: Final = timedelta(hours=1)
+_ONE_HOUR: Final = timedelta(hours=1)
 _STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
-_HOUR_ROOM: Final = 3
-_FEWEST: Final = 8
+_HOUR_WIDTH: Final = 3
+_MIN_CELLS: Final = 8
 _GAP: Final = 2
 _WIDEST_NAME: Final = 16
 _WIDEST_PHASE: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
-    """What cells look like."""
+class CellSigns:
+    """The characters that cells are drawn with."""
 
     own: str
     other: str
@@ -41,89 +44,91 @@ class Signs:
     cut: str
 
 
-BLOCKS: Final = Signs(own="█", other="▒", free="·", now="▼", cut="…")
-ASCII: Final = Signs(own="#", other="+", free=".", now="v", cut="~")
+BLOCKS: Final = CellSigns(own="█", other="▒", free="·", now="▼", cut="…")
+ASCII: Final = CellSigns(own="#", other="+", free=".", now="v", cut="~")
 _COLOURS: Final = {BLOCKS.own: "green", ASCII.own: "green", BLOCKS.other: "yellow", ASCII.other: "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """Cells from a moment on, each as long as the others."""
+class CalendarGrid:
+    """Cells of equal length from a moment on."""
 
     since: datetime
     cell: timedelta
     count: int
 
-    def start(self, number: int) -> datetime:
-        """Say when a cell begins; the one after the last begins when all is over."""
+    def start_of_cell(self, number: int) -> datetime:
+        """Return when a cell begins; the cell after the last begins when the grid ends."""
         return self.since + self.cell * number
 
-    def covered(self, start: datetime, end: datetime) -> range:
-        """Name the cells that a span touches."""
+    def covered_cells(self, start: datetime, end: datetime) -> range:
+        """Return the numbers of the cells that a span touches."""
         first = (max(start, self.since) - self.since) // self.cell
-        last = -((self.since - min(end, self.start(self.count))) // self.cell)
+        last = -((self.since - min(end, self.start_of_cell(self.count))) // self.cell)
         return range(first, last) if start < end else range(0)
 
 
-def grid(since: datetime, until: datetime, room: int) -> Grid:
-    """Choose cells of a round length that fit."""
+def choose_grid(since: datetime, until: datetime, room: int) -> CalendarGrid:
+    """Choose cells of a round length that fit the width."""
     days = -((since - until) // _DAY)
     longer = (_DAY * number for number in range(2, days + 1))
     for cell in (*_CELLS, *longer):
         count = -((since - until) // cell)
-        if count <= max(room, _FEWEST):
-            return Grid(since, cell, count)
+        if count <= max(room, _MIN_CELLS):
+            return CalendarGrid(since, cell, count)
     raise AssertionError("one cell fits everywhere")
 
 
-def cells(row: CalendarRow, span: Grid, caller: str, signs: Signs) -> str:
-    """Draw a seat's time; what is one's own stands before what others have."""
+def draw_row(row: CalendarRow, span: CalendarGrid, caller: str, signs: CellSigns) -> str:
+    """Draw one planned worker's time; the caller's own bookings are drawn over those of others."""
     drawn = [signs.free] * span.count
     for booked in sorted(row.booked, key=lambda one: _is_own(one, caller)):
-        for number in span.covered(booked.start, booked.end):
+        for number in span.covered_cells(booked.start, booked.end):
             drawn[number] = signs.own if _is_own(booked, caller) else signs.other
     return "".join(drawn)
 
 
-def headings(span: Grid, zone: Zone) -> Iterator[str]:
-    """Write the days, then the hours where cells are shorter than half a day."""
-    starts = [zone.local(span.start(number)) for number in range(span.count)]
+def draw_headings(span: CalendarGrid, zone: Zone) -> Iterator[str]:
+    """Yield the days, then the hours where cells are shorter than half a day."""
+    starts = [zone.local(span.start_of_cell(number)) for number in range(span.count)]
     days = [number for number, one in enumerate(starts) if not number or one.date() != starts[number - 1].date()]
-    yield _placed([(number, _day(starts[number], room)) for number, room in _rooms(days, span.count)], span.count)
+    yield _place_texts(
+        [(number, _day_text(starts[number], room)) for number, room in _mark_widths(days, span.count)], span.count
+    )
     if span.cell < _HALF_DAY:
-        step = next(step for step in _STEPS if _HOUR * step >= span.cell * _HOUR_ROOM)
+        step = next(step for step in _STEPS if _ONE_HOUR * step >= span.cell * _HOUR_WIDTH)
         blocks = [(one.date(), one.hour // step) for one in starts]
         marks = [n for n, one in enumerate(starts) if one.minute == 0 and (not n or blocks[n] != blocks[n - 1])]
-        yield _placed([(number, f"{starts[number]:%H}") for number in marks], span.count)
+        yield _place_texts([(number, f"{starts[number]:%H}") for number in marks], span.count)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """Who looks at a calendar when, on what."""
+class DrawingContext:
+    """Who looks at a calendar and when, how wide the output is, and which characters it can show."""
 
     caller: str
     now: datetime
     zone: Zone
     room: int
-    signs: Signs
+    signs: CellSigns
 
 
-def drawn(view: CalendarView, sight: Sight, *, with_namespace: bool = False) -> Iterator[str]:
-    """Draw the whole calendar in lines that fit."""
+def draw_calendar(view: CalendarView, sight: DrawingContext, *, with_namespace: bool = False) -> Iterator[str]:
+    """Draw the whole calendar in lines that fit the width."""
     now, zone, signs = sight.now, sight.zone, sight.signs
     labels = _labels(view.rows, with_namespace=with_namespace, signs=signs)
     indent = max(len(label) for label in labels) + _GAP
-    span = grid(view.since, view.until, sight.room - indent)
-    for heading in headings(span, zone):
+    span = choose_grid(view.since, view.until, sight.room - indent)
+    for heading in draw_headings(span, zone):
         yield f"{'':{indent}}{heading}".rstrip()
-    if span.since <= now < span.start(span.count):
+    if span.since <= now < span.start_of_cell(span.count):
         yield f"{'':{indent + (now - span.since) // span.cell}}{signs.now}"
     for label, row in zip(labels, view.rows, strict=True):
-        yield f"{label:<{indent}}{_painted(cells(row, span, sight.caller, signs))}"
+        yield f"{label:<{indent}}{_colour_cells(draw_row(row, span, sight.caller, signs))}"
     if view.rows_left_off:
         yield f"and {view.rows_left_off} more seats; `-n NS` or `--pool NAME` shows fewer"
     yield ""
-    long = length(span.cell // timedelta(minutes=1))
+    long = format_minutes(span.cell // timedelta(minutes=1))
     zone_name = zone.name or f"{zone.local(now):%Z}"
     yield f"{signs.own} yours  {signs.other} others'  {signs.free} free  {signs.now} now"
     yield f"one column is {long}, times are those of {zone_name}"
@@ -133,8 +138,8 @@ def _is_own(booked: Booked, caller: str) -> bool:
     return bool(booked.owner) and booked.owner == caller
 
 
-def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: Signs) -> Sequence[str]:
-    """Name seats, the workers that fill them and their phases, in columns."""
+def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: CellSigns) -> Sequence[str]:
+    """Return the name of each planned worker, the worker that fills it and its phase, in columns."""
     table = [
         (
             (f"{row.namespace}/" if with_namespace else "") + (f"{row.pool}/{row.seat}" if row.pool else "no pool"),
@@ -145,7 +150,7 @@ def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: Signs) 
     ]
     limits = (_WIDEST_NAME + (_WIDEST_NAME if with_namespace else 0), _WIDEST_NAME, _WIDEST_PHASE)
     columns = [
-        [_cut(cell, most, signs) for cell in column]
+        [_truncate(cell, most, signs) for cell in column]
         for column, most in zip(zip(*table, strict=True), limits, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
@@ -155,27 +160,27 @@ def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: Signs) 
     ]
 
 
-def _cut(text: str, most: int, signs: Signs) -> str:
+def _truncate(text: str, most: int, signs: CellSigns) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}{signs.cut}"
 
 
-def _painted(line: str) -> str:
+def _colour_cells(line: str) -> str:
     runs = ((sign, "".join(run)) for sign, run in groupby(line))
     return "".join(render.paint(run, _COLOURS.get(sign)) for sign, run in runs)
 
 
-def _rooms(marks: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """Give each mark with the cells until the next."""
+def _mark_widths(marks: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
+    """Yield each mark with the number of cells until the next."""
     return ((mark, following - mark) for mark, following in zip(marks, [*marks[1:], count], strict=True))
 
 
-def _day(day: datetime, room: int) -> str:
+def _day_text(day: datetime, room: int) -> str:
     forms = (f"{day:%a} {day.day} {day:%b}", f"{day:%a} {day.day}", str(day.day))
     return next((form for form in forms if len(form) < room), forms[-1])
 
 
-def _placed(marks: Sequence[tuple[int, str]], count: int) -> str:
-    """Write texts at their cells, leaving out those for which the one before leaves no room."""
+def _place_texts(marks: Sequence[tuple[int, str]], count: int) -> str:
+    """Write texts at their cells; one that would overlap the text before is left out."""
     line = ""
     for number, text in marks:
         if len(line) < number or not line:
@@ -191,13 +196,13 @@ Hours = Annotated[
     int | None, typer.Option("--hours", metavar="N", help="calendar: so many hours; else 24.", min=1, max=1440)
 ]
 Pool = Annotated[str, typer.Option("--pool", metavar="NAME", help="calendar: only this pool's seats.")]
-_USUAL_HOURS: Final = 24
-_WIDEST: Final = 200
+_DEFAULT_HOURS: Final = 24
+_MAX_WIDTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which part of the calendar somebody wants."""
+class CalendarOptions:
+    """The part of the calendar that was asked for."""
 
     begin: str | None = None
     days: int | None = None
@@ -205,19 +210,19 @@ class Asked:
     pool: str = ""
 
     def span(self, now: datetime, zone: Zone) -> tuple[datetime, datetime]:
-        """Say from when until when: whole days begin at midnight, hours at a full one."""
+        """Return its start and end: whole days begin at midnight, hours at a full hour."""
         if self.days and self.hours:
             raise typer.BadParameter("--days and --hours exclude each other", param_hint="--hours")
-        begin = moment_of(self.begin, now, zone, "--from", whole_days=True) if self.begin else now
+        begin = parse_moment(self.begin, now, zone, "--from", whole_days=True) if self.begin else now
         today = zone.local(begin).date()
         if self.days:
             first = zone.midnight(today) if not self.begin else begin
-            return first, _days_on(first, self.days, zone)
-        first = begin - (begin - zone.midnight(today)) % _HOUR
-        return first, first + _HOUR * (self.hours or _USUAL_HOURS)
+            return first, _add_days(first, self.days, zone)
+        first = begin - (begin - zone.midnight(today)) % _ONE_HOUR
+        return first, first + _ONE_HOUR * (self.hours or _DEFAULT_HOURS)
 
 
-def show(asked: Asked, namespace: str | None, output: Output, context: str | None) -> None:
+def print_calendar(asked: CalendarOptions, namespace: str | None, output: Output, context: str | None) -> None:
     """Print the calendar."""
     if output is Output.NAME:
         raise typer.BadParameter("a calendar has no names; use json or yaml", param_hint="--output")
@@ -225,41 +230,41 @@ def show(asked: Asked, namespace: str | None, output: Output, context: str | Non
     since, until = asked.span(now, zone)
 
     async def work(plane: Plane) -> None:
-        view = _of_pool(await plane.calendar(since=since, until=until, namespace=namespace), asked.pool)
+        view = _only_pool(await plane.calendar(since=since, until=until, namespace=namespace), asked.pool)
         if output in {Output.JSON, Output.YAML}:
             print_value(view, output)
         elif not view.rows:
-            render.say(_nothing(asked.pool, namespace))
+            render.print_message(_nothing_message(asked.pool, namespace))
         else:
-            room = render.room() or (_WIDEST if output is Output.WIDE else render.WIDEST)
-            sight = Sight(plane.caller.name, now, zone, room, signs_for(sys.stdout.encoding))
-            for line in drawn(view, sight, with_namespace=not namespace):
-                render.out(line)
+            room = render.output_width() or (_MAX_WIDTH if output is Output.WIDE else render.MAX_TEXT_WIDTH)
+            sight = DrawingContext(plane.caller.name, now, zone, room, choose_signs(sys.stdout.encoding))
+            for line in draw_calendar(view, sight, with_namespace=not namespace):
+                render.print_line(line)
 
     connection.with_plane(work, context, who=output not in {Output.JSON, Output.YAML})
 
 
-def signs_for(encoding: str | None) -> Signs:
-    """Choose what the output can show."""
+def choose_signs(encoding: str | None) -> CellSigns:
+    """Choose the characters that the output's encoding can show."""
     try:
-        "".join(getattr(BLOCKS, name) for name in Signs.__slots__).encode(encoding or "ascii")
+        "".join(getattr(BLOCKS, name) for name in CellSigns.__slots__).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return ASCII
     return BLOCKS
 
 
-def _of_pool(view: CalendarView, pool: str) -> CalendarView:
+def _only_pool(view: CalendarView, pool: str) -> CalendarView:
     rows = tuple(row for row in view.rows if not pool or row.pool == pool)
     return msgspec.structs.replace(view, rows=rows)
 
 
-def _days_on(first: datetime, days: int, zone: Zone) -> datetime:
-    """Go on by days of the clock, one of which may have an hour more or less."""
+def _add_days(first: datetime, days: int, zone: Zone) -> datetime:
+    """Add calendar days, one of which may have an hour more or less."""
     local = zone.local(first)
     return first + (zone.midnight(local.date() + timedelta(days=days)) - zone.midnight(local.date()))
 
 
-def _nothing(pool: str, namespace: str | None) -> str:
+def _nothing_message(pool: str, namespace: str | None) -> str:
     where = f"in namespace {namespace}" if namespace else "in any namespace"
     what = f"pool {pool} has no seats" if pool else "there are no seats"
     return f"{what} {where}; `lcm get pools -A` lists pools"

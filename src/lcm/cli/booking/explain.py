@@ -1,4 +1,7 @@
-"""`lcm explain`: why a session is where it is or what it waits for; or what would become of a booking."""
+"""`lcm explain`: why a session is where it is or what it waits for; or what would become of a booking.
+
+The explanation in words: the outcome, the reason, the remedy, free slots, and each place's answer.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,60 +10,71 @@ from typing import Annotated, Final
 
 import typer
 
-from lcm.cli.booking.book import longest
-from lcm.cli.booking.booked import free_slots, waiting_said
-from lcm.cli.booking.extend import session_named
+from lcm.cli.booking.book import longest_minutes
+from lcm.cli.booking.booked import describe_waiting, format_free_slots
+from lcm.cli.booking.extend import parse_session_name
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.columns import seat_of
-from lcm.cli.output.nouns import one, title_of
+from lcm.cli.output.columns import seat_label
+from lcm.cli.output.nouns import parse_one_target, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, At, ContextName, For, Namespace, Output, TimeZone
 from lcm.cli.output.printer import print_value
-from lcm.cli.output.times import Zone, length, minutes_of, moment_of, near, slot_shown, terminal_zone, zone_of
+from lcm.cli.output.times import (
+    Zone,
+    find_zone,
+    format_distance,
+    format_minutes,
+    format_slot,
+    parse_minutes,
+    parse_moment,
+    terminal_zone,
+)
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Gone
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.placement import Explanation, PlaceAnswer, Wish
+from lcm.model.kinds.placement import Explanation, PlaceAnswer, PreviewRequest
 from lcm.model.kinds.session import LabletSession
 from lcm.system.clock import SystemClock
 
 MOST_PLACES: Final = 25
-"""A table shows so many; `-o wide` all."""
+"""A table shows at most this many places; `-o wide` shows all."""
 _LABEL: Final = 10
 _HEADINGS: Final = ("PLACE", "KIND", "FITS", "EARLIEST", "REASON")
 _WIDEST_PLACE: Final = 24
 _LEAST_REASON: Final = 24
-_WEEK: Final = timedelta(days=6)
+_WEEKDAY_SUFFICES: Final = timedelta(days=6)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an explanation is about; `thought` when nobody has booked it."""
+    """What an explanation is about. `thought` means it is not booked."""
 
     name: str
     thought: bool = False
 
 
-def explained(
+def explanation_lines(
     found: Explanation, subject: Subject, now: datetime, zone: Zone, room: int, *, whole: bool = False
 ) -> Iterator[str]:
-    """Write an explanation in lines of at most `room` cells."""
-    first, *rest = render.wrapped(f"{subject.name} {outcome(found, zone, thought=subject.thought)}", room - 2)
+    """Yield an explanation in lines of at most `room` cells."""
+    first, *rest = render.wrap_text(
+        f"{subject.name} {outcome_sentence(found, zone, thought=subject.thought)}", room - 2
+    )
     yield render.paint(first, _COLOURS[found.outcome])
     yield from (f"  {line}" for line in rest)
-    for label, text in _about(found, now, zone):
-        yield from _labelled(label, text, room)
-    slots = list(free_slots([(one.start, one.end) for one in found.nearest], now, zone))
+    for label, text in _detail_lines(found, now, zone):
+        yield from _label_lines(label, text, room)
+    slots = list(format_free_slots([(one.start, one.end) for one in found.nearest], now, zone))
     for number, slot in enumerate(slots):
         yield f"{'' if number else 'Free:':<{_LABEL}}{slot}"
     if found.places:
         yield ""
-        yield from _places(found, now, zone, room, whole=whole)
+        yield from _place_lines(found, now, zone, room, whole=whole)
 
 
-def outcome(found: Explanation, zone: Zone, *, thought: bool) -> str:
-    """Say in a sentence what becomes of a session."""
-    slot = f" for {slot_shown(found.slot.start, found.slot.end, zone)}" if found.slot else ""
-    seat = f"seat {seat_of(found.seat)}" if found.seat else ""
+def outcome_sentence(found: Explanation, zone: Zone, *, thought: bool) -> str:
+    """Return in a sentence what becomes of a session."""
+    slot = f" for {format_slot(found.slot.start, found.slot.end, zone)}" if found.slot else ""
+    seat = f"seat {seat_label(found.seat)}" if found.seat else ""
     where = ", ".join(filter(None, [found.worker and f"worker {found.worker}", seat]))
     match found.outcome:
         case "assign":
@@ -80,63 +94,66 @@ def outcome(found: Explanation, zone: Zone, *, thought: bool) -> str:
     return f"{said}: {found.reason}" if found.reason else said
 
 
-def _about(found: Explanation, now: datetime, zone: Zone) -> Iterator[tuple[str, str]]:
+def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tuple[str, str]]:
     if found.why:
         yield "Why", found.why
     if found.remedy:
         yield "Remedy", found.remedy
     if found.waiting:
-        yield "Waiting", waiting_said(found.waiting, now, zone)
+        yield "Waiting", describe_waiting(found.waiting, now, zone)
     if found.decision and found.decision.reason not in found.reason:
         yield "Decision", f"{found.decision.action}: {found.decision.reason}"
 
 
-def _labelled(label: str, text: str, room: int) -> Iterator[str]:
-    first, *rest = render.wrapped(text, room - _LABEL)
+def _label_lines(label: str, text: str, room: int) -> Iterator[str]:
+    first, *rest = render.wrap_text(text, room - _LABEL)
     yield f"{f'{label}:':<{_LABEL}}{first}"
     yield from (" " * _LABEL + line for line in rest)
 
 
-def _places(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
+def _place_lines(found: Explanation, now: datetime, zone: Zone, room: int, *, whole: bool) -> Iterator[str]:
     shown = found.places if whole else found.places[:MOST_PLACES]
     rows = [_cells(one, now, zone) for one in shown]
     widths = [
-        max(len(heading), *(render.width(row[number]) for row in rows)) for number, heading in enumerate(_HEADINGS[:-1])
+        max(len(heading), *(render.text_width(row[number]) for row in rows))
+        for number, heading in enumerate(_HEADINGS[:-1])
     ]
     widths[0] = min(widths[0], max(_WIDEST_PLACE, room - sum(widths[1:]) - _LEAST_REASON - 2 * len(widths)))
     yield _row(_HEADINGS, widths)
     for answer, row in zip(shown, rows, strict=True):
-        yield from _answer(answer, row, widths, room, whole=whole)
+        yield from _answer_lines(answer, row, widths, room, whole=whole)
     if left := len(found.places) - len(shown) + found.places_left_off:
         more = "" if whole else "; `-o wide` shows more of them"
         yield f"and {left} more{more}"
 
 
-def _answer(one: PlaceAnswer, row: Sequence[str], widths: Sequence[int], room: int, *, whole: bool) -> Iterator[str]:
-    """Write a place's answer; a reason that does not fit goes on below itself."""
+def _answer_lines(
+    one: PlaceAnswer, row: Sequence[str], widths: Sequence[int], room: int, *, whole: bool
+) -> Iterator[str]:
+    """Yield a place's answer; a reason that does not fit continues below itself."""
     indent = sum(widths) + 2 * len(widths)
     score = f" (score {one.score:.3g})" if whole and one.score is not None else ""
     remedy = f"; {one.remedy}" if whole and one.remedy else ""
-    first, *rest = render.wrapped(f"{one.reason}{remedy}{score}", room - indent)
+    first, *rest = render.wrap_text(f"{one.reason}{remedy}{score}", room - indent)
     yield render.paint(_row([*row, first], widths), "green" if one.fits else None)
     yield from (" " * indent + line for line in rest)
 
 
 def _cells(one: PlaceAnswer, now: datetime, zone: Zone) -> Sequence[str]:
-    return render.clean(one.place), one.kind, "yes" if one.fits else "no", _earliest(one.earliest, now, zone)
+    return render.sanitize(one.place), one.kind, "yes" if one.fits else "no", _earliest(one.earliest, now, zone)
 
 
 def _earliest(moment: datetime | None, now: datetime, zone: Zone) -> str:
     if moment is None:
         return "never"
-    if moment <= now or near(moment, now) == "now":
+    if moment <= now or format_distance(moment, now) == "now":
         return "now"
     local = zone.local(moment)
-    return f"{local:%a %H:%M}" if moment - now < _WEEK else f"{local:%Y-%m-%d %H:%M}"
+    return f"{local:%a %H:%M}" if moment - now < _WEEKDAY_SUFFICES else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [render.padded(render.cut(cell, wide), wide) for cell, wide in zip(cells, widths, strict=False)]
+    padded = [render.pad(render.truncate(cell, wide), wide) for cell, wide in zip(cells, widths, strict=False)]
     return "  ".join([*padded, *cells[len(widths) :]]).rstrip()
 
 
@@ -158,7 +175,7 @@ def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[session] NAME", help="A session; or `definition NAME`.", autocompletion=options.sessions
+            metavar="[session] NAME", help="A session; or `definition NAME`.", autocompletion=options.complete_sessions
         ),
     ] = None,
     *,
@@ -178,23 +195,23 @@ def explain(
     ] = Output.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Tell why a session is where it is, or what it waits for; with --definition, what would become of a booking."""
+    """Explain why a session is where it is, or what it waits for; with --definition, what would become of a booking."""
     if output is Output.NAME:
         raise typer.BadParameter("an explanation has no name; use json or yaml", param_hint="--output")
-    zone, now = zone_of(time_zone) if time_zone else terminal_zone(), SystemClock().now()
-    lab = definition or _definition(words or [])
+    zone, now = find_zone(time_zone) if time_zone else terminal_zone(), SystemClock().now()
+    lab = definition or _named_definition(words or [])
     if not lab:
         if at or span or track or region or count > 1:
             raise typer.BadParameter("--at, --for and the like go with --definition", param_hint="--definition")
-        ref: Ref[LabletSession] = Ref(LabletSession, session_named(words or [], _USAGE), namespace)
-        connection.with_plane(lambda plane: _session(plane, ref, zone, output), context)
+        ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words or [], _USAGE), namespace)
+        connection.with_plane(lambda plane: _explain_session(plane, ref, zone, output), context)
         return
-    start = moment_of(at, now, zone) if at else None
-    minutes = minutes_of(span, "--for") if span else None
+    start = parse_moment(at, now, zone) if at else None
+    minutes = parse_minutes(span, "--for") if span else None
 
     async def work(plane: Plane) -> None:
-        long = minutes or await longest(plane, lab, namespace)
-        wish = Wish(
+        long = minutes or await longest_minutes(plane, lab, namespace)
+        wish = PreviewRequest(
             definition=lab,
             namespace=namespace,
             timeslot_start=start,
@@ -204,41 +221,43 @@ def explain(
             region_required=region,
             count=count,
         )
-        _print(await plane.preview(wish), Subject(_wished(wish, zone, long), thought=True), zone, output)
+        _print_explanation(
+            await plane.preview(wish), Subject(_describe_request(wish, zone, long), thought=True), zone, output
+        )
 
     connection.with_plane(work, context)
 
 
-def _definition(words: list[str]) -> str:
-    """Give the definition that was named by kind; "" for anything else."""
+def _named_definition(words: list[str]) -> str:
+    """Return the definition that was named by kind; "" for anything else."""
     if not words:
         raise typer.BadParameter(_USAGE, param_hint="NAME")
     if len(words) == 1 and "/" not in words[0]:
         return ""
-    noun, name = one(words)
+    noun, name = parse_one_target(words)
     return name if noun.struct is LabletDefinition else ""
 
 
-async def _session(plane: Plane, ref: Ref[LabletSession], zone: Zone, output: Output) -> None:
+async def _explain_session(plane: Plane, ref: Ref[LabletSession], zone: Zone, output: Output) -> None:
     try:
         found = await plane.explain(ref)
     except Gone:
         raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
-    _print(found, Subject(title_of(LabletSession, ref.name)), zone, output)
+    _print_explanation(found, Subject(title_of(LabletSession, ref.name)), zone, output)
 
 
-def _print(found: Explanation, subject: Subject, zone: Zone, output: Output) -> None:
+def _print_explanation(found: Explanation, subject: Subject, zone: Zone, output: Output) -> None:
     if output in {Output.JSON, Output.YAML}:
         print_value(found, output)
         return
     now: datetime = SystemClock().now()
-    room = min(render.room() or render.WIDEST, render.WIDEST)
-    for line in explained(found, subject, now, zone, room, whole=output is Output.WIDE):
-        render.out(line)
+    room = min(render.output_width() or render.MAX_TEXT_WIDTH, render.MAX_TEXT_WIDTH)
+    for line in explanation_lines(found, subject, now, zone, room, whole=output is Output.WIDE):
+        render.print_line(line)
 
 
-def _wished(wish: Wish, zone: Zone, minutes: int) -> str:
+def _describe_request(wish: PreviewRequest, zone: Zone, minutes: int) -> str:
     what = f"{wish.count} sessions of {wish.definition}" if wish.count > 1 else f"a session of {wish.definition}"
     if wish.timeslot_start and wish.timeslot_end:
-        return f"{what}, {slot_shown(wish.timeslot_start, wish.timeslot_end, zone)},"
-    return f"{what}, now for {length(minutes)},"
+        return f"{what}, {format_slot(wish.timeslot_start, wish.timeslot_end, zone)},"
+    return f"{what}, now for {format_minutes(minutes)},"

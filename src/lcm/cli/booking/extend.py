@@ -1,4 +1,4 @@
-"""`lcm extend`: a session ends later, if its seat is free that long."""
+"""`lcm extend`: make a session end later if its planned worker is free that long; `lcm cancel`: end bookings."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -6,17 +6,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.nouns import NOUNS, Wanted, noun_of, one, title, title_of, wanted
+from lcm.cli.output.nouns import NOUNS, NamedObjects, noun_of, parse_one_target, parse_targets, title, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
-from lcm.cli.output.times import length, minutes_of, near, shown, terminal_zone
+from lcm.cli.output.times import format_distance, format_local, format_minutes, parse_minutes, terminal_zone
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.model.base.errors import Conflict, Gone, IllegalStep, Refused
-from lcm.model.kinds.reservation import RESERVATION, Reservation
-from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
 from lcm.system.clock import SystemClock
 
 _USAGE: Final = "write `lcm extend NAME TIME`, such as `lcm extend basics-x7k2p 30m`"
-_LEAST: Final = 2
+_MIN_WORDS: Final = 2
 
 
 def extend(
@@ -25,7 +25,7 @@ def extend(
         typer.Argument(
             metavar="[session] NAME TIME",
             help="A session, and by how much: 30m, 1h.",
-            autocompletion=options.sessions,
+            autocompletion=options.complete_sessions,
         ),
     ],
     *,
@@ -33,36 +33,36 @@ def extend(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Make a session end later. It keeps its seat for longer, or is refused with the reason and stays as it is."""
-    if len(words) < _LEAST:
+    """Make a session end later. It keeps its planned worker for longer; if it is refused, it stays as it is."""
+    if len(words) < _MIN_WORDS:
         raise typer.BadParameter(f"how much longer? {_USAGE}", param_hint="NAME TIME")
-    ref: Ref[LabletSession] = Ref(LabletSession, session_named(words[:-1], _USAGE), namespace)
-    minutes = minutes_of(words[-1], "TIME")
+    ref: Ref[LabletSession] = Ref(LabletSession, parse_session_name(words[:-1], _USAGE), namespace)
+    minutes = parse_minutes(words[-1], "TIME")
 
     async def work(plane: Plane) -> None:
-        session = await _extended(plane, ref, minutes, dry_run=dry_run)
+        session = await _extend(plane, ref, minutes, dry_run=dry_run)
         ends = session.status.ends_at
         assert ends is not None, "what was extended has an end"
-        when = f"{shown(ends, terminal_zone())} ({near(ends, SystemClock().now())})"
+        when = f"{format_local(ends, terminal_zone())} ({format_distance(ends, SystemClock().now())})"
         verb = "would end" if dry_run else "ends"
-        render.tell(f"{title(session)} {verb} {length(minutes)} later: {when}")
+        render.print_text(f"{title(session)} {verb} {format_minutes(minutes)} later: {when}")
         if dry_run:
-            render.say("nothing was done: --dry-run")
+            render.print_message("nothing was done: --dry-run")
 
     connection.with_plane(work, context)
 
 
-def session_named(words: list[str], usage: str) -> str:
-    """Understand `NAME`, `session NAME` or `session/NAME`."""
+def parse_session_name(words: list[str], usage: str) -> str:
+    """Parse `NAME`, `session NAME` or `session/NAME`."""
     if len(words) == 1 and "/" not in words[0]:
         return words[0]
-    noun, name = one(words)
+    noun, name = parse_one_target(words)
     if noun.struct is not LabletSession:
         raise typer.BadParameter(f"a {noun.singular} is not meant here; {usage}", param_hint="KIND")
     return name
 
 
-async def _extended(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_run: bool) -> LabletSession:
+async def _extend(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_run: bool) -> LabletSession:
     try:
         return await plane.act(ref, Extend(minutes=minutes), dry_run=dry_run)
     except Gone:
@@ -77,7 +77,7 @@ async def _extended(plane: Plane, ref: Ref[LabletSession], minutes: int, *, dry_
         ) from error
 
 
-_WORDS: Final = {word for noun in NOUNS for word in noun.words}
+_KIND_WORDS: Final = {word for noun in NOUNS for word in noun.words}
 
 
 def cancel(
@@ -86,7 +86,7 @@ def cancel(
         typer.Argument(
             metavar="[KIND] NAME…",
             help="Sessions by name; or `reservation NAME…`, KIND/NAME.",
-            autocompletion=options.sessions,
+            autocompletion=options.complete_sessions,
         ),
     ],
     *,
@@ -95,31 +95,33 @@ def cancel(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Cancel bookings: a session ends now, also if it runs; a reservation ends with all its sessions."""
-    refs: list[Ref[Any]] = [Ref(part.noun.struct, name, namespace) for part in _meant(words) for name in part.names]
+    """Cancel bookings: a session ends now, even if it is running; a reservation ends with all its sessions."""
+    refs: list[Ref[Any]] = [
+        Ref(part.noun.struct, name, namespace) for part in _parse_bookings(words) for name in part.names
+    ]
 
     async def work(plane: Plane) -> None:
         code = 0
         for ref in refs:
             try:
-                render.tell(await _cancelled(plane, ref, reason, dry_run=dry_run))
+                render.print_text(await _cancel(plane, ref, reason, dry_run=dry_run))
             except (Conflict, Gone, Refused) as error:
-                told = connection.report(error)
+                told = connection.report_error(error)
                 code = code or told
         if dry_run:
-            render.say("nothing was done: --dry-run")
+            render.print_message("nothing was done: --dry-run")
         if code:
             raise typer.Exit(code)
 
     connection.with_plane(work, context)
 
 
-def _meant(words: Sequence[str]) -> list[Wanted]:
-    """Understand names of sessions, or a kind and names, or KIND/NAME."""
-    kind_first = len(words) > 1 and words[0].lower() in _WORDS
+def _parse_bookings(words: Sequence[str]) -> list[NamedObjects]:
+    """Parse names of sessions, or a kind and names, or KIND/NAME."""
+    kind_first = len(words) > 1 and words[0].lower() in _KIND_WORDS
     if not kind_first and not any("/" in word for word in words):
-        return [Wanted(noun_of(LabletSession), tuple(dict.fromkeys(words)))]
-    parts = wanted(words)
+        return [NamedObjects(noun_of(LabletSession), tuple(dict.fromkeys(words)))]
+    parts = parse_targets(words)
     for part in parts:
         if part.noun.struct not in {LabletSession, Reservation}:
             advice = f"`lcm delete {part.noun.singular} {part.names[0]}` removes it"
@@ -127,36 +129,36 @@ def _meant(words: Sequence[str]) -> list[Wanted]:
     return parts
 
 
-async def _cancelled(plane: Plane, ref: Ref[Any], reason: str, *, dry_run: bool) -> str:
+async def _cancel(plane: Plane, ref: Ref[Any], reason: str, *, dry_run: bool) -> str:
     try:
         if ref.kind is Reservation:
-            return _reservation(await plane.delete(ref, dry_run=dry_run))
-        return _session(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
+            return _reservation_outcome(await plane.delete(ref, dry_run=dry_run))
+        return _session_outcome(await plane.act(ref, Terminate(reason=reason), dry_run=dry_run))
     except Gone:
-        raise Gone(await _missing(plane, ref)) from None
+        raise Gone(await _missing_message(plane, ref)) from None
 
 
-def _session(session: LabletSession) -> str:
+def _session_outcome(session: LabletSession) -> str:
     name, status = session.metadata.name, session.status
     if status.outcome is not SessionPhase.TERMINATED:
         return f"{title(session)} is {status.phase}: there is nothing to cancel any more"
-    if status.phase in SESSION.final:
+    if status.phase in SESSION_MACHINE.final:
         return f"{title(session)} is cancelled: nothing of it is on a worker"
     wait = f"`lcm wait session {name} --for phase=TERMINATED` waits for it"
     return f"{title(session)} ends: what is on its worker is collected and removed first ({status.phase}); {wait}"
 
 
-def _reservation(left: Reservation) -> str:
+def _reservation_outcome(left: Reservation) -> str:
     held, name = len(left.status.held), left.metadata.name
-    if left.status.phase in RESERVATION.final or not left.metadata.finalizers:
+    if left.status.phase in RESERVATION_MACHINE.final or not left.metadata.finalizers:
         return f"{title(left)} is gone"
     sessions = f"{held} session{'' if held == 1 else 's'}"
     wait = f"`lcm wait reservation {name} --for delete` waits for it"
     return f"{title(left)} is being cancelled: {sessions} of it end, and their seats are let go; {wait}"
 
 
-async def _missing(plane: Plane, ref: Ref[Any]) -> str:
-    """Say that something is not there, and whether the other kind of booking has that name."""
+async def _missing_message(plane: Plane, ref: Ref[Any]) -> str:
+    """Return that a booking does not exist, and whether the other kind of booking has that name."""
     message = f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}"
     other: type[Any] = Reservation if ref.kind is LabletSession else LabletSession
     found = await plane.get(Ref(other, ref.name, ref.namespace))

@@ -1,4 +1,7 @@
-"""`lcm observe`: what a running lab really uses, and what a definition learned, which a person may apply to it."""
+"""`lcm observe`: what a running lab really uses, and what was learned for a definition, which a person may apply.
+
+The comparison of declared and observed resources in words is also used by `describe`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -11,48 +14,48 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from lcm.cli.documents.describe_worker import Line
-from lcm.cli.documents.wait import span_of
+from lcm.cli.documents.describe_worker import LabelledText
+from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render
-from lcm.cli.output.follow import Wheres, follow, named
-from lcm.cli.output.nouns import one, title, title_of
+from lcm.cli.output.follow import FiltersByKind, filter_by_name, follow
+from lcm.cli.output.nouns import parse_one_target, title, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace, Output, Target
 from lcm.cli.output.printer import print_value
 from lcm.cli.output.table import print_rows
 from lcm.control.plane.protocol import ObserveResources, Plane, Ref, ref_of
 from lcm.model.base.errors import Gone, IllegalStep, Refused
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements, Spread
-from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION, LabletSession
-from lcm.model.telemetry.learning import MEASURES, Learned, Measure, ObservationReport, compared
+from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession
+from lcm.model.telemetry.learning import MEASURES, Learned, Measure, ObservationReport, compare_measures
 from lcm.model.telemetry.observation import ResourceObservation, drift
-from lcm.model.topology.ports import observable
+from lcm.model.topology.ports import keep_observable
 from lcm.system.clock import SystemClock
 
 _MB_PER_GB: Final = 1024
 _MILLIS: Final = 1000
-_NAMES: Final[Mapping[Measure, str]] = {"cpu_cores": "CPU", "memory_mb": "memory", "storage_mb": "disk"}
+_MEASURE_NAMES: Final[Mapping[Measure, str]] = {"cpu_cores": "CPU", "memory_mb": "memory", "storage_mb": "disk"}
 UNKNOWN: Final = "-"
 
 
 class Statistic(StrEnum):
-    """By which figure of many sessions a definition's needs are to be declared."""
+    """The statistic over many sessions by which a definition's needs are declared."""
 
     P95 = "p95"
     MAX = "max"
     AVG = "avg"
 
 
-def needs_said(needs: ResourceRequirements) -> str:
-    """Write what a lab needs."""
+def format_needs(needs: ResourceRequirements) -> str:
+    """Format what a lab needs."""
     return f"{needs.cpu_cores:g} CPU, {needs.memory_gb:g} GB memory, {needs.storage_gb:g} GB disk"
 
 
-def definition_lines(definition: LabletDefinition) -> Iterator[Line]:
-    """Say what sessions of a definition had, against what it declares, and how to apply that."""
+def definition_lines(definition: LabletDefinition) -> Iterator[LabelledText]:
+    """Yield what sessions of a definition used, compared with what it declares, and how to apply that."""
     status, name = definition.status, definition.metadata.name
-    rows = [one for one in compared(definition) if one.observed]
+    rows = [one for one in compare_measures(definition) if one.observed]
     for number, row in enumerate(rows):
-        yield "" if number else "Observed", _sentence(row)
+        yield "" if number else "Observed", _measure_sentence(row)
     if boot := status.boot_seconds:
         yield "Boot", f"{boot.p95:.0f} s or less for 95 % of {boot.count} sessions, {boot.max:.0f} s at most"
     if status.needs_review:
@@ -61,16 +64,16 @@ def definition_lines(definition: LabletDefinition) -> Iterator[Line]:
         yield "To apply", f"`lcm observe definition {name} --apply {Statistic.P95}` shows before and after, and asks"
 
 
-def applied_needs(definition: LabletDefinition, by: Statistic) -> ResourceRequirements | None:
-    """Say what would be declared by a figure of what was observed; None while that is not known.
+def needs_from_observations(definition: LabletDefinition, by: Statistic) -> ResourceRequirements | None:
+    """Return the needs that a statistic of the observations gives; None while there are no observations.
 
-    Cores are rounded up to thousandths and the rest to whole MB: nobody gets less than was seen.
+    Cores are rounded up to thousandths and the rest to whole MB, so that nobody gets less than was observed.
     """
     status, declared = definition.status, definition.spec.resource_requirements
-    cores, memory = _figure(status.cpu_cores, by), _figure(status.memory_mb, by)
+    cores, memory = _pick_statistic(status.cpu_cores, by), _pick_statistic(status.memory_mb, by)
     if not cores or not memory:
         return None
-    disk = _figure(status.storage_mb, by)
+    disk = _pick_statistic(status.storage_mb, by)
     known = declared.storage_gb if declared else 0.0
     return ResourceRequirements(
         cpu_cores=ceil(cores * _MILLIS) / _MILLIS,
@@ -79,18 +82,18 @@ def applied_needs(definition: LabletDefinition, by: Statistic) -> ResourceRequir
     )
 
 
-def measured(declared: float | None, measure: Measure, seen: float | None) -> tuple[str, str, str, str]:
-    """Write a row: what, declared, observed, and by how much that differs."""
+def measure_row(declared: float | None, measure: Measure, seen: float | None) -> tuple[str, str, str, str]:
+    """Return a table row: measure, declared, observed, and the difference."""
     difference = f"{(seen - declared) / declared:+.0%}" if declared and seen is not None else UNKNOWN
-    return _NAMES[measure], amount_said(measure, declared), amount_said(measure, seen), difference
+    return _MEASURE_NAMES[measure], format_measure(measure, declared), format_measure(measure, seen), difference
 
 
 def session_rows(seen: ResourceObservation, definition: LabletDefinition | None) -> Iterator[tuple[str, str, str, str]]:
-    """Hold what was observed of one session against what its definition declares."""
-    declared = {one.measure: one.declared for one in compared(definition)} if definition else {}
+    """Yield rows that compare what was observed of a session with what its definition declares."""
+    declared = {one.measure: one.declared for one in compare_measures(definition)} if definition else {}
     figures = (seen.total_cpu_cores, seen.total_memory_mb, seen.total_storage_mb)
     for measure, figure in zip(MEASURES, figures, strict=True):
-        yield measured(declared.get(measure), measure, figure)
+        yield measure_row(declared.get(measure), measure, figure)
     nodes = definition.spec.node_count if definition else None
     more = seen.actual_node_count - nodes if nodes is not None else None
     yield (
@@ -101,38 +104,38 @@ def session_rows(seen: ResourceObservation, definition: LabletDefinition | None)
     )
 
 
-def drifted(
+def drifted_ports(
     session: LabletSession, seen: ResourceObservation, template: PortTemplate
 ) -> Iterator[tuple[str, str, str]]:
-    """Name the ports that are not what the session was given: name, allocated, observed."""
-    given = observable(session.status.allocated_ports or {}, template)
+    """Yield the ports that differ from those allocated to the session: name, allocated, observed."""
+    given = keep_observable(session.status.allocated_ports or {}, template)
     for name, (allocated, observed) in drift(given, seen.observed_ports).items():
         yield name, str(allocated or UNKNOWN), str(observed or UNKNOWN)
 
 
-def amount_said(measure: Measure, value: float | None) -> str:
-    """Write an amount of a measure with its unit."""
+def format_measure(measure: Measure, value: float | None) -> str:
+    """Format an amount of a measure with its unit."""
     if value is None:
         return UNKNOWN
     return f"{value:.4g}" if measure == "cpu_cores" else f"{value / _MB_PER_GB:.4g} GB"
 
 
-def _figure(spread: Spread | None, by: Statistic) -> float | None:
+def _pick_statistic(spread: Spread | None, by: Statistic) -> float | None:
     if spread is None:
         return None
     return {Statistic.P95: spread.p95, Statistic.MAX: spread.max, Statistic.AVG: spread.avg}[by]
 
 
-def _sentence(one: Learned) -> str:
+def _measure_sentence(one: Learned) -> str:
     observed = one.observed
     assert observed is not None, "only what was observed is told"
     figures = ", ".join(
-        f"{name} {amount_said(one.measure, value)}"
+        f"{name} {format_measure(one.measure, value)}"
         for name, value in (("p95", observed.p95), ("max", observed.max), ("avg", observed.avg))
     )
-    declared = f", declared {amount_said(one.measure, one.declared)}" if one.declared else ", not declared"
+    declared = f", declared {format_measure(one.measure, one.declared)}" if one.declared else ", not declared"
     differs = f" ({one.difference:+.0%})" if one.difference is not None else ""
-    return f"{_NAMES[one.measure]} {figures} of {observed.count} sessions{declared}{differs}"
+    return f"{_MEASURE_NAMES[one.measure]} {figures} of {observed.count} sessions{declared}{differs}"
 
 
 _USAGE: Final = "write `lcm observe session NAME` or `lcm observe definition NAME`"
@@ -140,8 +143,8 @@ _HEADINGS: Final = ("MEASURE", "DECLARED", "OBSERVED", "DIFFERENCE")
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
-    """How what was learned is to be applied, and how results are written."""
+class _ObserveOptions:
+    """How learned figures are applied, and how results are printed."""
 
     by: Statistic | None
     yes: bool
@@ -167,43 +170,45 @@ def observe(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Look at what labs really use.
+    """Show what labs really use.
 
-    `lcm observe session NAME` has a running lab looked at, and tells what it has against what is declared.
-    `lcm observe definition NAME` tells what its sessions had; `--apply p95` declares that, after asking.
+    `lcm observe session NAME` has a running lab measured, and compares that with what is declared.
+    `lcm observe definition NAME` shows what its sessions used; `--apply p95` declares that, after asking.
     """
-    noun, name = one(target or [])
+    noun, name = parse_one_target(target or [])
     if output in {Output.NAME, Output.WIDE}:
         raise typer.BadParameter("what was observed is a table, json or yaml", param_hint="--output")
     if noun.struct is LabletDefinition:
-        how = _How(by, yes, dry_run, output)
+        how = _ObserveOptions(by, yes, dry_run, output)
         lab: Ref[LabletDefinition] = Ref(LabletDefinition, name, namespace)
-        connection.with_plane(lambda plane: _definition(plane, lab, how), context)
+        connection.with_plane(lambda plane: _observe_definition(plane, lab, how), context)
         return
     if noun.struct is not LabletSession:
         raise typer.BadParameter(f"a {noun.singular} is not observed; {_USAGE}", param_hint="KIND")
     if by or dry_run:
         raise typer.BadParameter("goes with a definition", param_hint="--apply" if by else "--dry-run")
     session: Ref[LabletSession] = Ref(LabletSession, name, namespace)
-    limit = span_of(timeout)
-    connection.with_plane(lambda plane: _session(plane, session, limit, output), context)
+    limit = parse_duration(timeout)
+    connection.with_plane(lambda plane: _observe_session(plane, session, limit, output), context)
 
 
-async def _session(plane: Plane, ref: Ref[LabletSession], limit: timedelta, output: Output) -> None:
-    asked = await _asked(plane, ref)
+async def _observe_session(plane: Plane, ref: Ref[LabletSession], limit: timedelta, output: Output) -> None:
+    asked = await _request_observation(plane, ref)
     try:
         async with asyncio.timeout(limit.total_seconds()):
-            session = await _answered(plane, asked)
+            session = await _wait_for_answer(plane, asked)
     except TimeoutError as error:
         why = "the lablet controller gave no answer"
-        raise connection.TimeIsUp(f"{title(asked)} was not observed within {render.span(limit)}: {why}") from error
+        raise connection.WaitTimedOut(
+            f"{title(asked)} was not observed within {render.format_span(limit)}: {why}"
+        ) from error
     if session.status.observation_error:
-        raise connection.TimeIsUp(f"{title(session)}: {session.status.observation_error}")
+        raise connection.WaitTimedOut(f"{title(session)}: {session.status.observation_error}")
     lab: Ref[LabletDefinition] = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
-    _show_session(session, await plane.get(lab), output)
+    _print_session(session, await plane.get(lab), output)
 
 
-async def _asked(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
+async def _request_observation(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
     try:
         return await plane.act(ref, ObserveResources())
     except Gone:
@@ -215,20 +220,20 @@ async def _asked(plane: Plane, ref: Ref[LabletSession]) -> LabletSession:
         raise IllegalStep(f"{title(found)} is {found.status.phase}: only what runs is observed") from error
 
 
-async def _answered(plane: Plane, asked: LabletSession) -> LabletSession:
-    """Wait until a request is answered or given up; a request that stands already is answered for all who wait."""
+async def _wait_for_answer(plane: Plane, asked: LabletSession) -> LabletSession:
+    """Wait until a request is answered or given up; the answer to a pending request serves everybody who waits."""
     request = asked.status.observation_request
-    async for now in _states(plane, asked):
+    async for now in _watch_session(plane, asked):
         if request is None or now.status.observation_request is None or now.status.observation_request.id != request.id:
             return now
-        if now.status.phase in SESSION.final:
+        if now.status.phase in SESSION_MACHINE.final:
             break
     raise connection.Impossible(f"{title(asked)} has ended before it was observed")
 
 
-async def _states(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
-    """Give a session as it is now and whenever it changes, until it is gone."""
-    wheres: Wheres = {LabletSession: named(session.metadata.name)}
+async def _watch_session(plane: Plane, session: LabletSession) -> AsyncIterator[LabletSession]:
+    """Yield a session as it is now and after each change, until it is deleted."""
+    wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
     async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
         for change in changes:
             if not isinstance(change.resource, LabletSession):
@@ -236,7 +241,7 @@ async def _states(plane: Plane, session: LabletSession) -> AsyncIterator[LabletS
             yield change.resource
 
 
-def _show_session(session: LabletSession, definition: LabletDefinition | None, output: Output) -> None:
+def _print_session(session: LabletSession, definition: LabletDefinition | None, output: Output) -> None:
     seen = session.status.observed_resources
     if seen is None:
         raise Refused(f"{title(session)} was observed, and what was seen is not told")
@@ -246,65 +251,65 @@ def _show_session(session: LabletSession, definition: LabletDefinition | None, o
     now = SystemClock().now()
     print_rows(_HEADINGS, session_rows(seen, definition), now)
     template = (definition.spec.port_template if definition else None) or {}
-    if ports := list(drifted(session, seen, template)):
-        render.out()
+    if ports := list(drifted_ports(session, seen, template)):
+        render.print_line()
         print_rows(("PORT", "ALLOCATED", "OBSERVED"), ports, now, whole=("ALLOCATED", "OBSERVED"))
-        render.say(f"{len(ports)} ports have drifted: nobody else is given them on this worker while it runs")
+        render.print_message(f"{len(ports)} ports have drifted: nobody else is given them on this worker while it runs")
     else:
-        render.say(f"{len(seen.observed_ports)} ports, all as they were allocated")
+        render.print_message(f"{len(seen.observed_ports)} ports, all as they were allocated")
 
 
-async def _definition(plane: Plane, ref: Ref[LabletDefinition], how: _How) -> None:
+async def _observe_definition(plane: Plane, ref: Ref[LabletDefinition], how: _ObserveOptions) -> None:
     found = await plane.get(ref)
     if found is None:
         raise Gone(f"there is no {title_of(LabletDefinition, ref.name)} in namespace {ref.namespace}")
     if how.by is None:
-        _show_report(await plane.observations(ref_of(found)), title(found), how.output)
+        _print_report(await plane.observations(ref_of(found)), title(found), how.output)
         return
-    wanted = applied_needs(found, how.by)
+    wanted = needs_from_observations(found, how.by)
     if wanted is None:
         raise Refused(f"nothing was observed of {title(found)} yet; `lcm observe session NAME` looks at one that runs")
     if wanted == found.spec.resource_requirements:
-        render.tell(f"{title(found)} declares that already: {needs_said(wanted)}")
+        render.print_text(f"{title(found)} declares that already: {format_needs(wanted)}")
         return
-    _before_and_after(found, wanted)
+    _print_before_and_after(found, wanted)
     if how.dry_run:
-        render.say("nothing was changed: --dry-run")
+        render.print_message("nothing was changed: --dry-run")
     elif not how.yes:
-        _ask(title(found))
+        _confirm(title(found))
     change = {"spec": {"resource_requirements": msgspec.to_builtins(wanted)}}
     made = await plane.patch(ref_of(found), change, at=found.metadata.resource_version, dry_run=how.dry_run)
     if not how.dry_run:
-        render.tell(f"{title(made)} declares {needs_said(wanted)}: what is booked from now on counts with that")
+        render.print_text(f"{title(made)} declares {format_needs(wanted)}: what is booked from now on counts with that")
 
 
-def _show_report(report: ObservationReport, name: str, output: Output) -> None:
+def _print_report(report: ObservationReport, name: str, output: Output) -> None:
     if output is not Output.TABLE:
         print_value(report, output)
         return
     rows = []
     for row in report.measures:
         seen = row.observed
-        figures = [amount_said(row.measure, value) for value in ((seen.avg, seen.p50, seen.max) if seen else ())]
-        rows.append([*measured(row.declared, row.measure, seen.p95 if seen else None), *(figures or [UNKNOWN] * 3)])
+        figures = [format_measure(row.measure, value) for value in ((seen.avg, seen.p50, seen.max) if seen else ())]
+        rows.append([*measure_row(row.declared, row.measure, seen.p95 if seen else None), *(figures or [UNKNOWN] * 3)])
     headings = ("MEASURE", "DECLARED", "P95", "DIFFERENCE", "AVG", "P50", "MAX")
     print_rows(headings, rows, SystemClock().now())
     reason = f"; to be looked at: {report.review_reason}" if report.needs_review else ""
-    render.say(f"{report.observed_sessions} sessions of {name} were observed{reason}")
+    render.print_message(f"{report.observed_sessions} sessions of {name} were observed{reason}")
 
 
-def _before_and_after(definition: LabletDefinition, wanted: ResourceRequirements) -> None:
+def _print_before_and_after(definition: LabletDefinition, wanted: ResourceRequirements) -> None:
     declared = definition.spec.resource_requirements
-    render.out(f"before: {needs_said(declared) if declared else 'nothing declared'}")
-    render.out(f"after:  {needs_said(wanted)}")
+    render.print_line(f"before: {format_needs(declared) if declared else 'nothing declared'}")
+    render.print_line(f"after:  {format_needs(wanted)}")
 
 
-def _ask(name: str) -> None:
+def _confirm(name: str) -> None:
     try:
         agreed = typer.confirm(f"Change what {name} declares?", err=True)
     except typer.Abort as error:
-        render.say("nobody answered; add --yes to change it without being asked")
+        render.print_message("nobody answered; add --yes to change it without being asked")
         raise typer.Exit(1) from error
     if not agreed:
-        render.say("nothing was changed")
+        render.print_message("nothing was changed")
         raise typer.Exit(1)

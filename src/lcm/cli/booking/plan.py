@@ -1,4 +1,4 @@
-"""`lcm plan`: what would come of a timetable, played by the production code in virtual time before anybody books it."""
+"""`lcm plan`: simulate a timetable with the production code in virtual time before it is booked."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from lcm.cli.output import connection, render
-from lcm.cli.output.follow import everything
+from lcm.cli.output.follow import read_all
 from lcm.cli.output.options import ContextName
 from lcm.control.plane.protocol import Plane
 from lcm.model.base.errors import Fault, Invalid, Stuck
@@ -21,17 +21,17 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.sim.plan.compare import Heard, plan
-from lcm.sim.plan.compare import Progress as Told
+from lcm.sim.plan.compare import OnProgress, plan
+from lcm.sim.plan.compare import PlanProgress as Told
 from lcm.sim.plan.page import page_of
-from lcm.sim.plan.reading import Live, read, read_stock, stock_of
+from lcm.sim.plan.reading import LiveSystem, inventory_of, read_inventory, read_timetable
 from lcm.sim.plan.report import text_of
 from lcm.sim.plan.results import Comparison, summary
-from lcm.sim.plan.variant import variants
+from lcm.sim.plan.variant import read_variants
 from lcm.system.clock import SystemClock
 
-_NOT_KEPT: Final = 8
-"""The exit code when no fleet within the bounds keeps everything."""
+_EXIT_NO_FLEET: Final = 8
+"""The exit code when no fleet within the bounds serves everything on time."""
 
 
 def plan_(
@@ -64,52 +64,54 @@ def plan_(
     as_json: Annotated[bool, typer.Option("--json", help="Print numbers for programs.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Play a timetable before anybody books it: what is refused, what starts late, what it costs.
+    """Simulate a timetable before it is booked: what is refused, what starts late, what it costs.
 
     `lcm plan week.yaml`, `lcm plan week.yaml --compare max=4,6,8 --html week.html`, `lcm plan week.csv --from-now`.
-    Ends with 8 when --smallest finds no fleet within the bounds that keeps everything.
+    Exits with 8 when --smallest finds no fleet within the bounds that serves everything on time.
     """
-    wanted = variants(compare or [], faults=faults, seed=seed)
-    stocks = [read_stock(one.name, _bytes(one)) for one in definitions or []]
+    wanted = read_variants(compare or [], faults=faults, seed=seed)
+    stocks = [read_inventory(one.name, _read_bytes(one)) for one in definitions or []]
     if from_now:
-        stocks.append(stock_of(connection.with_plane(_live, context)))
-    found = read(timetable.name, _bytes(timetable), stocks)
-    with _bar() as heard:
+        stocks.append(inventory_of(connection.with_plane(_read_live, context)))
+    found = read_timetable(timetable.name, _read_bytes(timetable), stocks)
+    with _progress_bar() as heard:
         comparison = plan(timetable.stem, found, wanted, search=smallest, cores=cores, heard=heard)
-    _print(comparison, as_json=as_json)
+    _print_comparison(comparison, as_json=as_json)
     if html is not None:
-        _write(html, page_of(comparison))
+        _write_page(html, page_of(comparison))
     if smallest and comparison.smallest is None:
-        raise typer.Exit(_NOT_KEPT)
+        raise typer.Exit(_EXIT_NO_FLEET)
 
 
-async def _live(plane: Plane) -> Live:
-    """List what a plan goes on from."""
-    return Live(
+async def _read_live(plane: Plane) -> LiveSystem:
+    """Read the live objects that a plan starts from."""
+    return LiveSystem(
         at=SystemClock().now(),
-        definitions=tuple((await everything(plane, LabletDefinition)).items),
-        templates=tuple((await everything(plane, WorkerTemplate)).items),
-        pools=tuple((await everything(plane, LabWorkerPool)).items),
-        sessions=tuple((await everything(plane, LabletSession)).items),
-        reservations=tuple((await everything(plane, Reservation)).items),
+        definitions=tuple((await read_all(plane, LabletDefinition)).items),
+        templates=tuple((await read_all(plane, WorkerTemplate)).items),
+        pools=tuple((await read_all(plane, LabWorkerPool)).items),
+        sessions=tuple((await read_all(plane, LabletSession)).items),
+        reservations=tuple((await read_all(plane, Reservation)).items),
     )
 
 
-def _print(comparison: Comparison, *, as_json: bool) -> None:
+def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
-        render.out(render.escaped(msgspec.json.format(msgspec.json.encode(summary(comparison)), indent=2).decode()))
+        render.print_line(
+            render.escape_json(msgspec.json.format(msgspec.json.encode(summary(comparison)), indent=2).decode())
+        )
     else:
-        render.out(render.UNSAFE.sub("?", text_of(comparison)).rstrip("\n"))
+        render.print_line(render.UNSAFE.sub("?", text_of(comparison)).rstrip("\n"))
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise Invalid(Fault(str(path), f"cannot be read: {error.strerror}", "name a file that is there")) from error
 
 
-def _write(path: Path, text: str) -> None:
+def _write_page(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -117,8 +119,8 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Heard]:
-    """Show how far it is, on a terminal."""
+def _progress_bar() -> Iterator[OnProgress]:
+    """Show progress if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -126,8 +128,8 @@ def _bar() -> Iterator[Heard]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0)
 
-        def heard(told: Told) -> None:
+        def update_bar(told: Told) -> None:
             left = "" if told.seconds_left is None else f"{timedelta(seconds=round(told.seconds_left))} left"
             bar.update(task, completed=told.share, description=f"{told.doing}  {left}")
 
-        yield heard
+        yield update_bar

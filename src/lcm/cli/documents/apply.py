@@ -1,4 +1,4 @@
-"""`lcm apply`: objects created or changed from files, all of them or none; also a definition made of a lab file."""
+"""`lcm apply`: create or change objects from files, all of them or none; also make a definition of a lab file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,8 +8,16 @@ from typing import Annotated, Final
 import typer
 
 from lcm.cli.documents import lab_files
-from lcm.cli.documents.lab_files import Attached, attached
-from lcm.cli.documents.sources import Gathered, Source, checked_here, gather, key_of, placed, traced
+from lcm.cli.documents.lab_files import PreparedDocuments, prepare_documents
+from lcm.cli.documents.sources import (
+    DocumentSource,
+    GatheredDocuments,
+    check_locally,
+    gather,
+    key_of,
+    message_at_line,
+    trace_faults,
+)
 from lcm.cli.output import connection, render
 from lcm.cli.output.nouns import noun_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Files, Namespace, Recursive
@@ -17,9 +25,9 @@ from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Plane
 from lcm.model.base.errors import Conflict, Fault, Invalid, Later, LcmError, NoRoom, TooLarge
 from lcm.system.clock import SystemClock
 
-_MANY: Final = 20
+_SUMMARY_ABOVE: Final = 20
 _COLOURS: Final = {"created": "green", "configured": "yellow"}
-_HERE_ONLY: Final = "the API could not be asked, so this was checked here only"
+_CHECKED_LOCALLY: Final = "the API could not be asked, so this was checked here only"
 
 
 def apply(
@@ -45,100 +53,102 @@ def apply(
     """Create or change objects from files.
 
     All documents are checked before any is written; each fault is shown with its file and line. A definition may name
-    its lab by a path that begins beside it, such as labs/basics.yaml: that is uploaded. Without such a document,
-    `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself. A booking may say its slot
-    from now on, such as `timeslot_start: +10m`; once it is there, it keeps the times it got.
+    its lab by a path relative to its own file, such as labs/basics.yaml: that file is uploaded. Without such a
+    document, `lcm apply -f basics.yaml --as-definition basics` makes a definition of the lab itself. A booking's slot
+    may be relative to now, such as `timeslot_start: +10m`; once the booking exists, it keeps the times it got.
     """
     if not files:
         raise typer.BadParameter("name a file, a folder, or - for standard input", param_hint="-f")
     if as_definition:
-        from lcm.cli.documents.publish import Wanted, publish  # noqa: PLC0415 - most documents need none of it
+        from lcm.cli.documents.publish import DefinitionRequest, publish  # noqa: PLC0415 - rarely needed
 
-        publish(files, Wanted(as_definition, namespace, track, activate=activate), context, dry_run=dry_run)
+        publish(files, DefinitionRequest(as_definition, namespace, track, activate=activate), context, dry_run=dry_run)
         return
     if track or activate or namespace != DEFAULT_NAMESPACE:
         raise typer.BadParameter("--track, --activate and --namespace go with it", param_hint="--as-definition")
     found = gather(files, recursive=recursive)
     if not found.sources and not found.faults:
-        raise typer.BadParameter(_nothing(found), param_hint="-f")
-    what = attached(found.sources, now=SystemClock().now())
-    _note_labs(found, what)
+        raise typer.BadParameter(_no_documents_message(found), param_hint="-f")
+    what = prepare_documents(found.sources, now=SystemClock().now())
+    _report_unused_labs(found, what)
     if found.faults or what.faults:
-        raise Invalid(*_all_faults(found, what, context))
+        raise Invalid(*_collect_faults(found, what, context))
     if len(what.sources) > LONGEST_APPLY:
         raise TooLarge(f"{len(what.sources)} documents; apply at most {LONGEST_APPLY} at once")
-    show(applied(what, context, dry_run=dry_run), dry_run=dry_run)
+    print_results(apply_documents(what, context, dry_run=dry_run), dry_run=dry_run)
 
 
-def applied(what: Attached, context: str | None, *, dry_run: bool) -> Sequence[Applied]:
-    """Apply documents; faults are those of their files' lines."""
+def apply_documents(what: PreparedDocuments, context: str | None, *, dry_run: bool) -> Sequence[Applied]:
+    """Apply documents; faults are reported at the lines of their files."""
 
     async def work(plane: Plane) -> Sequence[Applied]:
-        return await lab_files.applied(plane, what, dry_run=dry_run)
+        return await lab_files.apply_prepared(plane, what, dry_run=dry_run)
 
     try:
         return connection.with_plane(work, context)
     except Invalid as error:
-        raise Invalid(*traced(error.faults, what.sources)) from error
+        raise Invalid(*trace_faults(error.faults, what.sources)) from error
     except NoRoom as error:
-        raise NoRoom(placed(str(error), what.sources), why=error.why, nearest=error.nearest) from error
+        raise NoRoom(message_at_line(str(error), what.sources), why=error.why, nearest=error.nearest) from error
     except (connection.NoContext, Later) as error:
-        if faults := list(checked_here(what.sources)):
-            render.say(_HERE_ONLY)
+        if faults := list(check_locally(what.sources)):
+            render.print_message(_CHECKED_LOCALLY)
             raise Invalid(*faults) from error
         raise
     except Conflict as error:
         if source := next((one for one in what.sources if key_of(one.value) == error.key), None):
-            render.say(f"{source.file}:{source.written.line_of('metadata')}: {source.value['kind']}: not written")
+            render.print_message(
+                f"{source.file}:{source.written.line_of('metadata')}: {source.value['kind']}: not written"
+            )
         raise
 
 
-def show(results: Sequence[Applied], *, dry_run: bool) -> None:
-    """Say what became of each document."""
+def print_results(results: Sequence[Applied], *, dry_run: bool) -> None:
+    """Print the outcome of each document."""
     note = " (dry run)" if dry_run else ""
     for one in results:
         outcome = render.paint(one.outcome, _COLOURS.get(one.outcome))
-        render.out(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}")
-    if len(results) > _MANY:
+        render.print_line(f"{noun_of(one.kind).singular}/{one.name} {outcome}{note}")
+    if len(results) > _SUMMARY_ABOVE:
         counts = Counter(one.outcome for one in results)
         parts = (
             f"{counts[outcome]} {outcome}" for outcome in ("created", "configured", "unchanged") if counts[outcome]
         )
-        render.say(f"{len(results)} objects: {', '.join(parts)}{note}")
+        render.print_message(f"{len(results)} objects: {', '.join(parts)}{note}")
 
 
-def _nothing(found: Gathered) -> str:
+def _no_documents_message(found: GatheredDocuments) -> str:
     message = "there is no document in what was given"
     if not found.labs:
         return message
     return f"{message}, but a lab: `lcm apply -f {found.labs[0]} --as-definition NAME` makes a definition of it"
 
 
-def _note_labs(found: Gathered, what: Attached) -> None:
-    """Say of lab files that no definition names that they were left out."""
+def _report_unused_labs(found: GatheredDocuments, what: PreparedDocuments) -> None:
+    """Report lab files that no definition names: they were left out."""
     used = what.files()
     for file in found.labs:
         if Path(file).resolve() not in used:
-            render.say(f"{file} is a lab and no document: left out, for no definition given here names it")
+            render.print_message(f"{file} is a lab and no document: left out, for no definition given here names it")
 
 
-def _all_faults(found: Gathered, what: Attached, context: str | None) -> Sequence[Fault]:
-    """Add what is wrong with the documents themselves; nothing is written."""
+def _collect_faults(found: GatheredDocuments, what: PreparedDocuments, context: str | None) -> Sequence[Fault]:
+    """Return the files' faults and those of the documents themselves; nothing is written."""
     first = [*found.faults, *what.faults]
     if not what.sources:
         return first
-    # What a file that broke off would have held is not known: the API would miss it in the others.
-    more = _faults_there(what, context) if found.whole else list(checked_here(what.sources))
+    # The content of a file that could not be read to its end is unknown, so the API might miss it in the other files.
+    more = _server_faults(what, context) if found.whole else list(check_locally(what.sources))
     known = {fault.path for fault in first}
     return [*first, *(fault for fault in more if fault.path not in known)]
 
 
-def _faults_there(what: Attached, context: str | None) -> list[Fault]:
-    few: list[Source] = what.sources[:LONGEST_APPLY]
+def _server_faults(what: PreparedDocuments, context: str | None) -> list[Fault]:
+    few: list[DocumentSource] = what.sources[:LONGEST_APPLY]
     try:
-        applied(Attached(few, what.labs, what.wrong, moving=what.moving), context, dry_run=True)
+        apply_documents(PreparedDocuments(few, what.labs, what.wrong, moving=what.moving), context, dry_run=True)
     except Invalid as error:
         return list(error.faults)
     except LcmError:
-        pass  # whatever else it says, what is known already is reason enough to stop
+        pass  # the faults found so far are reason enough to stop
     return []

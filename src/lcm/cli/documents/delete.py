@@ -1,4 +1,4 @@
-"""`lcm delete`: objects asked to go; what has a life of its own goes when that has been ended."""
+"""`lcm delete`: delete objects. Those with finalizers go once their work has ended."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lcm.cli.documents.get import where_of
+from lcm.cli.documents.get import parse_filter
 from lcm.cli.documents.sources import gather, identity
-from lcm.cli.documents.wait import GONE, span_of, until
+from lcm.cli.documents.wait import GONE, parse_duration, wait_until
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
-from lcm.cli.output.follow import everything
-from lcm.cli.output.nouns import Wanted, title, title_of, wanted
+from lcm.cli.output.follow import read_all
+from lcm.cli.output.nouns import NamedObjects, parse_targets, title, title_of
 from lcm.cli.output.options import (
     DEFAULT_NAMESPACE,
     ContextName,
@@ -37,7 +37,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 
-_ORDER: Final[Sequence[type[Resource]]] = (
+_DELETE_ORDER: Final[Sequence[type[Resource]]] = (
     Reservation,
     LabletSession,
     LabWorkerPool,
@@ -46,14 +46,14 @@ _ORDER: Final[Sequence[type[Resource]]] = (
     WorkerTemplate,
     SystemSettings,
 )
-"""What refers to others goes before them."""
+"""Kinds that refer to others are deleted before those."""
 
 _SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
-    """How things are to go."""
+class _DeleteOptions:
+    """Options of one deletion."""
 
     dry_run: bool
     wait: bool
@@ -79,43 +79,45 @@ def delete(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Ask for objects to go.
+    """Delete objects.
 
     A worker is drained first and a session is ended; --wait waits until they are gone.
     """
-    how = _How(dry_run, wait, span_of(timeout), ignore_not_found)
+    how = _DeleteOptions(dry_run, wait, parse_duration(timeout), ignore_not_found)
     chosen = bool(selector or field_selector or every)
     if files and (targets or chosen):
         raise typer.BadParameter("-f excludes kinds, names and selectors", param_hint="-f")
     if files:
-        refs = _from_files(files, recursive=recursive)
+        refs = _refs_from_files(files, recursive=recursive)
         connection.with_plane(lambda plane: _delete(plane, refs, how), context)
         return
-    parts = wanted(targets or [])
+    parts = parse_targets(targets or [])
     if chosen == any(part.names for part in parts):
         raise typer.BadParameter("give names, or -l, --field-selector or --all", param_hint="NAME")
-    wheres = {part.noun.struct: where_of(part.noun, selector, field_selector) for part in parts}
+    wheres = {part.noun.struct: parse_filter(part.noun, selector, field_selector) for part in parts}
 
     async def work(plane: Plane) -> None:
-        refs = [ref for part in parts for ref in await _refs(plane, part, namespace, wheres)]
+        refs = [ref for part in parts for ref in await _find_refs(plane, part, namespace, wheres)]
         if chosen and not yes and not dry_run and len(refs) > 1:
-            _ask(refs)
+            _confirm(refs)
         if chosen and not refs:
-            render.say(f"nothing selected in namespace {namespace}")
+            render.print_message(f"nothing selected in namespace {namespace}")
         await _delete(plane, refs, how)
 
     connection.with_plane(work, context)
 
 
-async def _refs(plane: Plane, part: Wanted, namespace: str, wheres: Mapping[type[Resource], Any]) -> list[Ref[Any]]:
+async def _find_refs(
+    plane: Plane, part: NamedObjects, namespace: str, wheres: Mapping[type[Resource], Any]
+) -> list[Ref[Any]]:
     struct = part.noun.struct
     if part.names:
         return [Ref(struct, name, namespace) for name in part.names]
-    found = await everything(plane, struct, namespace=namespace, where=wheres[struct])
+    found = await read_all(plane, struct, namespace=namespace, where=wheres[struct])
     return [ref_of(one) for one in found.items]
 
 
-def _from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]:
+def _refs_from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]:
     found = gather(files, recursive=recursive)
     if found.faults:
         raise Invalid(*found.faults)
@@ -123,48 +125,48 @@ def _from_files(files: Sequence[str], *, recursive: bool) -> list[Ref[Any]]:
     refs = [Ref(KINDS[who[0]].struct, who[2], who[1]) for who in named_in if who and who[0] in KINDS]
     if not refs:
         raise typer.BadParameter("there is no document in what was given", param_hint="-f")
-    return sorted(refs, key=lambda ref: _ORDER.index(ref.kind))
+    return sorted(refs, key=lambda ref: _DELETE_ORDER.index(ref.kind))
 
 
-def _ask(refs: Sequence[Ref[Any]]) -> None:
+def _confirm(refs: Sequence[Ref[Any]]) -> None:
     shown = ", ".join(title_of(ref.kind, ref.name) for ref in refs[:_SHOWN])
     more = f" and {len(refs) - _SHOWN} more" if len(refs) > _SHOWN else ""
     try:
         agreed = typer.confirm(f"Delete {len(refs)} objects: {shown}{more}?", err=True)
     except typer.Abort as error:
-        render.say("nobody answered; add --yes to delete without being asked")
+        render.print_message("nobody answered; add --yes to delete without being asked")
         raise typer.Exit(1) from error
     if not agreed:
-        render.say("nothing was deleted")
+        render.print_message("nothing was deleted")
         raise typer.Exit(1)
 
 
-async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _How) -> None:
-    """Delete kind by kind, so that with --wait nothing is refused because of what is still going."""
+async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -> None:
+    """Delete kind by kind, so that with --wait nothing is refused because of objects that are still being deleted."""
     code = 0
-    for kind in _ORDER:
+    for kind in _DELETE_ORDER:
         going: list[Ref[Any]] = []
         for ref in (ref for ref in refs if ref.kind is kind):
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                told = connection.report(error)
+                told = connection.report_error(error)
                 code = code or told
         if how.wait and not how.dry_run:
-            await _until_gone(plane, going, how.limit)
+            await _wait_until_gone(plane, going, how.limit)
     if code:
         raise typer.Exit(code)
 
 
-async def _delete_one(plane: Plane, ref: Ref[Any], how: _How) -> Sequence[Ref[Any]]:
-    """Ask one object to go; returns it if it is not gone yet."""
+async def _delete_one(plane: Plane, ref: Ref[Any], how: _DeleteOptions) -> Sequence[Ref[Any]]:
+    """Request one deletion; return the object if it is not gone yet."""
     try:
         left: Resource = await plane.delete(ref, dry_run=how.dry_run)
     except Gone:
         if how.ignore_missing:
             return []
         raise Gone(f"there is no {title_of(ref.kind, ref.name)} in namespace {ref.namespace}") from None
-    render.out(f"{title(left)} {'would be' if how.dry_run else 'is'} {_outcome(left)}")
+    render.print_line(f"{title(left)} {'would be' if how.dry_run else 'is'} {_outcome(left)}")
     return [ref_of(left)] if left.metadata.finalizers else []
 
 
@@ -172,14 +174,14 @@ def _outcome(left: Resource) -> str:
     return f"going ({phase_of(left)})" if left.metadata.finalizers else "gone"
 
 
-async def _until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timedelta) -> None:
+async def _wait_until_gone(plane: Plane, refs: Sequence[Ref[Any]], limit: timedelta) -> None:
     left = list(refs)
     try:
         async with asyncio.timeout(limit.total_seconds()):
             while left:
-                await until(plane, left[0], GONE)
-                render.out(f"{title_of(left[0].kind, left[0].name)} is gone")
+                await wait_until(plane, left[0], GONE)
+                render.print_line(f"{title_of(left[0].kind, left[0].name)} is gone")
                 left.pop(0)
     except TimeoutError as error:
         names = ", ".join(title_of(ref.kind, ref.name) for ref in left)
-        raise connection.TimeIsUp(f"still going after {render.span(limit)}: {names}") from error
+        raise connection.WaitTimedOut(f"still going after {render.format_span(limit)}: {names}") from error

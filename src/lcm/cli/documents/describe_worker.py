@@ -1,6 +1,6 @@
-"""What matters most about a worker: its machine, CML, figures with their ages, idleness, sessions, licence and cost.
+"""The most important about a worker: machine, CML, figures with their ages, idleness, sessions, licence and cost.
 
-Called by `digest`. What a caller may not see is left out.
+Called by `describe`. What the caller may not see is left out.
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeVar
 
-from lcm.cli.fleet.workers import on_worker
+from lcm.cli.fleet.workers import sessions_on_worker
 from lcm.cli.output import render
 from lcm.control.plane.protocol import Plane, ref_of
 from lcm.model.base.capacity import Amount
@@ -21,38 +21,40 @@ from lcm.model.money.licences import LicenceSeat
 from lcm.model.telemetry.alert import Alert
 
 T = TypeVar("T")
-Line = tuple[str, str]
-STALE: Final = timedelta(minutes=5)
-"""Older figures are marked: they should come every minute."""
+LabelledText = tuple[str, str]
+STALE_AFTER: Final = timedelta(minutes=5)
+"""Older figures are marked: new ones should come every minute."""
 
-_SIGNS: Final = {Truth.TRUE: "active", Truth.FALSE: "quiet", Truth.UNKNOWN: "unknown, so active"}
+_SIGNAL_WORDS: Final = {Truth.TRUE: "active", Truth.FALSE: "quiet", Truth.UNKNOWN: "unknown, so active"}
 _MB: Final = 1_000_000
 
 
-async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[Line]:
-    """Say how a worker is, in a few lines."""
+async def worker_lines(plane: Plane, worker: LabWorker, now: datetime) -> list[LabelledText]:
+    """Return a few lines about the state of a worker."""
     uid = worker.metadata.uid
-    lines = [*_machine(worker), *_wishes(worker, now)]
-    lines += _idle(worker.status.idle, now, enabled=worker.spec.idle.enabled)
-    lines += _below("Measured", _measured(await plane.telemetry(ref_of(worker)), now))
-    lines += _below("Sessions", _sessions(await on_worker(plane, worker), now))
-    ledger = await _allowed(plane.licences())
-    lines += _below("Licence seat", _seats([] if ledger is None else ledger.seats, uid, now))
-    spent = await _allowed(plane.costs(since=worker.metadata.created_at or now, until=now))
-    lines += _below("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
-    lines += _below("Alerts", _alerts([one for one in await _allowed(plane.alerts()) or () if one.uid == uid], now))
+    lines = [*_machine_lines(worker), *_state_lines(worker, now)]
+    lines += _idle_lines(worker.status.idle, now, enabled=worker.spec.idle.enabled)
+    lines += _label_first("Measured", _telemetry_lines(await plane.telemetry(ref_of(worker)), now))
+    lines += _label_first("Sessions", _sessions(await sessions_on_worker(plane, worker), now))
+    ledger = await _unless_forbidden(plane.licences())
+    lines += _label_first("Licence seat", _seats([] if ledger is None else ledger.seats, uid, now))
+    spent = await _unless_forbidden(plane.costs(since=worker.metadata.created_at or now, until=now))
+    lines += _label_first("Cost", _cost([one for one in spent or () if one.worker_id == uid], now))
+    lines += _label_first(
+        "Alerts", _alerts([one for one in await _unless_forbidden(plane.alerts()) or () if one.uid == uid], now)
+    )
     return lines
 
 
-async def _allowed(answer: Awaitable[T]) -> T | None:
-    """Wait for an answer; None for who may not have it."""
+async def _unless_forbidden(answer: Awaitable[T]) -> T | None:
+    """Wait for an answer; None when the caller may not have it."""
     try:
         return await answer
     except Forbidden:
         return None
 
 
-def _machine(worker: LabWorker) -> Iterator[Line]:
+def _machine_lines(worker: LabWorker) -> Iterator[LabelledText]:
     spec, ec2, cml = worker.spec, worker.status.ec2, worker.status.cml
     yield "Wanted", spec.wanted_state
     machine = [ec2.instance_id or "no instance", ec2.instance_type or spec.aws.instance_type]
@@ -62,40 +64,40 @@ def _machine(worker: LabWorker) -> Iterator[Line]:
         yield "Checks", f"system {ec2.system_status or 'unknown'}, instance {ec2.instance_status or 'unknown'}"
     licence = {True: "licensed", False: "not licensed", None: "licence unknown"}[cml.licensed]
     health = {True: "healthy", False: "not healthy", None: ""}[cml.healthy]
-    up = f"up {render.span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
+    up = f"up {render.format_span(timedelta(seconds=cml.uptime_seconds))}" if cml.uptime_seconds else ""
     yield "CML", ", ".join(filter(None, [cml.version, cml.api_url, licence, health, up]))
     if worker.status.capacity:
-        yield "Capacity", amount(worker.status.capacity)
+        yield "Capacity", format_amount(worker.status.capacity)
 
 
-def _wishes(worker: LabWorker, now: datetime) -> Iterator[Line]:
+def _state_lines(worker: LabWorker, now: datetime) -> Iterator[LabelledText]:
     status = worker.status
     if status.drain_deadline_at and status.phase is WorkerPhase.DRAINING:
-        yield "Drain until", render.relative(status.drain_deadline_at, now)
+        yield "Drain until", render.format_relative(status.drain_deadline_at, now)
     if status.failure:
-        again = f"; tried again {render.relative(status.retry_at, now)}" if status.retry_at else ""
+        again = f"; tried again {render.format_relative(status.retry_at, now)}" if status.retry_at else ""
         yield "Failure", f"{status.failure}, {status.retry_count} so far{again}"
     if status.unhealthy_since:
-        yield "Unhealthy", f"for {render.age(status.unhealthy_since, now)}"
+        yield "Unhealthy", f"for {render.format_age(status.unhealthy_since, now)}"
     if status.pause_count or status.resume_count:
         yield "Paused", f"{status.pause_count} times, resumed {status.resume_count} times"
 
 
-def _idle(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator[Line]:
+def _idle_lines(idle: IdleVerdict | None, now: datetime, *, enabled: bool) -> Iterator[LabelledText]:
     if not enabled:
         yield "Idle", "never paused for it: idle.enabled is false"
     if idle is None:
         return
-    pause = f"; pauses {render.relative(idle.pause_at, now)}" if idle.pause_at else ""
+    pause = f"; pauses {render.format_relative(idle.pause_at, now)}" if idle.pause_at else ""
     until = idle.snoozed_until
-    snooze = f"; snoozed until {render.relative(until, now)}" if until and until > now else ""
+    snooze = f"; snoozed until {render.format_relative(until, now)}" if until and until > now else ""
     yield "Idle", f"{'yes' if idle.idle else 'no'}: {idle.reason}{pause}{snooze}"
     for signal in idle.signals:
-        yield "", f"{signal.name}: {_SIGNS[signal.active]}; {signal.detail}"
+        yield "", f"{signal.name}: {_SIGNAL_WORDS[signal.active]}; {signal.detail}"
 
 
-def _measured(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
-    """Write figures by their source, each with the age of its newest answer."""
+def _telemetry_lines(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
+    """Yield figures by their source, each with the age of its newest answer."""
     if found is None:
         return
     cpu = [_percent("CPU", found.cpu_utilization)]
@@ -103,24 +105,24 @@ def _measured(found: WorkerTelemetry | None, now: datetime) -> Iterator[str]:
     disk = [_percent("memory", found.memory_utilization), _percent("disk", found.storage_utilization)]
     labs = [_count("lab", found.active_labs_count), _count("running node", found.running_nodes)]
     by_cml, by_cloud = ([*cpu, *disk, *labs], net) if found.cml_at else ([*disk, *labs], [*cpu, *net])
-    yield from _from("CML", by_cml, found.cml_at or found.collected_at, now)
-    yield from _from("CloudWatch", by_cloud, found.cloudwatch_at, now)
+    yield from _source_line("CML", by_cml, found.cml_at or found.collected_at, now)
+    yield from _source_line("CloudWatch", by_cloud, found.cloudwatch_at, now)
     if found.last_activity_at:
-        yield from _from(
-            "CML", [f"last activity {render.age(found.last_activity_at, now)} ago"], found.activity_at, now
+        yield from _source_line(
+            "CML", [f"last activity {render.format_age(found.last_activity_at, now)} ago"], found.activity_at, now
         )
     if found.ec2_at:
-        yield f"state and checks, by EC2 {_aged(found.ec2_at, now)}"
+        yield f"state and checks, by EC2 {_age_text(found.ec2_at, now)}"
 
 
-def _from(source: str, figures: Iterable[str], at: datetime | None, now: datetime) -> Iterator[str]:
+def _source_line(source: str, figures: Iterable[str], at: datetime | None, now: datetime) -> Iterator[str]:
     known = ", ".join(filter(None, figures))
     if known:
-        yield f"{known}, by {source}" + (f" {_aged(at, now)}" if at else "")
+        yield f"{known}, by {source}" + (f" {_age_text(at, now)}" if at else "")
 
 
-def _aged(at: datetime, now: datetime) -> str:
-    return f"{render.age(at, now)} ago" + (", which is old" if now - at > STALE else "")
+def _age_text(at: datetime, now: datetime) -> str:
+    return f"{render.format_age(at, now)} ago" + (", which is old" if now - at > STALE_AFTER else "")
 
 
 def _percent(name: str, value: float | None) -> str:
@@ -137,14 +139,14 @@ def _count(noun: str, count: int | None) -> str:
 
 def _sessions(sessions: Sequence[LabletSession], now: datetime) -> Iterator[str]:
     for one in sessions:
-        ends = f", ends {render.relative(one.status.ends_at, now)}" if one.status.ends_at else ""
+        ends = f", ends {render.format_relative(one.status.ends_at, now)}" if one.status.ends_at else ""
         yield f"{one.metadata.name} {one.status.phase} of {one.spec.owner}{ends}"
 
 
 def _seats(seats: Iterable[LicenceSeat], uid: str, now: datetime) -> Iterator[str]:
     for one in seats:
         if one.worker_id == uid:
-            yield f"{one.state} for {render.age(one.since, now)}, {one.flavour}, token {one.token}"
+            yield f"{one.state} for {render.format_age(one.since, now)}, {one.flavour}, token {one.token}"
 
 
 def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
@@ -156,26 +158,26 @@ def _cost(intervals: Sequence[BillingInterval], now: datetime) -> Iterator[str]:
 
 
 def _rate(last: BillingInterval, now: datetime) -> str:
-    if not _goes_on(last, now):
+    if not _is_open(last, now):
         return "nothing more now"
     return f"{last.usd_hourly:.2f} USD an hour now ({last.state})" if last.usd_hourly is not None else "price not known"
 
 
-def _goes_on(interval: BillingInterval, now: datetime) -> bool:
+def _is_open(interval: BillingInterval, now: datetime) -> bool:
     return interval.until is None or interval.until >= now
 
 
 def _alerts(alerts: Iterable[Alert], now: datetime) -> Iterator[str]:
     for one in alerts:
-        yield f"{one.severity} {one.alert} for {render.age(one.since, now)}: {one.message}"
+        yield f"{one.severity} {one.alert} for {render.format_age(one.since, now)}: {one.message}"
 
 
-def _below(label: str, texts: Iterable[str]) -> Iterator[Line]:
+def _label_first(label: str, texts: Iterable[str]) -> Iterator[LabelledText]:
     return ((label if not number else "", text) for number, text in enumerate(texts))
 
 
-def amount(room: Amount) -> str:
-    """Write an amount in few words."""
+def format_amount(room: Amount) -> str:
+    """Format an amount of resources briefly."""
     return (
         f"{room.cpu_millis / 1000:g} CPU, {room.memory_mb / 1024:g} GB memory, {room.storage_mb / 1024:g} GB disk,"
         f" {room.nodes} nodes, {room.ports} ports, {room.labs} labs"

@@ -9,22 +9,22 @@ import typer
 
 from lcm.cli.booking import calendar
 from lcm.cli.output import connection, render
-from lcm.cli.output.columns import Measured
-from lcm.cli.output.follow import everything, follow, named
-from lcm.cli.output.nouns import CALENDAR, NOUNS, Noun, Wanted, noun_of, wanted
+from lcm.cli.output.columns import TelemetryByUid
+from lcm.cli.output.follow import filter_by_name, follow, read_all
+from lcm.cli.output.nouns import CALENDAR, NOUNS, NamedObjects, Noun, noun_of, parse_targets
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, FieldSelector, Namespace, Output, Selector, Targets
 from lcm.cli.output.printer import Printer
 from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.base.errors import Forbidden, Gone, Invalid
-from lcm.model.base.selector import Where, parse
+from lcm.model.base.selector import ObjectSelector, parse_selector
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
 from lcm.system.clock import SystemClock
 
-_MEASURED: Final = 40
-"""Of more workers than this a list shows no measurements."""
-_RUNNING: Final = HOSTING | {WorkerPhase.LICENSING, WorkerPhase.DRAINING}
+_MOST_MEASURED: Final = 40
+"""A list of more workers than this shows no measurements."""
+_RUNNING: Final = HOSTING_PHASES | {WorkerPhase.LICENSING, WorkerPhase.DRAINING}
 
 
 def get(
@@ -47,108 +47,110 @@ def get(
 
     `lcm get workers`, `lcm get w,s -A`, `lcm get session s1 -o yaml`, `lcm get all`.
     Sessions that ended more than a day ago are in the archive: `lcm get sessions --all`.
-    `lcm get calendar --days 7` shows seats against time.
+    `lcm get calendar --days 7` shows planned workers against time.
     """
-    span = calendar.Asked(begin, days, hours, pool)
+    span = calendar.CalendarOptions(begin, days, hours, pool)
     if [word.lower() for word in targets or []] == [CALENDAR]:
         if selector or field_selector or watch or archived:
             raise typer.BadParameter("the calendar takes --from, --days, --hours and --pool", param_hint=CALENDAR)
-        calendar.show(span, None if all_namespaces else namespace, output, context)
+        calendar.print_calendar(span, None if all_namespaces else namespace, output, context)
         return
-    if span != calendar.Asked():
+    if span != calendar.CalendarOptions():
         raise typer.BadParameter("--from, --days, --hours and --pool go with `lcm get calendar`", param_hint="KIND")
-    parts = wanted(targets or [])
+    parts = parse_targets(targets or [])
     if any(part.names for part in parts) and (selector or field_selector or all_namespaces):
         raise typer.BadParameter("names exclude -l, --field-selector and -A", param_hint="NAME")
-    wheres = {part.noun: where_of(part.noun, selector, field_selector) for part in parts}
+    wheres = {part.noun: parse_filter(part.noun, selector, field_selector) for part in parts}
     if archived and watch:
         raise typer.BadParameter("nothing changes in the archive: leave out --watch", param_hint="--all")
-    asked = _Asked(parts, wheres, None if all_namespaces else namespace, archived)
+    asked = _Query(parts, wheres, None if all_namespaces else namespace, archived)
     printer = Printer(output, parts, clock=SystemClock(), with_namespace=all_namespaces)
     work = asked.watch if watch else asked.show
     connection.with_plane(lambda plane: work(plane, printer), context)
 
 
-def where_of(noun: Noun, labels: str, fields: str) -> Where:
-    """Read what somebody selected; what cannot be read is wrong usage."""
+def parse_filter(noun: Noun, labels: str, fields: str) -> ObjectSelector:
+    """Parse selectors; one that cannot be parsed is wrong usage."""
     try:
-        return parse(noun.struct, labels, fields)
+        return parse_selector(noun.struct, labels, fields)
     except Invalid as error:
         fault = error.faults[0]
         hint = "--selector" if fault.path == "label_selector" else "--field-selector"
         raise typer.BadParameter(f"{fault.problem}; {fault.remedy}", param_hint=hint) from error
 
 
-async def _measured(plane: Plane, workers: Sequence[LabWorker]) -> Measured:
-    """Read what was last measured of a few workers; each is a question of its own."""
+async def _read_telemetry(plane: Plane, workers: Sequence[LabWorker]) -> TelemetryByUid:
+    """Read the latest measurements of a few workers; each takes a request of its own."""
     asked = [one for one in workers if one.status.phase in _RUNNING]
     answers = await asyncio.gather(*(plane.telemetry(ref_of(one)) for one in asked))
     return {one.metadata.uid: found for one, found in zip(asked, answers, strict=True) if found is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What somebody wants to see."""
+class _Query:
+    """The objects that were asked for."""
 
-    parts: Sequence[Wanted]
-    wheres: Mapping[Noun, Where]
+    parts: Sequence[NamedObjects]
+    wheres: Mapping[Noun, ObjectSelector]
     namespace: str | None
     archived: bool = False
 
     async def show(self, plane: Plane, printer: Printer) -> None:
         found = [one for part in self.parts for one in await self._find(plane, part)]
-        workers = [one for one in found if isinstance(one, LabWorker)] if printer.tabular else []
-        printer.whole(found, await _measured(plane, workers) if len(workers) <= _MEASURED else None)
+        workers = [one for one in found if isinstance(one, LabWorker)] if printer.is_tabular else []
+        printer.print_all(found, await _read_telemetry(plane, workers) if len(workers) <= _MOST_MEASURED else None)
         if missing := self._missing(found):
             raise Gone(f"there is no {', '.join(missing)} in namespace {self.namespace}")
         if not found:
-            render.say(self._nothing())
+            render.print_message(self._nothing_message())
 
     async def watch(self, plane: Plane, printer: Printer) -> None:
-        wheres = {part.noun.struct: await self._where(plane, part) for part in self.parts}
+        wheres = {part.noun.struct: await self._filter_for(plane, part) for part in self.parts}
         first = True
         async for changes in follow(plane, wheres, namespace=self.namespace):
-            printer.some([change.resource for change in changes if change.resource is not None])
+            printer.print_more([change.resource for change in changes if change.resource is not None])
             for change in changes:
                 if change.resource is None and change.last is not None:
-                    printer.gone(change.last)
+                    printer.print_deleted(change.last)
             if first and not changes:
-                render.say(f"{self._nothing()} yet; waiting")
+                render.print_message(f"{self._nothing_message()} yet; waiting")
             first = False
 
-    async def _find(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+    async def _find(self, plane: Plane, part: NamedObjects) -> Sequence[Resource]:
         if part.names:
-            return await self._named(plane, part)
+            return await self._read_named(plane, part)
         try:
-            return [one for archived in self._where_to_look(part) for one in await self._all(plane, part, archived)]
+            return [
+                one for archived in self._archive_choices(part) for one in await self._read_list(plane, part, archived)
+            ]
         except Forbidden:
             if len(self.parts) < len(NOUNS):
                 raise
-            return []  # `all` means all that one may see
+            return []  # `all` means everything the caller may see
 
-    def _where_to_look(self, part: Wanted) -> Sequence[bool]:
-        """Say whether to look in the archive, before what is live or not at all."""
+    def _archive_choices(self, part: NamedObjects) -> Sequence[bool]:
+        """Return which lists to read: the archive before the live one, or only the live one."""
         return (True, False) if self.archived and part.noun.struct is LabletSession else (False,)
 
-    async def _all(self, plane: Plane, part: Wanted, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
+    async def _read_list(self, plane: Plane, part: NamedObjects, archived: bool) -> Sequence[Resource]:  # noqa: FBT001 - which list
         kind, where = part.noun.struct, self.wheres[part.noun]
-        return (await everything(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
+        return (await read_all(plane, kind, namespace=self.namespace, where=where, archived=archived)).items
 
-    async def _named(self, plane: Plane, part: Wanted) -> Sequence[Resource]:
+    async def _read_named(self, plane: Plane, part: NamedObjects) -> Sequence[Resource]:
         refs = [Ref(part.noun.struct, name, self.namespace or DEFAULT_NAMESPACE) for name in part.names]
         return [one for one in await asyncio.gather(*map(plane.get, refs)) if one is not None]
 
-    async def _where(self, plane: Plane, part: Wanted) -> Where:
+    async def _filter_for(self, plane: Plane, part: NamedObjects) -> ObjectSelector:
         if not part.names:
             return self.wheres[part.noun]
-        by_uid = {one.metadata.uid: one.metadata.name for one in await self._named(plane, part)}
-        return named(*(by_uid.get(name, name) for name in part.names))
+        by_uid = {one.metadata.uid: one.metadata.name for one in await self._read_named(plane, part)}
+        return filter_by_name(*(by_uid.get(name, name) for name in part.names))
 
     def _missing(self, found: Sequence[Resource]) -> Sequence[str]:
         there = {(noun_of(one.kind), word) for one in found for word in (one.metadata.name, one.metadata.uid)}
         asked = [(part.noun, name) for part in self.parts for name in part.names]
         return [f"{noun.singular}/{name}" for noun, name in asked if (noun, name) not in there]
 
-    def _nothing(self) -> str:
+    def _nothing_message(self) -> str:
         what = "objects" if len(self.parts) == len(NOUNS) else ", ".join(part.noun.plural for part in self.parts)
         return f"no {what} " + (f"in namespace {self.namespace}" if self.namespace else "in any namespace")

@@ -1,7 +1,8 @@
-"""Lab files that definitions name by their path: read here, checked, uploaded. Called by `apply` and `as_definition`.
+"""Lab files that definitions name by path, and slots relative to now. Called by `apply`, `publish` and `up`.
 
-A definition that says `topology: {uri: labs/x.yaml}` means the file beside its own. Nothing is stored before all that
-is applied was found to be right, and in a dry run nothing at all.
+`topology: {uri: labs/x.yaml}` is a path relative to the definition's file. Nothing is uploaded before everything that
+is applied was found valid, and nothing at all in a dry run. `timeslot_start: +10m` becomes a moment; a booking that
+exists already keeps its times, so that applying a file twice is the same as applying it once.
 """
 
 import re
@@ -13,16 +14,16 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.cli.documents.sources import STDIN, Source, identity, located, traced
-from lcm.cli.documents.texts import Written
-from lcm.control.admission.topologies import looked_through
-from lcm.control.objects.records import nameable
+from lcm.cli.documents.sources import STDIN, DocumentSource, fault_at_line, identity, trace_faults
+from lcm.cli.documents.texts import ParsedDocument
+from lcm.control.admission.topologies import check_lab_file
+from lcm.control.objects.records import is_nameable
 from lcm.control.plane.protocol import Applied, Plane, Ref
 from lcm.model.base.errors import Fault, Invalid, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.model.topology.lab import Lab, needs
-from lcm.model.topology.node_definitions import SHIPPED
-from lcm.model.topology.yaml_tree import MOST_BYTES
+from lcm.model.topology.lab import ParsedLab, compute_needs
+from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.yaml_tree import MAX_BYTES
 from lcm.providers.protocols.artifacts import digest_of
 
 _FROM_NOW: Final = re.compile(r"\+([0-9]{1,6})([smhd])")
@@ -32,49 +33,51 @@ _UNITS: Final = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
-_BOOKINGS: Final = frozenset({"LabletSession", "Reservation"})
-_MOMENTS: Final = ("timeslot_start", "timeslot_end", "give_up_at")
+_TIMED_KINDS: Final = frozenset({"LabletSession", "Reservation"})
+_TIME_FIELDS: Final = ("timeslot_start", "timeslot_end", "give_up_at")
 _SERIES: Final = "recurrence"
 _UNTIL: Final = "until"
 
 
-def fixed(sources: Sequence[Source], now: datetime) -> tuple[list[Source], frozenset[int]]:
-    """Put moments in place of what is said from now on, and say at which places there was something."""
-    now = now.replace(microsecond=0) + _UNITS["s"]  # rounded up, so that it is never sooner than was said
-    made = [_fixed(source, now) for source in sources]
+def resolve_times(sources: Sequence[DocumentSource], now: datetime) -> tuple[list[DocumentSource], frozenset[int]]:
+    """Replace times relative to now by moments, and return the positions of the documents that had any."""
+    now = now.replace(microsecond=0) + _UNITS["s"]  # rounded up, so that it is never sooner than requested
+    made = [_resolve_source(source, now) for source in sources]
     places = frozenset(
         place for place, (one, before) in enumerate(zip(made, sources, strict=True)) if one is not before
     )
     return made, places
 
 
-async def kept(plane: Plane, sources: Sequence[Source], places: frozenset[int]) -> list[Source]:
-    """Give bookings that are there already the times that they have."""
+async def keep_existing_times(
+    plane: Plane, sources: Sequence[DocumentSource], places: frozenset[int]
+) -> list[DocumentSource]:
+    """Give bookings that already exist the times that they have."""
     made = list(sources)
     for place in places:
-        ref = _ref(made[place].value)
+        ref = _ref_of(made[place].value)
         if ref is not None and (found := await plane.get(ref)) is not None:
-            made[place] = _with(made[place], dict(_times(msgspec.to_builtins(found.spec))))
+            made[place] = _with_times(made[place], dict(_read_times(msgspec.to_builtins(found.spec))))
     return made
 
 
-def _fixed(source: Source, now: datetime) -> Source:
-    if source.value.get("kind") not in _BOOKINGS:
+def _resolve_source(source: DocumentSource, now: datetime) -> DocumentSource:
+    if source.value.get("kind") not in _TIMED_KINDS:
         return source
-    said = _times(source.value.get("spec"))
-    found = {name: moment for name, text in said if (moment := _moment(name, text, now)) is not None}
-    return _with(source, found) if found else source
+    said = _read_times(source.value.get("spec"))
+    found = {name: moment for name, text in said if (moment := _resolve_moment(name, text, now)) is not None}
+    return _with_times(source, found) if found else source
 
 
-def _times(spec: object) -> Iterator[tuple[str, object]]:
-    """Give what a booking says of times; that of its series under the name of the field in it."""
+def _read_times(spec: object) -> Iterator[tuple[str, object]]:
+    """Yield a booking's time fields; that of its series under the field's name within the series."""
     if isinstance(spec, dict):
-        yield from ((name, spec[name]) for name in _MOMENTS if name in spec)
+        yield from ((name, spec[name]) for name in _TIME_FIELDS if name in spec)
         if isinstance(series := spec.get(_SERIES), dict) and _UNTIL in series:
             yield _UNTIL, series[_UNTIL]
 
 
-def _moment(name: str, text: object, now: datetime) -> str | None:
+def _resolve_moment(name: str, text: object, now: datetime) -> str | None:
     found = _FROM_NOW.fullmatch(text) if isinstance(text, str) else None
     if not found:
         return None
@@ -82,56 +85,56 @@ def _moment(name: str, text: object, now: datetime) -> str | None:
     return moment.date().isoformat() if name == _UNTIL else moment.isoformat()
 
 
-def _with(source: Source, times: Mapping[str, object]) -> Source:
+def _with_times(source: DocumentSource, times: Mapping[str, object]) -> DocumentSource:
     spec: dict[str, Any] = dict(source.value["spec"])
     spec |= {name: moment for name, moment in times.items() if name != _UNTIL}
     if _UNTIL in times:
         spec[_SERIES] = {**spec[_SERIES], _UNTIL: times[_UNTIL]}
-    return Source(source.file, Written({**source.value, "spec": spec}, source.written.place))
+    return DocumentSource(source.file, ParsedDocument({**source.value, "spec": spec}, source.written.place))
 
 
-def _ref(value: dict[str, Any]) -> Ref[Resource] | None:
+def _ref_of(value: dict[str, Any]) -> Ref[Resource] | None:
     who = identity(value)
     known = KINDS.get(who[0]) if who else None
     if who is None or known is None:
         return None
     ref: Ref[Resource] = Ref(known.struct, who[2], who[1])
-    return ref if nameable(ref) else None
+    return ref if is_nameable(ref) else None
 
 
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
-_OF_TOPOLOGY: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.topology(\b.*)", re.DOTALL)
-_OF_BOOKING: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.definition")
+_TOPOLOGY_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.topology(\b.*)", re.DOTALL)
+_BOOKING_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.spec\.definition")
 _LINE: Final = re.compile(r"line ([0-9]+)(?:: (.*))?", re.DOTALL)
-_NOWHERE: Final = "sha256:" + "0" * 64
+_ABSENT_DIGEST: Final = "sha256:" + "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
-class LabFile:
-    """A lab file that was read here and found to be right."""
+class LocalLabFile:
+    """A lab file that was read here and found valid."""
 
     file: str
     data: bytes
-    lab: Lab
+    lab: ParsedLab
 
     @property
     def digest(self) -> str:
-        """The digest by which it is known once it is stored."""
+        """The digest by which the file is known once it is stored."""
         return digest_of(self.data)
 
 
 @dataclass(slots=True)
-class Attached:
-    """Documents with the addresses of their lab files in place of paths, and the files, by the documents' places."""
+class PreparedDocuments:
+    """Documents whose lab paths are replaced by addresses, with the lab files by the documents' positions."""
 
-    sources: list[Source]
-    labs: dict[int, LabFile] = field(default_factory=dict)
+    sources: list[DocumentSource]
+    labs: dict[int, LocalLabFile] = field(default_factory=dict)
     wrong: set[int] = field(default_factory=set)
-    """Places of documents whose lab file is of no use."""
+    """Positions of documents whose lab file is invalid."""
     faults: list[Fault] = field(default_factory=list)
     moving: frozenset[int] = frozenset()
-    """Places of bookings whose times were said from now on."""
+    """Positions of bookings whose times were relative to now."""
 
     @property
     def values(self) -> list[dict[str, Any]]:
@@ -139,92 +142,92 @@ class Attached:
         return [source.value for source in self.sources]
 
     def files(self) -> set[Path]:
-        """Say which lab files are used."""
+        """Return the lab files that are used."""
         return {Path(lab.file).resolve() for lab in self.labs.values()}
 
 
-def attached(
-    sources: Sequence[Source], given: Mapping[str, bytes] | None = None, *, now: datetime | None = None
-) -> Attached:
-    """Read every lab file that a definition names by its path; `given` are files that were read already.
+def prepare_documents(
+    sources: Sequence[DocumentSource], given: Mapping[str, bytes] | None = None, *, now: datetime | None = None
+) -> PreparedDocuments:
+    """Read every lab file that a definition names by path; `given` are files that were read already.
 
-    With `now`, slots may be said from now on.
+    With `now`, slots may be relative to now.
     """
-    sources, moving = fixed(sources, now) if now else (sources, frozenset())
-    found = Attached(list(sources), moving=moving)
+    sources, moving = resolve_times(sources, now) if now else (sources, frozenset())
+    found = PreparedDocuments(list(sources), moving=moving)
     for place, source in enumerate(sources):
-        if (path := _path(source.value)) is None:
+        if (path := _lab_path(source.value)) is None:
             continue
-        digest = _NOWHERE
+        digest = _ABSENT_DIGEST
         try:
-            lab = _read(source, path, given or {})
+            lab = _read_lab(source, path, given or {})
             digest = lab.digest
-            _hold_digest(source, lab)
+            _check_digest(source, lab)
             found.labs[place] = lab
         except Invalid as error:
             found.wrong.add(place)
             found.faults += error.faults
-        found.sources[place] = _addressed(source, f"artifact://{digest}", digest)
+        found.sources[place] = _with_address(source, f"artifact://{digest}", digest)
     return found
 
 
-async def applied(plane: Plane, what: Attached, *, dry_run: bool) -> Sequence[Applied]:
-    """Apply documents, after all of them were checked and the lab files of new definitions were uploaded."""
-    what.sources = await kept(plane, what.sources, what.moving)
+async def apply_prepared(plane: Plane, what: PreparedDocuments, *, dry_run: bool) -> Sequence[Applied]:
+    """Apply documents once all of them were checked and the lab files of new definitions were uploaded."""
+    what.sources = await keep_existing_times(plane, what.sources, what.moving)
     if not what.labs and not what.wrong:
         return await plane.apply(what.values, dry_run=dry_run)
-    rehearsal = await _rehearsed(plane, what)
+    rehearsal = await _dry_run(plane, what)
     if dry_run:
         return rehearsal
     for place, lab in what.labs.items():
         if rehearsal[place].outcome == "created":
-            what.sources[place] = await _uploaded(plane, what.sources[place], lab)
+            what.sources[place] = await _upload_lab(plane, what.sources[place], lab)
     return await plane.apply(what.values)
 
 
-def in_file(file: str, faults: Sequence[Fault]) -> Iterator[Fault]:
-    """Turn faults of `line 13: nodes[0]…` into faults of a lab file's line."""
+def faults_in_file(file: str, faults: Sequence[Fault]) -> Iterator[Fault]:
+    """Turn faults of `line 13: nodes[0]…` into faults at a line of a lab file."""
     for fault in faults:
         found = _LINE.fullmatch(fault.path)
         line, path = (int(found[1]), found[2] or "lab") if found else (1, fault.path)
-        yield located(file, line, Fault(path, fault.problem, fault.remedy))
+        yield fault_at_line(file, line, Fault(path, fault.problem, fault.remedy))
 
 
-async def _rehearsed(plane: Plane, what: Attached) -> Sequence[Applied]:
-    """Say what would become of documents, as if their lab files were there."""
+async def _dry_run(plane: Plane, what: PreparedDocuments) -> Sequence[Applied]:
+    """Return what would become of documents, as if their lab files were already uploaded."""
     try:
         return await plane.apply(what.values, dry_run=True)
     except Invalid as error:
-        absent = {place for fault in error.faults if (place := _missed(fault, what)) is not None}
-        waiting = absent | _bookings(what, absent)
-        left = [fault for fault in error.faults if not _excused(fault, what, waiting)]
+        absent = {place for fault in error.faults if (place := _position_of_absent_lab(fault, what)) is not None}
+        waiting = absent | _bookings_of(what, absent)
+        left = [fault for fault in error.faults if not _is_cured_by_upload(fault, what, waiting)]
         if left or not absent:
             raise Invalid(*left) from error
-    return await _around(plane, what, waiting)
+    return await _dry_run_without(plane, what, waiting)
 
 
-async def _around(plane: Plane, what: Attached, waiting: set[int]) -> Sequence[Applied]:
-    """Rehearse all but definitions whose lab files are not there yet, and bookings of them, which are new."""
+async def _dry_run_without(plane: Plane, what: PreparedDocuments, waiting: set[int]) -> Sequence[Applied]:
+    """Dry-run all but definitions whose lab files are not uploaded yet and bookings of them; those count as created."""
     rest = [place for place in range(len(what.sources)) if place not in waiting]
     try:
         told = await plane.apply([what.values[place] for place in rest], dry_run=True) if rest else ()
     except Invalid as error:
-        raise Invalid(*traced(error.faults, [what.sources[place] for place in rest])) from error
+        raise Invalid(*trace_faults(error.faults, [what.sources[place] for place in rest])) from error
     known = dict(zip(rest, told, strict=True))
-    return [known.get(place) or _new(value) for place, value in enumerate(what.values)]
+    return [known.get(place) or _created_result(value) for place, value in enumerate(what.values)]
 
 
-async def _uploaded(plane: Plane, source: Source, lab: LabFile) -> Source:
+async def _upload_lab(plane: Plane, source: DocumentSource, lab: LocalLabFile) -> DocumentSource:
     try:
         told = await plane.upload_topology(lab.data)
     except Invalid as error:
-        raise Invalid(*in_file(lab.file, error.faults)) from error
-    return _addressed(source, told.uri, told.digest)
+        raise Invalid(*faults_in_file(lab.file, error.faults)) from error
+    return _with_address(source, told.uri, told.digest)
 
 
-def _missed(fault: Fault, what: Attached) -> int | None:
-    """Give the place of a document of which the API only says that its lab file, known here, is not there."""
-    found = _OF_TOPOLOGY.fullmatch(fault.path)
+def _position_of_absent_lab(fault: Fault, what: PreparedDocuments) -> int | None:
+    """Return a document's position if the API only misses its lab file, which is known here; else None."""
+    found = _TOPOLOGY_PATH.fullmatch(fault.path)
     if not found:
         return None
     place = int(found[1])
@@ -232,78 +235,80 @@ def _missed(fault: Fault, what: Attached) -> int | None:
     return place if of_uri or place in what.wrong else None
 
 
-def _excused(fault: Fault, what: Attached, waiting: set[int]) -> bool:
-    """Tell whether a fault goes away with the upload of a lab file."""
-    booked = _OF_BOOKING.fullmatch(fault.path)
-    return _missed(fault, what) is not None or (booked is not None and int(booked[1]) in waiting)
+def _is_cured_by_upload(fault: Fault, what: PreparedDocuments, waiting: set[int]) -> bool:
+    """Return whether a fault goes away once a lab file is uploaded."""
+    booked = _BOOKING_PATH.fullmatch(fault.path)
+    return _position_of_absent_lab(fault, what) is not None or (booked is not None and int(booked[1]) in waiting)
 
 
-def _bookings(what: Attached, absent: set[int]) -> set[int]:
-    """Give the places of bookings of definitions whose lab files are not there yet."""
-    labs = {name for place in absent for name in _names(what.values[place])}
+def _bookings_of(what: PreparedDocuments, absent: set[int]) -> set[int]:
+    """Return the positions of bookings of definitions whose lab files are not uploaded yet."""
+    labs = {name for place in absent for name in _definition_names(what.values[place])}
     return {
         place
         for place, value in enumerate(what.values)
-        if value.get("kind") in _BOOKINGS and (_namespace(value), _part(value, "spec").get("definition")) in labs
+        if value.get("kind") in _TIMED_KINDS and (_namespace(value), _member(value, "spec").get("definition")) in labs
     }
 
 
-def _path(value: dict[str, Any]) -> str | None:
-    """Give the path of a definition's lab file; None when it says an address, or nothing that could be a path."""
-    uri = _part(_part(value, "spec"), "topology").get("uri")
+def _lab_path(value: dict[str, Any]) -> str | None:
+    """Return the path of a definition's lab file; None when it gives an address, or nothing that could be a path."""
+    uri = _member(_member(value, "spec"), "topology").get("uri")
     known = value.get("kind") == "LabletDefinition" and isinstance(uri, str) and uri and "://" not in uri
     return str(uri) if known else None
 
 
-def _read(source: Source, path: str, given: Mapping[str, bytes]) -> LabFile:
+def _read_lab(source: DocumentSource, path: str, given: Mapping[str, bytes]) -> LocalLabFile:
     beside = Path() if source.file == STDIN else Path(source.file).parent
     file = str(beside / path)
-    data = given[path] if path in given else _bytes(source, file)
-    sized = _part(source.value, "spec").get("resource_requirements") is not None
+    data = given[path] if path in given else _read_lab_bytes(source, file)
+    sized = _member(source.value, "spec").get("resource_requirements") is not None
     try:
-        lab = looked_through(data)
+        lab = check_lab_file(data)
         if not sized:
-            needs(lab, SHIPPED)
+            compute_needs(lab, SHIPPED_NODES)
     except Invalid as error:
-        raise Invalid(*in_file(file, error.faults)) from error
+        raise Invalid(*faults_in_file(file, error.faults)) from error
     except TooLarge as error:
-        raise Invalid(source.fault(Fault(_URI, str(error), "use a smaller lab"))) from error
-    return LabFile(file, data, lab)
+        raise Invalid(source.locate_fault(Fault(_URI, str(error), "use a smaller lab"))) from error
+    return LocalLabFile(file, data, lab)
 
 
-def _bytes(source: Source, file: str) -> bytes:
+def _read_lab_bytes(source: DocumentSource, file: str) -> bytes:
     try:
         with Path(file).open("rb") as opened:
-            return opened.read(MOST_BYTES + 1)
+            return opened.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         remedy = "correct the path, which begins beside this file, or give an address such as s3://bucket/key"
-        raise Invalid(source.fault(Fault(_URI, f"there is no file {file}", remedy))) from error
+        raise Invalid(source.locate_fault(Fault(_URI, f"there is no file {file}", remedy))) from error
     except (OSError, ValueError) as error:
         problem = f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise Invalid(source.fault(Fault(_URI, problem, "have it made readable"))) from error
+        raise Invalid(source.locate_fault(Fault(_URI, problem, "have it made readable"))) from error
 
 
-def _hold_digest(source: Source, lab: LabFile) -> None:
-    """Refuse a digest that somebody wrote beside the path, and that is another file's."""
-    said = _part(_part(source.value, "spec"), "topology").get("digest")
+def _check_digest(source: DocumentSource, lab: LocalLabFile) -> None:
+    """Refuse a digest given with the path if the file's digest is another."""
+    said = _member(_member(source.value, "spec"), "topology").get("digest")
     if said and said != lab.digest:
-        raise Invalid(source.fault(Fault(_DIGEST, f"{lab.file} has {lab.digest}", "correct it, or leave it out")))
+        raise Invalid(
+            source.locate_fault(Fault(_DIGEST, f"{lab.file} has {lab.digest}", "correct it, or leave it out"))
+        )
 
 
-def _addressed(source: Source, uri: str, digest: str) -> Source:
+def _with_address(source: DocumentSource, uri: str, digest: str) -> DocumentSource:
     """Put the address of a lab file into its definition."""
     value, spec = source.value, source.value["spec"]
     made = {**value, "spec": {**spec, "topology": {**spec["topology"], "uri": uri, "digest": digest}}}
-    return Source(source.file, Written(made, source.written.place))
+    return DocumentSource(source.file, ParsedDocument(made, source.written.place))
 
 
-def _new(value: dict[str, Any]) -> Applied:
+def _created_result(value: dict[str, Any]) -> Applied:
     kind, namespace, name = identity(value) or ("", "", "")
     return Applied(kind=kind, namespace=namespace, name=name, outcome="created", resource_version=0)
 
 
-def _names(definition: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Say by which names, with and without its version, a booking may mean a definition."""
+def _definition_names(definition: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names by which a booking may refer to a definition: with and without its version."""
     _, namespace, name = identity(definition) or ("", "", "")
     yield namespace, name
     yield namespace, name.partition(":")[0]
@@ -313,6 +318,6 @@ def _namespace(booking: dict[str, Any]) -> str:
     return (identity(booking) or ("", "", ""))[1]
 
 
-def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
+def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
     found = value.get(name)
     return found if isinstance(found, dict) else {}

@@ -7,18 +7,18 @@ from typing import Any, Final
 import msgspec
 import typer
 
-from lcm.cli.booking.observe import needs_said
+from lcm.cli.booking.observe import format_needs
 from lcm.cli.documents import apply
-from lcm.cli.documents.lab_files import LabFile, attached
-from lcm.cli.documents.sources import STDIN, Source, texts
-from lcm.cli.documents.texts import Place, Written
+from lcm.cli.documents.lab_files import LocalLabFile, prepare_documents
+from lcm.cli.documents.sources import STDIN, DocumentSource, read_files
+from lcm.cli.documents.texts import ParsedDocument, TextPosition
 from lcm.cli.output import connection, render
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Invalid
 from lcm.model.base.resource import API_VERSION
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements
-from lcm.model.topology.lab import needs
-from lcm.model.topology.node_definitions import SHIPPED
+from lcm.model.topology.lab import compute_needs
+from lcm.model.topology.node_definitions import SHIPPED_NODES
 
 _FIRST_VERSION: Final = "1.0.0"
 _LABEL: Final = 8
@@ -27,8 +27,8 @@ _KIND: Final = "LabletDefinition"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the definition is to be called, and how it differs from what is usual."""
+class DefinitionRequest:
+    """The name of the definition to make, and its options."""
 
     said: str
     namespace: str
@@ -37,47 +37,49 @@ class Wanted:
 
     @property
     def version(self) -> str:
-        """Its version: the one that was said, else the first."""
+        """The version that was given, else the first."""
         return self.said.partition(":")[2] or _FIRST_VERSION
 
     @property
     def name(self) -> str:
-        """Its whole name."""
+        """The full name, with its version."""
         return f"{self.said.partition(':')[0]}:{self.version}"
 
 
-def publish(files: Sequence[str], wanted: Wanted, context: str | None, *, dry_run: bool) -> None:
-    """Upload a lab file, apply a definition made of it, and say what was derived."""
-    file, data = _only(files)
-    before = connection.with_plane(lambda plane: _before(plane, wanted), context)
-    source = Source(file, Written(_document(wanted, before, file), Place(1)))
-    what = attached([source], {_named(file): data})
+def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None, *, dry_run: bool) -> None:
+    """Upload a lab file, apply a definition made of it, and print what was derived."""
+    file, data = _single_file(files)
+    before = connection.with_plane(lambda plane: _find_existing(plane, wanted), context)
+    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), TextPosition(1)))
+    what = prepare_documents([source], {_lab_file_name(file): data})
     if what.faults:
         raise Invalid(*what.faults)
-    apply.show(apply.applied(what, context, dry_run=dry_run), dry_run=dry_run)
+    apply.print_results(apply.apply_documents(what, context, dry_run=dry_run), dry_run=dry_run)
     spec = source.value["spec"]
     said = msgspec.convert(spec.get("resource_requirements"), ResourceRequirements | None)
-    for label, text in _derived(what.labs[0], said, spec):
-        render.tell(f"  {label + ':':<{_LABEL}}{text}")
+    for label, text in _summarize(what.labs[0], said, spec):
+        render.print_text(f"  {label + ':':<{_LABEL}}{text}")
     if spec.get("state", "draft") == "draft":
-        render.say(f"a draft cannot be booked: repeat it with --activate once {wanted.name} is as it should be")
+        render.print_message(
+            f"a draft cannot be booked: repeat it with --activate once {wanted.name} is as it should be"
+        )
 
 
-def _only(files: Sequence[str]) -> tuple[str, bytes]:
-    found = list(texts(files, recursive=False))
+def _single_file(files: Sequence[str]) -> tuple[str, bytes]:
+    found = list(read_files(files, recursive=False))
     if len(found) != 1:
         raise typer.BadParameter(f"name one lab file; these are {len(found)}", param_hint="-f")
     return found[0]
 
 
-async def _before(plane: Plane, wanted: Wanted) -> LabletDefinition | None:
+async def _find_existing(plane: Plane, wanted: DefinitionRequest) -> LabletDefinition | None:
     return await plane.get(Ref(LabletDefinition, wanted.name, wanted.namespace))
 
 
-def _document(wanted: Wanted, before: LabletDefinition | None, file: str) -> dict[str, Any]:
-    """Write the definition; what one that is there already says stays as it is, but for what was asked for."""
+def _write_document(wanted: DefinitionRequest, before: LabletDefinition | None, file: str) -> dict[str, Any]:
+    """Write the definition. An existing one keeps what it says, except for what was asked for."""
     spec: dict[str, Any] = msgspec.to_builtins(before.spec) if before else {"version": wanted.version}
-    spec["topology"] = {"uri": _named(file)}
+    spec["topology"] = {"uri": _lab_file_name(file)}
     if wanted.track:
         spec["lab_track"] = wanted.track
     if wanted.activate:
@@ -88,17 +90,19 @@ def _document(wanted: Wanted, before: LabletDefinition | None, file: str) -> dic
     return {"api_version": API_VERSION, "kind": _KIND, "metadata": metadata, "spec": spec}
 
 
-def _named(file: str) -> str:
-    """Name a lab file as a definition beside it would."""
+def _lab_file_name(file: str) -> str:
+    """Return a lab file's name as a definition in the same folder would write it."""
     return STDIN if file == STDIN else file.rpartition("/")[2]
 
 
-def _derived(found: LabFile, said: ResourceRequirements | None, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _summarize(
+    found: LocalLabFile, said: ResourceRequirements | None, spec: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
     lab = found.lab
     if lab.title:
         yield "Title", lab.title
     yield "Nodes", f"{lab.node_count} ({', '.join(lab.node_definitions)}), {lab.link_count} links"
-    yield "Needs", needs_said(said or needs(lab, SHIPPED))
+    yield "Needs", format_needs(said or compute_needs(lab, SHIPPED_NODES))
     yield "Ports", _ports(lab.port_template)
     yield "Track", spec.get("lab_track") or "none"
     yield "State", spec.get("state", "draft")

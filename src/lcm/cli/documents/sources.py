@@ -1,4 +1,4 @@
-"""Documents from files, folders and standard input, each of which knows its place. Called by `apply` and `delete`."""
+"""Documents from files, folders and standard input, each with its file and lines. Called by `apply` and `delete`."""
 
 import re
 import sys
@@ -9,27 +9,27 @@ from typing import Any, Final
 
 import typer
 
-from lcm.cli.documents.texts import MOST_BYTES, Written, read
-from lcm.model.access.secret import without_plain
+from lcm.cli.documents.texts import MOST_BYTES, ParsedDocument, read_documents
+from lcm.model.access.secret import hide_plain_secrets
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.validate import read as read_resource
+from lcm.model.kinds.validate import parse_document as read_resource
 
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _DASH: Final = "-"
 STDIN: Final = "stdin"
-"""What standard input is called where a file would be."""
-_FIRST_WORD: Final = re.compile(r"documents\[([0-9]+)\]")
-_OF_DOCUMENT: Final = re.compile(r"documents\[([0-9]+)\]\.?(.*)", re.DOTALL)
+"""Stands for standard input where a file name is shown."""
+_DOCUMENT_PREFIX: Final = re.compile(r"documents\[([0-9]+)\]")
+_DOCUMENT_PATH: Final = re.compile(r"documents\[([0-9]+)\]\.?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentSource:
     """A document and the file it is from."""
 
     file: str
-    written: Written
+    written: ParsedDocument
 
     @property
     def value(self) -> dict[str, Any]:
@@ -37,65 +37,65 @@ class Source:
         value: dict[str, Any] = self.written.value
         return value
 
-    def fault(self, fault: Fault) -> Fault:
-        """Say where in its file a fault is."""
-        return located(self.file, self.written.line_of(fault.path), fault)
+    def locate_fault(self, fault: Fault) -> Fault:
+        """Return a fault with its file and line."""
+        return fault_at_line(self.file, self.written.line_of(fault.path), fault)
 
 
 @dataclass(slots=True)
-class Gathered:
-    """Everything that was read, and everything that is wrong with it so far."""
+class GatheredDocuments:
+    """Everything that was read, and everything found wrong with it so far."""
 
-    sources: list[Source]
+    sources: list[DocumentSource]
     faults: list[Fault]
     whole: bool = True
     """Whether every file could be read to its end."""
     labs: list[str] = field(default_factory=list)
-    """Files that hold a lab and no document: a definition may name them."""
+    """Files that hold a lab and no document. A definition may name them."""
 
 
-def located(file: str, line: int, fault: Fault) -> Fault:
-    """Put file and line before a fault, as editors and terminals understand them."""
+def fault_at_line(file: str, line: int, fault: Fault) -> Fault:
+    """Put file and line before a fault, in the form that editors and terminals understand."""
     return Fault(f"{file}:{line}: {fault.path}", fault.problem, fault.remedy)
 
 
-def gather(paths: Sequence[str], *, recursive: bool) -> Gathered:
-    """Read files, folders and `-`; the same object twice is a fault that names both places."""
-    found = Gathered([], [])
-    for file, data in texts(paths, recursive=recursive):
-        written, flaws = read(data)
+def gather(paths: Sequence[str], *, recursive: bool) -> GatheredDocuments:
+    """Read files, folders and `-`. The same object twice is a fault that names both places."""
+    found = GatheredDocuments([], [])
+    for file, data in read_files(paths, recursive=recursive):
+        written, flaws = read_documents(data)
         if _is_lab(written):
             found.labs.append(file)
             continue
-        found.sources += (Source(file, one) for one in written)
-        found.faults += (located(file, flaw.line, flaw.fault) for flaw in flaws)
+        found.sources += (DocumentSource(file, one) for one in written)
+        found.faults += (fault_at_line(file, flaw.line, flaw.fault) for flaw in flaws)
         found.whole &= not any(flaw.fatal for flaw in flaws)
-    _note_doubles(found)
+    _report_duplicates(found)
     return found
 
 
-def checked_here(sources: Sequence[Source]) -> Iterator[Fault]:
-    """Find the faults that can be found without asking anybody."""
+def check_locally(sources: Sequence[DocumentSource]) -> Iterator[Fault]:
+    """Yield the faults that can be found without asking the API."""
     for source in sources:
         try:
             read_resource(_without_plain(source.value))
         except Invalid as error:
-            yield from map(source.fault, error.faults)
+            yield from map(source.locate_fault, error.faults)
 
 
-def traced(faults: Sequence[Fault], sources: Sequence[Source]) -> Iterator[Fault]:
-    """Turn faults of `documents[3]…` into faults of a file's line."""
+def trace_faults(faults: Sequence[Fault], sources: Sequence[DocumentSource]) -> Iterator[Fault]:
+    """Turn faults of `documents[3]…` into faults at a line of a file."""
     for fault in faults:
-        found = _OF_DOCUMENT.fullmatch(fault.path)
+        found = _DOCUMENT_PATH.fullmatch(fault.path)
         if found and int(found[1]) < len(sources):
-            yield sources[int(found[1])].fault(Fault(found[2] or "document", fault.problem, fault.remedy))
+            yield sources[int(found[1])].locate_fault(Fault(found[2] or "document", fault.problem, fault.remedy))
         else:
             yield fault
 
 
-def placed(message: str, sources: Sequence[Source]) -> str:
-    """Say of a message about `documents[3]` which file's line that is."""
-    found = _FIRST_WORD.match(message)
+def message_at_line(message: str, sources: Sequence[DocumentSource]) -> str:
+    """Replace `documents[3]` at the start of a message by that document's file and line."""
+    found = _DOCUMENT_PREFIX.match(message)
     if not found or int(found[1]) >= len(sources):
         return message
     source = sources[int(found[1])]
@@ -103,7 +103,7 @@ def placed(message: str, sources: Sequence[Source]) -> str:
 
 
 def identity(value: dict[str, Any]) -> tuple[str, str, str] | None:
-    """Say which object a document is about: kind, namespace, name; None when it does not say."""
+    """Return the kind, namespace and name of a document's object; None when the document does not say."""
     kind, metadata = value.get("kind"), value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(kind, str) or not isinstance(name, str) or not isinstance(metadata, dict):
@@ -112,13 +112,13 @@ def identity(value: dict[str, Any]) -> tuple[str, str, str] | None:
 
 
 def key_of(value: dict[str, Any]) -> str | None:
-    """Say under which key the object of a document is stored."""
+    """Return the key under which a document's object is stored; None for an unknown kind."""
     who = identity(value)
     return KINDS[who[0]].key(who[1], who[2]) if who and who[0] in KINDS else None
 
 
-def _is_lab(written: Sequence[Written]) -> bool:
-    """Tell whether a file holds a lab of CML: that says nothing of a kind."""
+def _is_lab(written: Sequence[ParsedDocument]) -> bool:
+    """Return whether a file holds a CML lab: that has neither a kind nor metadata."""
     value = written[0].value if len(written) == 1 else {}
     if "kind" in value or "metadata" in value:
         return False
@@ -126,14 +126,14 @@ def _is_lab(written: Sequence[Written]) -> bool:
 
 
 def _without_plain(value: dict[str, Any]) -> object:
-    """Hide secrets in clear, which the API would seal."""
+    """Remove plain-text secrets, which the API would seal."""
     known = KINDS.get(str(value.get("kind")))
-    return without_plain(value, known.struct) if known else value
+    return hide_plain_secrets(value, known.struct) if known else value
 
 
-def _note_doubles(found: Gathered) -> None:
-    """Keep the first of each object, and name both places of every other."""
-    first: dict[tuple[str, str, str], Source] = {}
+def _report_duplicates(found: GatheredDocuments) -> None:
+    """Keep the first of each object; every further one becomes a fault that names both places."""
+    first: dict[tuple[str, str, str], DocumentSource] = {}
     kept = []
     for source in found.sources:
         who = identity(source.value)
@@ -143,24 +143,24 @@ def _note_doubles(found: Gathered) -> None:
             continue
         there = f"{before.file}:{before.written.line_of('metadata.name')}"
         problem = f"{who[0]} {who[2]} stands also at {there}" if who else ""
-        found.faults.append(source.fault(Fault("metadata.name", problem, "keep one of them")))
+        found.faults.append(source.locate_fault(Fault("metadata.name", problem, "keep one of them")))
     found.sources = kept
 
 
-def texts(paths: Sequence[str], *, recursive: bool) -> Iterator[tuple[str, bytes]]:
+def read_files(paths: Sequence[str], *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     """Read files, folders and `-`, each file once."""
     taken: set[Path] = set()
     for path in dict.fromkeys(paths):
         if path == _DASH:
             yield STDIN, sys.stdin.buffer.read(MOST_BYTES + 1)
             continue
-        for file in _files(Path(path), recursive=recursive):
+        for file in _list_files(Path(path), recursive=recursive):
             if file.resolve() not in taken:
                 taken.add(file.resolve())
-                yield str(file), _bytes(file)
+                yield str(file), _read_bytes(file)
 
 
-def _files(path: Path, *, recursive: bool) -> list[Path]:
+def _list_files(path: Path, *, recursive: bool) -> list[Path]:
     if path.is_file() or path.is_fifo() or path.is_char_device():
         return [path]
     if not path.is_dir():
@@ -173,7 +173,7 @@ def _files(path: Path, *, recursive: bool) -> list[Path]:
     return found
 
 
-def _bytes(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(MOST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""`lcm wait`: until an object has come to something, or cannot any more, or time is up."""
+"""`lcm wait`: wait until an object reaches a state, can no longer reach it, or the time is up."""
 
 import asyncio
 import re
@@ -11,13 +11,13 @@ import typer
 
 from lcm.cli.output import connection, render
 from lcm.cli.output.columns import phase_of
-from lcm.cli.output.follow import follow, named
-from lcm.cli.output.nouns import Noun, one, title_of
+from lcm.cli.output.follow import filter_by_name, follow
+from lcm.cli.output.nouns import Noun, parse_one_target, title_of
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, Namespace, Target, Timeout
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Gone
-from lcm.model.base.machine import Machine
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.machine import StateMachine
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.registry import Resource
 
 _SPAN: Final = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s?)?")
@@ -26,13 +26,13 @@ _FORMS: Final = "write phase=READY, condition=Licensed, condition=Licensed=False
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is waited for. `hopeless` says why it cannot happen any more, or nothing."""
+    """The state that is waited for. `hopeless` returns why it can no longer be reached, or an empty text."""
 
     text: str
-    met: Callable[[Resource | None], bool]
+    is_met: Callable[[Resource | None], bool]
     hopeless: Callable[[Resource], str] = lambda _: ""
     from_nothing: bool = False
-    """Whether something that is not there may come to it."""
+    """Whether an object that does not exist yet may reach it."""
 
 
 GONE: Final = Goal("gone", lambda found: found is None)
@@ -46,7 +46,7 @@ def wait(
         typer.Option(
             "--for",
             metavar="WHAT",
-            help="phase=PHASE, condition=TYPE[=False|Unknown], delete, or exists.",
+            help="phase=PHASE, find_condition=TYPE[=False|Unknown], delete, or exists.",
             show_default=False,
         ),
     ],
@@ -54,19 +54,19 @@ def wait(
     namespace: Namespace = DEFAULT_NAMESPACE,
     context: ContextName = None,
 ) -> None:
-    """Wait until an object has come to something.
+    """Wait until an object reaches a state.
 
-    Ends with 7 when time is up, and with 8 as soon as it can no longer happen.
+    Exits with 7 when the time is up, and with 8 as soon as the state can no longer be reached.
     """
-    noun, name = one(target or [])
-    goal = goal_of(noun, wanted)
-    limit = span_of(timeout)
+    noun, name = parse_one_target(target or [])
+    goal = parse_goal(noun, wanted)
+    limit = parse_duration(timeout)
     ref: Ref[Any] = Ref(noun.struct, name, namespace)
-    connection.with_plane(lambda plane: _reach(plane, ref, goal, limit), context)
+    connection.with_plane(lambda plane: _wait_and_report(plane, ref, goal, limit), context)
 
 
-def goal_of(noun: Noun, text: str) -> Goal:
-    """Understand what is waited for."""
+def parse_goal(noun: Noun, text: str) -> Goal:
+    """Parse the value of `--for`."""
     what, _, value = text.partition("=")
     match what:
         case "delete" if not value:
@@ -80,8 +80,8 @@ def goal_of(noun: Noun, text: str) -> Goal:
     raise typer.BadParameter(f"{text!r} is nothing to wait for; {_FORMS}", param_hint="--for")
 
 
-def span_of(text: str, hint: str = "--timeout") -> timedelta:
-    """Read a length of time such as 90s, 10m or 1h30m."""
+def parse_duration(text: str, hint: str = "--timeout") -> timedelta:
+    """Parse a duration such as 90s, 10m or 1h30m."""
     found = _SPAN.fullmatch(text.strip())
     if not found or not any(found.groups()):
         raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 10m or 2h", param_hint=hint)
@@ -92,8 +92,8 @@ def span_of(text: str, hint: str = "--timeout") -> timedelta:
         raise typer.BadParameter(f"{text!r} is too long", param_hint=hint) from error
 
 
-def reachable(machine: Machine[Any], phase: str) -> set[str]:
-    """Name every phase that may come after this one."""
+def reachable_phases(machine: StateMachine[Any], phase: str) -> set[str]:
+    """Return every phase that may come after this one."""
     found: set[str] = set()
     left = [phase]
     while left:
@@ -112,9 +112,9 @@ def _phase_goal(noun: Noun, phase: str) -> Goal:
         raise typer.BadParameter(f"{phase} is no phase; there are {', '.join(machine.phases)}", param_hint="--for")
 
     def hopeless(found: Resource) -> str:
-        if phase in reachable(machine, phase_of(found)):
+        if phase in reachable_phases(machine, phase_of(found)):
             return ""
-        return f"it is {phase_of(found)}, from which it cannot become {phase}{_because(found)}"
+        return f"it is {phase_of(found)}, from which it cannot become {phase}{_reason_suffix(found)}"
 
     return Goal(phase, lambda found: found is not None and phase_of(found) == phase, hopeless)
 
@@ -126,42 +126,44 @@ def _condition_goal(noun: Noun, value: str) -> Goal:
         raise typer.BadParameter(f"{status!r} is no status; {', '.join(Truth)} are", param_hint="--for")
     machine = noun.kind.machine
 
-    def met(found: Resource | None) -> bool:
-        seen = condition(found.status.conditions, name) if found else None
+    def is_met(found: Resource | None) -> bool:
+        seen = find_condition(found.status.conditions, name) if found else None
         return seen is not None and seen.status is truth
 
     def hopeless(found: Resource) -> str:
         if machine is None or phase_of(found) not in machine.final:
             return ""
-        return f"it has ended {phase_of(found)}{_because(found)}"
+        return f"it has ended {phase_of(found)}{_reason_suffix(found)}"
 
-    return Goal(f"{name}={truth}", met, hopeless)
+    return Goal(f"{name}={truth}", is_met, hopeless)
 
 
-def _because(found: Resource) -> str:
+def _reason_suffix(found: Resource) -> str:
     last = found.status.history[-1].reason if found.status.history else ""
     why = getattr(found.status, "last_error", "") or last
-    return f": {render.clean(why)}" if why else ""
+    return f": {render.sanitize(why)}" if why else ""
 
 
-async def _reach(plane: Plane, ref: Ref[Any], goal: Goal, limit: timedelta) -> None:
+async def _wait_and_report(plane: Plane, ref: Ref[Any], goal: Goal, limit: timedelta) -> None:
     phases: list[str] = []
 
     def tell(now: Resource) -> None:
         if phase_of(now) not in {"", *phases[-1:]}:
             phases.append(phase_of(now))
-            render.say(f"{phases[-1]}{_because(now)}")
+            render.print_message(f"{phases[-1]}{_reason_suffix(now)}")
 
     try:
         async with asyncio.timeout(limit.total_seconds() or None):
-            await until(plane, ref, goal, tell, once=not limit)
+            await wait_until(plane, ref, goal, tell, once=not limit)
     except TimeoutError as error:
         last = f"; it is {phases[-1]}" if phases else ""
-        raise connection.TimeIsUp(f"{_title(ref)} is not {goal.text} after {render.span(limit)}{last}") from error
-    render.out(f"{_title(ref)} is {goal.text}")
+        raise connection.WaitTimedOut(
+            f"{_title(ref)} is not {goal.text} after {render.format_span(limit)}{last}"
+        ) from error
+    render.print_line(f"{_title(ref)} is {goal.text}")
 
 
-async def until(
+async def wait_until(
     plane: Plane,
     ref: Ref[Any],
     goal: Goal,
@@ -169,32 +171,32 @@ async def until(
     *,
     once: bool = False,
 ) -> None:
-    """Wait for a goal, telling each state on the way; Gone or Impossible when it is not to be.
+    """Wait for a goal and call `tell` with each state on the way; raise Gone or Impossible when it cannot be reached.
 
-    With `once`, TimeoutError unless it is reached already.
+    With `once`, raise TimeoutError unless it is reached already.
     """
     found: Resource | None = await plane.get(ref)
-    if found is None and not goal.met(None) and not goal.from_nothing:
+    if found is None and not goal.is_met(None) and not goal.from_nothing:
         raise Gone(f"there is no {_title(ref)} in namespace {ref.namespace}")
-    if found is not None and not goal.met(None):
-        # What is in the archive can be read, not followed.
+    if found is not None and not goal.is_met(None):
+        # An archived object can be read but not watched.
         tell(found)
-        if goal.met(found):
+        if goal.is_met(found):
             return
-        _still_possible(ref, goal, found)
+        _check_possible(ref, goal, found)
     name = found.metadata.name if found else ref.name
-    async for changes in follow(plane, {ref.kind: named(name)}, namespace=ref.namespace):
+    async for changes in follow(plane, {ref.kind: filter_by_name(name)}, namespace=ref.namespace):
         now = changes[-1].resource if changes else None
         if now:
             tell(now)
-        if goal.met(now):
+        if goal.is_met(now):
             return
-        _still_possible(ref, goal, now)
+        _check_possible(ref, goal, now)
         if once:
             raise TimeoutError
 
 
-def _still_possible(ref: Ref[Any], goal: Goal, now: Resource | None) -> None:
+def _check_possible(ref: Ref[Any], goal: Goal, now: Resource | None) -> None:
     if now is None and not goal.from_nothing:
         raise connection.Impossible(f"{_title(ref)} is gone; it cannot become {goal.text}")
     why = goal.hopeless(now) if now else ""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from lcm.cli.documents.wait import span_of
+from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.options import ContextName
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from lcm.control.access.audit import AuditRecord
-    from lcm.control.plane.transport import Line
+    from lcm.control.plane.transport import ApiConnection
 
 
 _HEADINGS: Final = ("WHEN", "WHO", "ROLE", "DID", "FROM", "REVISION", "REQUEST")
@@ -23,8 +23,8 @@ _SHOWN: Final = 3
 _ALL: Final = "all"
 
 
-class Output(StrEnum):
-    """How records are written."""
+class AuditFormat(StrEnum):
+    """The format in which records are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -46,42 +46,45 @@ def audit(
     who: Who = "",
     kind: OfKind = "",
     name: OfName = "",
-    output: Annotated[Output, typer.Option("-o", "--output", help="How to write them.")] = Output.TABLE,
+    output: Annotated[AuditFormat, typer.Option("-o", "--output", help="How to write them.")] = AuditFormat.TABLE,
     context: ContextName = None,
 ) -> None:
     """List who wrote what, when and from where, newest last. For administrators."""
-    moments = {"since": "" if since == _ALL else _moment(since, "--since"), "until": _moment(until, "--until")}
+    moments = {
+        "since": "" if since == _ALL else _parse_moment(since, "--since"),
+        "until": _parse_moment(until, "--until"),
+    }
     query = {**moments, "who": who, "kind": kind, "name": name, "limit": "500"}
     asked = {key: text for key, text in query.items() if text}
-    found = connection.with_line(lambda line: _all(line, asked), context)
-    if output is Output.JSON:
+    found = connection.with_connection(lambda line: _read_records(line, asked), context)
+    if output is AuditFormat.JSON:
         for record in found:
-            render.out(render.escaped(msgspec.json.encode(record).decode()))
+            render.print_line(render.escape_json(msgspec.json.encode(record).decode()))
     elif found:
         table.print_rows(_HEADINGS, map(_row, found), SystemClock().now())
     else:
-        render.say("nothing was written in this time")
+        render.print_message("nothing was written in this time")
 
 
-async def _all(line: "Line", query: Mapping[str, str]) -> Sequence["AuditRecord"]:
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+async def _read_records(line: "ApiConnection", query: Mapping[str, str]) -> Sequence["AuditRecord"]:
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
     from lcm.control.plane.wire import AuditList  # noqa: PLC0415 - likewise
 
-    page = read(await line.ask("GET", "/api/audit", query=query), AuditList)
+    page = read_answer(await line.request("GET", "/api/audit", query=query), AuditList)
     found = list(page.items)
     while page.next is not None:
-        page = read(await line.ask("GET", "/api/audit", query={**query, "cursor": page.next}), AuditList)
+        page = read_answer(await line.request("GET", "/api/audit", query={**query, "cursor": page.next}), AuditList)
         found += page.items
     return found
 
 
-def _moment(text: str, hint: str) -> str:
+def _parse_moment(text: str, hint: str) -> str:
     if not text:
         return ""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        moment = SystemClock().now() - span_of(text, hint)
+        moment = SystemClock().now() - parse_duration(text, hint)
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -1,4 +1,8 @@
-"""`lcm doctor`: what is wrong here, what to do about it, and every setting with its source."""
+"""`lcm doctor`: what is wrong here, what to do about it, and every setting with its source.
+
+Checks of this machine (packages, settings, folders, clock) and of what it connects to (store, artifacts, API), each
+with a time limit. Nothing is changed.
+"""
 
 import asyncio
 import platform
@@ -22,28 +26,28 @@ import msgspec
 import typer
 
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.connection import Context
+from lcm.cli.output.connection import ApiContext
 from lcm.cli.output.options import ContextName
 from lcm.compose import api as compose_api
 from lcm.compose import outside
-from lcm.control.access.tokens import keys_in
-from lcm.control.objects.records import find
+from lcm.control.access.tokens import service_keys
+from lcm.control.objects.records import find_record
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.protocol import Ref
-from lcm.control.plane.transport import Limits
+from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, LcmError, Unreachable
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.settings import SystemSettings
-from lcm.providers.local.directory import PARTS
-from lcm.providers.protocols.artifacts import named
+from lcm.providers.local.directory import FOLDERS
+from lcm.providers.protocols.artifacts import temporary_address
 from lcm.settings import load
-from lcm.settings.load import Configuration, Settings, Value
+from lcm.settings.load import Configuration, Settings, SettingValue
 from lcm.settings.values import VARIABLES
 from lcm.store.base import Store
 from lcm.system.clock import SystemClock
-from lcm.system.data_folder import STORE, open_to_others
+from lcm.system.data_folder import STORE_FILE, is_open_to_others
 
 PACKAGE: Final = "lablet-cloud-manager"
 _OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
@@ -52,102 +56,104 @@ _YEARS: Final = range(2025, 2100)
 _ASTRAY, _FAR_ASTRAY = timedelta(seconds=30), timedelta(minutes=5)
 
 
-class State(StrEnum):
-    """How a check came out."""
+class CheckState(StrEnum):
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at, and what to do about it."""
+class DoctorCheck(msgspec.Struct, frozen=True):
+    """One check, its result, and what to do about it."""
 
     name: str
-    state: State
+    state: CheckState
     detail: str
     remedy: str = ""
 
 
-def packages() -> Iterator[Check]:
-    """Look for every package that this one needs."""
+def check_packages() -> Iterator[DoctorCheck]:
+    """Check that every package this one needs is installed."""
     found, missing = [], []
     for name in sorted(re.split(r"[^A-Za-z0-9._-]", line)[0] for line in metadata.requires(PACKAGE) or ()):
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    yield Check("packages", State.OK, ", ".join(found))
+    yield DoctorCheck("packages", CheckState.OK, ", ".join(found))
     if missing:
-        yield Check("packages", State.FAIL, f"missing: {', '.join(missing)}", "install this package anew")
+        yield DoctorCheck("packages", CheckState.FAIL, f"missing: {', '.join(missing)}", "install this package anew")
 
 
-def configuration(found: Configuration) -> Iterator[Check]:
-    """Tell what is wrong with the settings, or may be."""
+def check_configuration(found: Configuration) -> Iterator[DoctorCheck]:
+    """Yield what is wrong, or may be wrong, with the settings."""
     where = f"file {found.file}" if found.file else "no file: the environment and defaults count"
-    yield Check("configuration", State.FAIL if found.faults else State.OK, where)
-    for state, faults in ((State.FAIL, found.faults), (State.WARN, found.doubts)):
-        yield from (Check(fault.path, state, fault.problem, fault.remedy) for fault in faults)
+    yield DoctorCheck("configuration", CheckState.FAIL if found.faults else CheckState.OK, where)
+    for state, faults in ((CheckState.FAIL, found.faults), (CheckState.WARN, found.warnings)):
+        yield from (DoctorCheck(fault.path, state, fault.problem, fault.remedy) for fault in faults)
     secret = [one.name for one in VARIABLES if one.secret and found.sources.get(one.name, "").startswith("file ")]
     if found.file and secret and found.file.stat().st_mode & _OTHERS:
         problem = f"others may read {', '.join(secret)} in {found.file}"
-        yield Check("configuration", State.WARN, problem, f"chmod 600 {found.file}")
+        yield DoctorCheck("configuration", CheckState.WARN, problem, f"chmod 600 {found.file}")
 
 
-def data_folder(folder: Path) -> Check:
-    """Look at the folder of the store and of what else the process keeps."""
-    return _folder("data folder", folder, "LCM_DATA_DIR")
+def check_data_folder(folder: Path) -> DoctorCheck:
+    """Check the folder of the store and of the process's other data."""
+    return _check_folder("data folder", folder, "LCM_DATA_DIR")
 
 
-def artifacts_folder(folder: Path) -> Check:
-    """Look at the folder of lab files and collected work, and at those in it."""
-    parts = [part for part in (folder / name for name in PARTS) if part.exists()]
+def check_artifacts_folder(folder: Path) -> DoctorCheck:
+    """Check the folder of lab files and collected work, and the folders in it."""
+    parts = [part for part in (folder / name for name in FOLDERS) if part.exists()]
     for part in parts:
         if not part.is_dir() or not access(part, W_OK):
-            return Check("artifacts", State.FAIL, f"{part} cannot be written", f"chown or chmod {part}")
-    return _folder("artifacts", folder, "ARTIFACTS_DIR")
+            return DoctorCheck("artifacts", CheckState.FAIL, f"{part} cannot be written", f"chown or chmod {part}")
+    return _check_folder("artifacts", folder, "ARTIFACTS_DIR")
 
 
-def _folder(name: str, folder: Path, variable: str) -> Check:
-    """Look whether files can be written, and how much room there is for them."""
+def _check_folder(name: str, folder: Path, variable: str) -> DoctorCheck:
+    """Check whether files can be written, and how much disk space is free."""
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if path.exists())
     if not there.is_dir() or not access(there, W_OK):
-        return Check(name, State.FAIL, f"{there} cannot be written", f"choose another folder by {variable}")
+        return DoctorCheck(name, CheckState.FAIL, f"{there} cannot be written", f"choose another folder by {variable}")
     free = shutil.disk_usage(there).free
     detail = f"{whole}{'' if there == whole else ' (not made yet)'}, {free / 1e9:.1f} GB free"
-    if free >= _LITTLE_BYTES and open_to_others(whole):
-        return Check(name, State.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
+    if free >= _LITTLE_BYTES and is_open_to_others(whole):
+        return DoctorCheck(name, CheckState.WARN, f"{detail}; others may look into it", f"chmod 700 {whole}")
     if free >= _LITTLE_BYTES:
-        return Check(name, State.OK, detail)
-    return Check(name, State.WARN if free >= _TOO_LITTLE_BYTES else State.FAIL, detail, "make room on the disk")
+        return DoctorCheck(name, CheckState.OK, detail)
+    return DoctorCheck(
+        name, CheckState.WARN if free >= _TOO_LITTLE_BYTES else CheckState.FAIL, detail, "make room on the disk"
+    )
 
 
-def clock(now: datetime, *, elsewhere: datetime | None = None, written: datetime | None = None) -> Check:
-    """Hold the clock against the API's, against the newest write of the store, and against sense."""
+def check_clock(now: datetime, *, elsewhere: datetime | None = None, written: datetime | None = None) -> DoctorCheck:
+    """Compare the clock with the API's, with the store's newest write, and with a plausible range of years."""
     detail = f"{now:%Y-%m-%d %H:%M:%S}Z"
     remedy = "let the machine's clock follow a time server"
     if now.year not in _YEARS:
-        return Check("clock", State.FAIL, f"{detail} cannot be", remedy)
+        return DoctorCheck("clock", CheckState.FAIL, f"{detail} cannot be", remedy)
     if elsewhere is not None and abs(now - elsewhere) > _ASTRAY:
-        state = State.FAIL if abs(now - elsewhere) > _FAR_ASTRAY else State.WARN
-        return Check("clock", state, f"{detail}, where the API runs {elsewhere:%Y-%m-%d %H:%M:%S}Z", remedy)
+        state = CheckState.FAIL if abs(now - elsewhere) > _FAR_ASTRAY else CheckState.WARN
+        return DoctorCheck("clock", state, f"{detail}, where the API runs {elsewhere:%Y-%m-%d %H:%M:%S}Z", remedy)
     if written is not None and written - now > _ASTRAY:
-        return Check(
-            "clock", State.WARN, f"{detail}, but the store was written at {written:%Y-%m-%d %H:%M:%S}Z", remedy
+        return DoctorCheck(
+            "clock", CheckState.WARN, f"{detail}, but the store was written at {written:%Y-%m-%d %H:%M:%S}Z", remedy
         )
-    return Check("clock", State.OK, detail)
+    return DoctorCheck("clock", CheckState.OK, detail)
 
 
-SECONDS: Final = 5.0
+TIME_LIMIT_SECONDS: Final = 5.0
 _SHOWN: Final = 200
-_NO_FILE: Final = named("doctor").uri
-"""A bucket that says that this is not there can be read."""
+_ABSENT_URI: Final = temporary_address("doctor").uri
+"""A bucket that answers that this does not exist can be read."""
 _SETTINGS: Final = Ref(SystemSettings, SETTINGS_NAME)
 
 
-class Seen(msgspec.Struct):
-    """What was learned on the way: the settings object, the time where the API runs, whether etcd holds a store."""
+class DoctorFindings(msgspec.Struct):
+    """What the checks learned on the way: the settings object, the API's time, whether etcd holds a store."""
 
     system: SystemSettings | None = None
     system_is_known: bool = False
@@ -155,84 +161,89 @@ class Seen(msgspec.Struct):
     begun: bool = False
 
 
-async def api(context: Context, seen: Seen) -> Sequence[Check]:
-    """Ask an API how it is, and whom it takes us for."""
-    health = await _limited("api", _healthy(context.url, "/healthz", seen))
-    if seen.there is None and health[0].state is State.FAIL:
+async def check_api(context: ApiContext, seen: DoctorFindings) -> Sequence[DoctorCheck]:
+    """Ask an API for its health, and as whom it sees us."""
+    health = await _with_time_limit("api", _check_health(context.url, "/healthz", seen))
+    if seen.there is None and health[0].state is CheckState.FAIL:
         return [msgspec.structs.replace(health[0], remedy="start it with `lcm up`, or see `lcm context list`")]
-    ready = await _limited("api", _healthy(context.url, "/readyz", seen))
-    return [*health, *ready, *await _limited("api", _as_whom(context, seen))]
+    ready = await _with_time_limit("api", _check_health(context.url, "/readyz", seen))
+    return [*health, *ready, *await _with_time_limit("api", _check_identity(context, seen))]
 
 
-async def store(settings: Settings, seen: Seen) -> Sequence[Check]:
-    """Look into the store, without beginning one."""
+async def check_store(settings: Settings, seen: DoctorFindings) -> Sequence[DoctorCheck]:
+    """Check the store without creating one."""
     if settings.engine == "etcd":
-        members = [await _limited(f"etcd {one}", _member(settings, one, seen)) for one in settings.etcd_addresses]
+        members = [
+            await _with_time_limit(f"etcd {one}", _check_etcd_member(settings, one, seen))
+            for one in settings.etcd_addresses
+        ]
         where = f"etcd {settings.etcd_root}"
-        rest = await _limited("store", _contents(settings, where, seen)) if seen.begun else ()
+        rest = await _with_time_limit("store", _check_contents(settings, where, seen)) if seen.begun else ()
         return [*(check for member in members for check in member), *rest]
-    file = settings.data_dir / STORE
+    file = settings.data_dir / STORE_FILE
     if not file.exists():
-        return [Check("store", State.OK, f"{file}: not there yet; `lcm up` makes it")]
-    return await _limited("store", _contents(settings, str(file), seen))
+        return [DoctorCheck("store", CheckState.OK, f"{file}: not there yet; `lcm up` makes it")]
+    return await _with_time_limit("store", _check_contents(settings, str(file), seen))
 
 
-async def artifacts(settings: Settings) -> Sequence[Check]:
-    """Look at where lab files and collected work are kept, without keeping anything there."""
+async def check_artifacts(settings: Settings) -> Sequence[DoctorCheck]:
+    """Check where lab files and collected work are stored, without storing anything."""
     if settings.artifacts_s3_bucket is None:
-        return [artifacts_folder(outside.artifacts_folder(settings))]
-    found = await _limited("artifacts", _bucket(settings, settings.artifacts_s3_bucket))
+        return [check_artifacts_folder(outside.artifacts_folder(settings))]
+    found = await _with_time_limit("artifacts", _check_bucket(settings, settings.artifacts_s3_bucket))
     remedy = "see ARTIFACTS_S3_BUCKET, ARTIFACTS_S3_ENDPOINT, AWS_REGION and the AWS credentials"
-    return [msgspec.structs.replace(one, remedy="" if one.state is State.OK else remedy) for one in found]
+    return [msgspec.structs.replace(one, remedy="" if one.state is CheckState.OK else remedy) for one in found]
 
 
-async def _bucket(settings: Settings, bucket: str) -> Sequence[Check]:
+async def _check_bucket(settings: Settings, bucket: str) -> Sequence[DoctorCheck]:
     async with outside.artifact_store(settings) as store:
-        await store.find(_NO_FILE)
-    return [Check("artifacts", State.OK, f"s3://{bucket}/{settings.artifacts_s3_prefix} answers")]
+        await store.find(_ABSENT_URI)
+    return [DoctorCheck("artifacts", CheckState.OK, f"s3://{bucket}/{settings.artifacts_s3_prefix} answers")]
 
 
-async def _limited(name: str, work: Awaitable[Sequence[Check]]) -> Sequence[Check]:
+async def _with_time_limit(name: str, work: Awaitable[Sequence[DoctorCheck]]) -> Sequence[DoctorCheck]:
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TIME_LIMIT_SECONDS):
             return await work
     except TimeoutError:
-        return [Check(name, State.FAIL, f"no answer within {SECONDS:g} s")]
+        return [DoctorCheck(name, CheckState.FAIL, f"no answer within {TIME_LIMIT_SECONDS:g} s")]
     except (LcmError, OSError) as error:
-        return [Check(name, State.FAIL, str(error))]
+        return [DoctorCheck(name, CheckState.FAIL, str(error))]
 
 
-async def _member(settings: Settings, endpoint: str, seen: Seen) -> Sequence[Check]:
-    from lcm.store.etcd.keys import look  # noqa: PLC0415 - gRPC is slow to load, and few need it
+async def _check_etcd_member(settings: Settings, endpoint: str, seen: DoctorFindings) -> Sequence[DoctorCheck]:
+    from lcm.store.etcd.keys import probe_member  # noqa: PLC0415 - gRPC is slow to load, and few need it
 
-    member = await look(
+    member = await probe_member(
         endpoint,
         root=settings.etcd_root,
         tls=compose_api.etcd_tls(settings),
         user=settings.etcd_user or "",
         password=settings.etcd_password.reveal() if settings.etcd_password else "",
-        seconds=SECONDS / 2,
+        seconds=TIME_LIMIT_SECONDS / 2,
     )
     seen.begun = seen.begun or member.begun
     detail = f"version {member.version}, revision {member.revision}"
-    return [Check(f"etcd {endpoint}", State.OK, detail if member.begun else f"{detail}; no store of ours yet")]
+    return [
+        DoctorCheck(f"etcd {endpoint}", CheckState.OK, detail if member.begun else f"{detail}; no store of ours yet")
+    ]
 
 
-async def _contents(settings: Settings, where: str, seen: Seen) -> Sequence[Check]:
+async def _check_contents(settings: Settings, where: str, seen: DoctorFindings) -> Sequence[DoctorCheck]:
     opened = await compose_api.open_store(settings)
     try:
-        objects = [await _count(opened, f"{kind.plural}/") for kind in KINDS.values()]
+        objects = [await _count_keys(opened, f"{kind.plural}/") for kind in KINDS.values()]
         revision = (await opened.scan("", limit=1)).revision
         if not seen.system_is_known:
-            record = await find(opened, _SETTINGS)
+            record = await find_record(opened, _SETTINGS)
             seen.system = record.resource if record else None
         detail = f"{where}: {sum(objects)} objects, revision {revision}, epoch {opened.epoch}"
-        return [Check("store", State.OK, detail)]
+        return [DoctorCheck("store", CheckState.OK, detail)]
     finally:
         await opened.close()
 
 
-async def _count(opened: Store, prefix: str) -> int:
+async def _count_keys(opened: Store, prefix: str) -> int:
     page = await opened.scan(prefix)
     count = len(page.entries)
     while page.next is not None:
@@ -241,149 +252,155 @@ async def _count(opened: Store, prefix: str) -> int:
     return count
 
 
-async def _healthy(url: str, path: str, seen: Seen) -> Sequence[Check]:
-    status, body, there = await asyncio.to_thread(_ask, url, path)
+async def _check_health(url: str, path: str, seen: DoctorFindings) -> Sequence[DoctorCheck]:
+    status, body, there = await asyncio.to_thread(_fetch, url, path)
     seen.there = there or seen.there
     if status == HTTPStatus.OK:
-        return [Check(f"api {path}", State.OK, url)]
-    return [Check(f"api {path}", State.FAIL, f"{url} answers {status}: {body[:_SHOWN]}", "look at its log")]
+        return [DoctorCheck(f"api {path}", CheckState.OK, url)]
+    return [DoctorCheck(f"api {path}", CheckState.FAIL, f"{url} answers {status}: {body[:_SHOWN]}", "look at its log")]
 
 
-def _ask(url: str, path: str) -> tuple[int, str, datetime | None]:
+def _fetch(url: str, path: str) -> tuple[int, str, datetime | None]:
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    with closing(kind(parts.hostname or "", parts.port, timeout=SECONDS)) as line:
+    with closing(kind(parts.hostname or "", parts.port, timeout=TIME_LIMIT_SECONDS)) as line:
         try:
             line.request("GET", parts.path.rstrip("/") + path)
             answer = line.getresponse()
             body = answer.read(_SHOWN * 4).decode(errors="replace")
         except (OSError, HTTPException) as error:
             raise Unreachable(f"{url}{path}: {str(error) or type(error).__name__}") from error
-    return answer.status, body, _moment(answer.headers["Date"])
+    return answer.status, body, _parse_date(answer.headers["Date"])
 
 
-def _moment(date: str | None) -> datetime | None:
+def _parse_date(date: str | None) -> datetime | None:
     try:
         return parsedate_to_datetime(date) if date else None
     except ValueError:
         return None
 
 
-async def _as_whom(context: Context, seen: Seen) -> Sequence[Check]:
-    limits = Limits(connect_seconds=SECONDS / 2, request_seconds=SECONDS)
+async def _check_identity(context: ApiContext, seen: DoctorFindings) -> Sequence[DoctorCheck]:
+    limits = ClientTimeouts(connect_seconds=TIME_LIMIT_SECONDS / 2, request_seconds=TIME_LIMIT_SECONDS)
     async with HttpPlane.open(context.url, context.token, limits=limits) as plane:
         with suppress(Forbidden):
             seen.system = await plane.get(_SETTINGS)
             seen.system_is_known = True
-        return [Check("api", State.OK, f"signed in as {plane.caller.name}, role {plane.caller.role}")]
+        return [DoctorCheck("api", CheckState.OK, f"signed in as {plane.caller.name}, role {plane.caller.role}")]
 
 
-_WHOSE: Final = "These are the settings that this shell gives; what already runs may have been started with others."
-_COLOURS: Final = {State.OK: "green", State.WARN: "yellow", State.FAIL: "red"}
+_SETTINGS_NOTE: Final = (
+    "These are the settings that this shell gives; what already runs may have been started with others."
+)
+_COLOURS: Final = {CheckState.OK: "green", CheckState.WARN: "yellow", CheckState.FAIL: "red"}
 
 
-class Form(StrEnum):
-    """How the report is written."""
+class ReportFormat(StrEnum):
+    """The format in which the report is printed."""
 
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """Everything that was found."""
 
     version: str
     python: str
     file: str | None
-    checks: tuple[Check, ...]
-    settings: tuple[Value, ...]
+    checks: tuple[DoctorCheck, ...]
+    settings: tuple[SettingValue, ...]
 
 
 def doctor(
-    output: Annotated[Form, typer.Option("-o", "--output", help="How to write it.")] = Form.TABLE,
+    output: Annotated[ReportFormat, typer.Option("-o", "--output", help="How to write it.")] = ReportFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Check settings and surroundings, and show every setting and where it was said. Ends with 1 if something fails."""
-    report = asyncio.run(examine(context))
-    if output is Form.TABLE:
-        _print(report)
-    elif output is Form.JSON:
-        render.out(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    """Check settings and environment, and show every setting with its source. Exits with 1 if a check fails."""
+    report = asyncio.run(run_checks(context))
+    if output is ReportFormat.TABLE:
+        _print_report(report)
+    elif output is ReportFormat.JSON:
+        render.print_line(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
-        render.out(msgspec.yaml.encode(report).decode().rstrip("\n"))
-    if any(check.state is State.FAIL for check in report.checks):
+        render.print_line(msgspec.yaml.encode(report).decode().rstrip("\n"))
+    if any(check.state is CheckState.FAIL for check in report.checks):
         raise typer.Exit(1)
 
 
-async def examine(context: str | None = None) -> Report:
-    """Look at everything."""
-    found, seen = load.examine(), Seen()
-    reached = await _api(found, context, seen)
-    stored = await store(found.settings, seen)
-    kept = await artifacts(found.settings)
+async def run_checks(context: str | None = None) -> DoctorReport:
+    """Run all checks."""
+    found, seen = load.read_configuration(), DoctorFindings()
+    reached = await _check_configured_api(found, context, seen)
+    stored = await check_store(found.settings, seen)
+    kept = await check_artifacts(found.settings)
     checks = (
-        Check("python", State.OK, f"{platform.python_version()} on {platform.platform()}"),
-        *packages(),
-        *configuration(found),
-        data_folder(found.settings.data_dir),
+        DoctorCheck("python", CheckState.OK, f"{platform.python_version()} on {platform.platform()}"),
+        *check_packages(),
+        *check_configuration(found),
+        check_data_folder(found.settings.data_dir),
         *stored,
         *kept,
         *reached,
-        clock(SystemClock().now(), elsewhere=seen.there, written=_written(found)),
+        check_clock(SystemClock().now(), elsewhere=seen.there, written=_store_written_at(found)),
     )
     file = str(found.file) if found.file else None
-    settings = load.explain(found, seen.system)
-    return Report(metadata.version(PACKAGE), platform.python_version(), file, checks, settings)
+    settings = load.list_values(found, seen.system)
+    return DoctorReport(metadata.version(PACKAGE), platform.python_version(), file, checks, settings)
 
 
-async def _api(found: Configuration, name: str | None, seen: Seen) -> list[Check]:
-    """Look at the API that the command line talks to, else at the one that controllers here would talk to."""
+async def _check_configured_api(found: Configuration, name: str | None, seen: DoctorFindings) -> list[DoctorCheck]:
+    """Check the API that the command line talks to, else the one that controllers here would talk to."""
     try:
-        context = connection.current(name)
+        context = connection.current_context(name)
     except LcmError as error:
-        return [Check("api", State.FAIL, str(error))]
+        return [DoctorCheck("api", CheckState.FAIL, str(error))]
     key = found.settings.control_plane_api_key
-    if context is None and keys_in(key) and "CONTROL_PLANE_API_URL" in found.sources:
-        context = Context("CONTROL_PLANE_API_URL", found.settings.control_plane_api_url, Secret(keys_in(key)[0]))
+    if context is None and service_keys(key) and "CONTROL_PLANE_API_URL" in found.sources:
+        context = ApiContext(
+            "CONTROL_PLANE_API_URL", found.settings.control_plane_api_url, Secret(service_keys(key)[0])
+        )
     if context is None:
-        return [Check("api", State.OK, "none is configured; `lcm up` starts one, LCM_URL and LCM_TOKEN name one")]
-    return list(await api(context, seen))
+        return [
+            DoctorCheck("api", CheckState.OK, "none is configured; `lcm up` starts one, LCM_URL and LCM_TOKEN name one")
+        ]
+    return list(await check_api(context, seen))
 
 
-def _written(found: Configuration) -> datetime | None:
-    file = found.settings.data_dir / STORE
+def _store_written_at(found: Configuration) -> datetime | None:
+    file = found.settings.data_dir / STORE_FILE
     try:
         return datetime.fromtimestamp(file.stat().st_mtime, UTC)
     except OSError:
         return None
 
 
-def _print(report: Report) -> None:
-    """Write settings first: what is wrong then stands where a person looks, above the next prompt."""
-    rows = [(one.variable, one.value, _short(one)) for one in report.settings]
+def _print_report(report: DoctorReport) -> None:
+    """Print settings first, so that the problems stand right above the next prompt."""
+    rows = [(one.variable, one.value, _short_source(one)) for one in report.settings]
     table.print_rows(("VARIABLE", "VALUE", "SOURCE"), rows, SystemClock().now(), whole=("VARIABLE",))
-    for line in render.wrapped(_WHOSE, render.room() or render.WIDEST):
-        render.out(line)
-    render.out(f"\nLablet Cloud Manager {report.version}")
-    for line in _lines(report.checks):
-        render.out(line)
+    for line in render.wrap_text(_SETTINGS_NOTE, render.output_width() or render.MAX_TEXT_WIDTH):
+        render.print_line(line)
+    render.print_line(f"\nLablet Cloud Manager {report.version}")
+    for line in _check_lines(report.checks):
+        render.print_line(line)
 
 
-def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
-    """Write checks in three columns, the last of them broken into lines."""
+def _check_lines(checks: tuple[DoctorCheck, ...]) -> Iterator[str]:
+    """Yield checks in three columns; the last is wrapped."""
     wide = max(len(check.name) for check in checks)
     margin = " " * (wide + len("fail") + 4)
-    room = (render.room() or render.WIDEST + len(margin)) - len(margin)
+    room = (render.output_width() or render.MAX_TEXT_WIDTH + len(margin)) - len(margin)
     for check in checks:
-        first, *rest = render.wrapped(check.detail, room)
+        first, *rest = render.wrap_text(check.detail, room)
         state = render.paint(f"{check.state:<4}", _COLOURS[check.state])
         yield f"{state}  {check.name:<{wide}}  {first}".rstrip()
         yield from (f"{margin}{line}" for line in rest)
         if check.remedy:
-            yield from (f"{margin}{line}" for line in render.wrapped(check.remedy, room))
+            yield from (f"{margin}{line}" for line in render.wrap_text(check.remedy, room))
 
 
-def _short(value: Value) -> str:
-    """Leave out a variable's name where it is that of the line."""
+def _short_source(value: SettingValue) -> str:
+    """Return a value's source, without the variable's name where it is that of the line."""
     return "environment" if value.source == f"environment {value.variable}" else value.source

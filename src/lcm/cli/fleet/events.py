@@ -11,24 +11,24 @@ import typer
 
 from lcm.cli.output import connection, render
 from lcm.cli.output.options import ContextName
-from lcm.cli.output.table import Column, Table
-from lcm.system.clock import SystemClock, chance
+from lcm.cli.output.table import Column, TextTable
+from lcm.system.clock import SystemClock, random_fraction
 
 if TYPE_CHECKING:
-    from lcm.control.plane.client_streams import Heard, Told
-    from lcm.control.plane.transport import Line
-    from lcm.control.plane.wire import ToldEvent
+    from lcm.control.plane.client_streams import StreamEvent, StreamItem
+    from lcm.control.plane.transport import ApiConnection
+    from lcm.control.plane.wire import ListedEvent
 
 
 _RESET: Final = (
     "some events may be missing: history was lost, because of a restore or because we were away for too long"
 )
-_NOTHING: Final = "nothing happened lately that you may see; --follow waits for it"
-_LONGEST: Final = 1000
+_NO_EVENTS: Final = "nothing happened lately that you may see; --follow waits for it"
+_MOST_EVENTS: Final = 1000
 
 
-class Form(StrEnum):
-    """How events are written."""
+class ListFormat(StrEnum):
+    """The format in which a list is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -52,39 +52,43 @@ def events(
     after: Annotated[
         str, typer.Option("--after", metavar="EVENT", help="Only what came after the event of this id.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=_LONGEST, help="So many at most, without --follow.")] = 50,
-    output: Annotated[Form, typer.Option("-o", "--output", help="How to write them.")] = Form.TABLE,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=_MOST_EVENTS, help="So many at most, without --follow.")
+    ] = 50,
+    output: Annotated[ListFormat, typer.Option("-o", "--output", help="How to write them.")] = ListFormat.TABLE,
     context: ContextName = None,
 ) -> None:
-    """Tell what happened lately, or what happens from now on with --follow."""
-    from lcm.control.plane.client_streams import Wish  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+    """Show what happened lately, or with --follow what happens from now on."""
+    from lcm.control.plane.client_streams import EventSelection  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    wish = Wish(session_id=session, worker_id=worker, definition_id=definition, owner_id=owner, event_types=types)
-    printer = _Printer(output)
+    wish = EventSelection(
+        session_id=session, worker_id=worker, definition_id=definition, owner_id=owner, event_types=types
+    )
+    printer = _EventPrinter(output)
 
-    async def work(line: "Line") -> None:
+    async def work(line: "ApiConnection") -> None:
         from lcm.control.plane import client_streams  # noqa: PLC0415 - likewise
 
         if not follow:
-            page = await client_streams.recent(line, wish, after=after, limit=limit)
-            printer.listed(page.items)
+            page = await client_streams.read_recent(line, wish, after=after, limit=limit)
+            printer.print_page(page.items)
             return
-        async with aclosing(client_streams.follow(line, wish, chance=chance, after=after)) as stream:
+        async with aclosing(client_streams.follow_events(line, wish, chance=random_fraction, after=after)) as stream:
             async for told in stream:
-                printer.told(told)
+                printer.print_streamed(told)
 
-    connection.with_line(work, context)
+    connection.with_connection(work, context)
 
 
-class _Row(NamedTuple):
+class _EventRow(NamedTuple):
     moment: str
     type: str
     about: str
     what: str
 
 
-class _Known(msgspec.Struct, frozen=True):
-    """What is worth a word in the data of any event."""
+class _EventData(msgspec.Struct, frozen=True):
+    """The fields of any event's data that are worth showing."""
 
     kind: str = ""
     name: str = ""
@@ -102,64 +106,64 @@ class _Known(msgspec.Struct, frozen=True):
     collected_at: datetime | None = None
 
 
-class _Printer:
-    """Writes events as they come."""
+class _EventPrinter:
+    """Prints events as they arrive."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: ListFormat) -> None:
         self._form = form
-        columns: list[Column[_Row]] = [
+        columns: list[Column[_EventRow]] = [
             Column("TIME", lambda row, _: row.moment),
             Column("TYPE", lambda row, _: row.type),
             Column("ABOUT", lambda row, _: row.about),
             Column("WHAT", lambda row, _: row.what),
         ]
-        self._table = Table(columns, render.room())
+        self._table = TextTable(columns, render.output_width())
 
-    def listed(self, page: "Sequence[ToldEvent]") -> None:
-        if self._form is Form.JSON:
+    def print_page(self, page: "Sequence[ListedEvent]") -> None:
+        if self._form is ListFormat.JSON:
             for one in page:
-                _json(one)
+                _print_json(one)
             return
-        self._rows([_row(one.type, one.data, one.time, one.name) for one in page])
+        self._print_rows([_row(one.type, one.data, one.time, one.name) for one in page])
         if not page:
-            render.say(_NOTHING)
+            render.print_message(_NO_EVENTS)
 
-    def told(self, told: "Told") -> None:
-        from lcm.control.plane.client_streams import Begun, Heard  # noqa: PLC0415 - loaded by now
+    def print_streamed(self, told: "StreamItem") -> None:
+        from lcm.control.plane.client_streams import StreamEvent, StreamStart  # noqa: PLC0415 - already loaded
 
-        if isinstance(told, Heard):
-            self._heard(told)
-        elif isinstance(told, Begun) and told.reset:
-            render.say(_RESET, colour="yellow")
+        if isinstance(told, StreamEvent):
+            self._print_event(told)
+        elif isinstance(told, StreamStart) and told.reset:
+            render.print_message(_RESET, colour="yellow")
 
-    def _heard(self, told: "Heard") -> None:
-        if self._form is Form.JSON:
-            _json(told)
+    def _print_event(self, told: "StreamEvent") -> None:
+        if self._form is ListFormat.JSON:
+            _print_json(told)
         else:
-            self._rows([_row(told.type, told.data, SystemClock().now(), "")])
+            self._print_rows([_row(told.type, told.data, SystemClock().now(), "")])
 
-    def _rows(self, rows: Sequence[_Row]) -> None:
+    def _print_rows(self, rows: Sequence[_EventRow]) -> None:
         if rows:
             for line in self._table.lines(rows, SystemClock().now()):
-                render.out(line)
+                render.print_line(line)
 
 
-def _row(kind: str, data: msgspec.Raw, moment: datetime, name: str) -> _Row:
-    known = _known(data)
+def _row(kind: str, data: msgspec.Raw, moment: datetime, name: str) -> _EventRow:
+    known = _decode_data(data)
     when = known.timestamp or known.collected_at or moment
     about = name or known.session_name or known.worker_name or known.name or known.sink
     before, after = known.old_phase or known.previous_state, known.new_phase or known.new_state or known.phase or ""
     moved = f"{before} → {after}" if before and after else after
     what = " · ".join(part for part in (moved, known.reason, known.message) if part)
-    return _Row(f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}", kind, about, what)
+    return _EventRow(f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}", kind, about, what)
 
 
-def _known(data: msgspec.Raw) -> _Known:
+def _decode_data(data: msgspec.Raw) -> _EventData:
     try:
-        return msgspec.json.decode(data, type=_Known)
+        return msgspec.json.decode(data, type=_EventData)
     except msgspec.DecodeError:
-        return _Known()  # some other version's: its type and time are told all the same
+        return _EventData()  # written by another version: its type and time are shown all the same
 
 
-def _json(value: msgspec.Struct) -> None:
-    render.out(render.escaped(msgspec.json.encode(value).decode()))
+def _print_json(value: msgspec.Struct) -> None:
+    render.print_line(render.escape_json(msgspec.json.encode(value).decode()))

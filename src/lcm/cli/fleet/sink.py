@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from lcm.cli.fleet.events import Form
+from lcm.cli.fleet.events import ListFormat
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import OneCommand
+from lcm.cli.output.command import LeafCommand
 from lcm.cli.output.options import ContextName
 from lcm.model.kinds.sink import Format, Sink
 from lcm.system.clock import SystemClock
@@ -15,8 +15,8 @@ from lcm.system.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lcm.control.plane.transport import Line
-    from lcm.control.plane.wire import ShownSink, ToldLetter
+    from lcm.control.plane.transport import ApiConnection
+    from lcm.control.plane.wire import ListedDeadLetter, ShownSink
 
 
 app = typer.Typer(
@@ -28,25 +28,25 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name.")]
-Output = Annotated[Form, typer.Option("-o", "--output", help="How to write them.")]
+FormatOption = Annotated[ListFormat, typer.Option("-o", "--output", help="How to write them.")]
 
 
-@app.command("list", cls=OneCommand)
-def list_(output: Output = Form.TABLE, context: ContextName = None) -> None:
-    """List who is sent events, and how each fares."""
+@app.command("list", cls=LeafCommand)
+def list_(output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+    """List the sinks that events are sent to, and the state of each."""
     from lcm.control.plane import client_sinks  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    found = connection.with_line(client_sinks.list_sinks, context)
-    if output is Form.JSON:
-        _json(found)
+    found = connection.with_connection(client_sinks.list_sinks, context)
+    if output is ListFormat.JSON:
+        _print_json(found)
     elif found:
         headings = ("NAME", "FORMAT", "URL", "TYPES", "STATE", "LAST SUCCESS", "DEAD", "LAST ERROR")
-        table.print_rows(headings, [_row(one) for one in found], SystemClock().now())
+        table.print_rows(headings, [_sink_row(one) for one in found], SystemClock().now())
     else:
-        render.say("nobody is sent events: `lcm sink create NAME URL` changes that")
+        render.print_message("nobody is sent events: `lcm sink create NAME URL` changes that")
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def create(
     name: Name,
     url: Annotated[
@@ -68,7 +68,7 @@ def create(
     disabled: Annotated[bool, typer.Option("--disabled", help="Send nothing yet.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send events to somebody from now on."""
+    """Send events to a sink from now on."""
     sink = Sink(
         name=name,
         url=url,
@@ -83,53 +83,53 @@ def create(
         enabled=not disabled,
     )
 
-    async def work(line: "Line") -> str:
+    async def work(line: "ApiConnection") -> str:
         from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
 
-        return (await client_sinks.create(line, sink)).name
+        return (await client_sinks.create_sink(line, sink)).name
 
-    made = connection.with_line(work, context)
-    render.out(f"sink {made} created; `lcm sink test {made}` sends it something")
+    made = connection.with_connection(work, context)
+    render.print_line(f"sink {made} created; `lcm sink test {made}` sends it something")
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def delete(name: Name, context: ContextName = None) -> None:
-    """Send a sink nothing more, and forget its dead letters."""
+    """Stop sending to a sink, and delete its dead letters."""
 
-    async def work(line: "Line") -> None:
+    async def work(line: "ApiConnection") -> None:
         from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
 
-        await client_sinks.delete(line, name)
+        await client_sinks.delete_sink(line, name)
 
-    connection.with_line(work, context)
-    render.out(f"sink {name} deleted")
+    connection.with_connection(work, context)
+    render.print_line(f"sink {name} deleted")
 
 
-@app.command("test", cls=OneCommand)
+@app.command("test", cls=LeafCommand)
 def send_test(name: Name, context: ContextName = None) -> None:
     """Send one test event to a sink; `lcm sink list` shows whether it arrived."""
 
-    async def work(line: "Line") -> str:
+    async def work(line: "ApiConnection") -> str:
         from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
 
         return (await client_sinks.send_test(line, name)).event_id
 
-    number = connection.with_line(work, context)
-    render.out(f"event {number} is on its way to {name}, after whatever waits before it")
+    number = connection.with_connection(work, context)
+    render.print_line(f"event {number} is on its way to {name}, after whatever waits before it")
 
 
-@app.command(cls=OneCommand)
-def dead(name: Name, output: Output = Form.TABLE, context: ContextName = None) -> None:
-    """List the events that a sink did not take."""
+@app.command(cls=LeafCommand)
+def dead(name: Name, output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
+    """List the events that a sink did not accept."""
 
-    async def work(line: "Line") -> "list[ToldLetter]":
+    async def work(line: "ApiConnection") -> "list[ListedDeadLetter]":
         from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
 
-        return [letter async for letter in client_sinks.dead(line, name)]
+        return [letter async for letter in client_sinks.read_dead_letters(line, name)]
 
-    letters = connection.with_line(work, context)
-    if output is Form.JSON:
-        _json(letters)
+    letters = connection.with_connection(work, context)
+    if output is ListFormat.JSON:
+        _print_json(letters)
     elif letters:
         now = SystemClock().now()
         rows = [
@@ -137,7 +137,7 @@ def dead(name: Name, output: Output = Form.TABLE, context: ContextName = None) -
                 letter.event.id,
                 letter.event.type,
                 letter.event.name,
-                render.age(letter.at, now),
+                render.format_age(letter.at, now),
                 str(letter.attempts),
                 "waits to be sent" if letter.replay else letter.last_error,
             )
@@ -145,10 +145,10 @@ def dead(name: Name, output: Output = Form.TABLE, context: ContextName = None) -
         ]
         table.print_rows(("EVENT", "TYPE", "ABOUT", "AGE", "TRIES", "WHY"), rows, now)
     else:
-        render.say(f"{name} took everything so far")
+        render.print_message(f"{name} took everything so far")
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def replay(
     name: Name,
     events: Annotated[
@@ -158,34 +158,34 @@ def replay(
     every: Annotated[bool, typer.Option("--all", help="Every dead letter of this sink.")] = False,
     context: ContextName = None,
 ) -> None:
-    """Send dead letters once more: some, or with --all every one."""
+    """Send dead letters again: some, or with --all every one."""
     if bool(events) is every:
         raise typer.BadParameter("name events, or say --all", param_hint="EVENT")
 
-    async def work(line: "Line") -> int:
+    async def work(line: "ApiConnection") -> int:
         from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
 
-        return await client_sinks.replay(line, name, events or ())
+        return await client_sinks.replay_dead_letters(line, name, events or ())
 
-    count = connection.with_line(work, context)
-    render.out(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
+    count = connection.with_connection(work, context)
+    render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
 
 
-def _row(sink: "ShownSink") -> tuple[str, ...]:
+def _sink_row(sink: "ShownSink") -> tuple[str, ...]:
     status, now = sink.status, SystemClock().now()
     return (
         sink.name,
         sink.format,
         sink.url,
         ",".join(sink.event_types) or "all",
-        _state(sink),
-        f"{render.age(status.last_success_at, now)} ago" if status and status.last_success_at else "never",
+        _sink_state(sink),
+        f"{render.format_age(status.last_success_at, now)} ago" if status and status.last_success_at else "never",
         str(status.dead_letters if status else 0),
         status.last_error if status and status.failures else "",
     )
 
 
-def _state(sink: "ShownSink") -> str:
+def _sink_state(sink: "ShownSink") -> str:
     if not sink.enabled:
         return "disabled"
     if sink.status is None:
@@ -193,6 +193,6 @@ def _state(sink: "ShownSink") -> str:
     return "failing" if sink.status.failures else "ok"
 
 
-def _json(found: "Sequence[ShownSink] | Sequence[ToldLetter]") -> None:
+def _print_json(found: "Sequence[ShownSink] | Sequence[ListedDeadLetter]") -> None:
     body = msgspec.json.format(msgspec.json.encode({"items": found}), indent=2)
-    render.out(render.escaped(body.decode()))
+    render.print_line(render.escape_json(body.decode()))

@@ -1,4 +1,4 @@
-"""`lcm drain|undrain|pause|resume|snooze|license`: what an operator does to workers, and what comes of it."""
+"""`lcm drain|undrain|pause|resume|snooze|license`: an operator's actions on workers, and their outcomes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,38 +7,38 @@ from typing import Annotated, Final
 
 import typer
 
-from lcm.cli.documents.wait import span_of
+from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, options, render
-from lcm.cli.output.follow import everything
+from lcm.cli.output.follow import read_all
 from lcm.cli.output.nouns import title
 from lcm.cli.output.options import DEFAULT_NAMESPACE, ContextName, DryRun, Namespace
 from lcm.control.plane.protocol import Drain, License, Pause, Plane, Ref, Resume, Snooze, Undrain, WorkerAction
 from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Refused
-from lcm.model.base.selector import Term, Where
-from lcm.model.kinds.session import SESSION, LabletSession
-from lcm.model.kinds.worker import HOSTING, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
+from lcm.model.base.selector import ObjectSelector, SelectorTerm
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LicenseFlavour, WorkerPhase, worker_ref
 from lcm.system.clock import SystemClock
 
 Workers = Annotated[
-    list[str], typer.Argument(metavar="WORKER…", help="Workers by name.", autocompletion=options.workers)
+    list[str], typer.Argument(metavar="WORKER…", help="Workers by name.", autocompletion=options.complete_workers)
 ]
-Said = Callable[[LabWorker, Sequence[LabletSession], datetime], str]
-"""Tells what became of a worker, given what is on it."""
+OutcomeText = Callable[[LabWorker, Sequence[LabletSession], datetime], str]
+"""Returns what became of a worker, given the sessions on it."""
 
 _P = WorkerPhase
-_RISING: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.LICENSING})
-_FALLING: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
+_STARTING_UP: Final = frozenset({_P.PENDING, _P.PROVISIONING_EC2, _P.EC2_READY, _P.STARTING, _P.LICENSING})
+_SHUTTING_DOWN: Final = frozenset({_P.UNLICENSING, _P.STOPPING})
 _SHOWN: Final = 3
 _ADVICE: Final[Mapping[tuple[str, WorkerPhase], str]] = {
     ("resume", _P.DRAINING): "`lcm undrain {name}` cancels the drain",
-    **{("drain", phase): "it takes no sessions yet; `lcm delete worker {name}` removes it" for phase in _RISING},
-    **{("drain", phase): "it has no sessions any more" for phase in (*_FALLING, _P.TERMINATING_EC2)},
+    **{("drain", phase): "it takes no sessions yet; `lcm delete worker {name}` removes it" for phase in _STARTING_UP},
+    **{("drain", phase): "it has no sessions any more" for phase in (*_SHUTTING_DOWN, _P.TERMINATING_EC2)},
     ("drain", _P.STOPPED): "it is stopped, and nothing is on it; `lcm delete worker {name}` removes it",
     ("drain", _P.FAILED): "`lcm describe worker {name}` says why; `lcm delete worker {name}` removes it",
-    **{("undrain", phase): "it is not being drained" for phase in (*_RISING, _P.FAILED)},
+    **{("undrain", phase): "it is not being drained" for phase in (*_STARTING_UP, _P.FAILED)},
     **{
         ("undrain", phase): "its drain is over; `lcm resume {name}` starts it again"
-        for phase in (*_FALLING, _P.STOPPED)
+        for phase in (*_SHUTTING_DOWN, _P.STOPPED)
     },
 }
 """What to do instead, by action and phase."""
@@ -55,34 +55,34 @@ def drain(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Give workers no new sessions, wait for the present ones, then give back the licence and stop the machine.
+    """Place no new sessions on workers, wait for the present ones, then return the licence and stop the machine.
 
     Sessions that are still there at the deadline are ended. `lcm undrain` cancels. Repeated with another --deadline, it
-    only moves that.
+    only moves the deadline.
     """
-    minutes = _minutes(deadline, "--deadline") if deadline is not None else None
-    _act(workers, Drain(deadline_minutes=minutes), _drained, namespace, context, dry_run=dry_run)
+    minutes = _parse_minutes(deadline, "--deadline") if deadline is not None else None
+    _act(workers, Drain(deadline_minutes=minutes), _drain_outcome, namespace, context, dry_run=dry_run)
 
 
 def undrain(
     workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
 ) -> None:
     """Cancel a drain: workers take sessions again."""
-    _act(workers, Undrain(), _undrained, namespace, context, dry_run=dry_run)
+    _act(workers, Undrain(), _undrain_outcome, namespace, context, dry_run=dry_run)
 
 
 def pause(
     workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
 ) -> None:
-    """Stop workers' machines once no session is on them; disks and licences stay. `lcm resume` cancels."""
-    _act(workers, Pause(), _paused, namespace, context, dry_run=dry_run)
+    """Stop workers' machines once no session is on them; disks and licences are kept. `lcm resume` cancels."""
+    _act(workers, Pause(), _pause_outcome, namespace, context, dry_run=dry_run)
 
 
 def resume(
     workers: Workers, *, namespace: Namespace = DEFAULT_NAMESPACE, dry_run: DryRun = False, context: ContextName = None
 ) -> None:
-    """Start workers' machines again, or cancel a pause that waits."""
-    _act(workers, Resume(), _resumed, namespace, context, dry_run=dry_run)
+    """Start workers' machines again, or cancel a pending pause."""
+    _act(workers, Resume(), _resume_outcome, namespace, context, dry_run=dry_run)
 
 
 def snooze(
@@ -96,8 +96,8 @@ def snooze(
     context: ContextName = None,
 ) -> None:
     """Do not pause workers for being idle, for a while."""
-    minutes = _minutes(span, "--for") if span is not None else None
-    _act(workers, Snooze(minutes=minutes), _snoozed, namespace, context, dry_run=dry_run)
+    minutes = _parse_minutes(span, "--for") if span is not None else None
+    _act(workers, Snooze(minutes=minutes), _snooze_outcome, namespace, context, dry_run=dry_run)
 
 
 def license_(
@@ -114,39 +114,45 @@ def license_(
     dry_run: DryRun = False,
     context: ContextName = None,
 ) -> None:
-    """Register CML on workers anew: with another token or flavour, or once more after it failed."""
+    """Register CML on workers again: with another token or flavour, or once more after it failed."""
     action = License(license_token=token, license_flavour=flavour)
-    _act(workers, action, _relicensed, namespace, context, dry_run=dry_run)
+    _act(workers, action, _license_outcome, namespace, context, dry_run=dry_run)
 
 
-def _minutes(text: str, hint: str) -> int:
-    minutes = math.ceil(span_of(text, hint) / timedelta(minutes=1))
+def _parse_minutes(text: str, hint: str) -> int:
+    minutes = math.ceil(parse_duration(text, hint) / timedelta(minutes=1))
     if minutes < 1:
         raise typer.BadParameter("a minute at least", param_hint=hint)
     return minutes
 
 
 def _act(
-    workers: Sequence[str], action: WorkerAction, said: Said, namespace: str, context: str | None, *, dry_run: bool
+    workers: Sequence[str],
+    action: WorkerAction,
+    said: OutcomeText,
+    namespace: str,
+    context: str | None,
+    *,
+    dry_run: bool,
 ) -> None:
     async def work(plane: Plane) -> None:
         code = 0
         for name in dict.fromkeys(workers):
             try:
-                worker = await _done(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                render.tell(said(worker, await on_worker(plane, worker), SystemClock().now()))
+                worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
+                render.print_text(said(worker, await sessions_on_worker(plane, worker), SystemClock().now()))
             except (Conflict, Gone, Refused) as error:
-                told = connection.report(error)
+                told = connection.report_error(error)
                 code = code or told
         if dry_run:
-            render.say("nothing was done: --dry-run")
+            render.print_message("nothing was done: --dry-run")
         if code:
             raise typer.Exit(code)
 
     connection.with_plane(work, context)
 
 
-async def _done(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
+async def _perform(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_run: bool) -> LabWorker:
     try:
         return await plane.act(ref, action, dry_run=dry_run)
     except Gone:
@@ -161,24 +167,24 @@ async def _done(plane: Plane, ref: Ref[LabWorker], action: WorkerAction, *, dry_
         raise IllegalStep(message) from error
 
 
-async def on_worker(plane: Plane, worker: LabWorker) -> Sequence[LabletSession]:
-    """List the sessions that a worker has or will have; none for a caller who may not see them."""
-    where = Where(fields=(Term("status.worker_ref", (worker_ref(worker),)),))
+async def sessions_on_worker(plane: Plane, worker: LabWorker) -> Sequence[LabletSession]:
+    """Return the sessions that a worker has or will have; none for a caller who may not see them."""
+    where = ObjectSelector(fields=(SelectorTerm("status.worker_ref", (worker_ref(worker),)),))
     try:
-        found = await everything(plane, LabletSession, where=where)
+        found = await read_all(plane, LabletSession, where=where)
     except Forbidden:
         return []
-    return [one for one in found.items if one.status.phase not in SESSION.final]
+    return [one for one in found.items if one.status.phase not in SESSION_MACHINE.final]
 
 
-def _drained(worker: LabWorker, sessions: Sequence[LabletSession], now: datetime) -> str:
+def _drain_outcome(worker: LabWorker, sessions: Sequence[LabletSession], now: datetime) -> str:
     name, deadline = worker.metadata.name, worker.status.drain_deadline_at
     then = _after_drain(worker)
     if not sessions:
         return f"{title(worker)} drains: no session is on it, so that {then} now\n  `lcm undrain {name}` cancels"
-    until = render.relative(deadline, now) if deadline else "they are over"
+    until = render.format_relative(deadline, now) if deadline else "they are over"
     return (
-        f"{title(worker)} drains: it takes no new sessions, and waits for {_listed(sessions)} until {until}\n"
+        f"{title(worker)} drains: it takes no new sessions, and waits for {_sessions_text(sessions)} until {until}\n"
         f"  then {then}; `lcm undrain {name}` cancels, `lcm drain {name} --deadline TIME` moves the deadline"
     )
 
@@ -189,54 +195,54 @@ def _after_drain(worker: LabWorker) -> str:
     return f"{licence}its machine is {end}"
 
 
-def _undrained(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+def _undrain_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
     return f"{title(worker)} is {worker.status.phase} and takes sessions"
 
 
-def _paused(worker: LabWorker, sessions: Sequence[LabletSession], _: datetime) -> str:
+def _pause_outcome(worker: LabWorker, sessions: Sequence[LabletSession], _: datetime) -> str:
     name, phase = worker.metadata.name, worker.status.phase
     cancel = f"\n  `lcm resume {name}` cancels, or starts it again"
     if phase is _P.STOPPED:
         return f"{title(worker)} is stopped; `lcm resume {name}` starts it"
     if phase is _P.FAILED:
         return f"{title(worker)} has failed and will not be started; `lcm describe worker {name}` says why"
-    if phase not in HOSTING:
+    if phase not in HOSTING_PHASES:
         return f"{title(worker)} is {phase}, and is to be stopped" + cancel
     if sessions:
-        return f"{title(worker)} is to be stopped, and waits for {_listed(sessions)}{cancel}"
+        return f"{title(worker)} is to be stopped, and waits for {_sessions_text(sessions)}{cancel}"
     return f"{title(worker)} is to be stopped: no session is on it, so that its machine stops now{cancel}"
 
 
-def _resumed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+def _resume_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
     name, phase = worker.metadata.name, worker.status.phase
     goal = _P.READY if worker.spec.cml.license_token or worker.spec.host_kind == "container" else _P.READY_UNLICENSED
     follow = f"\n  `lcm wait worker {name} --for phase={goal}` waits for it"
-    if phase in HOSTING:
+    if phase in HOSTING_PHASES:
         return f"{title(worker)} runs ({phase}); it stays so until it is idle"
     if phase is _P.STOPPED:
         return f"{title(worker)} is to run: its machine starts now, and CML takes some minutes{follow}"
     return f"{title(worker)} is {phase}, and is to run{follow}"
 
 
-def _snoozed(worker: LabWorker, _: Sequence[LabletSession], now: datetime) -> str:
+def _snooze_outcome(worker: LabWorker, _: Sequence[LabletSession], now: datetime) -> str:
     idle = worker.status.idle
     until = idle.snoozed_until if idle else None
     if not worker.spec.idle.enabled:
         return f"{title(worker)} is never paused for being idle: its spec says idle.enabled: false"
     assert until is not None, "a snooze lasts until some moment"
     end = f"`lcm snooze {worker.metadata.name} --for 1m` ends that sooner"
-    return f"{title(worker)} is not paused before {render.relative(until, now)}, however idle it is; {end}"
+    return f"{title(worker)} is not paused before {render.format_relative(until, now)}, however idle it is; {end}"
 
 
-def _relicensed(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
+def _license_outcome(worker: LabWorker, _: Sequence[LabletSession], __: datetime) -> str:
     cml, name = worker.spec.cml, worker.metadata.name
-    if worker.status.cml.licensed and worker.status.phase in HOSTING:
+    if worker.status.cml.licensed and worker.status.phase in HOSTING_PHASES:
         return f"{title(worker)} is licensed now; the token counts from its next registration"
     wait = f"`lcm wait worker {name} --for condition=Licensed` waits for it"
     return f"{title(worker)} is to register as {cml.license_flavour} once CML is up and no session is on it\n  {wait}"
 
 
-def _listed(sessions: Sequence[LabletSession]) -> str:
+def _sessions_text(sessions: Sequence[LabletSession]) -> str:
     shown = ", ".join(one.metadata.name for one in sessions[:_SHOWN])
     more = f" and {len(sessions) - _SHOWN} more" if len(sessions) > _SHOWN else ""
     return f"{len(sessions)} session{'' if len(sessions) == 1 else 's'} ({shown}{more})"

@@ -1,4 +1,8 @@
-"""How one command looks to a person: its usage and its options. `main` and groups of commands make theirs of it."""
+"""How a single command shows its usage and options, `lcm completion` and `lcm version`.
+
+`cli.main` and groups of commands make their commands of LeafCommand. A shell's completion script calls `lcm` itself
+with what has been typed so far.
+"""
 
 import sys
 from enum import StrEnum
@@ -14,19 +18,19 @@ if TYPE_CHECKING:
     from typer.core import TyperOption
 
 
-class OneCommand(TyperCommand):
-    """One command, whose usage names its arguments as they are meant."""
+class LeafCommand(TyperCommand):
+    """A single command. Its usage line shows each argument's metavar."""
 
     def get_help_option(self, ctx: "Context") -> "TyperOption | None":
-        """Give `--help` as typer makes it."""
-        return not_given(super().get_help_option(ctx))
+        """Return typer's `--help` option with a default of False."""
+        return default_to_false(super().get_help_option(ctx))
 
     def collect_usage_pieces(self, ctx: "Context") -> list[str]:
-        """Write how the command is called."""
+        """Return the parts of the usage line."""
         return ["[OPTIONS]", *(_metavar(one) for one in self.get_params(ctx) if isinstance(one, TyperArgument))]
 
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write what arguments and options mean."""
+        """Write the help of arguments and options."""
         params = self.get_params(ctx)
         arguments = [(_metavar(one), one.help) for one in params if isinstance(one, TyperArgument) and one.help]
         if arguments:
@@ -41,8 +45,11 @@ def _metavar(argument: TyperArgument) -> str:
     return argument.metavar or argument.name.upper()
 
 
-def not_given(option: "TyperOption | None") -> "TyperOption | None":
-    """Let a flag that was not given be False; for None typer would load pydantic, which takes longer than all else."""
+def default_to_false(option: "TyperOption | None") -> "TyperOption | None":
+    """Set a flag's default to False.
+
+    With a default of None typer loads pydantic, which takes longer than everything else at start.
+    """
     if option is not None:
         option.default = False
     return option
@@ -52,7 +59,7 @@ _VARIABLE: Final = "_LCM_COMPLETE"
 
 
 class Shell(StrEnum):
-    """Shells that are known."""
+    """Supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -86,11 +93,11 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")])
     fish: `lcm completion fish > ~/.config/fish/completions/lcm.fish`
     """
     if shell is Shell.BASH:
-        render.out(_BASH.rstrip("\n"))
+        render.print_line(_BASH.rstrip("\n"))
         return
     from typer._completion_shared import get_completion_script  # noqa: PLC0415 - only this command needs it
 
-    render.out(get_completion_script(prog_name="lcm", complete_var=_VARIABLE, shell=shell))
+    render.print_line(get_completion_script(prog_name="lcm", complete_var=_VARIABLE, shell=shell))
 
 
 def version() -> None:

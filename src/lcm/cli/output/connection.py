@@ -1,7 +1,9 @@
-"""What happens around every command: a plane to work with, and an exit code and a next step for every error.
+"""What surrounds every command: the context to use, a plane or a connection, and an exit code for every error.
 
-Exit codes: 0 done · 1 an error · 2 wrong usage · 3 not there · 4 somebody was faster · 5 refused · 6 no answer, or not
-now · 7 time is up · 8 what was waited for can no longer happen · 130 Ctrl-C.
+Contexts are kubectl-style: an API's address and a token, in a file that only its owner can read. `LCM_URL` and
+`LCM_TOKEN` override the file, `LCM_CONTEXT` chooses from it.
+Exit codes: 0 done · 1 an error · 2 wrong usage · 3 not found · 4 conflict · 5 refused · 6 no answer, or not now ·
+7 timed out · 8 the awaited state can no longer be reached · 130 Ctrl-C.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ import msgspec
 
 from lcm.cli.output import render
 from lcm.control.plane.protocol import Plane
-from lcm.model.access.identity import bearer
+from lcm.model.access.identity import parse_token
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import (
     Conflict,
@@ -37,69 +39,69 @@ from lcm.model.base.errors import (
 )
 
 if TYPE_CHECKING:
-    from lcm.control.plane.transport import Line
+    from lcm.control.plane.transport import ApiConnection
 
 
 _FILE: Final = "contexts.yaml"
-_ONLY_MINE: Final = 0o600
-_FOLDER_ONLY_MINE: Final = 0o700
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """An API, and who one is there."""
+class ApiContext:
+    """An API's address and the token to sign in with."""
 
     name: str
     url: str
     token: Secret
 
 
-class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A context as it stands in the file."""
+class StoredContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A context as it is stored in the file."""
 
     url: str
     token: str
 
 
-class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+class ContextsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole contexts file."""
 
     current: str | None = None
-    contexts: dict[str, Stored] = {}
-    own: dict[str, Stored] = {}
-    """What `lcm up` wrote last for each folder that it ran on."""
+    contexts: dict[str, StoredContext] = {}
+    own: dict[str, StoredContext] = {}
+    """What `lcm up` last wrote for each folder that it ran on."""
 
-    def find(self, name: str) -> Context | None:
-        """Give a context by its name."""
+    def find_context(self, name: str) -> ApiContext | None:
+        """Return a context by its name; None when there is none."""
         stored = self.contexts.get(name)
-        return Context(name, stored.url, Secret(stored.token)) if stored else None
+        return ApiContext(name, stored.url, Secret(stored.token)) if stored else None
 
 
-def file() -> Path:
-    """Say where contexts are kept."""
+def contexts_path() -> Path:
+    """Return the path of the contexts file."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "lcm" / _FILE
 
 
-def current(name: str | None = None, environment: Mapping[str, str] = os.environ) -> Context | None:
-    """Give the context to use, None when there is none: the one named, else the environment's, else the file's."""
+def current_context(name: str | None = None, environment: Mapping[str, str] = os.environ) -> ApiContext | None:
+    """Return the context to use: the one named, else the environment's, else the file's; None when there is none."""
     if name:
-        return _named(name)
+        return _find_named(name)
     url, token = environment.get("LCM_URL"), environment.get("LCM_TOKEN")
     if url and token:
-        return Context("environment", checked_url(url, "LCM_URL"), bearer(token, "LCM_TOKEN"))
+        return ApiContext("environment", check_url(url, "LCM_URL"), parse_token(token, "LCM_TOKEN"))
     chosen = environment.get("LCM_CONTEXT")
-    kept = _named(chosen) if chosen else _kept()
+    kept = _find_named(chosen) if chosen else _find_current()
     if url:
-        return _at(checked_url(url, "LCM_URL"), kept)
-    return Context(kept.name, kept.url, bearer(token, "LCM_TOKEN")) if kept and token else kept
+        return _at_address(check_url(url, "LCM_URL"), kept)
+    return ApiContext(kept.name, kept.url, parse_token(token, "LCM_TOKEN")) if kept and token else kept
 
 
-def remember(name: str, url: str, token: Secret, *, make_current: bool) -> Path:
-    """Keep a context under a name; what was kept under it is replaced."""
-    entry = Stored(checked_url(url, "url"), bearer(token.reveal(), "token").reveal())
-    return change(
+def save_context(name: str, url: str, token: Secret, *, make_current: bool) -> Path:
+    """Save a context under a name, replacing an earlier one."""
+    entry = StoredContext(check_url(url, "url"), parse_token(token.reveal(), "token").reveal())
+    return change_contexts(
         lambda book: msgspec.structs.replace(
             book,
             current=name if make_current or not book.current else book.current,
@@ -108,39 +110,39 @@ def remember(name: str, url: str, token: Secret, *, make_current: bool) -> Path:
     )
 
 
-def read() -> Book:
-    """Read the file; an empty book when there is none. Stuck when it cannot be read."""
+def read_contexts() -> ContextsFile:
+    """Read the file; an absent file is empty. Raise Stuck when it cannot be read."""
     try:
-        return msgspec.yaml.decode(file().read_bytes(), type=Book)
+        return msgspec.yaml.decode(contexts_path().read_bytes(), type=ContextsFile)
     except FileNotFoundError:
-        return Book()
+        return ContextsFile()
     except (OSError, msgspec.MsgspecError) as error:
-        raise Stuck("Contexts", f"{file()} cannot be read: {error}; correct or remove it") from error
+        raise Stuck("Contexts", f"{contexts_path()} cannot be read: {error}; correct or remove it") from error
 
 
-def change(edit: Callable[[Book], Book]) -> Path:
-    """Write a changed book in one piece, readable by its owner alone, whoever else writes at the same time."""
-    path = file()
+def change_contexts(edit: Callable[[ContextsFile], ContextsFile]) -> Path:
+    """Write the changed file atomically, readable by its owner alone; a lock serializes concurrent writers."""
+    path = contexts_path()
     try:
-        path.parent.mkdir(_FOLDER_ONLY_MINE, parents=True, exist_ok=True)
-        with _alone(path.parent):
-            _replace(path, msgspec.yaml.encode(edit(read())))
+        path.parent.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        with _lock_folder(path.parent):
+            _replace_file(path, msgspec.yaml.encode(edit(read_contexts())))
     except OSError as error:
         raise Stuck("Contexts", f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 
-def seen_by_others() -> Path | None:
-    """Give the file when others than its owner may read it."""
-    path = file()
+def exposed_file() -> Path | None:
+    """Return the file's path if others than its owner may read it; else None."""
+    path = contexts_path()
     try:
-        return path if path.stat().st_mode & _OTHERS else None
+        return path if path.stat().st_mode & _OTHERS_MODE else None
     except OSError:
         return None
 
 
-def checked_url(url: str, path: str) -> str:
-    """Give a URL as it is used, or raise Invalid."""
+def check_url(url: str, path: str) -> str:
+    """Return a URL in the form in which it is used; raise Invalid when it is not an API's address."""
     try:
         parts = urlsplit(url)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -151,47 +153,47 @@ def checked_url(url: str, path: str) -> str:
     return url.rstrip("/")
 
 
-def _named(name: str) -> Context:
-    book = read()
-    found = book.find(name)
+def _find_named(name: str) -> ApiContext:
+    book = read_contexts()
+    found = book.find_context(name)
     if found is None:
         known = ", ".join(sorted(book.contexts)) or "there are none"
         raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))
-    return _sendable(found)
+    return _with_checked_token(found)
 
 
-def _kept() -> Context | None:
-    book = read()
-    found = book.find(book.current) if book.current else None
-    return _sendable(found) if found else None
+def _find_current() -> ApiContext | None:
+    book = read_contexts()
+    found = book.find_context(book.current) if book.current else None
+    return _with_checked_token(found) if found else None
 
 
-def _sendable(found: Context) -> Context:
-    return Context(found.name, found.url, bearer(found.token.reveal(), f"token of context {found.name}"))
+def _with_checked_token(found: ApiContext) -> ApiContext:
+    return ApiContext(found.name, found.url, parse_token(found.token.reveal(), f"token of context {found.name}"))
 
 
-def _at(url: str, kept: Context | None) -> Context:
-    """Use an address with the token kept for that very address: another's must not be sent there."""
+def _at_address(url: str, kept: ApiContext | None) -> ApiContext:
+    """Return the stored context if it is for this very address; its token must not be sent to another one."""
     if kept is None or kept.url != url:
         raise Invalid(Fault("LCM_TOKEN", f"missing, and no token is kept for {url}", "set it along with LCM_URL"))
     return kept
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     number = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX)
-        os.fchmod(number, _FOLDER_ONLY_MINE)
+        os.fchmod(number, _FOLDER_MODE)
         yield
     finally:
         os.close(number)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _ONLY_MINE)
+    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
     with os.fdopen(number, "wb") as out:
         out.write(data)
         out.flush()
@@ -203,26 +205,26 @@ T = TypeVar("T")
 
 
 class NoContext(LcmError):
-    """Nobody has said which API to talk to."""
+    """No API is configured to talk to."""
 
     def __init__(self) -> None:
         super().__init__("there is no API to talk to")
 
 
-class TimeIsUp(LcmError):
-    """What was waited for did not happen in time."""
+class WaitTimedOut(LcmError):
+    """The awaited state was not reached in time."""
 
 
 class Impossible(LcmError):
-    """What was waited for cannot happen any more."""
+    """The awaited state can no longer be reached."""
 
 
-_LISTS: Final = "`lcm get KIND -A` lists what is there"
-_ROWS: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
+_LIST_HINT: Final = "`lcm get KIND -A` lists what is there"
+_EXIT_CODES: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (NoContext, 1, "start one here with `lcm up`, or set LCM_URL and LCM_TOKEN"),
-    (TimeIsUp, 7, "`lcm story KIND NAME` tells what happened so far"),
+    (WaitTimedOut, 7, "`lcm story KIND NAME` tells what happened so far"),
     (Impossible, 8, "`lcm describe KIND NAME` tells why"),
-    (Gone, 3, _LISTS),
+    (Gone, 3, _LIST_HINT),
     (Conflict, 4, "somebody was faster: look again, then repeat the command"),
     (Relist, 4, "repeat the command"),
     (Deposed, 4, ""),
@@ -233,19 +235,19 @@ _ROWS: Final[tuple[tuple[type[LcmError], int, str], ...]] = (
     (Later, 6, "is it running? `lcm up` starts one here; `lcm context list` shows where you look for it"),
     (LcmError, 1, ""),
 )
-"""Exit code and next step by error; a class stands before those it derives from."""
+"""Exit code and next step by error. A class comes before those it derives from."""
 
 
-def report(error: LcmError) -> int:
-    """Tell a person what went wrong and what to do next; returns the exit code."""
-    code, hint = next((code, hint) for kind, code, hint in _ROWS if isinstance(error, kind))
+def report_error(error: LcmError) -> int:
+    """Print what went wrong and what to do next; return the exit code."""
+    code, hint = next((code, hint) for kind, code, hint in _EXIT_CODES if isinstance(error, kind))
     if isinstance(error, Invalid) and len(error.faults) > 1:
-        render.say(f"error: {len(error.faults)} faults", colour="red")
-        render.say("\n".join(map(str, error.faults)))
+        render.print_message(f"error: {len(error.faults)} faults", colour="red")
+        render.print_message("\n".join(map(str, error.faults)))
     else:
-        render.say(f"error: {error}", colour="red")
+        render.print_message(f"error: {error}", colour="red")
     if hint:
-        render.say(hint)
+        render.print_message(hint)
     return code
 
 
@@ -256,31 +258,31 @@ def with_plane(
     within_seconds: float | None = None,
     who: bool = False,
 ) -> T:
-    """Do a command's work with the plane of a context: of the one named, else of the current one.
+    """Run a command's work with the plane of a context: the named one, else the current one.
 
     With `who` the plane knows its caller, for which the API is asked first.
     """
-    return asyncio.run(_with_plane(work, chosen(context), within_seconds, who=who))
+    return asyncio.run(_with_plane(work, find_context(context), within_seconds, who=who))
 
 
-def with_line(work: "Callable[[Line], Awaitable[T]]", context: str | None = None) -> T:
-    """Do a command's work by requests of its own, where the plane has no verb for it."""
-    return asyncio.run(_with_line(work, chosen(context)))
+def with_connection(work: "Callable[[ApiConnection], Awaitable[T]]", context: str | None = None) -> T:
+    """Run a command's work with raw requests, where the plane has no method for it."""
+    return asyncio.run(_with_connection(work, find_context(context)))
 
 
-def chosen(name: str | None) -> Context:
-    """Find the context to use; NoContext when there is none."""
-    found = current(name)
+def find_context(name: str | None) -> ApiContext:
+    """Return the context to use; raise NoContext when there is none."""
+    found = current_context(name)
     if found is None:
         raise NoContext
-    if exposed := seen_by_others():
-        render.say(f"warning: others can read your tokens; run `chmod 600 {exposed}`", colour="yellow")
+    if exposed := exposed_file():
+        render.print_message(f"warning: others can read your tokens; run `chmod 600 {exposed}`", colour="yellow")
     return found
 
 
 @asynccontextmanager
-async def connect(context: Context, *, who: bool = False) -> AsyncIterator[Plane]:
-    """Open the plane of a context. Who the caller is need mostly not be known, so nothing is asked before the work."""
+async def connect(context: ApiContext, *, who: bool = False) -> AsyncIterator[Plane]:
+    """Open the plane of a context. Most commands need not know the caller, so nothing is asked before the work."""
     from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
     plane = HttpPlane.open(context.url, context.token)
@@ -291,10 +293,10 @@ async def connect(context: Context, *, who: bool = False) -> AsyncIterator[Plane
         yield plane
 
 
-async def _with_line(work: "Callable[[Line], Awaitable[T]]", context: Context) -> T:
-    from lcm.control.plane.transport import Limits, Line  # noqa: PLC0415 - likewise
+async def _with_connection(work: "Callable[[ApiConnection], Awaitable[T]]", context: ApiContext) -> T:
+    from lcm.control.plane.transport import ApiConnection, ClientTimeouts  # noqa: PLC0415 - likewise
 
-    line = Line(context.url, context.token, actor="", limits=Limits(), trust=None, transport=None)
+    line = ApiConnection(context.url, context.token, actor="", limits=ClientTimeouts(), trust=None, transport=None)
     try:
         return await work(line)
     finally:
@@ -302,7 +304,7 @@ async def _with_line(work: "Callable[[Line], Awaitable[T]]", context: Context) -
 
 
 async def _with_plane(
-    work: Callable[[Plane], Awaitable[T]], context: Context, within_seconds: float | None, *, who: bool
+    work: Callable[[Plane], Awaitable[T]], context: ApiContext, within_seconds: float | None, *, who: bool
 ) -> T:
     async with asyncio.timeout(within_seconds), connect(context, who=who) as plane:
         return await work(plane)

@@ -1,4 +1,4 @@
-"""What people call the kinds, and how they name objects: `worker w1`, `sessions`, `pool/ccna`, `w,s`."""
+"""The words people use for kinds, and how they name objects: `worker w1`, `sessions`, `pool/ccna`, `w,s`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from lcm.model.kinds.worker import LabWorker
 
 ALL: Final = "all"
 CALENDAR: Final = "calendar"
-"""What `get` shows as well, though it is no kind: seats against time."""
+"""Not a kind, but `get` shows it too: planned workers against time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """What people call a kind; the last of its other names is the shortest."""
+    """The words people use for a kind; the last of `others` is the shortest."""
 
     struct: type[Resource]
     singular: str
@@ -31,12 +31,12 @@ class Noun:
 
     @property
     def kind(self) -> Kind:
-        """What is known about the kind."""
+        """The kind's entry in the registry."""
         return KINDS[self.struct.__name__]
 
     @property
     def words(self) -> set[str]:
-        """Every word that means it."""
+        """Every word that means this kind."""
         return {self.singular, self.plural, *self.others, self.kind.plural, self.kind.name.lower()}
 
 
@@ -54,30 +54,30 @@ _BY_KIND: Final = {noun.kind.name: noun for noun in NOUNS}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Objects of one kind that somebody named; no names: all of them."""
+class NamedObjects:
+    """Objects of one kind that were named on the command line; no names means all of them."""
 
     noun: Noun
     names: tuple[str, ...] = ()
 
 
 def noun_of(kind: str | type[Any]) -> Noun:
-    """Give the noun of a kind."""
+    """Return the noun of a kind."""
     return _BY_KIND[kind if isinstance(kind, str) else kind.__name__]
 
 
 def title(resource: Resource) -> str:
-    """Name an object as `lcm` names it and takes it: `worker/w1`."""
+    """Return an object's name as `lcm` prints and accepts it: `worker/w1`."""
     return f"{noun_of(resource.kind).singular}/{resource.metadata.name}"
 
 
 def title_of(kind: type[Any], name: str) -> str:
-    """Name an object that one does not have."""
+    """Return the printed name of an object from its kind and name."""
     return f"{noun_of(kind).singular}/{name}"
 
 
-def noun(word: str) -> Noun:
-    """Understand a word for a kind, or say what it might have meant."""
+def find_noun(word: str) -> Noun:
+    """Find the kind that a word means; an unknown word is wrong usage, with a suggestion."""
     found = _BY_WORD.get(word.lower())
     if found is None:
         close = get_close_matches(word.lower(), [name for name in _BY_WORD if len(name) > 1], n=1)
@@ -86,37 +86,37 @@ def noun(word: str) -> Noun:
     return found
 
 
-def wanted(words: Sequence[str]) -> list[Wanted]:
-    """Understand `KIND[,KIND] [NAME …]` or `KIND/NAME …`."""
+def parse_targets(words: Sequence[str]) -> list[NamedObjects]:
+    """Parse `KIND[,KIND] [NAME …]` or `KIND/NAME …`."""
     if not words:
         kinds = ", ".join(one.plural for one in NOUNS)
         raise typer.BadParameter(f"name a kind: {kinds}, or all", param_hint="KIND")
     if any("/" in word for word in words):
-        return _by_slash(words)
+        return _parse_slash_targets(words)
     kinds, names = words[0], tuple(words[1:])
     if kinds.lower() == ALL:
         if names:
             raise typer.BadParameter("`all` takes no names", param_hint="KIND")
-        return [Wanted(one) for one in NOUNS]
-    found = dict.fromkeys(noun(word) for word in kinds.split(",") if word)
+        return [NamedObjects(one) for one in NOUNS]
+    found = dict.fromkeys(find_noun(word) for word in kinds.split(",") if word)
     if not found:
         raise typer.BadParameter("name a kind", param_hint="KIND")
-    return [Wanted(one, names) for one in found]
+    return [NamedObjects(one, names) for one in found]
 
 
-def one(words: Sequence[str]) -> tuple[Noun, str]:
-    """Understand `KIND NAME` or `KIND/NAME`, exactly one object."""
-    found = wanted(words)
+def parse_one_target(words: Sequence[str]) -> tuple[Noun, str]:
+    """Parse `KIND NAME` or `KIND/NAME`: exactly one object."""
+    found = parse_targets(words)
     if len(found) != 1 or len(found[0].names) != 1:
         raise typer.BadParameter("name one object: KIND NAME, or KIND/NAME", param_hint="KIND NAME")
     return found[0].noun, found[0].names[0]
 
 
-def _by_slash(words: Sequence[str]) -> list[Wanted]:
+def _parse_slash_targets(words: Sequence[str]) -> list[NamedObjects]:
     names: dict[Noun, list[str]] = {}
     for word in words:
         kind, slash, name = word.partition("/")
         if not slash or not name or "/" in name:
             raise typer.BadParameter(f"{word!r} is not KIND/NAME; name all in that form, or none", param_hint="KIND")
-        names.setdefault(noun(kind), []).append(name)
-    return [Wanted(one, tuple(dict.fromkeys(those))) for one, those in names.items()]
+        names.setdefault(find_noun(kind), []).append(name)
+    return [NamedObjects(one, tuple(dict.fromkeys(those))) for one, those in names.items()]

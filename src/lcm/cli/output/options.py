@@ -1,70 +1,73 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and completion of names from the API.
+
+Completion must be quick: it asks the API with a short time limit and completes nothing when that fails.
+"""
 
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from lcm.cli.output.nouns import ALL, CALENDAR, NOUNS, noun
+from lcm.cli.output.nouns import ALL, CALENDAR, NOUNS, find_noun
 from lcm.control.plane.protocol import LONGEST_PAGE, Plane
 from lcm.model.base.errors import LcmError
 from lcm.model.base.resource import DEFAULT_NAMESPACE
 
-_PATIENCE_SECONDS: Final = 1.0
+_TIMEOUT_SECONDS: Final = 1.0
 
 
-def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_targets(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a kind, then names of that kind."""
     given = list(ctx.params.get("targets") or ctx.params.get("target") or ())
     try:
         if given:
-            return _names(given[0], ctx)
+            return _fetch_names(given[0], ctx)
         kind, slash, _ = incomplete.partition("/")
         if slash:
-            return [f"{kind}/{name}" for name in _names(kind, ctx)]
+            return [f"{kind}/{name}" for name in _fetch_names(kind, ctx)]
     except (LcmError, TimeoutError, typer.BadParameter):
         return []
     more = [CALENDAR] if ctx.info_name == "get" else []
     return [*dict.fromkeys(one.plural for one in NOUNS), ALL, *more]
 
 
-def workers(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_workers(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of workers."""
-    return _of("worker", ctx, incomplete)
+    return _complete_kind("worker", ctx, incomplete)
 
 
-def definitions(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_definitions(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of definitions."""
-    return _of("definition", ctx, incomplete)
+    return _complete_kind("definition", ctx, incomplete)
 
 
-def sessions(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_sessions(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete names of sessions."""
-    return _of("session", ctx, incomplete)
+    return _complete_kind("session", ctx, incomplete)
 
 
-def _of(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete_kind(kind: str, ctx: typer.Context, incomplete: str) -> list[str]:
     try:
-        return [name for name in _names(kind, ctx) if name.startswith(incomplete)]
+        return [name for name in _fetch_names(kind, ctx) if name.startswith(incomplete)]
     except (LcmError, TimeoutError):
         return []
 
 
-def _names(kind: str, ctx: typer.Context) -> list[str]:
+def _fetch_names(kind: str, ctx: typer.Context) -> list[str]:
     from lcm.cli.output import connection  # noqa: PLC0415 - a shell that completes a kind needs no connection
 
     namespace = None if ctx.params.get("all_namespaces") else ctx.params.get("namespace")
-    struct = noun(kind).struct
+    struct = find_noun(kind).struct
 
     async def ask(plane: Plane) -> list[str]:
         listing = await plane.list(struct, namespace=namespace, limit=LONGEST_PAGE)
         return [one.metadata.name for one in listing.items]
 
-    return connection.with_plane(ask, ctx.params.get("context"), within_seconds=_PATIENCE_SECONDS)
+    return connection.with_plane(ask, ctx.params.get("context"), within_seconds=_TIMEOUT_SECONDS)
 
 
 class Output(StrEnum):
-    """How results are written."""
+    """The format in which results are printed."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -78,12 +81,12 @@ Targets = Annotated[
     typer.Argument(
         metavar="KIND [NAME…]",
         help="A kind, several with commas, and names; or KIND/NAME.",
-        autocompletion=complete,
+        autocompletion=complete_targets,
     ),
 ]
 Target = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME does as well.", autocompletion=complete),
+    typer.Argument(metavar="KIND NAME", help="One object; KIND/NAME does as well.", autocompletion=complete_targets),
 ]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", metavar="NS", help="The objects' namespace.")]
 Selector = Annotated[

@@ -1,7 +1,7 @@
 """Text for terminals: widths, ages, moments, colours. Called by every command that prints.
 
-Results go to standard output, messages to standard error; colours to terminals only. Text that came from somewhere
-else is stripped of control characters, so that nobody's reason or label can write to another's terminal.
+Results go to standard output, messages to standard error; colours only to terminals. Text from elsewhere is stripped
+of control characters, so that nobody's reason or label can control another person's terminal.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Final
 
 import typer
 
-WIDEST: Final = 100
-"""Running text is not wider than this, however wide the terminal is."""
+MAX_TEXT_WIDTH: Final = 100
+"""Running text is never wider than this, however wide the terminal is."""
 
 UNSAFE: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal might obey, or what turns the direction of text; line breaks are harmless."""
+"""Characters that a terminal might obey or that change the direction of text. Line breaks are harmless."""
 
-_HARMLESS: Final = "�"
+_REPLACEMENT: Final = "�"
 _UNITS: Final = (
     (timedelta(days=730), timedelta(days=365), "y"),
     (timedelta(hours=48), timedelta(days=1), "d"),
@@ -33,41 +33,41 @@ _RED: Final = frozenset({"FAILED", "EXPIRED", "False"})
 _GREY: Final = frozenset({"STOPPED", "TERMINATED", "CANCELLED", "GONE", "deprecated"})
 
 
-def out(text: str = "") -> None:
-    """Print a result."""
-    typer.echo(text, color=None if _colours() else False)
+def print_line(text: str = "") -> None:
+    """Print one line of a result to standard output."""
+    typer.echo(text, color=None if _colours_allowed() else False)
 
 
-def say(text: str, *, colour: str | None = None) -> None:
-    """Tell a person something that is no result."""
-    typer.secho(UNSAFE.sub(_HARMLESS, text), err=True, fg=colour, color=None if _colours() else False)
+def print_message(text: str, *, colour: str | None = None) -> None:
+    """Print a message that is not a result, to standard error."""
+    typer.secho(UNSAFE.sub(_REPLACEMENT, text), err=True, fg=colour, color=None if _colours_allowed() else False)
 
 
-def tell(text: str) -> None:
-    """Print a result in words, in lines that fit a terminal."""
-    most = room()
+def print_text(text: str) -> None:
+    """Print a result that is running text, wrapped to the terminal's width."""
+    most = output_width()
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()))
-        first, *rest = wrapped(line.strip(), len(line) if most is None else most - len(indent) - 2)
-        out(indent + first)
+        first, *rest = wrap_text(line.strip(), len(line) if most is None else most - len(indent) - 2)
+        print_line(indent + first)
         for more in rest:
-            out(f"{indent or '  '}{more}")
+            print_line(f"{indent or '  '}{more}")
 
 
-def room() -> int | None:
-    """Say how wide the output may be; None when it goes to a file or another program."""
+def output_width() -> int | None:
+    """Return how wide the output may be; None when it goes to a file or to another program."""
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         return None
     return shutil.get_terminal_size().columns
 
 
 def paint(text: str, colour: str | None) -> str:
-    """Colour a text, if it goes to a terminal."""
-    return typer.style(text, fg=colour) if colour and _colours() and sys.stdout.isatty() else text
+    """Colour a text if it goes to a terminal."""
+    return typer.style(text, fg=colour) if colour and _colours_allowed() and sys.stdout.isatty() else text
 
 
 def phase_colour(phase: str) -> str | None:
-    """Give the colour of a phase or a truth."""
+    """Return the colour of a phase or of a condition's status."""
     word = phase.partition(" ")[0]
     if word in _RED:
         return "red"
@@ -76,45 +76,45 @@ def phase_colour(phase: str) -> str | None:
     return "bright_black" if word in _GREY else "yellow" if word.isupper() else None
 
 
-def width(text: str) -> int:
-    """Say how many cells of a terminal a text takes."""
+def text_width(text: str) -> int:
+    """Return how many terminal cells a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
 
 
-def cut(text: str, most: int) -> str:
-    """Shorten a text to so many cells, with … where something is missing."""
-    if width(text) <= most:
+def truncate(text: str, most: int) -> str:
+    """Shorten a text to at most `most` cells; … marks the cut."""
+    if text_width(text) <= most:
         return text
     kept = text[:most]
-    while width(kept) > most - 1:
+    while text_width(kept) > most - 1:
         kept = kept[:-1]
     return f"{kept}…"
 
 
-def padded(text: str, least: int) -> str:
-    """Fill a text up to so many cells."""
-    return text + " " * (least - width(text))
+def pad(text: str, least: int) -> str:
+    """Pad a text with spaces to at least `least` cells."""
+    return text + " " * (least - text_width(text))
 
 
-def clean(text: str) -> str:
-    """Make foreign text harmless to a terminal, in one line."""
-    return UNSAFE.sub(_HARMLESS, text.replace("\n", " ↵ ").replace("\t", " "))
+def sanitize(text: str) -> str:
+    """Make text from elsewhere safe for a terminal, as one line."""
+    return UNSAFE.sub(_REPLACEMENT, text.replace("\n", " ↵ ").replace("\t", " "))
 
 
-def escaped(json: str) -> str:
-    """Write what a terminal might obey in a JSON text as JSON escapes."""
+def escape_json(json: str) -> str:
+    """Replace characters of a JSON text that a terminal might obey by JSON escapes."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
 
-def age(moment: datetime | None, now: datetime) -> str:
-    """Say how long ago a moment is: 45s, 5m, 3h, 2d."""
-    return span(now - moment) if moment else ""
+def format_age(moment: datetime | None, now: datetime) -> str:
+    """Return how long ago a moment was: 45s, 5m, 3h, 2d."""
+    return format_span(now - moment) if moment else ""
 
 
-def span(length: timedelta) -> str:
-    """Write a length of time in one unit."""
+def format_span(length: timedelta) -> str:
+    """Format a duration in one unit."""
     length = max(length, timedelta())
     for least, unit, letter in _UNITS:
         if length >= least:
@@ -122,21 +122,21 @@ def span(length: timedelta) -> str:
     return f"{length // timedelta(seconds=1)}s"
 
 
-def when(moment: datetime | None) -> str:
-    """Write a moment to the minute."""
+def format_moment(moment: datetime | None) -> str:
+    """Format a moment to the minute, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%MZ}" if moment else ""
 
 
-def relative(moment: datetime, now: datetime) -> str:
-    """Write a moment with its distance: `2026-11-02 09:00Z (in 3h)`."""
-    distance = f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
-    return f"{when(moment)} ({distance})"
+def format_relative(moment: datetime, now: datetime) -> str:
+    """Format a moment with its distance: `2026-11-02 09:00Z (in 3h)`."""
+    distance = f"in {format_span(moment - now)}" if moment > now else f"{format_span(now - moment)} ago"
+    return f"{format_moment(moment)} ({distance})"
 
 
-def wrapped(text: str, most: int) -> list[str]:
-    """Break running text into lines; long words such as addresses stay whole."""
-    return wrap(clean(text), max(most, 20), break_long_words=False, break_on_hyphens=False) or [""]
+def wrap_text(text: str, most: int) -> list[str]:
+    """Break running text into lines. Long words such as addresses stay whole."""
+    return wrap(sanitize(text), max(most, 20), break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _colours() -> bool:
+def _colours_allowed() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""`lcm context list|use|set|token|delete`."""
+"""`lcm context list|use|set|token|delete`: choose which API to talk to, and as whom."""
 
 import sys
 from typing import Annotated
@@ -7,8 +7,8 @@ import msgspec
 import typer
 
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import OneCommand
-from lcm.cli.output.connection import Book
+from lcm.cli.output.command import LeafCommand
+from lcm.cli.output.connection import ContextsFile
 from lcm.cli.output.options import ContextName
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid
@@ -23,36 +23,36 @@ app = typer.Typer(
 )
 
 
-def names(incomplete: str) -> list[str]:
+def complete_contexts(incomplete: str) -> list[str]:
     """Complete a context's name."""
-    return [name for name in connection.read().contexts if name.startswith(incomplete)]
+    return [name for name in connection.read_contexts().contexts if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=names)]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_contexts)]
 
 
-@app.command("list", cls=OneCommand)
+@app.command("list", cls=LeafCommand)
 def list_() -> None:
     """List the contexts; a star marks the current one."""
-    book = connection.read()
-    used = connection.current()
+    book = connection.read_contexts()
+    used = connection.current_context()
     rows = [("*" if used and used.name == name else "", name, one.url) for name, one in sorted(book.contexts.items())]
     if used and used.name not in book.contexts:
         rows.append(("*", f"({used.name})", used.url))
     if not rows:
-        render.say("no contexts yet: `lcm up` makes one, and so does `lcm context set NAME --url URL`")
+        render.print_message("no contexts yet: `lcm up` makes one, and so does `lcm context set NAME --url URL`")
         return
     table.print_rows(("CURRENT", "NAME", "URL"), rows, SystemClock().now())
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def use(name: Name) -> None:
     """Make a context the current one."""
-    connection.change(lambda book: msgspec.structs.replace(book, current=_there(book, name)))
-    render.out(f"context {name} is current")
+    connection.change_contexts(lambda book: msgspec.structs.replace(book, current=_check_known(book, name)))
+    render.print_line(f"context {name} is current")
 
 
-@app.command("set", cls=OneCommand)
+@app.command("set", cls=LeafCommand)
 def set_(
     name: Name,
     *,
@@ -62,35 +62,35 @@ def set_(
     ] = None,
     keep_current: Annotated[bool, typer.Option("--keep-current", help="Leave the current context as it is.")] = False,
 ) -> None:
-    """Keep an API and a token under a name, and make it current."""
+    """Save an API's address and a token under a name, and make it current."""
     if token is None:
         token = typer.prompt("Token", hide_input=True, err=True)
     elif token == "-":  # noqa: S105 - a dash stands for standard input
         token = sys.stdin.readline().strip()
-    path = connection.remember(name, url, Secret(token), make_current=not keep_current)
-    render.out(f"context {name} set in {path}")
+    path = connection.save_context(name, url, Secret(token), make_current=not keep_current)
+    render.print_line(f"context {name} set in {path}")
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def token(context: ContextName = None) -> None:
     """Print the token in use, for programs that need it: export TOKEN=$(lcm context token)."""
-    render.out(connection.chosen(context).token.reveal())
+    render.print_line(connection.find_context(context).token.reveal())
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def delete(name: Name) -> None:
-    """Forget a context."""
-    connection.change(
+    """Delete a context."""
+    connection.change_contexts(
         lambda book: msgspec.structs.replace(
             book,
-            current=None if book.current == _there(book, name) else book.current,
+            current=None if book.current == _check_known(book, name) else book.current,
             contexts={one: kept for one, kept in book.contexts.items() if one != name},
         )
     )
-    render.out(f"context {name} deleted")
+    render.print_line(f"context {name} deleted")
 
 
-def _there(book: Book, name: str) -> str:
+def _check_known(book: ContextsFile, name: str) -> str:
     if name not in book.contexts:
         known = ", ".join(sorted(book.contexts)) or "there are none"
         raise Invalid(Fault("context", f"there is no {name!r}", f"`lcm context list` shows them: {known}"))

@@ -7,16 +7,16 @@ import msgspec
 import typer
 
 from lcm.cli.output import connection, render
-from lcm.cli.output.command import OneCommand
+from lcm.cli.output.command import LeafCommand
 from lcm.cli.output.options import ContextName
 from lcm.model.access.secret import Secret
 
 if TYPE_CHECKING:
-    from lcm.control.plane.transport import Line
+    from lcm.control.plane.transport import ApiConnection
     from lcm.control.upkeep.rotation import Rotated
 
 
-_SECONDS: Final = 600.0
+_ROTATION_SECONDS: Final = 600.0
 """How long a rotation may take."""
 
 app = typer.Typer(
@@ -29,51 +29,51 @@ app = typer.Typer(
 DropOld = Annotated[bool, typer.Option("--drop-old", help="Add no key, but forget those that nothing needs any more.")]
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def seal(context: ContextName = None) -> None:
     """Encrypt a secret, so that a document can hold it.
 
-    The secret is asked for, or read from standard input; one line break at its end does not count.
+    The secret is asked for, or read from standard input; one line break at its end is ignored.
     """
-    secret = _asked()
+    secret = _read_secret()
     if not secret:
         raise typer.BadParameter("there is nothing to seal", param_hint="the secret")
-    render.out(connection.with_line(lambda line: _sealed(line, secret), context))
+    render.print_line(connection.with_connection(lambda line: _seal(line, secret), context))
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def rotate(*, drop_old: DropOld = False, context: ContextName = None) -> None:
-    """Let a new key seal from now on, and seal everything that is stored with it.
+    """Seal with a new key from now on, and reseal everything that is stored with it.
 
     The old key still opens what backups hold, until --drop-old, ten minutes later or more. May be repeated at any time.
     """
-    done = connection.with_line(lambda line: _rotated(line, drop_old=drop_old), context)
+    done = connection.with_connection(lambda line: _rotate(line, drop_old=drop_old), context)
     if done.new_key:
-        render.out(f"key {done.key} is new, and seals from now on")
+        render.print_line(f"key {done.key} is new, and seals from now on")
     else:
-        render.out(f"key {done.key} seals")
-    render.out(f"{done.resealed} sealed anew, {done.dropped} old keys forgotten")
+        render.print_line(f"key {done.key} seals")
+    render.print_line(f"{done.resealed} sealed anew, {done.dropped} old keys forgotten")
     for key in done.unopened:
-        render.say(f"{key}: sealed with a key that is not there; write its secret again", colour="yellow")
+        render.print_message(f"{key}: sealed with a key that is not there; write its secret again", colour="yellow")
 
 
-async def _sealed(line: "Line", secret: Secret) -> str:
+async def _seal(line: "ApiConnection", secret: Secret) -> str:
     from lcm.control.access.sealing import ClearText, SealedText  # noqa: PLC0415 - likewise
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
     body = msgspec.json.encode(ClearText(text=secret.reveal()))
-    return read(await line.ask("POST", "/api/secrets/seal", body=body), SealedText).sealed
+    return read_answer(await line.request("POST", "/api/secrets/seal", body=body), SealedText).sealed
 
 
-async def _rotated(line: "Line", *, drop_old: bool) -> "Rotated":
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - likewise
-    from lcm.control.upkeep.rotation import Rotated, RotationWish  # noqa: PLC0415 - likewise
+async def _rotate(line: "ApiConnection", *, drop_old: bool) -> "Rotated":
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
+    from lcm.control.upkeep.rotation import Rotated, RotationRequest  # noqa: PLC0415 - likewise
 
-    body = msgspec.json.encode(RotationWish(drop_old=drop_old))
-    return read(await line.ask("POST", "/api/secrets/rotate", body=body, seconds=_SECONDS), Rotated)
+    body = msgspec.json.encode(RotationRequest(drop_old=drop_old))
+    return read_answer(await line.request("POST", "/api/secrets/rotate", body=body, seconds=_ROTATION_SECONDS), Rotated)
 
 
-def _asked() -> Secret:
+def _read_secret() -> Secret:
     if sys.stdin.isatty():
         return Secret(typer.prompt("Secret", hide_input=True, err=True))
     return Secret(sys.stdin.read().removesuffix("\n").removesuffix("\r"))

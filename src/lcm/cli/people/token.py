@@ -1,4 +1,4 @@
-"""`lcm token create|list|revoke`."""
+"""`lcm token create|list|revoke`, and `lcm sign-in`: a link with which a browser signs in."""
 
 import asyncio
 from datetime import timedelta
@@ -9,16 +9,16 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from lcm.cli.documents.wait import span_of
+from lcm.cli.documents.wait import parse_duration
 from lcm.cli.output import connection, render, table
-from lcm.cli.output.command import OneCommand
+from lcm.cli.output.command import LeafCommand
 from lcm.cli.output.options import ContextName
 from lcm.model.access.identity import Role
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from lcm.control.plane.transport import Line
-    from lcm.control.plane.wire import SignInLink, TokenInfo, TokenList, TokenMade, TokenWish
+    from lcm.control.plane.transport import ApiConnection
+    from lcm.control.plane.wire import SignInLink, TokenInfo, TokenList, TokenMade, TokenRequest
     from lcm.model.access.identity import AccessToken
     from lcm.model.access.secret import Secret
 
@@ -50,7 +50,7 @@ Data = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="With -
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="As `lcm token list` shows them.")]
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def create(
     name: Name = None,
     *,
@@ -60,85 +60,91 @@ def create(
     offline: Offline = False,
     data: Data = None,
 ) -> None:
-    """Make a token and print it. Its text is not kept anywhere: this is the only time that it is shown."""
-    from lcm.control.plane.wire import TokenMade, TokenWish, shown  # noqa: PLC0415 - loaded by commands that talk
+    """Make a token and print it. Its text is stored nowhere: this is the only time that it is shown."""
+    from lcm.control.plane.wire import TokenMade, TokenRequest, token_info  # noqa: PLC0415 - loaded by commands that talk
 
-    life = timedelta() if expires == _NEVER else span_of(expires, "--expires")
+    life = timedelta() if expires == _NEVER else parse_duration(expires, "--expires")
     if not life and expires != _NEVER:
         raise typer.BadParameter("a token must live for a while; write 12h, 30d or never", param_hint="--expires")
     if offline:
-        text, token = _offline(name, role, life, data)
-        made = TokenMade(token=text.reveal(), info=shown(token))
+        text, token = _make_offline(name, role, life, data)
+        made = TokenMade(token=text.reveal(), info=token_info(token))
     else:
-        wish = TokenWish(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
-        made = connection.with_line(lambda line: _made(line, wish), context)
-    until = render.relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
-    render.say(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
-    render.out(made.token)
+        wish = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
+        made = connection.with_connection(lambda line: _request_token(line, wish), context)
+    until = render.format_relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
+    render.print_message(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
+    render.print_line(made.token)
 
 
-@app.command("list", cls=OneCommand)
+@app.command("list", cls=LeafCommand)
 def list_(context: ContextName = None) -> None:
     """List your tokens and browser sessions; administrators see everybody's."""
-    found = connection.with_line(_listed, context)
-    table.print_rows(_HEADINGS, map(_row, found.items), SystemClock().now())
+    found = connection.with_connection(_list_tokens, context)
+    table.print_rows(_HEADINGS, map(_token_row, found.items), SystemClock().now())
 
 
-@app.command(cls=OneCommand)
+@app.command(cls=LeafCommand)
 def revoke(ids: Ids, context: ContextName = None) -> None:
-    """End tokens at once; streams that they opened end too."""
-    connection.with_line(lambda line: _revoked(line, ids), context)
+    """Revoke tokens at once; streams that they opened end too."""
+    connection.with_connection(lambda line: _revoke_tokens(line, ids), context)
 
 
-def _offline(name: str | None, role: Role | None, life: timedelta, data: Path | None) -> "tuple[Secret, AccessToken]":
+def _make_offline(
+    name: str | None, role: Role | None, life: timedelta, data: Path | None
+) -> "tuple[Secret, AccessToken]":
     from lcm.cli.people import token_offline  # noqa: PLC0415 - likewise
     from lcm.cli.server.up import with_options  # noqa: PLC0415 - likewise
     from lcm.settings import load  # noqa: PLC0415 - likewise
-    from lcm.system import log  # noqa: PLC0415 - everything that a server is made of, which takes a while
+    from lcm.system import log  # noqa: PLC0415 - loads the whole server, which takes a while
 
     if name is None or role is None:
         raise typer.BadParameter("needs NAME and --role: there is nobody whose they could be", param_hint="--offline")
-    log.set_up("WARNING")
-    return asyncio.run(token_offline.make(with_options(load.load(), data_dir=data), name, role, life))
+    log.configure_logging("WARNING")
+    return asyncio.run(
+        token_offline.make_offline_token(with_options(load.load_settings(), data_dir=data), name, role, life)
+    )
 
 
-async def _made(line: "Line", wish: "TokenWish") -> "TokenMade":
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - likewise
+async def _request_token(line: "ApiConnection", wish: "TokenRequest") -> "TokenMade":
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
     from lcm.control.plane.wire import TokenMade  # noqa: PLC0415 - likewise
 
-    return read(await line.ask("POST", _PATH, body=msgspec.json.encode(wish)), TokenMade)
+    return read_answer(await line.request("POST", _PATH, body=msgspec.json.encode(wish)), TokenMade)
 
 
-async def _listed(line: "Line") -> "TokenList":
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - likewise
+async def _list_tokens(line: "ApiConnection") -> "TokenList":
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
     from lcm.control.plane.wire import TokenList  # noqa: PLC0415 - likewise
 
-    return read(await line.ask("GET", _PATH), TokenList)
+    return read_answer(await line.request("GET", _PATH), TokenList)
 
 
-async def _revoked(line: "Line", ids: list[str]) -> None:
+async def _revoke_tokens(line: "ApiConnection", ids: list[str]) -> None:
     for one in ids:
-        await line.ask("DELETE", f"{_PATH}/{quote(one, safe='')}")
-        render.out(f"token {render.clean(one)} revoked")
+        await line.request("DELETE", f"{_PATH}/{quote(one, safe='')}")
+        render.print_line(f"token {render.sanitize(one)} revoked")
 
 
-def _row(one: "TokenInfo") -> tuple[str, ...]:
+def _token_row(one: "TokenInfo") -> tuple[str, ...]:
     now = SystemClock().now()
-    until = render.relative(one.expires_at, now) if one.expires_at else _NEVER
+    until = render.format_relative(one.expires_at, now) if one.expires_at else _NEVER
     kind = "session" if one.session else "token"
-    return one.id, one.name, one.role, kind, render.age(one.created_at, now), until, one.made_by
+    return one.id, one.name, one.role, kind, render.format_age(one.created_at, now), until, one.made_by
 
 
 def sign_in(context: ContextName = None) -> None:
     """Print a link with which a browser signs in as you, once and within ten minutes."""
-    url = connection.chosen(context).url
-    link = connection.with_line(_link, context)
-    render.say(f"Good once, until {render.relative(link.expires_at, SystemClock().now())}. Give it to nobody:")
-    render.out(url + link.path)
+    url = connection.find_context(context).url
+    link = connection.with_connection(_request_link, context)
+    render.print_message(
+        f"Good once, until {render.format_relative(link.expires_at, SystemClock().now())}. Give it to nobody:"
+    )
+    render.print_line(url + link.path)
 
 
-async def _link(line: "Line") -> "SignInLink":
-    from lcm.control.plane.transport import read  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+async def _request_link(line: "ApiConnection") -> "SignInLink":
+    from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
     from lcm.control.plane.wire import SignInLink  # noqa: PLC0415 - likewise
 
-    return read(await line.ask("POST", "/api/sign-in"), SignInLink)
+    return read_answer(await line.request("POST", "/api/sign-in"), SignInLink)

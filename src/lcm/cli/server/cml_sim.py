@@ -11,14 +11,14 @@ from lcm.model.base.errors import LcmError
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
 from lcm.sim.cml.rest.app import CmlApp
-from lcm.sim.cml.rest.certificate import self_signed
+from lcm.sim.cml.rest.certificate import make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock, new_epoch
-from lcm.system.serving import Certificate, in_url, listen, serve
+from lcm.system.serving import Certificate, listen, serve, url_host
 from lcm.system.tasks import stop_on_signals
 
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
+_stdout = Console(highlight=False)
+_stderr = Console(stderr=True, highlight=False)
 
 
 def cml_sim(
@@ -36,20 +36,20 @@ def cml_sim(
         raise typer.BadParameter("a speed is above 0", param_hint="--speed")
     clock = SystemClock()
     cml = Cml(clock, Chance(seed or new_epoch()), speed=speed, username=username, password=password)
-    certificate = None if http else self_signed(host, clock.now())
+    certificate = None if http else make_certificate(host, clock.now())
     try:
         listening = listen(host, port)
     except LcmError as error:
-        _err.print(str(error), markup=False, style="red")
+        _stderr.print(str(error), markup=False, style="red")
         raise typer.Exit(1) from error
-    address = f"{'http' if http else 'https'}://{in_url(host)}:{listening.getsockname()[1]}"
-    _out.print(
+    address = f"{'http' if http else 'https'}://{url_host(host)}:{listening.getsockname()[1]}"
+    _stdout.print(
         f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it.",
         soft_wrap=True,
         markup=False,
     )
-    asyncio.run(_serve(CmlApp(cml), listening, certificate))
+    asyncio.run(_serve_cml(CmlApp(cml), listening, certificate))
 
 
-async def _serve(app: CmlApp, listening: socket.socket, certificate: Certificate | None) -> None:
+async def _serve_cml(app: CmlApp, listening: socket.socket, certificate: Certificate | None) -> None:
     await serve(app, listening, certificate, stop_on_signals())

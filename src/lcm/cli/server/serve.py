@@ -5,16 +5,18 @@ from typing import Annotated
 
 import typer
 
-from lcm.cli.output.render import say
+from lcm.cli.output.render import print_message
 from lcm.cli.server.up import Data, with_options
 from lcm.compose import process
-from lcm.compose.process import SERVE_PORT, Part
+from lcm.compose.process import SERVE_PORT, ProcessPart
 from lcm.settings import load
 from lcm.settings.load import Settings
 from lcm.system import log
 from lcm.system.tasks import stop_on_signals
 
-Parts = Annotated[list[Part], typer.Argument(metavar="PART…", help="What to run: " + ", ".join(Part) + ".")]
+Parts = Annotated[
+    list[ProcessPart], typer.Argument(metavar="PART…", help="What to run: " + ", ".join(ProcessPart) + ".")
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; LCM_HOST, else 127.0.0.1.")]
 Port = Annotated[
     int | None, typer.Option(min=0, max=65_535, help=f"Port of the API; LCM_PORT, else {SERVE_PORT}; 0: a free one.")
@@ -22,29 +24,31 @@ Port = Annotated[
 
 
 def serve(parts: Parts, host: Host = None, port: Port = None, data: Data = None) -> None:
-    """Run some parts until told to stop. Their store is etcd's, if its address is set, else a file in a folder.
+    """Run some parts until told to stop. Their store is etcd if its address is set, else a file in a folder.
 
     Controllers without the API work for the one at CONTROL_PLANE_API_URL, and need no store. CONTROL_PLANE_API_KEY must
-    be set, the same for all: with it they sign in. They act on AWS, unless LCM_CLOUD=simulated.
+    be set, the same for all: they sign in with it. They act on AWS, unless LCM_CLOUD=simulated.
     """
-    settings = with_options(load.load(), host=host, port=port, data_dir=data)
-    log.set_up(settings.log_level)
-    asyncio.run(_serve(settings, parts))
+    settings = with_options(load.load_settings(), host=host, port=port, data_dir=data)
+    log.configure_logging(settings.log_level)
+    asyncio.run(_serve_parts(settings, parts))
 
 
-async def _serve(settings: Settings, parts: list[Part]) -> None:
+async def _serve_parts(settings: Settings, parts: list[ProcessPart]) -> None:
     stop = stop_on_signals()
-    if Part.ALL not in parts and Part.API not in parts:
-        await _attend(settings, parts, stop)
+    if ProcessPart.ALL not in parts and ProcessPart.API not in parts:
+        await _run_controllers(settings, parts, stop)
         return
     async with process.serve(settings, parts) as running:
-        say(f"Serving at {running.url}. Ctrl-C stops it.")
+        print_message(f"Serving at {running.url}. Ctrl-C stops it.")
         if not settings.oidc_issuer and not await running.tokens.list():
-            say("Nobody can sign in yet: `lcm token create NAME --role admin --offline` makes the first token.")
-        await running.parts.until(stop)
+            print_message(
+                "Nobody can sign in yet: `lcm token create NAME --role admin --offline` makes the first token."
+            )
+        await running.parts.wait_until(stop)
 
 
-async def _attend(settings: Settings, parts: list[Part], stop: asyncio.Event) -> None:
-    async with process.attend(settings, parts) as running:
-        say(f"Working for {settings.control_plane_api_url} as {', '.join(parts)}. Ctrl-C stops it.")
-        await running.until(stop)
+async def _run_controllers(settings: Settings, parts: list[ProcessPart], stop: asyncio.Event) -> None:
+    async with process.run_controllers(settings, parts) as running:
+        print_message(f"Working for {settings.control_plane_api_url} as {', '.join(parts)}. Ctrl-C stops it.")
+        await running.wait_until(stop)

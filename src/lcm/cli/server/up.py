@@ -1,4 +1,7 @@
-"""`lcm up`: everything in one process, on a folder, with a simulated cloud; or, when told and confirmed, on AWS."""
+"""`lcm up`: everything in one process, on a folder, with a simulated cloud; on AWS only when asked for and confirmed.
+
+On AWS it first prints the account and the highest possible cost per hour of all workers that may run.
+"""
 
 import asyncio
 import sys
@@ -12,12 +15,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 
-from lcm.cli.output.follow import everything
-from lcm.cli.output.render import out
+from lcm.cli.output.follow import read_all
+from lcm.cli.output.render import print_line
 from lcm.cli.server import greeting
-from lcm.cli.server.greeting import First, first, greet
+from lcm.cli.server.greeting import FirstDocuments, print_greeting, read_first_documents
 from lcm.compose.outside import AWS, aws_identity
-from lcm.compose.process import UP_PORT, Ask, Embedded, embedded
+from lcm.compose.process import UP_PORT, BeforeStart, EmbeddedProcess, run_embedded
 from lcm.control.plane.protocol import Plane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Refused
@@ -31,43 +34,51 @@ from lcm.system import log
 from lcm.system.tasks import stop_on_signals
 
 
-class Share(NamedTuple):
-    """Machines of one kind; `each` None: nobody knows what one costs."""
+class CostShare(NamedTuple):
+    """Machines of one kind. `each` None means the price of one is unknown."""
 
     what: str
     most: int
     each: Decimal | None
 
 
-async def shares(plane: Plane, prices: PriceBook) -> Sequence[Share]:
-    """List every worker outside of pools, and every pool with as many as it may have."""
-    templates = {one.metadata.name: one for one in (await everything(plane, WorkerTemplate)).items}
-    pools = (await everything(plane, LabWorkerPool)).items
-    workers = (await everything(plane, LabWorker)).items
-    return [*_alone(workers, prices), *_pooled(pools, templates, prices)]
+async def list_cost_shares(plane: Plane, prices: PriceBook) -> Sequence[CostShare]:
+    """Return every worker outside of pools, and every pool with its maximum number of workers."""
+    templates = {one.metadata.name: one for one in (await read_all(plane, WorkerTemplate)).items}
+    pools = (await read_all(plane, LabWorkerPool)).items
+    workers = (await read_all(plane, LabWorker)).items
+    return [*_shares_of_workers(workers, prices), *_shares_of_pools(pools, templates, prices)]
 
 
-def total(found: Sequence[Share]) -> Decimal:
-    """Add up what is known."""
+def total_hourly(found: Sequence[CostShare]) -> Decimal:
+    """Add up the known prices per hour."""
     return sum((one.each * one.most for one in found if one.each is not None), Decimal(0))
 
 
-def _alone(workers: Sequence[LabWorker], prices: PriceBook) -> Iterator[Share]:
+def _shares_of_workers(workers: Sequence[LabWorker], prices: PriceBook) -> Iterator[CostShare]:
     for one in workers:
         if one.metadata.owner is None:
-            yield Share(f"worker {one.metadata.name}", 1, _hourly(one.spec.aws, prices))
+            yield CostShare(f"worker {one.metadata.name}", 1, _highest_hourly_price(one.spec.aws, prices))
 
 
-def _pooled(pools: Sequence[LabWorkerPool], templates: dict[str, WorkerTemplate], prices: PriceBook) -> Iterator[Share]:
+def _shares_of_pools(
+    pools: Sequence[LabWorkerPool], templates: dict[str, WorkerTemplate], prices: PriceBook
+) -> Iterator[CostShare]:
     for one in pools:
         template = templates.get(one.spec.template)
         price = template.spec.price_per_hour_usd if template else None
-        each = price if price is not None else _hourly(template.spec.worker.aws, prices) if template else None
-        yield Share(f"pool {one.metadata.name}", one.spec.max_workers, each)
+        each = (
+            price
+            if price is not None
+            else _highest_hourly_price(template.spec.worker.aws, prices)
+            if template
+            else None
+        )
+        yield CostShare(f"pool {one.metadata.name}", one.spec.max_workers, each)
 
 
-def _hourly(aws: AwsSpec, prices: PriceBook) -> Decimal | None:
-    """Say what the dearest machine that the spec allows costs, with its disk."""
+def _highest_hourly_price(aws: AwsSpec, prices: PriceBook) -> Decimal | None:
+    """Return the price of the dearest machine that the spec allows, with its disk; None when it is unknown."""
     types = (aws.instance_type, *aws.instance_type_alternatives)
     machines = [prices.hourly(aws.region, one) for one in types]
     disk = prices.disk_hourly(aws.root_volume, aws.region)
@@ -79,18 +90,20 @@ def _hourly(aws: AwsSpec, prices: PriceBook) -> Decimal | None:
 _QUESTION = "Launch, stop and end machines in this account?"
 
 
-async def confirm(it: Embedded, *, settings: Settings, yes: bool) -> None:
-    """Say what is at stake, and raise Refused unless somebody agrees."""
+async def confirm_aws(it: EmbeddedProcess, *, settings: Settings, yes: bool) -> None:
+    """Print the account, the region and the highest possible cost; raise Refused unless somebody agrees."""
     who = await aws_identity(settings)
-    found = await shares(it.running.control.acting(_READER), it.running.control.fleet.prices)
+    found = await list_cost_shares(it.running.control.plane_for(_AWS_READER), it.running.control.fleet.prices)
     searched = ", ".join(settings.worker_discovery_regions)
-    out(f"AWS account {who.account}, as {who.arn}\n  region    {settings.aws_region}; {searched} searched for machines")
+    print_line(
+        f"AWS account {who.account}, as {who.arn}\n  region    {settings.aws_region}; {searched} searched for machines"
+    )
     for one in found:
         each = f"{one.each:.2f} USD an hour each" if one.each is not None else "price not known"
-        out(f"  {one.what}: up to {one.most}, {each}")
+        print_line(f"  {one.what}: up to {one.most}, {each}")
     more = ", and what has no price" if any(one.each is None for one in found) else ""
     book = settings.price_book or f"AWS's prices of {SHIPPED_ON}"
-    out(f"  at most   {total(found):.2f} USD an hour{more}, by {book}; more when more is applied")
+    print_line(f"  at most   {total_hourly(found):.2f} USD an hour{more}, by {book}; more when more is applied")
     if yes:
         return
     if not sys.stdin.isatty():
@@ -99,11 +112,11 @@ async def confirm(it: Embedded, *, settings: Settings, yes: bool) -> None:
         raise Refused("nothing was done; without --cloud aws everything is simulated")
 
 
-_READER = Caller(name="lcm up", role=Role.ADMIN)
+_AWS_READER = Caller(name="lcm up", role=Role.ADMIN)
 
 
 class CloudName(StrEnum):
-    """Where machines are."""
+    """Where machines run."""
 
     SIMULATED = "simulated"
     AWS = "aws"
@@ -147,14 +160,14 @@ def up(
     """Run everything in this process until Ctrl-C: API, controllers, data in a folder, and a simulated cloud."""
     if speed is not None and speed <= 0:
         raise typer.BadParameter("a speed is above 0", param_hint="--speed")
-    settings = with_options(load.load(), port=port, data_dir=data, cloud=cloud and cloud.value)
-    log.set_up(settings.log_level)
+    settings = with_options(load.load_settings(), port=port, data_dir=data, cloud=cloud and cloud.value)
+    log.configure_logging(settings.log_level)
     if settings.cloud == AWS:
         _refuse_on_aws(speed, paths)
-        asyncio.run(_up(settings, None, partial(confirm, settings=settings, yes=yes), None))
+        asyncio.run(_run_until_stopped(settings, None, partial(confirm_aws, settings=settings, yes=yes), None))
     else:
-        documents = first(paths or ())
-        asyncio.run(_up(settings, speed, documents, documents))
+        documents = read_first_documents(paths or ())
+        asyncio.run(_run_until_stopped(settings, speed, documents, documents))
 
 
 def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
@@ -168,15 +181,17 @@ def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
 
 
 def with_options(settings: Settings, **said: object) -> Settings:
-    """Put what a command's options say over the settings."""
+    """Override settings with a command's options; an option that is None changes nothing."""
     return msgspec.structs.replace(settings, **{name: value for name, value in said.items() if value is not None})
 
 
-async def _up(settings: Settings, speed: float | None, before: Ask | None, documents: First | None) -> None:
+async def _run_until_stopped(
+    settings: Settings, speed: float | None, before: BeforeStart | None, documents: FirstDocuments | None
+) -> None:
     stop = stop_on_signals()
-    async with embedded(settings, speed=speed, before=before) as it:
-        kept = await greeting.keep(it.running, settings.data_dir)
-        await greet(it, settings, kept, documents)
-        await it.running.parts.until(stop)
-        out("Stopping.")
-    out("Stopped; everything is on disk.")
+    async with run_embedded(settings, speed=speed, before=before) as it:
+        kept = await greeting.write_local_context(it.running, settings.data_dir)
+        await print_greeting(it, settings, kept, documents)
+        await it.running.parts.wait_until(stop)
+        print_line("Stopping.")
+    print_line("Stopped; everything is on disk.")

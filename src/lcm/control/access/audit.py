@@ -1,8 +1,8 @@
-"""The audit: who did what to which objects, when and from where, written in the very commit that did it.
+"""The audit: who did what to which objects, when and from where, written in the commit that did it.
 
-`Ledger.submit` writes one record for every commit that a caller asked for; what controllers report of objects, their
-status and their measurements, is in the objects' own stories and not here. Nor is what was refused: nothing came of it.
-`Pen` serves those who write something that is no object, such as tokens and sinks. `housekeeping` sweeps old records.
+`control.objects.writer` writes one record for every commit that a caller asked for. What controllers report (status
+and measurements) is in the objects' own histories, not here; refused requests are not recorded, as they changed
+nothing. `AuditWriter` is for writes that are no objects, such as tokens and sinks. Housekeeping removes old records.
 """
 
 import re
@@ -22,30 +22,30 @@ from lcm.store.base import ABSENT, Cursor, Delete, Entry, Put, Store
 from lcm.store.codec import Codec
 from lcm.system.clock import new_id
 
-PREFIX: Final = "audit/"
-KEPT: Final = timedelta(days=90)
+AUDIT_PREFIX: Final = "audit/"
+AUDIT_KEPT: Final = timedelta(days=90)
 _CODEC: Final = Codec()
 _PAGE: Final = 500
-_PAGES: Final = 10
-"""So many pages are looked through for one answer, however little in them fits."""
-_SWEPT: Final = 100
-_PLACE: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[!-~]{1,128}")
+_MAX_PAGES: Final = 10
+"""How many pages are searched for one answer, however few records in them match."""
+_SWEEP_BATCH: Final = 100
+_CURSOR: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[!-~]{1,128}")
 
 
 class Origin(NamedTuple):
-    """Where a write comes from: an address, the request's id, and the id of the token that it came with."""
+    """Where a write comes from: an address, the id of the request, and the id of its token."""
 
     address: str = ""
     request: str = ""
     token: str = ""
 
 
-NOWHERE: Final = Origin()
-"""Within this very process."""
+LOCAL_ORIGIN: Final = Origin()
+"""The origin of writes from within this process."""
 
 
-class Deed(Part):
-    """What was done to one thing."""
+class AuditedAction(Part):
+    """What was done to one object."""
 
     verb: str
     kind: str
@@ -54,7 +54,7 @@ class Deed(Part):
 
 
 class AuditRecord(Part):
-    """One commit that somebody asked for. `revision` is null once a restore has begun another history."""
+    """One commit that a caller asked for. `revision` is null once a restore has begun another history."""
 
     id: str
     at: Moment
@@ -63,13 +63,13 @@ class AuditRecord(Part):
     address: str
     request: str
     token: str
-    deeds: tuple[Deed, ...]
+    deeds: tuple[AuditedAction, ...]
     epoch: str
     revision: int | None = None
 
 
-class Wish(NamedTuple):
-    """Which records somebody wants: from a moment, up to but without another, and by whom or of what."""
+class AuditFilter(NamedTuple):
+    """Which records are wanted: from `since` up to but without `until`, by whom, and about what."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -78,23 +78,23 @@ class Wish(NamedTuple):
     name: str = ""
 
 
-class Found(NamedTuple):
-    """Records, newest last; `next` is where to go on, None at the end."""
+class AuditPage(NamedTuple):
+    """Records, newest last; `next` is the cursor of the next page, None at the end."""
 
     records: Sequence[AuditRecord]
     next: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Pen:
-    """Writes records."""
+class AuditWriter:
+    """Makes audit records."""
 
     store: Store
     clock: Clock
     ids: Callable[[], str] = new_id
 
-    def note(self, caller: Caller, origin: Origin, *deeds: Deed) -> Put:
-        """Give what must be put into the commit that does this."""
+    def record(self, caller: Caller, origin: Origin, *deeds: AuditedAction) -> Put:
+        """Return the operation that must be part of the commit that does this."""
         at, name = self.clock.now(), self.ids()
         record = AuditRecord(
             id=name,
@@ -107,59 +107,59 @@ class Pen:
             deeds=deeds,
             epoch=self.store.epoch,
         )
-        return Put(f"{PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
+        return Put(f"{AUDIT_PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
 
 
 def author_of(caller: Caller) -> str:
-    """Give the name under which a caller stands in stories and in the audit: a service's is that of its part."""
+    """Return a caller's name in object histories and in the audit; for a service, the name of its part."""
     return caller.actor if caller.role in SERVICE and caller.actor not in ("", USER) else caller.name
 
 
-async def search(store: Store, wish: Wish, *, limit: int, after: str | None = None) -> Found:
-    """Look through the records; an answer may hold fewer than the limit, or none, and yet not be the last."""
-    if after is not None and not _PLACE.fullmatch(after):
+async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: str | None = None) -> AuditPage:
+    """Search the records. A page may hold fewer than the limit, or none, and yet not be the last."""
+    if after is not None and not _CURSOR.fullmatch(after):
         raise Invalid(Fault("cursor", "not one of ours", "use `next` of the page before"))
     start = after or (_stamp(wish.since) if wish.since else "")
-    end = PREFIX + (_stamp(wish.until) if wish.until else "~")
-    revision = (await store.scan(PREFIX, limit=1)).revision
-    cursor: Cursor | None = Cursor(revision, PREFIX + start)
+    end = AUDIT_PREFIX + (_stamp(wish.until) if wish.until else "~")
+    revision = (await store.scan(AUDIT_PREFIX, limit=1)).revision
+    cursor: Cursor | None = Cursor(revision, AUDIT_PREFIX + start)
     found: list[AuditRecord] = []
-    for _ in range(_PAGES):
-        page = await store.scan(PREFIX, limit=_PAGE, cursor=cursor)
+    for _ in range(_MAX_PAGES):
+        page = await store.scan(AUDIT_PREFIX, limit=_PAGE, cursor=cursor)
         for entry in page.entries:
             if entry.key >= end:
-                return Found(found, None)
-            found += _fitting(entry, wish, store.epoch)
+                return AuditPage(found, None)
+            found += _matching_record(entry, wish, store.epoch)
             if len(found) == limit:
-                return Found(found, entry.key.removeprefix(PREFIX))
+                return AuditPage(found, entry.key.removeprefix(AUDIT_PREFIX))
         cursor = page.next
         if cursor is None:
-            return Found(found, None)
+            return AuditPage(found, None)
     assert cursor is not None, "the last page ends the search"
-    return Found(found, cursor.key.removeprefix(PREFIX))
+    return AuditPage(found, cursor.key.removeprefix(AUDIT_PREFIX))
 
 
-async def sweep(store: Store, before: datetime) -> int:
-    """Forget the records from before a moment, and say how many those were. May be repeated."""
-    swept, end = 0, PREFIX + _stamp(before)
+async def sweep_records(store: Store, before: datetime) -> int:
+    """Remove the records from before a moment and return how many there were. May be repeated."""
+    swept, end = 0, AUDIT_PREFIX + _stamp(before)
     while True:
-        page = await store.scan(PREFIX, limit=_SWEPT)
+        page = await store.scan(AUDIT_PREFIX, limit=_SWEEP_BATCH)
         old = [entry.key for entry in page.entries if entry.key < end]
         if old:
             await store.commit(*map(Delete, old))
         swept += len(old)
-        if len(old) < _SWEPT:
+        if len(old) < _SWEEP_BATCH:
             return swept
 
 
-def _fitting(entry: Entry, wish: Wish, epoch: str) -> Iterator[AuditRecord]:
+def _matching_record(entry: Entry, wish: AuditFilter, epoch: str) -> Iterator[AuditRecord]:
     record = _CODEC.decode(entry.value, AuditRecord)
-    if (not wish.who or record.who == wish.who) and any(_fits(deed, wish) for deed in record.deeds):
+    if (not wish.who or record.who == wish.who) and any(_matches(deed, wish) for deed in record.deeds):
         revision = entry.revision if record.epoch == epoch else None
         yield msgspec.structs.replace(record, revision=revision)
 
 
-def _fits(deed: Deed, wish: Wish) -> bool:
+def _matches(deed: AuditedAction, wish: AuditFilter) -> bool:
     return (not wish.kind or deed.kind == wish.kind) and (not wish.name or deed.name == wish.name)
 
 

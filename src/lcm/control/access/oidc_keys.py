@@ -1,6 +1,8 @@
-"""The keys that an issuer signs with: asked for when needed, kept for a while, and kept longer when it is away.
+"""The signing keys of an issuer, and how its documents are fetched over HTTP.
 
-Used by `oidc`. A key that we do not know makes us ask again, but not for everybody who makes one up.
+Used by `oidc`; `HttpFetch` is made by `compose`. Keys are fetched on demand, cached, and used longer while the issuer
+is unreachable. An unknown key id causes a new request, but at a limited rate, as anybody can make one up. Issuers are
+asked every few minutes at most, so no connection is kept.
 """
 
 import asyncio
@@ -25,22 +27,22 @@ from joserfc.jws import JWSRegistry
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
 
-_LONGEST_URL: Final = 2048
+_MAX_URL_LENGTH: Final = 2048
 _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
 
 
-class Fetched(NamedTuple):
-    """A document, and what its server said about keeping it."""
+class FetchedDocument(NamedTuple):
+    """A document and its server's Cache-Control header."""
 
     body: bytes
     cache_control: str = ""
 
 
 class Fetch(Protocol):
-    """The way to an issuer."""
+    """Fetches the documents of an issuer."""
 
-    async def get(self, url: str) -> Fetched:
-        """Read a document of limited size, within limited time, without following redirects. May be repeated.
+    async def get(self, url: str) -> FetchedDocument:
+        """Fetch a document of limited size, within limited time, without redirects. May be repeated.
 
         Raises Later when it did not come, Stuck when only a person can change that.
         """
@@ -48,12 +50,12 @@ class Fetch(Protocol):
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Read a JSON object; raises ValueError for anything else, and where one name stands twice.
+    """Parse a JSON object; raises ValueError for anything else, and for a duplicate name.
 
-    Two readers of a name that stands twice may believe different things.
+    Two readers of a duplicate name might take different values for it.
     """
     try:
-        value = json.loads(text.decode(), object_pairs_hook=_once_each, parse_constant=_no_number)
+        value = json.loads(text.decode(), object_pairs_hook=_unique_names, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError("too deep") from None
     if not isinstance(value, dict):
@@ -62,7 +64,7 @@ def strict_json(text: bytes) -> dict[str, Any]:
 
 
 def is_loopback(url: str) -> bool:
-    """Tell whether an address leads to this very machine."""
+    """Return whether a URL leads to this machine itself."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ip_address(host).is_loopback
@@ -71,33 +73,33 @@ def is_loopback(url: str) -> bool:
 
 
 def is_trustworthy(url: str) -> bool:
-    """Tell whether what comes from an address is its owner's word: by https, or from this very machine."""
+    """Return whether the answers of a URL can be trusted: it uses https, or leads to this machine itself."""
     try:
         parts = urlsplit(url)
         odd = parts.username is not None or parts.password is not None or parts.port == 0 or not parts.hostname
     except ValueError:
         return False
-    if odd or parts.fragment or len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
+    if odd or parts.fragment or len(url) > _MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url))
 
 
-def fresh_for(cache_control: str, *, default: timedelta, least: timedelta, most: timedelta) -> timedelta:
-    """Tell how long a document need not be asked for again."""
+def cache_lifetime(cache_control: str, *, default: timedelta, least: timedelta, most: timedelta) -> timedelta:
+    """Return how long a document need not be fetched again."""
     if re.search(r"\bno-(?:store|cache)\b", cache_control, re.IGNORECASE):
         return least
     said = _MAX_AGE.search(cache_control)
     return min(max(timedelta(seconds=int(said[1])), least), most) if said else default
 
 
-def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name stands twice")
     return found
 
 
-def _no_number(_: str) -> None:
+def _reject_constant(_: str) -> None:
     raise ValueError("not a number")
 
 
@@ -106,19 +108,22 @@ PublicKey = RSAKey | ECKey | OKPKey
 ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448"}
 )
-"""Only those whose verifier cannot sign."""
+"""Only asymmetric ones: whoever can verify a signature must not be able to make one."""
 
-FRESH: Final = timedelta(minutes=10)
-"""How long keys are good when the issuer does not say."""
-FRESHEST: Final = timedelta(hours=24)
-"""The longest that we believe it."""
-AGAIN: Final = timedelta(seconds=30)
-"""The shortest time between two questions."""
-STALE: Final = timedelta(hours=24)
-"""How long keys are believed while the issuer cannot be asked. One that it revoked meanwhile is believed as well."""
-MOST_KEYS: Final = 100
+DEFAULT_FRESH: Final = timedelta(minutes=10)
+"""How long keys are fresh when the issuer does not say."""
+MAX_FRESH: Final = timedelta(hours=24)
+"""The longest time for which the issuer may declare its keys fresh."""
+MIN_REFRESH_INTERVAL: Final = timedelta(seconds=30)
+"""The shortest time between two requests to the issuer."""
+MAX_STALE: Final = timedelta(hours=24)
+"""How long keys are used while the issuer cannot be reached.
 
-_DISCOVERY: Final = "/.well-known/openid-configuration"
+A key that it revoked in that time is accepted as well.
+"""
+MAX_KEYS: Final = 100
+
+_DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
 _KEY_TYPES: Final = {"RSA", "EC", "OKP"}
 _RSA_BITS: Final = range(2048, 8193)
 
@@ -133,7 +138,7 @@ class IssuerKeys:
         self._jwks_url = jwks_url
         self._fetch = fetch
         self._clock = clock
-        self._asking = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
         self._keys: Sequence[PublicKey] = ()
         self._failure: Later | Stuck | None = None
         self._tried_at: datetime | None = None
@@ -141,50 +146,52 @@ class IssuerKeys:
         self._fresh = timedelta(0)
 
     async def find(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
-        """Return the keys of this id that fit an algorithm, or all that fit when there is no id.
+        """Return the keys with this id that fit an algorithm, or all that fit when there is no id.
 
-        None found means that the issuer has no such key. Raises Later or Stuck when it could not be asked.
+        An empty result means that the issuer has no such key. Raises Later or Stuck when it could not be asked.
         """
-        found = self._known(kid, algorithm)
-        if not found or (not self._within(self._fetched_at, self._fresh) and not self._asking.locked()):
+        found = self._find_cached(kid, algorithm)
+        if not found or (not self._is_within(self._fetched_at, self._fresh) and not self._refreshing.locked()):
             await self._refresh()
-            found = self._known(kid, algorithm)
+            found = self._find_cached(kid, algorithm)
         if not found and self._failure:
             raise self._failure.with_traceback(None)
         return found
 
-    def _known(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
-        if not self._within(self._fetched_at, STALE):
+    def _find_cached(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
+        if not self._is_within(self._fetched_at, MAX_STALE):
             return ()
-        return [key for key in self._keys if (kid is None or key.kid == kid) and _fits(key, algorithm)]
+        return [key for key in self._keys if (kid is None or key.kid == kid) and _fits_algorithm(key, algorithm)]
 
-    def _within(self, since: datetime | None, span: timedelta) -> bool:
-        # A clock that was set back makes everything old: better asked once too often than believed too long.
+    def _is_within(self, since: datetime | None, span: timedelta) -> bool:
+        # After the clock was set back everything counts as old: an extra request is better than trusting too long.
         return since is not None and timedelta(0) <= self._clock.now() - since < span
 
     async def _refresh(self) -> None:
-        async with self._asking:
-            if self._within(self._tried_at, AGAIN):
+        async with self._refreshing:
+            if self._is_within(self._tried_at, MIN_REFRESH_INTERVAL):
                 return
             try:
-                await self._ask()
+                await self._fetch_keys()
             except (Later, Stuck) as error:
                 log.warning("the issuer's keys could not be read", issuer=self._issuer, problem=str(error))
                 self._failure = error
             self._tried_at = self._clock.now()
 
-    async def _ask(self) -> None:
+    async def _fetch_keys(self) -> None:
         url = self._jwks_url or await self._discover()
         answer = await self._fetch.get(url)
-        keys = tuple(_usable(_document(answer, url), url))
+        keys = tuple(_usable_keys(_parse_document(answer, url), url))
         if [key.kid for key in keys] != [key.kid for key in self._keys]:
             log.info("the issuer's keys have changed", issuer=self._issuer, keys=[key.kid for key in keys])
         self._keys, self._failure, self._fetched_at = keys, None, self._clock.now()
-        self._fresh = fresh_for(answer.cache_control, default=FRESH, least=AGAIN, most=FRESHEST)
+        self._fresh = cache_lifetime(
+            answer.cache_control, default=DEFAULT_FRESH, least=MIN_REFRESH_INTERVAL, most=MAX_FRESH
+        )
 
     async def _discover(self) -> str:
-        url = self._issuer.rstrip("/") + _DISCOVERY
-        found = _document(await self._fetch.get(url), url)
+        url = self._issuer.rstrip("/") + _DISCOVERY_PATH
+        found = _parse_document(await self._fetch.get(url), url)
         if found.get("issuer") != self._issuer:
             raise Stuck("OidcIssuer", f"{url} speaks for another issuer; write OIDC_ISSUER exactly as it does")
         jwks_url = found.get("jwks_uri")
@@ -193,26 +200,30 @@ class IssuerKeys:
         return jwks_url
 
 
-def _document(answer: Fetched, url: str) -> Mapping[str, Any]:
+def _parse_document(answer: FetchedDocument, url: str) -> Mapping[str, Any]:
     try:
         return strict_json(answer.body)
     except ValueError:
         raise Unreachable(f"{url} did not answer with a JSON object") from None
 
 
-def _usable(document: Mapping[str, Any], url: str) -> Iterator[PublicKey]:
+def _usable_keys(document: Mapping[str, Any], url: str) -> Iterator[PublicKey]:
     listed = document.get("keys")
     if not isinstance(listed, list):
         raise Unreachable(f"{url} did not answer with keys")
-    for one in listed[:MOST_KEYS]:
-        if isinstance(one, dict) and (key := _imported(one)) is not None:
+    for one in listed[:MAX_KEYS]:
+        if isinstance(one, dict) and (key := _import_key(one)) is not None:
             yield key
 
 
-def _imported(one: dict[str, Any]) -> PublicKey | None:
-    """Read a key; one that is strange, weak or no longer secret does not make the others unusable."""
+def _import_key(one: dict[str, Any]) -> PublicKey | None:
+    """Import a key; None for one that is unknown, weak or not public, so that the others stay usable."""
     try:
-        if "d" in one or one["kty"] not in _KEY_TYPES or (one["kty"] == "RSA" and _bits(one["n"]) not in _RSA_BITS):
+        if (
+            "d" in one
+            or one["kty"] not in _KEY_TYPES
+            or (one["kty"] == "RSA" and _bit_length(one["n"]) not in _RSA_BITS)
+        ):
             return None
         key = JWKRegistry.import_key(one)
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError):
@@ -220,11 +231,11 @@ def _imported(one: dict[str, Any]) -> PublicKey | None:
     return key if isinstance(key, PublicKey) else None
 
 
-def _bits(number: str) -> int:
+def _bit_length(number: str) -> int:
     return int.from_bytes(base64.urlsafe_b64decode(number + "==")).bit_length()
 
 
-def _fits(key: PublicKey, algorithm: str) -> bool:
+def _fits_algorithm(key: PublicKey, algorithm: str) -> bool:
     try:
         JWSRegistry.algorithms[algorithm].check_key(key)
     except JoseError:
@@ -232,65 +243,65 @@ def _fits(key: PublicKey, algorithm: str) -> bool:
     return True
 
 
-LIMIT_BYTES: Final = 256 * 1024
-LIMIT_SECONDS: Final = 5.0
+MAX_DOCUMENT_BYTES: Final = 256 * 1024
+FETCH_SECONDS: Final = 5.0
 
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "lcm"}
 _OK: Final = 200
-_TOO_MANY: Final = 429
+_TOO_MANY_REQUESTS: Final = 429
 
 
 class HttpFetch:
-    """Reads an issuer's documents."""
+    """Fetches an issuer's documents over HTTP."""
 
     def __init__(
         self,
         *,
         trusted: ssl.SSLContext | None = None,
-        limit_bytes: int = LIMIT_BYTES,
-        limit_seconds: float = LIMIT_SECONDS,
+        limit_bytes: int = MAX_DOCUMENT_BYTES,
+        limit_seconds: float = FETCH_SECONDS,
     ) -> None:
         self._trusted = trusted
         self._limit_bytes = limit_bytes
         self._limit_seconds = limit_seconds
 
-    async def get(self, url: str) -> Fetched:
+    async def get(self, url: str) -> FetchedDocument:
         assert is_trustworthy(url)
         try:
             async with asyncio.timeout(self._limit_seconds), self._client(url) as client:
-                return await self._answer(client, url)
+                return await self._read_answer(client, url)
         except TimeoutError:
             raise Unreachable(f"no answer from {url} within {self._limit_seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _unanswered(url, error) from error
+            raise _map_error(url, error) from error
 
     def _client(self, url: str) -> httpx.AsyncClient:
-        # Plain http needs no authorities, and a proxy does not lead to this machine itself.
-        trusted = False if urlsplit(url).scheme == "http" else self._trusted or _authorities()
+        # Plain http needs no certificate authorities, and loopback addresses must not go through a proxy.
+        trusted = False if urlsplit(url).scheme == "http" else self._trusted or _default_tls()
         limit, remote = self._limit_seconds, not is_loopback(url)
         return httpx.AsyncClient(headers=_HEADERS, verify=trusted, timeout=limit, trust_env=remote)
 
-    async def _answer(self, client: httpx.AsyncClient, url: str) -> Fetched:
+    async def _read_answer(self, client: httpx.AsyncClient, url: str) -> FetchedDocument:
         async with client.stream("GET", url) as response:
-            if response.status_code == _TOO_MANY:
+            if response.status_code == _TOO_MANY_REQUESTS:
                 raise Throttled(f"{url} asks us to slow down")
-            if response.status_code != _OK:  # a redirect as well: the issuer says where its documents are
+            if response.status_code != _OK:  # redirects too: the issuer's discovery names the exact addresses
                 raise Unreachable(f"{url} answered with HTTP {response.status_code}")
             body = b""
             async for part in response.aiter_raw():
                 body += part
                 if len(body) > self._limit_bytes:
                     raise Unreachable(f"{url} answered with more than {self._limit_bytes} bytes")
-            return Fetched(body, response.headers.get("cache-control", ""))
+            return FetchedDocument(body, response.headers.get("cache-control", ""))
 
 
 @cache
-def _authorities() -> ssl.SSLContext:
-    """Trust the system's authorities; reading them takes a while."""
+def _default_tls() -> ssl.SSLContext:
+    """Return a TLS context with the system's authorities; cached, since loading them is slow."""
     return ssl.create_default_context()
 
 
-def _unanswered(url: str, error: Exception) -> LcmError:
+def _map_error(url: str, error: Exception) -> LcmError:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return Stuck("Certificate", f"{url} shows a certificate that we do not trust")
     return Unreachable(f"no answer from {url}: {type(error).__name__}")

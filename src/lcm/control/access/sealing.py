@@ -1,7 +1,8 @@
-"""Secrets that people write in clear, as `plain:TEXT`: sealed before anything keeps, compares or repeats a document.
+"""Seals the secrets that people write in clear (`plain:TEXT`) before a document is stored, compared or repeated.
 
-Called by `local` on every way in, by `drafts` where a document meets what is stored, by `requests`, and for sinks. What
-seals is handed in by `compose`, so that nothing here knows a cipher.
+Called by `control.plane.local` for every incoming document, by `control.admission.admit` where a document meets the
+stored one, by `control.objects.requests`, and for sinks. The `Sealer` is passed in by `compose`, so that nothing here
+depends on a cipher.
 """
 
 from dataclasses import dataclass
@@ -11,15 +12,24 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import msgspec
 import structlog
 
-from lcm.model.access.secret import PLAIN, SEALED, STAND_IN, Secret, secrets_in, strays, with_raw_secrets, with_secrets
+from lcm.model.access.secret import (
+    PLACEHOLDER_REF,
+    PLAIN_PREFIX,
+    SEALED_PREFIX,
+    Secret,
+    find_stray_secrets,
+    list_secrets,
+    replace_raw_secrets,
+    replace_secrets,
+)
 from lcm.model.base.errors import Fault, Invalid, Refused, Stuck, TooLarge
 from lcm.model.base.resource import Part, SecretRef
-from lcm.model.kinds.validate import measure
+from lcm.model.kinds.validate import check_size
 
 S = TypeVar("S", bound=msgspec.Struct)
-_KEYS: Final = "an operator must give the API its keys: LCM_SEAL_KEYS or LCM_SEAL_KEY_FILE"
-_BELONGS: Final = "write plain:… into fields for secrets only"
-_AGAIN: Final = "write it as plain:TEXT once more, or let `lcm secret seal` seal it here"
+_KEYS_REMEDY: Final = "an operator must give the API its keys: LCM_SEAL_KEYS or LCM_SEAL_KEY_FILE"
+_FIELDS_REMEDY: Final = "write plain:… into fields for secrets only"
+_RESEAL_REMEDY: Final = "write it as plain:TEXT once more, or let `lcm secret seal` seal it here"
 _log: Final = structlog.get_logger()
 
 
@@ -30,21 +40,24 @@ class ClearText(Part):
 
 
 class SealedText(Part):
-    """A secret as a document may hold it."""
+    """A secret in the form in which a document may hold it."""
 
     sealed: SecretRef
 
 
 class Sealer(Protocol):
-    """The keys of this installation. Every method raises Stuck while they cannot be read."""
+    """The sealing keys of this installation. Every method raises Stuck while they cannot be read."""
 
     @property
     def current(self) -> str:
-        """The id of the key that seals; it stands in what it sealed."""
+        """The id of the key that seals; each sealed text contains it."""
         ...
 
     def seal(self, secret: Secret) -> str:
-        """Encrypt a secret; twice the same gives different texts. Raises Invalid or TooLarge for what cannot be."""
+        """Encrypt a secret; the same one gives a different text each time.
+
+        Raises Invalid or TooLarge for what cannot be sealed.
+        """
         ...
 
     def unseal(self, text: str) -> Secret:
@@ -52,110 +65,119 @@ class Sealer(Protocol):
         ...
 
     def grow(self) -> bool:
-        """Let a new key seal from now on, besides the others; False where keys are given and cannot be added to."""
+        """Add a new key, which seals from now on.
+
+        Returns False where the keys are given by the settings and cannot be added to.
+        """
         ...
 
     def forget_others(self, *, settled_by: datetime) -> int:
-        """Keep only the key that seals, and say how many are gone. Refused if it sealed nothing before that moment."""
+        """Keep only the key that seals, and return how many others were removed.
+
+        Raises Refused if that key sealed nothing before `settled_by`.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What admission does about secrets; without a sealer, whatever needs one is refused."""
+    """How admission treats secrets; without a sealer, whatever needs one is refused."""
 
     sealer: Sealer | None = None
 
-    def raw(self, document: object, kind: type[msgspec.Struct] | None) -> tuple[Any, list[Fault]]:
-        """Seal what a document has in clear before anybody looks at it; stand-ins take the places of what is faulty.
+    def seal_raw(self, document: object, kind: type[msgspec.Struct] | None) -> tuple[Any, list[Fault]]:
+        """Seal the clear-text secrets of a raw document; placeholders take the place of faulty ones.
 
-        Raises Invalid for a secret where no kind keeps one: there it would be shown.
+        Raises Invalid for a secret in a field that is not for secrets: there it would be shown.
         """
-        if not _holds(document, PLAIN):
+        if not _may_contain(document, PLAIN_PREFIX):
             return document, []
-        measure(document)
+        check_size(document)
         faults: list[Fault] = []
 
         def change(path: str, ref: str) -> str:
-            if not ref.startswith(PLAIN):
+            if not ref.startswith(PLAIN_PREFIX):
                 return ref
             try:
-                return self._sealed(ref.removeprefix(PLAIN), path)
+                return self._seal(ref.removeprefix(PLAIN_PREFIX), path)
             except Invalid as error:
                 faults.extend(error.faults)
-                return STAND_IN
+                return PLACEHOLDER_REF
 
-        made = with_raw_secrets(document, kind, change) if kind else document
-        if _holds(made, PLAIN) and (lost := strays(_wanted(made))):
-            raise Invalid(*faults, *(Fault(path, "a secret in clear, where none is kept", _BELONGS) for path in lost))
+        made = replace_raw_secrets(document, kind, change) if kind else document
+        if _may_contain(made, PLAIN_PREFIX) and (lost := find_stray_secrets(_without_status(made))):
+            raise Invalid(
+                *faults, *(Fault(path, "a secret in clear, where none is kept", _FIELDS_REMEDY) for path in lost)
+            )
         return made, faults
 
-    def typed(self, document: S) -> S:
-        """Do the same to a document that code made; raises Invalid with every fault."""
-        made, faults = self.raw(document, type(document))
+    def seal_typed(self, document: S) -> S:
+        """Do the same for a document made by code; raises Invalid with every fault."""
+        made, faults = self.seal_raw(document, type(document))
         if faults:
             raise Invalid(*faults)
         sealed: S = made
         return sealed
 
-    def kept(self, stored: S | None, wanted: S) -> S:
-        """Hold a document against what is stored: the same secret keeps its text, another one must open.
+    def keep_sealed(self, stored: S | None, wanted: S) -> S:
+        """Compare a document with the stored one: an unchanged secret keeps its sealed text.
 
-        Sealing is chance: by their texts alone, no two documents would ever be the same.
+        A changed one must be one that can be opened here. Sealing is random: by their sealed texts alone, no two
+        documents would ever be equal.
         """
-        if not _holds(wanted, SEALED):
+        if not _may_contain(wanted, SEALED_PREFIX):
             return wanted
-        old = dict(secrets_in(stored)) if stored is not None else {}
+        old = dict(list_secrets(stored)) if stored is not None else {}
         faults: list[Fault] = []
 
         def change(path: str, ref: str) -> str:
             before = old.get(path, "")
-            if not ref.startswith(SEALED) or ref == before:
+            if not ref.startswith(SEALED_PREFIX) or ref == before:
                 return ref
-            secret = self._opened(ref)
+            secret = self._unseal(ref)
             if secret is None:
-                faults.append(Fault(path, "a sealed text that cannot be opened here", _AGAIN))
+                faults.append(Fault(path, "a sealed text that cannot be opened here", _RESEAL_REMEDY))
                 return ref
-            return before if before.startswith(SEALED) and self._opened(before) == secret else ref
+            return before if before.startswith(SEALED_PREFIX) and self._unseal(before) == secret else ref
 
-        made = with_secrets(wanted, change)
+        made = replace_secrets(wanted, change)
         if faults:
             raise Invalid(*faults)
         return made
 
-    def clear(self, document: S) -> S:
-        """Open what is sealed, for a digest that must be the same each time; the result is never kept."""
-        return with_secrets(document, lambda _, ref: self.clear_text(ref))
+    def unseal_document(self, document: S) -> S:
+        """Unseal all secrets, for a digest that must be the same each time; the result is never stored."""
+        return replace_secrets(document, lambda _, ref: self.unseal_text(ref))
 
-    def clear_text(self, ref: str) -> str:
-        """Open one text; what is not sealed, or does not open, stays as it is."""
-        secret = self._opened(ref) if ref.startswith(SEALED) else None
+    def unseal_text(self, ref: str) -> str:
+        """Unseal one text; a text that is not sealed, or cannot be opened, is returned as it is."""
+        secret = self._unseal(ref) if ref.startswith(SEALED_PREFIX) else None
         return ref if secret is None else secret.reveal()
 
-    def text(self, secret: Secret) -> str:
-        """Seal a text; raises Invalid when it cannot be."""
-        return self._sealed(secret.reveal(), "text")
+    def seal_text(self, secret: Secret) -> str:
+        """Seal a text; raises Invalid when it cannot be sealed."""
+        return self._seal(secret.reveal(), "text")
 
-    def need(self) -> Sealer:
-        """Give the keys; Refused when this process has none."""
+    def need_sealer(self) -> Sealer:
+        """Return the sealer; raises Refused when this process has none."""
         if self.sealer is None:
-            raise Refused(f"there are no keys to seal with: {_KEYS}")
+            raise Refused(f"there are no keys to seal with: {_KEYS_REMEDY}")
         return self.sealer
 
-    def _sealed(self, text: str, path: str) -> str:
+    def _seal(self, text: str, path: str) -> str:
         try:
-            return self.need().seal(Secret(text))
+            return self.need_sealer().seal(Secret(text))
         except Invalid:
             problem, remedy = "an empty secret, or no text", "write the secret after plain:"
         except TooLarge as error:
             problem, remedy = "too long", str(error)
         except (Stuck, Refused) as error:
             _log.warning("secret not sealed", path=path, error=str(error))
-            problem, remedy = "cannot be sealed here", _KEYS
+            problem, remedy = "cannot be sealed here", _KEYS_REMEDY
         raise Invalid(Fault(path, problem, remedy)) from None
 
-    def _opened(self, ref: str) -> Secret | None:
-        """Open a sealed text; None for one that does not."""
+    def _unseal(self, ref: str) -> Secret | None:
+        """Unseal a text; None for one that cannot be opened."""
         try:
             return self.sealer.unseal(ref) if self.sealer else None
         except Stuck as error:
@@ -163,19 +185,22 @@ class Sealing:
             return None
 
 
-def _holds(document: object, beginning: str) -> bool:
-    """Tell whether a text of a document may begin so, which is found out ten times as fast as by a walk."""
+def _may_contain(document: object, beginning: str) -> bool:
+    """Return whether a text of a document may begin like this; ten times as fast as a walk through it."""
     try:
         return f'"{beginning}'.encode() in msgspec.json.encode(document)
-    except (UnicodeError, TypeError, RecursionError):  # no JSON can be made of it, and admission will say so
+    except (UnicodeError, TypeError, RecursionError):  # it cannot be encoded as JSON, and admission will report that
         return True
 
 
-def _wanted(document: object) -> object:
-    """Give what somebody wrote of a document; its status is ours, and tells what people said in words of their own."""
+def _without_status(document: object) -> object:
+    """Return a document without its status.
+
+    The status is ours, and quotes what people wrote in their own words.
+    """
     plain = msgspec.to_builtins(document) if isinstance(document, msgspec.Struct) else document
     return {name: part for name, part in plain.items() if name != "status"} if isinstance(plain, dict) else plain
 
 
-UNSEALED: Final = Sealing()
-"""For where there are no keys."""
+NO_SEALING: Final = Sealing()
+"""For processes without keys."""

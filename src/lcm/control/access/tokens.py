@@ -1,7 +1,7 @@
-"""Bearer tokens: made, revoked, and found again on every request without touching the store.
+"""Bearer tokens: made, revoked, and verified on every request without reading the store.
 
-What is kept of a token is its SHA-256, under `tokens/`; a watch tells this process what others made and revoked.
-Called by `api` for every request, by `sign_in`, which makes those of browsers, and by `compose` and `cli`.
+Called by `api` for every request, by `sign_in` for the sessions of browsers, and by `compose` and `cli`. Only the
+SHA-256 of a token is stored, under `tokens/`; a watch tells this process what others made and revoked.
 """
 
 import asyncio
@@ -21,39 +21,39 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck
 from lcm.model.base.machine import USER
-from lcm.store.base import ABSENT, Changed, Delete, Entry, Op, Put, Store, everything
+from lcm.store.base import ABSENT, CommitChanges, Delete, Entry, Op, Put, Store, scan_all
 from lcm.store.codec import Codec
 from lcm.system.clock import new_id, new_token
 
-PREFIX: Final = "tokens/"
+TOKENS_PREFIX: Final = "tokens/"
 SERVICE_NAME: Final = "service"
 _PAUSE_SECONDS: Final = 1.0
-_SEEN_SECONDS: Final = 5.0
-"""How long a change may take to come back by the watch; it is done all the same."""
-_SWEPT: Final = 100
+_WATCH_SECONDS: Final = 5.0
+"""How long to wait for an own change to arrive by the watch; the change is committed in any case."""
+_SWEEP_BATCH: Final = 100
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
 
-Note = Callable[[AccessToken], Sequence[Op]]
-"""Says what else to write in the commit that makes or revokes a token."""
+AuditOps = Callable[[AccessToken], Sequence[Op]]
+"""Returns what else to write in the commit that makes or revokes a token."""
 
 
-def _nothing(_: AccessToken) -> Sequence[Op]:
+def _no_ops(_: AccessToken) -> Sequence[Op]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What proved who a caller is, and until when it does."""
+    """What proved the identity of a caller, and until when it is valid."""
 
     caller: Caller
     expires_at: datetime | None = None
     id: str = ""
-    """The token's; empty for the key of services and for what an issuer signed."""
+    """The token's id; empty for the key of services and for tokens of an issuer."""
     digest: str = ""
     session: bool = False
     bound: datetime | None = None
-    """What is made with it does not outlive this moment."""
+    """Nothing that is made with this credential outlives this moment."""
 
 
 class Tokens:
@@ -70,57 +70,57 @@ class Tokens:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._services = tuple(map(digest_of, keys_in(service_key)))
+        self._service_digests = tuple(map(digest_of, service_keys(service_key)))
         self._ids = ids
         self._secrets = secrets
-        self._known: dict[str, Credential] = {}
+        self._credentials: dict[str, Credential] = {}
         self.version = 0
-        """Grows whenever any token is made, changed or revoked."""
+        """Grows whenever a token is made, changed or revoked."""
         self._revision = 0
-        self._news = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._advanced = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
         self._current = False
 
     @property
     def caught_up(self) -> bool:
-        """Whether what others make and revoke is heard of here."""
-        return self._current and self._following is not None and not self._following.done()
+        """Whether this process receives the changes that others make to tokens."""
+        return self._current and self._watching is not None and not self._watching.done()
 
     async def start(self) -> None:
-        """Read every token, then follow what becomes of them. Raises what the store raises."""
-        await self._list()
-        self._following = asyncio.create_task(self._follow(), name="tokens")
+        """Read every token, then follow all changes. Raises what the store raises."""
+        await self._load()
+        self._watching = asyncio.create_task(self._follow(), name="tokens")
 
     async def close(self) -> None:
         """Stop following. May be repeated."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-            self._following, self._current = None, False
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching, self._current = None, False
 
-    def find(self, presented: str, actor: str = "") -> Caller | None:
-        """Tell who presented a token; None for one that is unknown, revoked or past its time."""
-        found = self.look(presented, actor)
+    def find_caller(self, presented: str, actor: str = "") -> Caller | None:
+        """Return whose token this is; None for one that is unknown, revoked or expired."""
+        found = self.find_credential(presented, actor)
         return found.caller if found else None
 
-    def look(self, presented: str, actor: str = "") -> Credential | None:
-        """Find what a token proves; None for one that is unknown, revoked or past its time."""
+    def find_credential(self, presented: str, actor: str = "") -> Credential | None:
+        """Return what a token proves; None for one that is unknown, revoked or expired."""
         digest = digest_of(presented)
-        if any(hmac.compare_digest(digest, key) for key in self._services):
+        if any(hmac.compare_digest(digest, key) for key in self._service_digests):
             return Credential(Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=actor))
-        known = self._known.get(digest)
+        known = self._credentials.get(digest)
         if known is None or (known.expires_at is not None and self._clock.now() >= known.expires_at):
             return None
         if known.caller.role is Role.SERVICE:
             return replace(known, caller=msgspec.structs.replace(known.caller, actor=actor))
         return known
 
-    def holds(self, credential: Credential) -> bool:
-        """Tell whether a credential that was found is still what it was; its time is for the caller to look at."""
+    def is_unchanged(self, credential: Credential) -> bool:
+        """Return whether a credential still is what it was when found; the caller checks its expiry."""
         if not credential.digest:
             return True
-        known = self._known.get(credential.digest)
-        return known is not None and _essence(known) == _essence(credential)
+        known = self._credentials.get(credential.digest)
+        return known is not None and _identity(known) == _identity(credential)
 
     async def make(
         self,
@@ -129,15 +129,15 @@ class Tokens:
         *,
         expires_at: datetime | None = None,
         made_by: str = "",
-        note: Note = _nothing,
+        note: AuditOps = _no_ops,
     ) -> tuple[Secret, AccessToken]:
-        """Make a token. The text is given out this once; only its hash is kept."""
-        text, token = self.drafted(name, role, expires_at=expires_at, made_by=made_by)
+        """Make a token. Its text is returned only here; only its hash is stored."""
+        text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by)
         await self.write(token, note(token))
         _log.info("token made", id=token.id, name=name, role=role)
         return text, token
 
-    def drafted(
+    def draft(
         self,
         name: str,
         role: Role,
@@ -147,11 +147,11 @@ class Tokens:
         session: bool = False,
         bound: datetime | None = None,
     ) -> tuple[Secret, AccessToken]:
-        """Make up a token that is not valid before it is written."""
+        """Make a token that is not valid until it is written."""
         text = self._secrets()
         token = AccessToken(
             id=self._ids(),
-            name=_subject(name),
+            name=_parse_subject(name),
             role=role,
             sha256=digest_of(text),
             created_at=self._clock.now(),
@@ -163,63 +163,63 @@ class Tokens:
         return Secret(text), token
 
     async def write(self, token: AccessToken, also: Sequence[Op] = ()) -> None:
-        """Make a token valid, in one commit with what else is to be written."""
-        put = Put(PREFIX + token.sha256, _CODEC.encode(token), at=ABSENT)
-        await self._reach(await self._store.commit(put, *also))
+        """Make a token valid, in one commit with the other operations."""
+        put = Put(TOKENS_PREFIX + token.sha256, _CODEC.encode(token), at=ABSENT)
+        await self._wait_for(await self._store.commit(put, *also))
 
-    async def revoke(self, token_id: str, *, note: Note = _nothing) -> None:
-        """End a token's life at once. Raises Gone when there is none of this id."""
+    async def revoke(self, token_id: str, *, note: AuditOps = _no_ops) -> None:
+        """Revoke a token at once. Raises Gone when there is none of this id."""
         for token in await self.list():
             if token.id == token_id:
-                revision = await self._store.commit(Delete(PREFIX + token.sha256), *note(token))
-                await self._reach(revision)
+                revision = await self._store.commit(Delete(TOKENS_PREFIX + token.sha256), *note(token))
+                await self._wait_for(revision)
                 _log.info("token revoked", id=token.id, name=token.name)
                 return
-        raise no_token(token_id)
+        raise no_such_token(token_id)
 
     async def list(self) -> Sequence[AccessToken]:
-        """Read every token that is kept, oldest first."""
-        page = await everything(self._store, PREFIX)
-        return sorted(filter(None, map(_read, page.entries)), key=_age)
+        """Read every stored token, oldest first."""
+        page = await scan_all(self._store, TOKENS_PREFIX)
+        return sorted(filter(None, map(_decode_token, page.entries)), key=_token_order)
 
-    async def _list(self) -> None:
-        page = await everything(self._store, PREFIX)
-        self._known = {}
+    async def _load(self) -> None:
+        page = await scan_all(self._store, TOKENS_PREFIX)
+        self._credentials = {}
         for entry in page.entries:
-            self._learn(entry)
-        self._hear(page.revision)
+            self._add_credential(entry)
+        self._advance(page.revision)
         self._current = True
 
     async def _follow(self) -> None:
         while True:
             try:
                 if not self._current:
-                    await self._list()
-                async with self._store.watch(PREFIX, after=self._revision) as watch:
+                    await self._load()
+                async with self._store.watch(TOKENS_PREFIX, after=self._revision) as watch:
                     async for changed in watch:
-                        self._change(changed)
+                        self._apply_change(changed)
             except (Relist, Later) as error:
                 if self._current:
                     _log.warning("tokens are listed anew", error=str(error))
                 self._current = False
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _change(self, changed: Changed) -> None:
+    def _apply_change(self, changed: CommitChanges) -> None:
         for change in changed.changes:
             if change.entry is None:
-                self._known.pop(change.key.removeprefix(PREFIX), None)
+                self._credentials.pop(change.key.removeprefix(TOKENS_PREFIX), None)
             else:
-                self._learn(change.entry)
-        self._hear(changed.revision)
+                self._add_credential(change.entry)
+        self._advance(changed.revision)
 
-    def _learn(self, entry: Entry) -> None:
-        digest = entry.key.removeprefix(PREFIX)
-        self._known.pop(digest, None)
-        token = _read(entry)
+    def _add_credential(self, entry: Entry) -> None:
+        digest = entry.key.removeprefix(TOKENS_PREFIX)
+        self._credentials.pop(digest, None)
+        token = _decode_token(entry)
         if token is None:
             return
         actor = "" if token.role is Role.SERVICE else USER
-        self._known[digest] = Credential(
+        self._credentials[digest] = Credential(
             Caller(name=token.name, role=token.role, actor=actor),
             token.expires_at,
             token.id,
@@ -228,58 +228,58 @@ class Tokens:
             token.bound,
         )
 
-    def _hear(self, revision: int) -> None:
+    def _advance(self, revision: int) -> None:
         self._revision = revision
         self.version += 1
-        news, self._news = self._news, asyncio.Event()
+        news, self._advanced = self._advanced, asyncio.Event()
         news.set()
 
-    async def _reach(self, revision: int) -> None:
-        """Wait until this process has heard of its own change, so that who made it can rely on it at once."""
-        if self._following is None:
+    async def _wait_for(self, revision: int) -> None:
+        """Wait until this process has seen its own change, so that the caller can rely on it at once."""
+        if self._watching is None:
             return
         try:
-            async with asyncio.timeout(_SEEN_SECONDS):
+            async with asyncio.timeout(_WATCH_SECONDS):
                 while self._revision < revision:
-                    await self._news.wait()
+                    await self._advanced.wait()
         except TimeoutError:
             _log.warning("tokens lag behind", revision=revision)
 
 
-def keys_in(setting: Secret | None) -> Sequence[str]:
-    """Read the keys of services, with commas between; clients send the first."""
+def service_keys(setting: Secret | None) -> Sequence[str]:
+    """Return the keys of services, which are separated by commas; clients send the first."""
     return [key for part in (setting.reveal() if setting else "").split(",") if (key := part.strip())]
 
 
-def no_token(token_id: str) -> Gone:
-    """Say that there is no such token; the same for what is somebody else's."""
+def no_such_token(token_id: str) -> Gone:
+    """Return the error that there is no such token; it is the same for another user's token."""
     return Gone(f"there is no token {token_id}")
 
 
-async def sweep(store: Store, now: datetime) -> int:
-    """Forget the tokens whose time is over, and say how many those were. May be repeated."""
-    swept, page = 0, await store.scan(PREFIX, limit=_SWEPT)
+async def sweep_tokens(store: Store, now: datetime) -> int:
+    """Remove expired tokens and return how many there were. May be repeated."""
+    swept, page = 0, await store.scan(TOKENS_PREFIX, limit=_SWEEP_BATCH)
     while True:
-        over = [entry for entry in page.entries if _is_over(_read(entry), now)]
+        over = [entry for entry in page.entries if _is_expired(_decode_token(entry), now)]
         if over:
             await store.commit(*(Delete(entry.key, at=entry.revision) for entry in over))
         swept += len(over)
         if page.next is None:
             return swept
-        page = await store.scan(PREFIX, limit=_SWEPT, cursor=page.next)
+        page = await store.scan(TOKENS_PREFIX, limit=_SWEEP_BATCH, cursor=page.next)
 
 
-def _essence(credential: Credential) -> tuple[object, ...]:
+def _identity(credential: Credential) -> tuple[object, ...]:
     caller = credential.caller
     return credential.id, caller.name, caller.role, credential.expires_at
 
 
-def _is_over(token: AccessToken | None, now: datetime) -> bool:
+def _is_expired(token: AccessToken | None, now: datetime) -> bool:
     return token is not None and token.expires_at is not None and token.expires_at <= now
 
 
-def _read(entry: Entry) -> AccessToken | None:
-    """Read a stored token; None for one that cannot be: nobody else's sign-in may hang on it."""
+def _decode_token(entry: Entry) -> AccessToken | None:
+    """Decode a stored token; None for an unreadable one, which must not break the sign-in of others."""
     try:
         return _CODEC.decode(entry.value, AccessToken)
     except Stuck as error:
@@ -289,11 +289,11 @@ def _read(entry: Entry) -> AccessToken | None:
 
 @lru_cache(maxsize=1024)
 def digest_of(text: str) -> str:
-    """Give what is kept of a token."""
+    """Return the hash of a token, which is all that is stored of it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _subject(name: str) -> Subject:
+def _parse_subject(name: str) -> Subject:
     try:
         return msgspec.convert(name, Subject)
     except msgspec.ValidationError as error:
@@ -301,5 +301,5 @@ def _subject(name: str) -> Subject:
         raise Invalid(Fault("name", f"{name[:80]!r} is nobody's name", remedy)) from error
 
 
-def _age(token: AccessToken) -> tuple[datetime, str]:
+def _token_order(token: AccessToken) -> tuple[datetime, str]:
     return token.created_at, token.id

@@ -1,7 +1,7 @@
-"""ResourceAllocator: CPU and memory of one machine, set aside and given back.
+"""ResourceAllocator: CPU and memory of one machine, reserved and released.
 
-What is allocated is the sum of the allocations in the store; nothing is counted up and down. Every allocation touches
-one guard key, so that two that would over-commit together cannot both succeed; giving back needs no guard.
+What is allocated is the sum of the allocations in the store; no counter is kept. Every allocation touches one guard
+key, so that two that would over-commit together cannot both succeed; a release needs no guard.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from lcm.model.base.errors import Conflict, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits
 from lcm.model.base.resource import Moment, Part
 from lcm.settings import load
-from lcm.store.base import ABSENT, Delete, Put, Store, everything
+from lcm.store.base import ABSENT, Delete, Put, Store, scan_all
 from lcm.store.codec import Codec
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock, new_id
 
 
 class Allocation(Part):
-    """CPU and memory set aside for somebody."""
+    """CPU and memory reserved for one caller."""
 
     allocation_id: str
     quantity: Quantity
     allocated_at: Moment
 
-    def data(self) -> dict[str, str]:
-        """Write it as callers keep it."""
+    def to_dict(self) -> dict[str, str]:
+        """Return it in the form that callers keep."""
         return {
             "allocation_id": self.allocation_id,
             **self.quantity.limits(),
@@ -39,14 +39,14 @@ class Allocation(Part):
         }
 
 
-def allocated(allocations: Iterable[Allocation]) -> Quantity:
-    """Add allocations up."""
+def sum_allocations(allocations: Iterable[Allocation]) -> Quantity:
+    """Return the sum of all allocations."""
     return sum((one.quantity for one in allocations), Quantity())
 
 
 def usage(total: Quantity, allocations: Mapping[str, Allocation]) -> dict[str, float]:
-    """Give totals, sums, rest and percentages."""
-    used = allocated(allocations.values())
+    """Return totals, sums, rest and percentages."""
+    used = sum_allocations(allocations.values())
     rest = total - used
     return {
         "total_cpu": total.cpu_millis / 1000,
@@ -61,13 +61,13 @@ def usage(total: Quantity, allocations: Mapping[str, Allocation]) -> dict[str, f
     }
 
 
-def expired(allocations: Iterable[Allocation], *, now: datetime, max_age: timedelta) -> list[Allocation]:
-    """List the allocations older than that."""
+def find_expired(allocations: Iterable[Allocation], *, now: datetime, max_age: timedelta) -> list[Allocation]:
+    """List the allocations that are older than `max_age`."""
     return [one for one in allocations if now - one.allocated_at > max_age]
 
 
 _MB_PER_GB: Final = 1024
-_LEAST_CPU: Final = 0.001
+_MIN_CPU: Final = 0.001
 _log: Final = structlog.get_logger()
 
 
@@ -95,20 +95,20 @@ class ResourceAllocator:
         self._prefix = f"allocations/{name}/"
         self._guard = f"allocation-guards/{name}"
         self._codec = Codec()
-        self._turn = asyncio.Lock()
-        self._seen: dict[str, Allocation] | None = None if store else {}
+        self._lock = asyncio.Lock()
+        self._allocations: dict[str, Allocation] | None = None if store else {}
 
     @classmethod
     async def open(
         cls, total_cpu: float | None = None, total_memory_gb: int | None = None, *, store: Store, clock: Clock
     ) -> Self:
-        """Make an allocator that knows what the store holds already."""
+        """Make an allocator that has read what the store already holds."""
         allocator = cls(total_cpu, total_memory_gb, store=store, clock=clock)
         await allocator._read()
         return allocator
 
     async def check_availability(self, resource_limits: Mapping[str, str]) -> bool:
-        """Tell whether an allocation of this size would succeed now; nonsense would not."""
+        """Return whether an allocation of this size would succeed now; False for limits that cannot be parsed."""
         try:
             wanted = parse_limits(resource_limits)
         except Invalid:
@@ -116,46 +116,49 @@ class ResourceAllocator:
         return self._fits(wanted, await self._read())
 
     async def allocate_resources(self, resource_limits: Mapping[str, str]) -> dict[str, str]:
-        """Set resources aside and return what `release_resources` takes back. Raises ValueError if that cannot be."""
+        """Reserve resources and return the data that `release_resources` takes.
+
+        Raises ValueError when the limits are invalid or do not fit.
+        """
         try:
             wanted = parse_limits(resource_limits)
         except Invalid as error:
             raise ValueError(str(error)) from error
-        async with self._turn:
-            while (allocation := await self._try(wanted)) is None:
+        async with self._lock:
+            while (allocation := await self._try_allocate(wanted)) is None:
                 pass
         _log.info("resources allocated", allocation_id=allocation.allocation_id, **wanted.limits())
-        return allocation.data()
+        return allocation.to_dict()
 
     async def release_resources(self, allocation_data: Mapping[str, str] | None) -> None:
-        """Give an allocation back. One that is not there, or no longer, is logged and harms nobody."""
+        """Release an allocation. One that is unknown or already released is logged and does no harm."""
         allocation_id = str((allocation_data or {}).get("allocation_id", ""))
-        async with self._turn:
+        async with self._lock:
             released = await self._remove(allocation_id)
         if not released:
             _log.warning("nothing to release: unknown or already released", allocation_id=allocation_id)
 
     def get_resource_usage(self) -> dict[str, float]:
-        """Give totals, sums, rest and percentages as of this allocator's last operation."""
-        return usage(self._total, self._known())
+        """Return totals, sums, rest and percentages as of this allocator's last operation."""
+        return usage(self._total, self._known_allocations())
 
     def get_active_allocations(self) -> dict[str, dict[str, str]]:
-        """Give all allocations by id as of this allocator's last operation."""
-        return {allocation_id: one.data() for allocation_id, one in self._known().items()}
+        """Return all allocations by id as of this allocator's last operation."""
+        return {allocation_id: one.to_dict() for allocation_id, one in self._known_allocations().items()}
 
     async def cleanup_expired_allocations(self, max_age_hours: float = 24) -> int:
-        """Release what is older than that and say how many were."""
-        async with self._turn:
+        """Release the allocations that are older than `max_age_hours` and return how many there were."""
+        async with self._lock:
             found = await self._read()
-            old = expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
+            old = find_expired(found.values(), now=self._clock.now(), max_age=timedelta(hours=max_age_hours))
             return sum([await self._remove(one.allocation_id) for one in old])
 
-    async def _try(self, wanted: Quantity) -> Allocation | None:
-        """Commit if it fits; None means that somebody else was faster and it must be decided anew."""
+    async def _try_allocate(self, wanted: Quantity) -> Allocation | None:
+        """Commit the allocation if it fits; None means that another writer was faster and it must be decided anew."""
         guard = await self._store.get(self._guard)
         found = await self._read()
         if not self._fits(wanted, found):
-            raise ValueError(_insufficient(wanted, self._total - allocated(found.values())))
+            raise ValueError(_insufficient_message(wanted, self._total - sum_allocations(found.values())))
         allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
         try:
             await self._store.commit(
@@ -164,7 +167,7 @@ class ResourceAllocator:
             )
         except Conflict:
             return None
-        self._seen = {**found, allocation.allocation_id: allocation}
+        self._allocations = {**found, allocation.allocation_id: allocation}
         return allocation
 
     async def _remove(self, allocation_id: str) -> bool:
@@ -178,22 +181,22 @@ class ResourceAllocator:
             await self._store.commit(Delete(entry.key, at=entry.revision))
         except Conflict:
             return False
-        self._seen = {known: one for known, one in found.items() if known != allocation_id}
+        self._allocations = {known: one for known, one in found.items() if known != allocation_id}
         return True
 
     async def _read(self) -> dict[str, Allocation]:
-        page = await everything(self._store, self._prefix)
+        page = await scan_all(self._store, self._prefix)
         found = (self._codec.decode(entry.value, Allocation) for entry in page.entries)
-        self._seen = {one.allocation_id: one for one in found}
-        return self._seen
+        self._allocations = {one.allocation_id: one for one in found}
+        return self._allocations
 
-    def _known(self) -> dict[str, Allocation]:
-        if self._seen is None:
+    def _known_allocations(self) -> dict[str, Allocation]:
+        if self._allocations is None:
             raise RuntimeError("the store was not read yet: begin with `await ResourceAllocator.open(...)`")
-        return self._seen
+        return self._allocations
 
     def _fits(self, wanted: Quantity, found: Mapping[str, Allocation]) -> bool:
-        return wanted.within(self._total - allocated(found.values()))
+        return wanted.within(self._total - sum_allocations(found.values()))
 
     def _key(self, allocation_id: str) -> str:
         return self._prefix + allocation_id
@@ -201,15 +204,15 @@ class ResourceAllocator:
 
 def _total(cpu: float | None, memory_gb: float | None) -> Quantity:
     if cpu is None or memory_gb is None:
-        settings = load.load()
+        settings = load.load_settings()
         cpu = settings.total_cpu_cores if cpu is None else cpu
         memory_gb = settings.total_memory_gb if memory_gb is None else memory_gb
-    if not (_LEAST_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
+    if not (_MIN_CPU <= cpu < float("inf") and 0 < memory_gb < float("inf")):
         raise ValueError(f"a total of {cpu} CPU and {memory_gb} GB is not possible; use more than nothing")
     return Quantity(round(cpu * 1000), math.ceil(memory_gb * _MB_PER_GB))
 
 
-def _insufficient(wanted: Quantity, rest: Quantity) -> str:
+def _insufficient_message(wanted: Quantity, rest: Quantity) -> str:
     want, left = wanted.limits(), rest.limits()
     return (
         f"insufficient resources: {want['cpu']} CPU and {want['memory']} wanted,"

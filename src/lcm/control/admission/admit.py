@@ -1,6 +1,8 @@
-"""Admission of new objects: what their author left out is filled in, what nobody may write is made here.
+"""Admission of new objects and of changes: from a document to an edit that may be committed.
 
-Pure: what an object refers to is handed in. Called by `drafts`.
+`Admission` is the one way in for creates, changes and applies: it finds references and runs the checks. `admit` fills
+in what the author left out and makes the fields that nobody may write; it is pure. Used by `control.plane.local`,
+`control.objects.apply` and `control.objects.imports`.
 """
 
 import re
@@ -11,59 +13,70 @@ from typing import Any, Final, Generic
 
 import msgspec
 
-from lcm.control.access.sealing import UNSEALED, Sealing
-from lcm.control.admission.amend import amended, repeats
-from lcm.control.admission.references import Found, Sought, Target, choose, lingers, refuse_marked, sought
-from lcm.control.admission.topologies import completed
-from lcm.control.objects.deletion import marked, present
+from lcm.control.access.sealing import NO_SEALING, Sealing
+from lcm.control.admission.amend import amend, is_repetition
+from lcm.control.admission.references import (
+    Reference,
+    Target,
+    TargetLookup,
+    choose_target,
+    is_abandoned_deletion,
+    reference_of,
+    refuse_marked,
+)
+from lcm.control.admission.topologies import complete_definition
+from lcm.control.objects.deletion import find_targets, with_deletion_mark
 from lcm.control.objects.records import Record, kind_of, refuse_taken
 from lcm.control.objects.steps import TEARDOWN
-from lcm.control.objects.writer import Edit, Ledger
+from lcm.control.objects.writer import Edit, Writer
 from lcm.control.plane.protocol import R, ref_of
-from lcm.control.telemetry.observations import Library, review_by
-from lcm.control.upkeep.archive import latest
-from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject, sees
+from lcm.control.telemetry.observations import LearningContext, read_review
+from lcm.control.upkeep.archive import find_newest_archived
+from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject, can_see
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits
 from lcm.model.base.resource import Metadata, PhaseChange
-from lcm.model.kinds.definition import LabletDefinition, amount
+from lcm.model.kinds.definition import LabletDefinition, compute_amount
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.validate import check
+from lcm.model.kinds.validate import check_rules
 from lcm.model.kinds.worker import LabType
-from lcm.model.telemetry.learning import reviewed
+from lcm.model.telemetry.learning import with_review
 from lcm.store.base import Op
 
-PATIENCE: Final = timedelta(hours=4)
-"""How long a session without a slot waits, unless it says so itself."""
+DEFAULT_WAIT: Final = timedelta(hours=4)
+"""How long a session without a slot waits, unless its spec says otherwise."""
 
-_UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UID_PATTERN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MINUTE: Final = timedelta(minutes=1)
 
 
-def admitted(
+def admit(
     resource: R, *, caller: Caller, author: str, now: datetime, uid: str, target: Target | None, reason: str = "created"
 ) -> R:
-    """Make the object that is stored of a document that was `held`; raises Invalid with every fault, or Forbidden."""
+    """Return the object to store for a document that `check_document` accepted.
+
+    Raise Invalid with every fault, or Forbidden.
+    """
     kind: Any = type(resource)
-    made: R = kind(metadata=_metadata(resource, caller, now, uid), spec=resource.spec)
+    made: R = kind(metadata=_new_metadata(resource, caller, now, uid), spec=resource.spec)
     if isinstance(made, LabletSession | Reservation):
         assert isinstance(target, LabletDefinition), "a booking is admitted with its definition"
-        made = _booked(made, target, caller, now)
-    return _begun(made, author, now, reason)
+        made = _complete_booking(made, target, caller, now)
+    return _with_first_phase(made, author, now, reason)
 
 
-def held(resource: Resource, wanted: Sought | None, found: Sequence[Target]) -> Target | None:
-    """Hold a document against its kind's rules, and find what it refers to; raises Invalid with every fault."""
+def check_document(resource: Resource, wanted: Reference | None, found: Sequence[Target]) -> Target | None:
+    """Check a document against its kind's rules, and return the object it refers to. Raise Invalid with every fault."""
     faults: list[Fault] = []
     target: Target | None = None
     try:
-        check(resource)
+        check_rules(resource)
     except Invalid as error:
         faults += error.faults
     try:
-        target = choose(wanted, found) if wanted else None
+        target = choose_target(wanted, found) if wanted else None
     except Invalid as error:
         faults += error.faults
     except Conflict:
@@ -74,14 +87,14 @@ def held(resource: Resource, wanted: Sought | None, found: Sequence[Target]) -> 
     return target
 
 
-def looks_like_a_uid(name: str) -> bool:
-    """Tell whether a name could be taken for a uid, by which objects can be asked for too."""
-    return _UID.fullmatch(name) is not None
+def looks_like_uid(name: str) -> bool:
+    """Return whether a name could be mistaken for a uid; objects can be addressed by either."""
+    return _UID_PATTERN.fullmatch(name) is not None
 
 
-def _metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
+def _new_metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
     theirs = resource.metadata
-    if looks_like_a_uid(theirs.name):
+    if looks_like_uid(theirs.name):
         raise Invalid(Fault("metadata.name", "looks like a uid", "use a name that nothing else can be meant by"))
     return Metadata(
         name=theirs.name,
@@ -96,7 +109,7 @@ def _metadata(resource: R, caller: Caller, now: datetime, uid: str) -> Metadata:
     )
 
 
-def _begun(resource: R, author: str, now: datetime, reason: str) -> R:
+def _with_first_phase(resource: R, author: str, now: datetime, reason: str) -> R:
     machine = kind_of(resource).machine
     if machine is None:
         return resource
@@ -105,24 +118,24 @@ def _begun(resource: R, author: str, now: datetime, reason: str) -> R:
     return msgspec.structs.replace(resource, status=status)
 
 
-def _booked(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
+def _complete_booking(booking: Any, definition: LabletDefinition, caller: Caller, now: datetime) -> Any:  # noqa: ANN401 - either kind of booking, and the same one back
     spec = booking.spec
-    _permit(spec.owner, spec.priority, caller)
+    _check_permitted(spec.owner, spec.priority, caller)
     changes: dict[str, Any] = {
         "definition": definition.metadata.name,
         "owner": spec.owner or caller.name,
         "lab_track": spec.lab_track or definition.spec.lab_track,
     }
     if isinstance(booking, LabletSession):
-        changes |= _session_terms(booking, definition, now)
+        changes |= _session_defaults(booking, definition, now)
     filled = msgspec.structs.replace(booking, spec=msgspec.structs.replace(spec, **changes))
     faults = [*_owner_faults(filled), *_time_faults(filled, definition, now), *_type_faults(booking, definition)]
     if faults := [*faults, *_need_faults(booking, definition, caller)]:
         raise Invalid(*faults)
-    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_terms(filled)))
+    return msgspec.structs.replace(filled, status=msgspec.structs.replace(filled.status, **_booking_times(filled)))
 
 
-def _permit(owner: str, priority: int, caller: Caller) -> None:
+def _check_permitted(owner: str, priority: int, caller: Caller) -> None:
     if caller.role in SEES_ALL:
         return
     if owner not in ("", caller.name):
@@ -131,10 +144,10 @@ def _permit(owner: str, priority: int, caller: Caller) -> None:
         raise Forbidden("only staff may give a priority above 0")
 
 
-def _session_terms(session: LabletSession, definition: LabletDefinition, now: datetime) -> dict[str, Any]:
+def _session_defaults(session: LabletSession, definition: LabletDefinition, now: datetime) -> dict[str, Any]:
     patience = session.spec.give_up_at
     if session.spec.timeslot_start is None and patience is None:
-        patience = now + PATIENCE
+        patience = now + DEFAULT_WAIT
     return {"lab_instance_type": definition.spec.lab_type, "give_up_at": patience}
 
 
@@ -151,14 +164,14 @@ def _time_faults(booking: LabletSession | Reservation, definition: LabletDefinit
         yield Fault("spec.timeslot_end", "the slot is over", "use a later one")
     if isinstance(booking, LabletSession) and booking.spec.give_up_at is not None and booking.spec.give_up_at <= now:
         yield Fault("spec.give_up_at", "that moment has passed", "use a later one, or leave it out")
-    minutes, path = _length(booking)
+    minutes, path = _length_minutes(booking)
     if minutes > longest:
         yield Fault(
             path, f"{minutes:g} minutes long", f"{definition.metadata.name} may be booked for {longest} at most"
         )
 
 
-def _length(booking: LabletSession | Reservation) -> tuple[float, str]:
+def _length_minutes(booking: LabletSession | Reservation) -> tuple[float, str]:
     spec = booking.spec
     if spec.timeslot_start is not None and spec.timeslot_end is not None:
         return (spec.timeslot_end - spec.timeslot_start) / _MINUTE, "spec.timeslot_end"
@@ -167,7 +180,7 @@ def _length(booking: LabletSession | Reservation) -> tuple[float, str]:
 
 
 def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinition) -> Iterator[Fault]:
-    # CML is what the field holds when nobody wrote it.
+    # CML is the field's default, so it does not tell whether somebody wrote it.
     if isinstance(booking, LabletSession) and booking.spec.lab_instance_type not in (
         LabType.CML,
         definition.spec.lab_type,
@@ -177,9 +190,12 @@ def _type_faults(booking: LabletSession | Reservation, definition: LabletDefinit
 
 
 def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinition, caller: Caller) -> Iterator[Fault]:
-    """Let nobody but staff claim less than a lab is said to need: it would take from others what it was not given."""
+    """Yield faults when a caller other than staff claims less than the lab is said to need.
+
+    Such a session would take from others what it was not given.
+    """
     limits = booking.spec.resource_limits if isinstance(booking, LabletSession) else None
-    need = amount(definition.spec)
+    need = compute_amount(definition.spec)
     if limits is None or need is None or caller.role in SEES_ALL:
         return
     said, least = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb).limits()
@@ -189,8 +205,8 @@ def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinit
             yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")
 
 
-def _terms(booking: LabletSession | Reservation) -> dict[str, Any]:
-    """Say by when a booking must have run and when its time is over, as far as that is known."""
+def _booking_times(booking: LabletSession | Reservation) -> dict[str, Any]:
+    """Return by when a booking must have run and when its time is over, as far as that is known."""
     if isinstance(booking, LabletSession):
         end = booking.spec.timeslot_end
         return {"expires_at": end or booking.spec.give_up_at, "ends_at": end}
@@ -199,92 +215,95 @@ def _terms(booking: LabletSession | Reservation) -> dict[str, Any]:
 
 
 Quota = Callable[[Caller, Sequence[Resource]], Awaitable[Sequence[Op]]]
-"""Asked about objects that are to be made in one commit: raises Refused, or gives operations that join the commit, so
-that two commits which would pass it only together touch a common key."""
+"""Asked about objects that are to be created in one commit.
+
+Raises Refused, or returns operations that join the commit, so that two commits which would pass only one at a time
+touch a common key.
+"""
 
 
-async def unlimited(_: Caller, __: Sequence[Resource]) -> Sequence[Op]:
+async def allow_all(_: Caller, __: Sequence[Resource]) -> Sequence[Op]:
     """Refuse nothing."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Draft(Generic[R]):
-    """A change that was admitted, and what it refers to, which must stay as it was seen until the commit."""
+    """An admitted change, and the object it refers to, which must stay unchanged until the commit."""
 
     edit: Edit[R]
     target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class Admission:
     """Admits what one caller writes."""
 
-    ledger: Ledger
+    writer: Writer
     ids: Callable[[], str]
-    sealing: Sealing = UNSEALED
-    library: Library = field(default_factory=Library)
+    sealing: Sealing = NO_SEALING
+    library: LearningContext = field(default_factory=LearningContext)
 
-    async def new(self, resource: R, *, found: Found | None = None) -> Draft[R]:
-        """Admit a new object; `found` gives what its names may mean, else the store does.
+    async def admit_new(self, resource: R, *, found: TargetLookup | None = None) -> Draft[R]:
+        """Admit a new object. `found` returns what its references may mean; without it, the store is read.
 
-        Whoever gives that has seen to it as well that the object is the only one of its kind where it must be.
+        A caller that passes `found` has also checked that the object's unique key is free.
         """
-        resource = self.sealing.kept(None, resource)
-        wanted = sought(resource)
-        target = held(resource, wanted, await self._among(wanted, found))
-        resource = await self._completed(resource)
-        made = admitted(
+        resource = self.sealing.keep_sealed(None, resource)
+        wanted = reference_of(resource)
+        target = check_document(resource, wanted, await self._find_targets(wanted, found))
+        resource = await self._complete_definition(resource)
+        made = admit(
             resource,
-            caller=self.ledger.caller,
-            author=self.ledger.author,
-            now=self.ledger.clock.now(),
+            caller=self.writer.caller,
+            author=self.writer.author,
+            now=self.writer.clock.now(),
             uid=self.ids(),
             target=target,
         )
         if found is None:
-            await refuse_taken(self.ledger.store, made)
+            await refuse_taken(self.writer.store, made)
         return Draft(Edit(None, made), target)
 
-    async def changed(self, record: Record[R], wanted: R, *, found: Found | None = None) -> Draft[R] | None:
+    async def admit_change(self, record: Record[R], wanted: R, *, found: TargetLookup | None = None) -> Draft[R] | None:
         """Admit a change; None means that nothing differs."""
-        wanted = self.sealing.kept(record.resource, wanted)
-        after = amended(record.resource, wanted, caller=self.ledger.caller)
-        if lingers(record.resource, self.ledger.clock.now()):
-            after = marked(after, None)
+        wanted = self.sealing.keep_sealed(record.resource, wanted)
+        after = amend(record.resource, wanted, caller=self.writer.caller)
+        if is_abandoned_deletion(record.resource, self.writer.clock.now()):
+            after = with_deletion_mark(after, None)
         else:
             refuse_marked(record.resource)
         if after is record.resource:
             return None
-        after = await self._reviewed(after)
-        refers = sought(after)
-        anew = refers if refers != sought(record.resource) else None
-        return Draft(Edit(record, after), held(after, anew, await self._among(anew, found)))
+        after = await self._review_definition(after)
+        refers = reference_of(after)
+        anew = refers if refers != reference_of(record.resource) else None
+        return Draft(Edit(record, after), check_document(after, anew, await self._find_targets(anew, found)))
 
-    async def done(self, resource: R) -> Record[R] | None:
-        """Find what a document asks for in the archive: who applies a file once more wants nothing done again."""
-        record, caller = await latest(self.ledger.store, ref_of(resource)), self.ledger.caller
-        if record is None or not sees(caller, record.resource):
+    async def find_archived_match(self, resource: R) -> Record[R] | None:
+        """Find what a document asks for in the archive: applying a file again must not repeat what has ended."""
+        record, caller = await find_newest_archived(self.writer.store, ref_of(resource)), self.writer.caller
+        if record is None or not can_see(caller, record.resource):
             return None
-        return record if repeats(record.resource, resource, caller=caller) else None
+        return record if is_repetition(record.resource, resource, caller=caller) else None
 
-    async def _completed(self, resource: R) -> R:
+    async def _complete_definition(self, resource: R) -> R:
         """Fill in what a definition leaves to its topology, where files can be read."""
         if self.library.artifacts is None or not isinstance(resource, LabletDefinition):
             return resource
-        made = await completed(self.library.artifacts, resource)
+        made = await complete_definition(self.library.artifacts, resource)
         assert isinstance(made, type(resource))
         return made
 
-    async def _reviewed(self, resource: R) -> R:
-        """Say of a definition that declares other needs whether those are to be looked at."""
+    async def _review_definition(self, resource: R) -> R:
+        """Record on a definition that declares other needs whether those need a review."""
         if not isinstance(resource, LabletDefinition):
             return resource
-        made = reviewed(resource, await review_by(self.ledger.store, self.library.review))
+        made = with_review(resource, await read_review(self.writer.store, self.library.review))
         assert isinstance(made, type(resource))
         return made
 
-    async def _among(self, wanted: Sought | None, found: Found | None) -> Sequence[Target]:
+    async def _find_targets(self, wanted: Reference | None, found: TargetLookup | None) -> Sequence[Target]:
         if wanted is None:
             return ()
-        return await (found(wanted) if found else present(self.ledger, wanted))
+        return await (found(wanted) if found else find_targets(self.writer, wanted))

@@ -1,7 +1,7 @@
-"""Admission of changes: which fields stay as they were, and what a new document leaves out on purpose.
+"""Admission of changes: which fields may change, what a document may leave out, and merge patches (RFC 7396).
 
-Pure. A field that admission once filled in is kept when a new document does not name it: who applies the same file
-twice changes nothing.
+Pure. A field that admission once filled in is kept when a new document leaves it out: applying the same file twice
+changes nothing. Called by `control.admission.admit`, `control.objects.actions` and `control.plane.local`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,15 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabType, LabWorker, WorkerPhase
 
-_FREE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
+_MUTABLE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
 _NEW_VERSION: Final = "publish a new version"
-_UNLAUNCHED: Final = frozenset({WorkerPhase.PENDING, WorkerPhase.FAILED})
+_PHASES_BEFORE_LAUNCH: Final = frozenset({WorkerPhase.PENDING, WorkerPhase.FAILED})
 _BOOK_ANEW: Final = "delete it and book anew"
 
 
-def amended(stored: R, wanted: R, *, caller: Caller) -> R:
-    """Give the stored object with another's spec, labels and annotations; the very same one when nothing differs."""
-    spec = _completed(stored, wanted, caller)
+def amend(stored: R, wanted: R, *, caller: Caller) -> R:
+    """Return the stored object with another's spec, labels and annotations; the same object when nothing differs."""
+    spec = _fill_spec(stored, wanted, caller)
     theirs, ours = wanted.metadata, stored.metadata
     if (spec, theirs.labels, theirs.annotations) == (stored.spec, ours.labels, ours.annotations):
         return stored
@@ -38,18 +38,21 @@ def amended(stored: R, wanted: R, *, caller: Caller) -> R:
         generation=ours.generation + (spec != stored.spec),
     )
     new = msgspec.structs.replace(stored, metadata=metadata, spec=spec)
-    if faults := list(_fixed(stored, new)):
+    if faults := list(_immutable_faults(stored, new)):
         raise Invalid(*faults)
-    return unhurried(stored, new)
+    return without_retry(stored, new)
 
 
-def repeats(stored: R, wanted: R, *, caller: Caller) -> bool:
-    """Tell whether a document asks for the very thing that an object once was."""
-    return bool(_completed(stored, wanted, caller) == stored.spec)
+def is_repetition(stored: R, wanted: R, *, caller: Caller) -> bool:
+    """Return whether a document asks for exactly what an object once was."""
+    return bool(_fill_spec(stored, wanted, caller) == stored.spec)
 
 
-def unhurried(stored: R, new: R) -> R:
-    """Keep a failed worker, which is tried again when its spec changes, from that if it is only wanted stopped."""
+def without_retry(stored: R, new: R) -> R:
+    """Return a failed worker so that merely wanting it stopped does not retry it.
+
+    A failed worker is retried when its spec changes.
+    """
     if not isinstance(stored, LabWorker) or not isinstance(new, LabWorker):
         return new
     status, known = new.status, stored.metadata.generation == stored.status.observed_generation
@@ -60,9 +63,9 @@ def unhurried(stored: R, new: R) -> R:
     return msgspec.structs.replace(new, status=noticed)
 
 
-def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401 - any kind's spec, and the same one back
+def _fill_spec(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401 - any kind's spec, and the same one back
     if isinstance(stored, LabletDefinition):
-        return _published(stored.spec, wanted.spec)
+        return _keep_derived(stored.spec, wanted.spec)
     if not isinstance(stored, LabletSession | Reservation):
         return wanted.spec
     old: Any = stored.spec
@@ -71,16 +74,16 @@ def _completed(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401
     if new.definition == old.definition.partition(":")[0]:
         changes["definition"] = old.definition
     if isinstance(stored, LabletSession):
-        # CML is what the field holds when nobody wrote it.
+        # CML is the field's default, so it does not tell whether somebody wrote it.
         unsaid = new.lab_instance_type is LabType.CML
         changes["lab_instance_type"] = old.lab_instance_type if unsaid else new.lab_instance_type
         changes["give_up_at"] = new.give_up_at or old.give_up_at
-        changes["priority"] = _priority(old.priority, new.priority, caller)
+        changes["priority"] = _new_priority(old.priority, new.priority, caller)
     return msgspec.structs.replace(new, **changes)
 
 
-def _published(old: LabletDefinitionSpec, new: LabletDefinitionSpec) -> LabletDefinitionSpec:
-    """Keep what was derived from a topology where the new document says nothing of it."""
+def _keep_derived(old: LabletDefinitionSpec, new: LabletDefinitionSpec) -> LabletDefinitionSpec:
+    """Keep what was derived from a topology where the new document leaves it out."""
     changes: dict[str, Any] = {
         name: getattr(old, name)
         for name in ("resource_requirements", "node_count", "port_template")
@@ -91,38 +94,38 @@ def _published(old: LabletDefinitionSpec, new: LabletDefinitionSpec) -> LabletDe
     return msgspec.structs.replace(new, **changes)
 
 
-def _priority(old: int, new: int, caller: Caller) -> int:
+def _new_priority(old: int, new: int, caller: Caller) -> int:
     if caller.role in SEES_ALL:
         return new
-    # 0 is what the field holds when nobody wrote it.
+    # 0 is the field's default, so it does not tell whether somebody wrote it.
     if new > old and new != 0:
         raise Forbidden("only staff may raise a priority")
     return old if new == 0 else new
 
 
-def _fixed(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects of one kind
+def _immutable_faults(old: Any, new: Any) -> Iterator[Fault]:  # noqa: ANN401 - two objects of one kind
     match old:
         case LabletSession():
-            yield from _changed("spec", old.spec, new.spec, free=_FREE_IN_SESSIONS, remedy=_BOOK_ANEW)
+            yield from _change_faults("spec", old.spec, new.spec, free=_MUTABLE_IN_SESSIONS, remedy=_BOOK_ANEW)
         case Reservation():
-            yield from _changed("spec", old.spec, new.spec, remedy=_BOOK_ANEW)
+            yield from _change_faults("spec", old.spec, new.spec, remedy=_BOOK_ANEW)
         case LabletDefinition():
             free = frozenset(old.spec.__struct_fields__) - set(FIXED_PER_VERSION)
-            yield from _changed("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
+            yield from _change_faults("spec", old.spec, new.spec, free=free, remedy=_NEW_VERSION)
         case LabWorkerPool() if old.spec.lab_track != new.spec.lab_track:
             yield Fault("spec.lab_track", "a pool serves one track for life", "make another pool")
-        case LabWorker() if _launched(old):
+        case LabWorker() if _may_have_machine(old):
             remedy = "delete the worker and make another"
-            yield from _changed("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
+            yield from _change_faults("spec.aws", old.spec.aws, new.spec.aws, free=frozenset({"tags"}), remedy=remedy)
 
 
-def _launched(worker: LabWorker) -> bool:
-    """Tell whether there is a machine, or may be one: an unanswered launch may have made it."""
+def _may_have_machine(worker: LabWorker) -> bool:
+    """Return whether there is a machine, or may be one: an unanswered launch may have made it."""
     known = worker.status.ec2
-    return worker.status.phase not in _UNLAUNCHED or bool(known.instance_id or known.client_token)
+    return worker.status.phase not in _PHASES_BEFORE_LAUNCH or bool(known.instance_id or known.client_token)
 
 
-def _changed(
+def _change_faults(
     path: str, old: msgspec.Struct, new: msgspec.Struct, *, remedy: str, free: frozenset[str] = frozenset()
 ) -> Iterator[Fault]:
     for name in old.__struct_fields__:
@@ -130,14 +133,14 @@ def _changed(
             yield Fault(f"{path}.{name}", "cannot be changed any more", remedy)
 
 
-_DEEPEST: Final = 32
-_TOP: Final = ("api_version", "kind", "metadata", "spec", "status")
-_MINE: Final = ("labels", "annotations")
+_MAX_DEPTH: Final = 32
+_TOP_FIELDS: Final = ("api_version", "kind", "metadata", "spec", "status")
+_WRITABLE_METADATA: Final = ("labels", "annotations")
 
 
-def patched(stored: R, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the document that a patch makes of a stored object; what nobody may write is left out of it."""
-    if faults := list(_unknown(patch)):
+def patch_document(stored: R, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document that a patch makes of a stored object, without the fields that nobody may write."""
+    if faults := list(_unknown_field_faults(patch)):
         raise Invalid(*faults)
     metadata, theirs = stored.metadata, patch.get("metadata") or {}
     document = {
@@ -150,31 +153,31 @@ def patched(stored: R, patch: Mapping[str, Any]) -> dict[str, Any]:
         },
         "spec": msgspec.to_builtins(stored.spec),
     }
-    mine: dict[str, Any] = {"metadata": {name: theirs[name] for name in _MINE if name in theirs}}
-    return merged(document, mine | ({"spec": patch["spec"]} if "spec" in patch else {}))
+    mine: dict[str, Any] = {"metadata": {name: theirs[name] for name in _WRITABLE_METADATA if name in theirs}}
+    return merge_patch(document, mine | ({"spec": patch["spec"]} if "spec" in patch else {}))
 
 
-def merged(document: Mapping[str, Any], patch: Mapping[str, Any], *, depth: int = 0) -> dict[str, Any]:
-    """Merge a patch into a document: null removes, an object goes deeper, all else replaces."""
-    if depth > _DEEPEST:
-        raise Invalid(Fault("document", f"more than {_DEEPEST} objects within each other", "no kind is so deep"))
+def merge_patch(document: Mapping[str, Any], patch: Mapping[str, Any], *, depth: int = 0) -> dict[str, Any]:
+    """Merge a patch into a document: null removes, an object is merged recursively, all else replaces."""
+    if depth > _MAX_DEPTH:
+        raise Invalid(Fault("document", f"more than {_MAX_DEPTH} objects within each other", "no kind is so deep"))
     result = dict(document)
     for name, value in patch.items():
         if value is None:
             result.pop(name, None)
         elif isinstance(value, Mapping):
             old = result.get(name)
-            result[name] = merged(old if isinstance(old, Mapping) else {}, value, depth=depth + 1)
+            result[name] = merge_patch(old if isinstance(old, Mapping) else {}, value, depth=depth + 1)
         else:
             result[name] = value
     return result
 
 
-def _unknown(patch: Mapping[str, Any]) -> Iterator[Fault]:
-    """Find mis-spelt fields; those that exist but are not for writing are no fault."""
+def _unknown_field_faults(patch: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for each misspelt field. Fields that exist but may not be written are no fault."""
     for name in patch:
-        if name not in _TOP:
-            yield Fault(str(name), "unknown field", f"use one of {', '.join(_TOP)}")
+        if name not in _TOP_FIELDS:
+            yield Fault(str(name), "unknown field", f"use one of {', '.join(_TOP_FIELDS)}")
     metadata = patch.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         yield Fault("metadata", "not an object", "write an object with labels or annotations")

@@ -1,7 +1,7 @@
-"""Lab files as they come in: stored, looked through, and what a definition says nothing of derived from them.
+"""Lab files as they come in: stored, checked, and used to fill in what a definition leaves out.
 
-`local` stores what people upload; `drafts` completes new definitions. A file that could not be rewritten with the ports
-of a session is refused, with the line, before anybody books it.
+`control.plane.local_learning` stores what people upload; `control.admission.admit` completes new definitions. A file
+that could not be rewritten with the ports of a session is refused, with the line, before anybody books it.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ import msgspec
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, ResourceRequirements
 from lcm.model.kinds.worker import LabType
-from lcm.model.topology.lab import Lab, TopologyFault, TopologyReport, needs, parse, rewrite
-from lcm.model.topology.node_definitions import SHIPPED
+from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
+from lcm.model.topology.node_definitions import SHIPPED_NODES
 from lcm.model.topology.ports import OPEN_PORTS
-from lcm.model.topology.yaml_tree import MOST_BYTES
+from lcm.model.topology.yaml_tree import MAX_BYTES
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 
 _URI: Final = "spec.topology.uri"
 _DIGEST: Final = "spec.topology.digest"
-_OF_CML: Final = frozenset({LabType.CML, LabType.HYBRID})
-"""Types whose topology is a lab file of CML."""
-_QUICK_BYTES: Final = 100_000
-_SHOWN: Final = 5
+_CML_TYPES: Final = frozenset({LabType.CML, LabType.HYBRID})
+"""Lab types whose topology is a CML lab file."""
+_INLINE_BYTES: Final = 100_000
+_SHOWN_PORTS: Final = 5
 
 
-async def upload(artifacts: Artifacts, data: bytes) -> TopologyReport:
-    """Store a lab file; Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
-    lab = await _looked(data)
-    needed, faults = _needs(lab)
+async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
+    """Store a lab file. Raise Invalid, with lines, for one that cannot be read or rewritten. May be repeated."""
+    lab = await _check_in_thread(data)
+    needed, faults = _find_needs(lab)
     stored = await artifacts.put(data)
     return TopologyReport(
         uri=stored.uri,
@@ -46,31 +46,31 @@ async def upload(artifacts: Artifacts, data: bytes) -> TopologyReport:
     )
 
 
-def _needs(lab: Lab) -> tuple[ResourceRequirements | None, Sequence[Fault]]:
+def _find_needs(lab: ParsedLab) -> tuple[ResourceRequirements | None, Sequence[Fault]]:
     try:
-        return needs(lab, SHIPPED), ()
+        return compute_needs(lab, SHIPPED_NODES), ()
     except Invalid as error:
         return None, error.faults
 
 
-async def completed(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
-    """Fill in what a definition says nothing of: digest, ports, nodes and needs. What it says stays as it is.
+async def complete_definition(artifacts: Artifacts, definition: LabletDefinition) -> LabletDefinition:
+    """Fill in what a definition leaves out: digest, ports, nodes and needs. What it says stays as it is.
 
-    Raises Invalid when its file is not there, cannot be read or rewritten, or is not what the definition says.
+    Raise Invalid when its file is missing, cannot be read or rewritten, or is not what the definition says.
     """
-    if definition.spec.lab_type not in _OF_CML:
+    if definition.spec.lab_type not in _CML_TYPES:
         return definition
-    data = await _fetched(lambda: _read(artifacts, definition.spec))
+    data = await _fetch_file(lambda: _read_topology(artifacts, definition.spec))
     try:
-        spec = _derived(definition.spec, await _looked(data), data)
+        spec = _derive_spec(definition.spec, await _check_in_thread(data), data)
     except Invalid as error:
-        raise Invalid(*map(_within, error.faults)) from error
+        raise Invalid(*map(_fault_in_definition, error.faults)) from error
     return msgspec.structs.replace(definition, spec=spec)
 
 
-def looked_through(data: bytes) -> Lab:
-    """Read a lab file and rewrite it once, for trial; raises TooLarge, or Invalid with the faults and their lines."""
-    lab = parse(data)
+def check_lab_file(data: bytes) -> ParsedLab:
+    """Read a lab file and rewrite it once as a trial. Raise TooLarge, or Invalid with the faults and their lines."""
+    lab = parse_lab(data)
     if not lab.node_count:
         raise Invalid(Fault("nodes", "there are none, so that its labs would never run", "add a node"))
     names = sorted(lab.port_template)
@@ -80,46 +80,46 @@ def looked_through(data: bytes) -> Lab:
     return lab
 
 
-async def _looked(data: bytes) -> Lab:
-    """Look through a file; a large one beside the loop, which others need meanwhile."""
-    return looked_through(data) if len(data) <= _QUICK_BYTES else await asyncio.to_thread(looked_through, data)
+async def _check_in_thread(data: bytes) -> ParsedLab:
+    """Check a lab file; a large one in a thread, so that it does not block the event loop."""
+    return check_lab_file(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(check_lab_file, data)
 
 
-def _within(fault: Fault) -> Fault:
-    """Say of a fault of a file where the definition has it."""
+def _fault_in_definition(fault: Fault) -> Fault:
+    """Return a fault of a file with the path at which the definition has it."""
     return (
         fault if fault.path.startswith("spec.") else Fault(f"spec.topology: {fault.path}", fault.problem, fault.remedy)
     )
 
 
-def _derived(spec: LabletDefinitionSpec, lab: Lab, data: bytes) -> LabletDefinitionSpec:
-    _hold_ports(spec, lab)
+def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> LabletDefinitionSpec:
+    _check_ports(spec, lab)
     return msgspec.structs.replace(
         spec,
         topology=msgspec.structs.replace(spec.topology, digest=spec.topology.digest or digest_of(data)),
-        resource_requirements=spec.resource_requirements or needs(lab, SHIPPED),
+        resource_requirements=spec.resource_requirements or compute_needs(lab, SHIPPED_NODES),
         node_count=lab.node_count if spec.node_count is None else spec.node_count,
         port_template=lab.port_template if spec.port_template is None else spec.port_template,
     )
 
 
-def _hold_ports(spec: LabletDefinitionSpec, lab: Lab) -> None:
-    """Refuse a template without a port of the file: its sessions could not be given that."""
+def _check_ports(spec: LabletDefinitionSpec, lab: ParsedLab) -> None:
+    """Raise Invalid for a port template that lacks a port of the file: sessions could not be given that port."""
     missing = sorted(
         lab.port_template.keys() - (lab.port_template if spec.port_template is None else spec.port_template)
     )
     if missing:
-        rest = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        problem = f"lacks ports of the topology: {', '.join(missing[:_SHOWN])}{rest}"
+        rest = f" and {len(missing) - _SHOWN_PORTS} more" if len(missing) > _SHOWN_PORTS else ""
+        problem = f"lacks ports of the topology: {', '.join(missing[:_SHOWN_PORTS])}{rest}"
         raise Invalid(Fault("spec.port_template", problem, "name them, or leave port_template out to derive it"))
 
 
-async def _read(artifacts: Artifacts, spec: LabletDefinitionSpec) -> bytes:
-    return await artifacts.get(spec.topology.uri, digest=spec.topology.digest, limit_bytes=MOST_BYTES)
+async def _read_topology(artifacts: Artifacts, spec: LabletDefinitionSpec) -> bytes:
+    return await artifacts.get(spec.topology.uri, digest=spec.topology.digest, limit_bytes=MAX_BYTES)
 
 
-async def _fetched(read: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Read a file, and say of what cannot be read what is to be done about the definition."""
+async def _fetch_file(read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Read a file. Raise Invalid, with what to correct in the definition, when it cannot be read."""
     try:
         return await read()
     except Gone as error:

@@ -1,8 +1,9 @@
-"""Who has which seat when, and who is on which worker: followed in process, so that a booking reads nothing else.
+"""The calendar: who has which seat when, and who is on which worker, followed in process from the watch.
 
-It is behind the store by a moment. Whoever decides by it reads the guard of what it decides about first, waits until
-the calendar knows the guard's revision, and commits at that revision: had anybody claimed anything since, it fails.
-Made once a process by `local`; `desk`, `scheduling`, `preview` and `idleness` ask it.
+A booking reads nothing else, and the calendar is a moment behind the store. A caller that decides by it first reads
+the guard, waits until the calendar knows the guard's revision, and commits at that revision: the commit fails if
+anything was claimed since. Made once per process by `control.plane.local`; used by all of `control.booking` and by
+`control.telemetry.idleness`.
 """
 
 import asyncio
@@ -14,21 +15,21 @@ from decimal import Decimal
 from typing import Any, Final
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, R, Ref, Seen, ref_of
+from lcm.control.plane.protocol import ObjectChange, Plane, R, Ref, ref_of
 from lcm.model.base.errors import Later
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import SESSION, LabletSession
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.licences import token_id
 from lcm.model.money.prices import PriceBook
 from lcm.placement.claims import Terms
-from lcm.placement.limits import Rules
-from lcm.placement.places import Row, held_by, row_of, seats_of, standing_seats, usable_seats
-from lcm.placement.request import Held
+from lcm.placement.limits import PromiseRules
+from lcm.placement.places import PoolSnapshot, claims_of_booking, seats_of, snapshot_pool, standing_seats, usable_seats
+from lcm.placement.request import HeldClaim
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Timeline
 
@@ -42,15 +43,15 @@ KINDS: Final = (
     LabletDefinition,
     SystemSettings,
 )
-PATIENCE: Final = timedelta(seconds=10)
+CATCH_UP_TIMEOUT: Final = timedelta(seconds=10)
 """How long a request waits for the calendar to catch up."""
-_Claims = dict[str, tuple[int, Held]]
-_Placed = dict[tuple[PoolRef, str], tuple[int, Held]]
+_PoolClaims = dict[str, tuple[int, HeldClaim]]
+_BookingClaims = dict[tuple[PoolRef, str], tuple[int, HeldClaim]]
 
 
 @dataclass(slots=True)
 class _Lag:
-    """A revision that was waited for first of those not known yet, and since when by the loop's clock."""
+    """The first revision that is waited for and not known yet, and since when, by the event loop's clock."""
 
     revision: int = 0
     since: float = 0.0
@@ -60,56 +61,59 @@ class Calendar:
     """The claims of every booking, by pool and by worker."""
 
     def __init__(self, plane: Plane, *, terms: Terms, licences: Mapping[str, int], prices: PriceBook) -> None:
-        """Follow what `plane` sees; `terms` are the process's, `licences` the seats that each token has."""
+        """Follow what `plane` reports. `terms` are the process's own, `licences` the licence seats of each token."""
         self._cache = Cache(plane, *KINDS)
         self._terms = terms
         self._licences = licences
         self._prices = prices
-        self._claims: dict[PoolRef, _Claims] = {}
-        self._placed: dict[Ref[Any], _Placed] = {}
-        self._on: dict[str, dict[Ref[LabletSession], LabletSession]] = {}
-        self._worker_of: dict[Ref[Any], str] = {}
+        self._claims: dict[PoolRef, _PoolClaims] = {}
+        self._booking_claims: dict[Ref[Any], _BookingClaims] = {}
+        self._sessions_by_worker: dict[str, dict[Ref[LabletSession], LabletSession]] = {}
+        self._worker_by_session: dict[Ref[Any], str] = {}
         self._workers: dict[str, LabWorker] = {}
         self._seats: dict[PoolRef, tuple[object, Seats | None]] = {}
         self._planned: Mapping[Ref[Any], Resource] = {}
         self._lag = _Lag()
-        self._cache.subscribe(self._note)
+        self._cache.subscribe(self._apply_change)
 
     async def run(self) -> None:
-        """Follow, until cancelled."""
+        """Follow the store until cancelled."""
         await self._cache.run()
 
     async def ready(self) -> None:
-        """Wait until everything was read once; Later if that takes too long."""
-        await _soon(self._cache.ready(), asyncio.get_running_loop().time())
+        """Wait until everything was read once; raise Later if that takes too long."""
+        await _wait_briefly(self._cache.ready(), asyncio.get_running_loop().time())
 
-    async def until(self, revision: int) -> None:
-        """Wait until what was claimed up to a revision, at which something was, is known; Later if it is not soon."""
-        if self._cache.knows(revision):
+    async def wait_for_revision(self, revision: int) -> None:
+        """Wait until every claim up to a revision is known; raise Later if that takes too long.
+
+        Something must have been written at that revision.
+        """
+        if self._cache.has_reached(revision):
             return
-        if self._cache.knows(self._lag.revision):
+        if self._cache.has_reached(self._lag.revision):
             self._lag.revision, self._lag.since = revision, asyncio.get_running_loop().time()
-        await _soon(self._cache.until(revision), self._lag.since)
+        await _wait_briefly(self._cache.wait_for_revision(revision), self._lag.since)
 
     @property
     def terms(self) -> Terms:
-        """What the settings say now."""
-        return self._terms.under(next(iter(self.all(SystemSettings)), None))
+        """The terms under the current settings."""
+        return self._terms.with_settings(next(iter(self.all(SystemSettings)), None))
 
-    def foreseeing(self, planned: Iterable[Resource]) -> "Calendar":
-        """Give the calendar of a moment, at which some objects are as they are planned to be; the claims are shared."""
+    def with_planned(self, planned: Iterable[Resource]) -> "Calendar":
+        """Return a copy in which some objects are as they are planned to be; the claims are shared with this one."""
         made = copy(self)
-        made._planned = {**self._planned, **{ref_of(one): one for one in planned}}  # noqa: SLF001 - one of us
-        made._seats = {}  # noqa: SLF001 - made of other pools
+        made._planned = {**self._planned, **{ref_of(one): one for one in planned}}  # noqa: SLF001 - same class
+        made._seats = {}  # noqa: SLF001 - same class; the cached seats are of other pools
         return made
 
     def get(self, ref: Ref[R]) -> R | None:
-        """Look up an object by its name; None: there is none, as far as is known."""
+        """Look up an object by its name; None means there is none, as far as the calendar knows."""
         planned = self._planned.get(ref)
         return planned if isinstance(planned, ref.kind) else self._cache.get(ref)
 
     def all(self, kind: type[R]) -> Sequence[R]:
-        """Give all objects of a kind."""
+        """Return all objects of a kind."""
         planned = [one for one in self._planned.values() if isinstance(one, kind)]
         if not planned:
             return self._cache.all(kind)
@@ -120,93 +124,93 @@ class Calendar:
         return self._workers.get(uid)
 
     def sessions_on(self, worker_id: str) -> Sequence[LabletSession]:
-        """Give the sessions that a worker is assigned to and that have not ended."""
-        return list(self._on[worker_id].values()) if worker_id in self._on else []
+        """Return the sessions that are assigned to a worker and have not ended."""
+        return list(self._sessions_by_worker[worker_id].values()) if worker_id in self._sessions_by_worker else []
 
-    def rows(self, namespace: str | None = None, track: str | None = None) -> Sequence[Row]:
-        """Give the pools that serve a track, all if it is "" or None, in the order of their names."""
+    def pools(self, namespace: str | None = None, track: str | None = None) -> Sequence[PoolSnapshot]:
+        """Return the pools that serve a track, in the order of their names; "" or None means every track."""
         pools = (
             pool
             for pool in self.all(LabWorkerPool)
             if namespace in (None, pool.metadata.namespace) and (not track or pool.spec.lab_track == track)
         )
         found = (
-            self.row(ref_of(pool))
+            self.pool(ref_of(pool))
             for pool in sorted(pools, key=lambda one: (one.metadata.namespace, one.metadata.name))
         )
         return [row for row in found if row is not None]
 
-    def row(self, ref: PoolRef) -> Row | None:
-        """Put a pool together with its template and its workers; None while either is not known."""
+    def pool(self, ref: PoolRef) -> PoolSnapshot | None:
+        """Return a pool with its template and its workers; None while pool or template is not known."""
         pool = self.get(ref)
         template = self.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
-        return row_of(pool, template, self._workers) if pool and template else None
+        return snapshot_pool(pool, template, self._workers) if pool and template else None
 
-    def row_at(self, worker_id: str) -> tuple[Row, int] | None:
-        """Tell which seat of which pool a worker fills; None for one that fills none."""
+    def pool_seat_of(self, worker_id: str) -> tuple[PoolSnapshot, int] | None:
+        """Return the pool and the number of the seat that a worker fills; None if it fills none."""
         for pool in self.all(LabWorkerPool):
             number = next((seat.number for seat in pool.status.seats if seat.worker_id == worker_id), None)
-            row = self.row(ref_of(pool)) if number is not None else None
+            row = self.pool(ref_of(pool)) if number is not None else None
             if row is not None and number is not None:
                 return row, number
         return None
 
-    def claims(self, ref: PoolRef) -> Iterable[tuple[int, Held]]:
-        """Give the claims on a pool's seats."""
+    def claims(self, ref: PoolRef) -> Iterable[tuple[int, HeldClaim]]:
+        """Return the claims on a pool's seats."""
         return self._claims[ref].values() if ref in self._claims else ()
 
-    def seats(self, row: Row) -> Seats | None:
-        """Give a pool's seats with their claims; None while it is not known what a seat holds."""
+    def seats(self, row: PoolSnapshot) -> Seats | None:
+        """Return a pool's seats with their claims; None while the size of a seat is not known."""
         ref, terms = ref_of(row.pool), self.terms
-        made_of = _made_of(row, terms)
+        made_of = _seat_inputs(row, terms)
         known, seats = self._seats.get(ref, (None, None))
         if known != made_of:
             seats = seats_of(row, self.claims(ref), terms)
             self._seats[ref] = made_of, seats
         return seats
 
-    def rules(self, row: Row, now: datetime, *, spent: Decimal = Decimal(0)) -> Rules:
-        """Say by what a pool promises at a moment; `spent` is what its workers cost this month so far."""
+    def rules(self, row: PoolSnapshot, now: datetime, *, spent: Decimal = Decimal(0)) -> PromiseRules:
+        """Return the rules by which a pool promises at a moment; `spent` is what its workers have cost this month."""
         spec, token = row.pool.spec, token_id(row.template.spec.worker.cml.license_token)
         total = self._licences.get(token)
-        others = [one for one in self._sharing(token) if one.pool.metadata.uid != row.pool.metadata.uid]
+        others = [one for one in self._pools_with_token(token) if one.pool.metadata.uid != row.pool.metadata.uid]
         price = row.template.spec.price_per_hour_usd
-        return Rules(
+        return PromiseRules(
             now=now,
             policy=spec.policy,
             usable=usable_seats(row, now, self.terms),
-            licences=None if total is None else total - self._unpooled(token) - sum(map(_standing, others)),
-            sharing=() if total is None else tuple(self._openings(others)),
+            licences=None if total is None else total - self._count_unpooled(token) - sum(map(_count_standing, others)),
+            sharing=() if total is None else tuple(self._opening_timelines(others)),
             hours=spec.allowed_hours,
             budget=spec.budget,
-            price=price if price is not None else self._price(row),
+            price=price if price is not None else self._highest_price(row),
             spent=spent,
         )
 
-    def shared(self, row: Row) -> str | None:
-        """Name the token whose seats a pool shares with others, if they are counted."""
+    def counted_token(self, row: PoolSnapshot) -> str | None:
+        """Return the token whose licences a pool shares with others; None if its licences are not counted."""
         token = token_id(row.template.spec.worker.cml.license_token)
         return token if token in self._licences else None
 
-    def _price(self, row: Row) -> Decimal | None:
+    def _highest_price(self, row: PoolSnapshot) -> Decimal | None:
         aws = row.template.spec.worker.aws
         types = (aws.instance_type, *aws.instance_type_alternatives)
         found = [self._prices.hourly(aws.region, one) for one in types]
         known = [one for one in found if one is not None]
         return max(known) if len(known) == len(types) else None
 
-    def _sharing(self, token: str) -> Iterator[Row]:
-        return (row for row in self.rows() if token_id(row.template.spec.worker.cml.license_token) == token)
+    def _pools_with_token(self, token: str) -> Iterator[PoolSnapshot]:
+        return (row for row in self.pools() if token_id(row.template.spec.worker.cml.license_token) == token)
 
-    def _openings(self, rows: Iterable[Row]) -> Iterator[Timeline]:
+    def _opening_timelines(self, rows: Iterable[PoolSnapshot]) -> Iterator[Timeline]:
         for row in rows:
             seats = self.seats(row)
             if seats is not None:
                 yield seats.opening
 
-    def _unpooled(self, token: str) -> int:
-        """Count the workers that have, or will have, a licence of a token and are in no seat that is counted for it."""
-        pooled = {seat.worker_id for row in self._sharing(token) for seat in row.pool.status.seats}
+    def _count_unpooled(self, token: str) -> int:
+        """Count the workers with a licence of a token, now or later, that fill no seat counted for that token."""
+        pooled = {seat.worker_id for row in self._pools_with_token(token) for seat in row.pool.status.seats}
         return sum(
             uid not in pooled
             and worker.spec.wanted_state == "running"
@@ -214,18 +218,18 @@ class Calendar:
             for uid, worker in self._workers.items()
         )
 
-    def _note(self, seen: Seen) -> None:
+    def _apply_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
         if seen.ref.kind in {LabletSession, Reservation}:
-            self._book(seen.ref, resource)
+            self._apply_booking(seen.ref, resource)
         if seen.ref.kind is LabletSession:
-            self._seat(seen.ref, resource if isinstance(resource, LabletSession) else None)
+            self._apply_session(seen.ref, resource if isinstance(resource, LabletSession) else None)
         if seen.ref.kind is LabWorker:
-            self._employ(seen.ref, resource if isinstance(resource, LabWorker) else None)
+            self._apply_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
 
-    def _book(self, ref: Ref[Any], resource: Resource | None) -> None:
-        """Hold what a booking has; what it had before already stays as it is, for a reservation has hundreds."""
-        before, after = self._placed.pop(ref, {}), _placed(ref, resource)
+    def _apply_booking(self, ref: Ref[Any], resource: Resource | None) -> None:
+        """Hold the claims of a booking. Those it already had stay untouched: a reservation may have hundreds."""
+        before, after = self._booking_claims.pop(ref, {}), _claims_of(ref, resource)
         for pool, holder in before.keys() - after.keys():
             self._release(pool, holder)
         for place, (number, held) in after.items():
@@ -233,9 +237,9 @@ class Calendar:
                 self._release(*place)
                 self._hold(place[0], number, held)
         if after:
-            self._placed[ref] = after
+            self._booking_claims[ref] = after
 
-    def _hold(self, pool: PoolRef, number: int, held: Held) -> None:
+    def _hold(self, pool: PoolRef, number: int, held: HeldClaim) -> None:
         self._claims.setdefault(pool, {})[held.holder] = number, held
         _, seats = self._seats.get(pool, (None, None))
         if seats is not None and number <= len(seats):
@@ -252,18 +256,18 @@ class Calendar:
         if found is not None and seats is not None:
             seats.release(found[0], holder)
 
-    def _seat(self, ref: Ref[Any], session: LabletSession | None) -> None:
-        before = self._worker_of.pop(ref, None)
+    def _apply_session(self, ref: Ref[Any], session: LabletSession | None) -> None:
+        before = self._worker_by_session.pop(ref, None)
         if before is not None:
-            self._on[before].pop(ref, None)
-            if not self._on[before]:
-                del self._on[before]
-        worker_id = session.status.worker_id if session and session.status.phase not in SESSION.final else None
+            self._sessions_by_worker[before].pop(ref, None)
+            if not self._sessions_by_worker[before]:
+                del self._sessions_by_worker[before]
+        worker_id = session.status.worker_id if session and session.status.phase not in SESSION_MACHINE.final else None
         if session is not None and worker_id is not None:
-            self._on.setdefault(worker_id, {})[ref] = session
-            self._worker_of[ref] = worker_id
+            self._sessions_by_worker.setdefault(worker_id, {})[ref] = session
+            self._worker_by_session[ref] = worker_id
 
-    def _employ(self, ref: Ref[Any], worker: LabWorker | None) -> None:
+    def _apply_worker(self, ref: Ref[Any], worker: LabWorker | None) -> None:
         if worker is not None:
             self._workers[worker.metadata.uid] = worker
             return
@@ -271,24 +275,29 @@ class Calendar:
             del self._workers[uid]
 
 
-def _placed(ref: Ref[Any], resource: Resource | None) -> _Placed:
+def _claims_of(ref: Ref[Any], resource: Resource | None) -> _BookingClaims:
     if not isinstance(resource, LabletSession | Reservation):
         return {}
-    pools = ((Ref(LabWorkerPool, pool, ref.namespace), number, held) for pool, number, held in held_by(resource))
+    pools = (
+        (Ref(LabWorkerPool, pool, ref.namespace), number, held) for pool, number, held in claims_of_booking(resource)
+    )
     return {(pool, held.holder): (number, held) for pool, number, held in pools}
 
 
-async def _soon(known: Awaitable[None], since: float) -> None:
-    """Wait for a while from a moment on: who books holds up others at the same pool, and all can ask again."""
+async def _wait_briefly(known: Awaitable[None], since: float) -> None:
+    """Wait until a limited time after `since`; raise Later when it has passed.
+
+    A waiting booking holds up the others of its pool, and any caller can ask again.
+    """
     try:
-        async with asyncio.timeout_at(since + PATIENCE.total_seconds()):
+        async with asyncio.timeout_at(since + CATCH_UP_TIMEOUT.total_seconds()):
             await known
     except TimeoutError as error:
-        raise Later("the calendar is behind what was booked: try again", after=PATIENCE) from error
+        raise Later("the calendar is behind what was booked: try again", after=CATCH_UP_TIMEOUT) from error
 
 
-def _made_of(row: Row, terms: Terms) -> object:
-    """Give what a pool's seats are made of besides its claims."""
+def _seat_inputs(row: PoolSnapshot, terms: Terms) -> object:
+    """Return everything that a pool's seats are computed from, besides its claims."""
     workers = tuple(
         (number, one.status.phase, one.status.capacity, one.status.foreign) for number, one in row.workers.items()
     )
@@ -297,5 +306,5 @@ def _made_of(row: Row, terms: Terms) -> object:
     return stand, pool.spec.max_workers, pool.status.boot_seconds, row.template.spec.worker, workers, terms
 
 
-def _standing(row: Row) -> int:
+def _count_standing(row: PoolSnapshot) -> int:
     return len(standing_seats(row))

@@ -1,6 +1,6 @@
-"""Seats and workers against time. Called by `local_placing`.
+"""The calendar as people see it: seats and workers against time. Called by `control.plane.local_placement`.
 
-Everybody sees when something is taken; by whom, only those who see the booking itself.
+Everybody sees when something is taken; by whom, only those who may see the booking itself.
 """
 
 from collections import defaultdict
@@ -10,95 +10,99 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from lcm.control.booking.calendar import Calendar
-from lcm.control.booking.guards import pool_guard, read_guards
-from lcm.control.booking.promise import Desk
-from lcm.control.objects.writer import Ledger
+from lcm.control.booking.guards import pool_guard_key, read_guards
+from lcm.control.booking.promise import Promises
+from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref, ref_of
-from lcm.model.access.identity import Caller, sees
+from lcm.model.access.identity import Caller, can_see
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.kinds.placement import LONGEST_LIST, MOST_BOOKED, Booked, CalendarRow, CalendarView, Slot
+from lcm.model.kinds.placement import MAX_BOOKED, MAX_ROWS, Booked, CalendarRow, CalendarView, Slot
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, holds
+from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import booked_slot, slot_of
 from lcm.placement.places import session_holder
-from lcm.placement.request import Held
+from lcm.placement.request import HeldClaim
 
 LONGEST_SPAN: Final = timedelta(days=62)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """A row before its claims are told."""
+class _CalendarSeat:
+    """One row of the calendar, before its claims are reduced to what the caller may see."""
 
     namespace: str
     pool: str
     seat: int
     worker: LabWorker | None
-    claims: Iterable[Held]
+    claims: Iterable[HeldClaim]
 
 
-async def calendar(
-    book: Ledger, desk: Desk, *, since: datetime, until: datetime, namespace: str | None
+async def show_calendar(
+    book: Writer, desk: Promises, *, since: datetime, until: datetime, namespace: str | None
 ) -> CalendarView:
-    """Show all seats, pool by pool, and the workers outside of pools; Invalid for too long a span."""
+    """Return all seats, pool by pool, and the workers outside of pools; raise Invalid for too long a span."""
     if until - since > LONGEST_SPAN:
         raise Invalid(Fault("until", "too long after since", f"ask for at most {LONGEST_SPAN.days} days"))
     known = desk.calendar
     await known.ready()
-    guards = await read_guards(book.store, *(pool_guard(ref_of(row.pool)) for row in known.rows(namespace)))
-    await known.until(guards.revision)
+    guards = await read_guards(book.store, *(pool_guard_key(ref_of(row.pool)) for row in known.pools(namespace)))
+    await known.wait_for_revision(guards.revision)
     rows, booked, left_off = list[CalendarRow](), 0, 0
-    for line in (*_seats(known, namespace), *_extras(known, namespace)):
-        if len(rows) >= LONGEST_LIST or booked >= MOST_BOOKED:
+    for line in (*_pool_seats(known, namespace), *_unpooled_workers(known, namespace)):
+        if len(rows) >= MAX_ROWS or booked >= MAX_BOOKED:
             left_off += 1
             continue
-        rows.append(_row(known, line, book.caller, since, until))
+        rows.append(_calendar_row(known, line, book.caller, since, until))
         booked += len(rows[-1].booked)
     return CalendarView(since=since, until=until, rows=tuple(rows), rows_left_off=left_off)
 
 
-def _seats(known: Calendar, namespace: str | None) -> Iterator[_Line]:
-    for row in known.rows(namespace):
-        claims = defaultdict[int, list[Held]](list)
+def _pool_seats(known: Calendar, namespace: str | None) -> Iterator[_CalendarSeat]:
+    for row in known.pools(namespace):
+        claims = defaultdict[int, list[HeldClaim]](list)
         for number, held in known.claims(ref_of(row.pool)):
             claims[number].append(held)
         place = row.pool.metadata
         for number in range(1, max([row.pool.spec.max_workers, *claims, *row.workers]) + 1):
-            yield _Line(place.namespace, place.name, number, row.workers.get(number), claims.get(number, ()))
+            yield _CalendarSeat(place.namespace, place.name, number, row.workers.get(number), claims.get(number, ()))
 
 
-def _extras(known: Calendar, namespace: str | None) -> Iterator[_Line]:
+def _unpooled_workers(known: Calendar, namespace: str | None) -> Iterator[_CalendarSeat]:
     pooled = {seat.worker_id for pool in known.all(LabWorkerPool) for seat in pool.status.seats}
     workers = sorted(known.all(LabWorker), key=lambda one: (one.metadata.namespace, one.metadata.name))
     for worker in workers:
         uid, place = worker.metadata.uid, worker.metadata
         if uid not in pooled and namespace in (None, place.namespace):
-            on_it = ((session_holder(one), holds(one)) for one in known.sessions_on(uid))
-            yield _Line(place.namespace, "", 0, worker, [Held(name, claim) for name, claim in on_it if claim])
+            on_it = ((session_holder(one), get_claim(one)) for one in known.sessions_on(uid))
+            yield _CalendarSeat(
+                place.namespace, "", 0, worker, [HeldClaim(name, claim) for name, claim in on_it if claim]
+            )
 
 
-def _row(known: Calendar, line: _Line, caller: Caller, since: datetime, until: datetime) -> CalendarRow:
-    shown = sorted((one for one in line.claims if one.claim.meets(since, until)), key=_order)
+def _calendar_row(
+    known: Calendar, line: _CalendarSeat, caller: Caller, since: datetime, until: datetime
+) -> CalendarRow:
+    shown = sorted((one for one in line.claims if one.claim.overlaps(since, until)), key=_claim_order)
     return CalendarRow(
         namespace=line.namespace,
         pool=line.pool,
         seat=line.seat,
         worker=line.worker.metadata.name if line.worker else "",
         phase=line.worker.status.phase if line.worker else "",
-        booked=tuple(_booked(known, one, caller) for one in shown),
+        booked=tuple(_show_claim(known, one, caller) for one in shown),
     )
 
 
-def _order(held: Held) -> tuple[datetime, datetime, str]:
+def _claim_order(held: HeldClaim) -> tuple[datetime, datetime, str]:
     return held.claim.start, held.claim.end, held.holder
 
 
-def _booked(known: Calendar, held: Held, caller: Caller) -> Booked:
-    claim, booking = held.claim, _booking(known, held.holder)
+def _show_claim(known: Calendar, held: HeldClaim, caller: Caller) -> Booked:
+    claim, booking = held.claim, _find_booking(known, held.holder)
     start, end = booked_slot(booking, claim) if booking else slot_of(claim, known.terms)
-    if booking is None or not sees(caller, booking):
+    if booking is None or not can_see(caller, booking):
         return Booked(start=claim.start, end=claim.end, slot=Slot(start=start, end=end))
     return Booked(
         start=claim.start,
@@ -111,8 +115,8 @@ def _booked(known: Calendar, held: Held, caller: Caller) -> Booked:
     )
 
 
-def _booking(known: Calendar, holder: str) -> LabletSession | Reservation | None:
-    """Look up who holds a claim: a session, or a reservation with the claim's number behind its name."""
+def _find_booking(known: Calendar, holder: str) -> LabletSession | Reservation | None:
+    """Look up the holder of a claim: a session, or a reservation with the number of the claim after "#"."""
     namespace, _, named = holder.partition("/")
     name, numbered, _ = named.partition("#")
     if numbered:

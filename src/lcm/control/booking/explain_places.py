@@ -1,4 +1,4 @@
-"""Every worker and seat that a session could go to, and what each says to it. Used by `explaining`."""
+"""Every worker and seat that a session could go to, and what each answers. Used by `control.booking.explain`."""
 
 import asyncio
 from collections import defaultdict
@@ -11,37 +11,45 @@ import msgspec
 from msgspec.structs import replace
 
 from lcm.control.booking.calendar import Calendar
-from lcm.control.booking.promise import Desk, offered
+from lcm.control.booking.promise import Promises, template_place
 from lcm.control.plane.protocol import ref_of
-from lcm.model.base.capacity import NOTHING, Amount, Claim
+from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import PlaceAnswer
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.session import LabletSession, Rejection, holds
+from lcm.model.kinds.session import LabletSession, Rejection, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.prices import declared_capacity
-from lcm.placement.candidate import Ask
+from lcm.placement.candidate import PackedRequest
 from lcm.placement.claims import Terms, asap_claim, request_for, slot_claim, usual_boot
-from lcm.placement.fleet import Fleet
-from lcm.placement.limits import OPENING, Rules, barred, outside_hours
-from lcm.placement.place import MOST_EXAMPLES, Answer, explain
-from lcm.placement.places import Row, room_of, seat_place, session_holder, template_room, usable_from, worker_place
-from lcm.placement.request import BOOTING, Held, Place, Request
-from lcm.placement.rules import LARGER, ROOM
-from lcm.placement.seat_choice import REMEDIES
-from lcm.placement.seats import Seats, least, span_of
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules, find_violated_limit, outside_hours
+from lcm.placement.place import MOST_EXAMPLES, PlaceEvaluation, evaluate_places
+from lcm.placement.places import (
+    PoolSnapshot,
+    room_of,
+    seat_place,
+    session_holder,
+    template_room,
+    usable_from,
+    worker_place,
+)
+from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
+from lcm.placement.rules import ROOM_FILTERS, TOO_LARGE_REMEDY
+from lcm.placement.seat_choice import SEAT_REMEDIES
+from lcm.placement.seats import Seats, smaller_amount, span_of
 
-FOREIGN: Final = "foreign_labs"
-_END_THEM: Final = "end the labs on it that no session made, or add a worker"
-_BEYOND: Final = "its seat is beyond the pool's size"
-_ENDING: Final = "its pool is being deleted"
-_AT_ONCE: Final = 20
-_ROOM: Final = frozenset(ROOM.values())
+FOREIGN_LABS: Final = "foreign_labs"
+_FOREIGN_LABS_REMEDY: Final = "end the labs on it that no session made, or add a worker"
+_BEYOND_SIZE: Final = "its seat is beyond the pool's size"
+_POOL_ENDING: Final = "its pool is being deleted"
+_PLACES_PER_TURN: Final = 20
+_ROOM_FILTER_NAMES: Final = frozenset(ROOM_FILTERS.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A session, or one that somebody thinks about, with what it asks for at a moment."""
+class PlacementQuery:
+    """A session, existing or only considered, with what it asks for at a moment."""
 
     session: LabletSession
     definition: LabletDefinition
@@ -49,29 +57,29 @@ class Asked:
     terms: Terms
     now: datetime
     holder: str = ""
-    """Under which name it has claims already, which are not in its own way."""
+    """The name under which it already has claims; these are not in its own way."""
 
     def claim(self, at: datetime) -> Claim:
-        """Say what it would claim if it were put somewhere at a moment; a slot does not move."""
-        whole = self.booked
+        """Return what it would claim if it were placed at a moment; a slot does not move."""
+        whole = self.booked_claim
         if whole is None:
             return asap_claim(self.session, at, self.need, self.terms)
         return msgspec.structs.replace(whole, start=min(max(whole.start, self.now), whole.end))
 
     @property
-    def booked(self) -> Claim | None:
-        """What it would claim if its slot were booked now, whatever of that is past; None: it has none."""
+    def booked_claim(self) -> Claim | None:
+        """What it would claim if its slot were booked now, past parts included; None if it has no slot."""
         start, end = self.session.spec.timeslot_start, self.session.spec.timeslot_end
         return slot_claim(start, end, self.need, self.terms) if start is not None and end is not None else None
 
     @property
-    def request(self) -> Request:
+    def request(self) -> PlacementRequest:
         """What it asks of a place now."""
         return request_for(self.session, self.definition, self.claim(self.now), self.terms)
 
 
-class Told(NamedTuple):
-    """What a place says; `hopeless`: it is too small even when empty."""
+class ExplainedPlace(NamedTuple):
+    """What a place answers to a session; `hopeless` means it is too small even when empty."""
 
     place: Place
     answer: PlaceAnswer
@@ -79,43 +87,43 @@ class Told(NamedTuple):
 
 
 @dataclass(slots=True)
-class Survey:
+class PlaceSurvey:
     """The places of a namespace with their claims."""
 
-    fleet: Fleet = field(default_factory=Fleet)
+    fleet: PlaceIndex = field(default_factory=PlaceIndex)
     pools: dict[str, str] = field(default_factory=dict)
     barred: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Why a seat is not opened, in a word and in a sentence."""
     foreign: dict[str, Amount] = field(default_factory=dict)
-    """What a worker would hold if there were no labs on it that no session made."""
+    """What a worker would hold without the labs on it that no session made."""
     unsized: list[str] = field(default_factory=list)
-    """Pools of which it is not known what a seat holds."""
+    """Pools whose seats have no known size."""
     left_off: int = 0
-    """Seats that are alike and of which one is there already."""
+    """How many seats were left out because a seat like them is included."""
 
-    def put(self, place: Place, claims: Sequence[Held], pool: str = "") -> None:
-        """Add a place."""
+    def add_place(self, place: Place, claims: Sequence[HeldClaim], pool: str = "") -> None:
+        """Add a place with its claims."""
         self.fleet.put(place)
         for held in claims:
             self.fleet.hold(place.id, held)
         self.pools[place.id] = pool
 
-    def ask(self, request: Request, strategy: str) -> Sequence[Told]:
+    def ask_places(self, request: PlacementRequest, strategy: str) -> Sequence[ExplainedPlace]:
         """Ask every place: first those that fit, then the others by when they would."""
-        return [self._told(answer, request) for answer in explain(self.fleet, request, strategy)]
+        return [self._explain_answer(answer, request) for answer in evaluate_places(self.fleet, request, strategy)]
 
-    def _told(self, answer: Answer, request: Request) -> Told:
+    def _explain_answer(self, answer: PlaceEvaluation, request: PlacementRequest) -> ExplainedPlace:
         place = answer.place
         name, reason, remedy = answer.filter, answer.reason, answer.remedy
-        hopeless = name in {BOOTING, *_ROOM} and not request.claim.need.within(place.capacity)
+        hopeless = name in {BOOTING, *_ROOM_FILTER_NAMES} and not request.claim.need.within(place.capacity)
         if name == BOOTING and hopeless:
-            name, reason = self._once_up(place, request)
-            remedy = LARGER
+            name, reason = self._rejection_once_up(place, request)
+            remedy = TOO_LARGE_REMEDY
         elif name == "phase" and place.id in self.barred:
             name, reason = self.barred[place.id]
-            remedy = REMEDIES[name]
-        elif name in _ROOM and self._in_the_way(place, request):
-            name, hopeless, remedy = FOREIGN, False, _END_THEM
+            remedy = SEAT_REMEDIES[name]
+        elif name in _ROOM_FILTER_NAMES and self._blocked_by_foreign_labs(place, request):
+            name, hopeless, remedy = FOREIGN_LABS, False, _FOREIGN_LABS_REMEDY
             reason = f"labs that no session made are in the way: {reason}"
         said = PlaceAnswer(
             place=place.name,
@@ -128,40 +136,40 @@ class Survey:
             score=answer.score,
             earliest=answer.earliest,
         )
-        return Told(place, said, hopeless)
+        return ExplainedPlace(place, said, hopeless)
 
-    def _once_up(self, place: Place, request: Request) -> tuple[str, str]:
-        """Say what a place that boots, and is too small, lacks even then."""
-        up = Fleet([replace(place, closed="", usable_at=None)])
-        rejected = Ask(request).rejection(next(up.lines()))
+    def _rejection_once_up(self, place: Place, request: PlacementRequest) -> tuple[str, str]:
+        """Return what a place that boots, and is too small, lacks even once it is up."""
+        up = PlaceIndex([replace(place, closed="", usable_at=None)])
+        rejected = PackedRequest(request).rejection(next(up.indexed_places()))
         assert rejected is not None, "it is too small"
         return rejected
 
-    def _in_the_way(self, place: Place, request: Request) -> bool:
-        """Tell whether a request would fit if only our own sessions were on a worker."""
+    def _blocked_by_foreign_labs(self, place: Place, request: PlacementRequest) -> bool:
+        """Return whether a request would fit if only sessions' labs were on a worker."""
         whole = self.foreign.get(place.id)
         if whole is None:
             return False
-        alone = Fleet([replace(place, capacity=whole)], {place.id: self.fleet.held(place.id)})
-        return Ask(request).rejection(next(alone.lines())) is None
+        alone = PlaceIndex([replace(place, capacity=whole)], {place.id: self.fleet.claims_on(place.id)})
+        return PackedRequest(request).rejection(next(alone.indexed_places())) is None
 
 
-async def survey(desk: Desk, asked: Asked) -> Survey:
-    """Look at every place of a session's namespace."""
+async def survey_places(desk: Promises, asked: PlacementQuery) -> PlaceSurvey:
+    """Collect every place of a session's namespace."""
     calendar, namespace = desk.calendar, asked.session.metadata.namespace
-    ruled = [(row, await desk.rules(row, asked.now)) for row in calendar.rows(namespace)]
+    ruled = [(row, await desk.read_rules(row, asked.now)) for row in calendar.pools(namespace)]
     looking = _Surveyor(calendar, asked)
     for row, rules in ruled:
-        await looking.at_pool(row, rules)
+        await looking.add_pool(row, rules)
     pooled = {seat.worker_id for pool in calendar.all(LabWorkerPool) for seat in pool.status.seats}
     for worker in calendar.all(LabWorker):
         if worker.metadata.uid not in pooled and worker.metadata.namespace == namespace:
-            await looking.at_worker(worker)
+            await looking.add_worker(worker)
     return looking.found
 
 
-def rejections(told: Sequence[Told]) -> tuple[Rejection, ...]:
-    """Count the places by what they turned the session away for, with a few examples of each."""
+def count_rejections(told: Sequence[ExplainedPlace]) -> tuple[Rejection, ...]:
+    """Count the places by the filter that rejected the session, with a few examples of each."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in told:
         if one.answer.filter:
@@ -172,112 +180,121 @@ def rejections(told: Sequence[Told]) -> tuple[Rejection, ...]:
 
 
 class _Surveyor:
-    """Goes round and adds up the places. A seat counts as its worker's place while that serves or boots."""
+    """Collects the places. A seat counts as the place of its worker while that serves or boots."""
 
-    def __init__(self, calendar: Calendar, asked: Asked) -> None:
-        self.found = Survey()
+    def __init__(self, calendar: Calendar, asked: PlacementQuery) -> None:
+        self.found = PlaceSurvey()
         self._calendar = calendar
         self._asked = asked
 
-    async def at_pool(self, row: Row, rules: Rules) -> None:
-        """Add a pool's workers, and its seats without a worker: of those that are all alike only the first."""
+    async def add_pool(self, row: PoolSnapshot, rules: PromiseRules) -> None:
+        """Add a pool's workers, and its seats without a worker; of seats that are all alike only the first."""
         asked, seats, most = self._asked, self._calendar.seats(row), row.pool.spec.max_workers
-        claims, boot = self._claims(row), usual_boot(row.pool, asked.terms)
+        claims, boot = self._claims_by_seat(row), usual_boot(row.pool, asked.terms)
         opened = set[int]()
         for number, worker in row.workers.items():
             if usable_from(worker, asked.now, boot) is None:
-                await self.at_worker(worker, row.pool)
+                await self.add_worker(worker, row.pool)
                 continue
             room = seats[number].capacity if seats is not None and number <= len(seats) else None
             place = worker_place(worker, asked.now, boot=boot, room=room)
-            closed = _ENDING if _ends(row) else _BEYOND if number > most else ""
-            why = None if closed or seats is None else self._limited(seats, number, place.usable_at, rules)
+            closed = _POOL_ENDING if _is_ending(row) else _BEYOND_SIZE if number > most else ""
+            why = None if closed or seats is None else self._limit_reason(seats, number, place.usable_at, rules)
             told = closed or (why[1] if why else place.closed)
-            await self._put(replace(place, closed=told), self._beside(worker, claims[number]), row.pool)
+            await self._add_place(replace(place, closed=told), self._claims_on_worker(worker, claims[number]), row.pool)
             self.found.barred |= {place.id: why} if why else {}
             self._note_foreign(worker, template_room(row))
             opened.add(number)
         if seats is not None:
-            await self._at_seats(row, seats, rules, claims, opened)
+            await self._add_seats(row, seats, rules, claims, opened)
         else:
             self.found.unsized.append(row.name)
 
-    async def at_worker(self, worker: LabWorker, pool: LabWorkerPool | None = None) -> None:
-        """Add a worker that fills no seat now; what it will hold is taken from its spec until it has said so."""
+    async def add_worker(self, worker: LabWorker, pool: LabWorkerPool | None = None) -> None:
+        """Add a worker that fills no usable seat; until it reports its capacity, that is taken from its spec."""
         room = None if room_of(worker) else declared_capacity(worker.spec)
         place = worker_place(worker, self._asked.now, boot=usual_boot(pool, self._asked.terms), room=room)
-        await self._put(place, self._beside(worker, []), pool)
+        await self._add_place(place, self._claims_on_worker(worker, []), pool)
         self._note_foreign(worker, None)
 
-    async def _at_seats(
-        self, row: Row, seats: Seats, rules: Rules, claims: Mapping[int, list[Held]], opened: Collection[int]
+    async def _add_seats(
+        self,
+        row: PoolSnapshot,
+        seats: Seats,
+        rules: PromiseRules,
+        claims: Mapping[int, list[HeldClaim]],
+        opened: Collection[int],
     ) -> None:
         fresh = False
         for number in range(1, min(row.pool.spec.max_workers, len(seats)) + 1):
             plain = number not in row.workers and not seats[number].held and number not in seats.always
             if number not in opened and not (plain and fresh):
-                await self._at_seat(row, seats, number, rules, claims[number])
+                await self._add_seat(row, seats, number, rules, claims[number])
             elif number not in opened:
                 self.found.left_off += 1
             fresh = fresh or plain
 
-    async def _at_seat(self, row: Row, seats: Seats, number: int, rules: Rules, claims: Sequence[Held]) -> None:
-        asked, alike = self._asked, offered(row)
+    async def _add_seat(
+        self, row: PoolSnapshot, seats: Seats, number: int, rules: PromiseRules, claims: Sequence[HeldClaim]
+    ) -> None:
+        asked, alike = self._asked, template_place(row)
         usable = asked.now + usual_boot(row.pool, asked.terms)
-        why = None if _ends(row) else _barred(seats, number, asked.claim(usable), rules)
-        closed = _ENDING if _ends(row) else why[1] if why else ""
+        why = None if _is_ending(row) else _opening_refusal(seats, number, asked.claim(usable), rules)
+        closed = _POOL_ENDING if _is_ending(row) else why[1] if why else ""
         place = seat_place(row, number, seats[number].capacity, usable, closed=closed)
-        await self._put(replace(place, version=alike.version if alike else ""), claims, row.pool)
+        await self._add_place(replace(place, version=alike.version if alike else ""), claims, row.pool)
         if why is not None:
             self.found.barred[place.id] = why
 
-    def _limited(self, seats: Seats, number: int, at: datetime | None, rules: Rules) -> tuple[str, str] | None:
-        """Say why a worker may not run for as long as a session would be on it; what was promised is not asked."""
+    def _limit_reason(
+        self, seats: Seats, number: int, at: datetime | None, rules: PromiseRules
+    ) -> tuple[str, str] | None:
+        """Return why a worker may not run for as long as the session would be on it; None for a promised slot."""
         asked = self._asked
-        if asked.booked is not None:
+        if asked.booked_claim is not None:
             return None
-        return _beyond_limits(seats, number, asked.claim(at or asked.now), rules)
+        return _limit_violation(seats, number, asked.claim(at or asked.now), rules)
 
-    async def _put(self, place: Place, claims: Sequence[Held], pool: LabWorkerPool | None) -> None:
-        """Add a place; others get their turn meanwhile, for a large fleet takes a second."""
-        self.found.put(place, claims, pool.metadata.name if pool else "")
-        if len(self.found.fleet) % _AT_ONCE == 0:
+    async def _add_place(self, place: Place, claims: Sequence[HeldClaim], pool: LabWorkerPool | None) -> None:
+        """Add a place, and let other tasks run now and then: a large fleet takes a second."""
+        self.found.add_place(place, claims, pool.metadata.name if pool else "")
+        if len(self.found.fleet) % _PLACES_PER_TURN == 0:
             await asyncio.sleep(0)
 
-    def _claims(self, row: Row) -> Mapping[int, list[Held]]:
-        found: dict[int, list[Held]] = defaultdict(list)
+    def _claims_by_seat(self, row: PoolSnapshot) -> Mapping[int, list[HeldClaim]]:
+        found: dict[int, list[HeldClaim]] = defaultdict(list)
         for number, held in self._calendar.claims(ref_of(row.pool)):
             if held.holder != self._asked.holder and held.claim.end > self._asked.now:
                 found[number].append(held)
         return found
 
-    def _beside(self, worker: LabWorker, claims: Sequence[Held]) -> list[Held]:
-        """Give what is held on a worker: these claims, and those of sessions that are on it besides."""
+    def _claims_on_worker(self, worker: LabWorker, claims: Sequence[HeldClaim]) -> list[HeldClaim]:
+        """Return what is held on a worker: these claims, and those of the other sessions that are on it."""
         asked, known = self._asked, {held.holder for held in claims} | {self._asked.holder}
-        sessions = ((session_holder(one), holds(one)) for one in self._calendar.sessions_on(worker.metadata.uid))
+        sessions = ((session_holder(one), get_claim(one)) for one in self._calendar.sessions_on(worker.metadata.uid))
         loose = [(name, claim) for name, claim in sessions if claim and claim.end > asked.now and name not in known]
-        return [*claims, *(Held(name, claim) for name, claim in loose)]
+        return [*claims, *(HeldClaim(name, claim) for name, claim in loose)]
 
     def _note_foreign(self, worker: LabWorker, room: Amount | None) -> None:
         whole = worker.status.capacity
-        if whole is not None and (worker.status.foreign != NOTHING or worker.status.foreign_ports):
-            self.found.foreign[worker.metadata.uid] = least(whole, room) if room else whole
+        if whole is not None and (worker.status.foreign != ZERO_AMOUNT or worker.status.foreign_ports):
+            self.found.foreign[worker.metadata.uid] = smaller_amount(whole, room) if room else whole
 
 
-def _ends(row: Row) -> bool:
+def _is_ending(row: PoolSnapshot) -> bool:
     return row.pool.metadata.deletion_timestamp is not None
 
 
-def _barred(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str] | None:
-    """Say why a seat may not be opened for a claim, in a word and in a sentence."""
+def _opening_refusal(seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> tuple[str, str] | None:
+    """Return why a seat may not be opened for a claim, in a word and in a sentence; None if it may."""
     if not claim.need.within(seats[number].capacity):
-        return None  # it says so itself
-    if rules.policy not in OPENING:
+        return None  # the place's own answer says so already
+    if rules.policy not in OPENING_POLICIES:
         return "no_worker", f"it has no worker, and with the policy {rules.policy} the pool opens no seat for a session"
-    return _beyond_limits(seats, number, claim, rules)
+    return _limit_violation(seats, number, claim, rules)
 
 
-def _beyond_limits(seats: Seats, number: int, claim: Claim, rules: Rules) -> tuple[str, str] | None:
+def _limit_violation(seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> tuple[str, str] | None:
     span = span_of(claim)
     closed = outside_hours([span], rules)
-    return ("hours", closed) if closed else barred(seats, seats.added(number, span), rules)
+    return ("hours", closed) if closed else find_violated_limit(seats, seats.added_runtime(number, span), rules)

@@ -1,9 +1,9 @@
-"""Where bookings are promised: what has a slot gets its seats in the commit that makes it, or is refused.
+"""Promises of bookings: a booking with a slot gets its seats in the commit that makes it, or is refused.
 
-A refusal tells the reason and the nearest slots that would work. The path: guards are read, the calendar catches up
-with them, `placement.promise` chooses, and the commit puts the guards at the revisions read. In one process the
-bookings of a pool come one after another; those of other processes make a commit fail, and it is decided anew. Called
-by `local` and `applying`.
+A refusal says why and which nearest slots would work. Guards are read, the calendar catches up with them,
+`lcm.placement.promise` chooses, and the commit writes the guards at the revisions read. In one process the bookings of
+a pool are promised one after another; a conflict with another process is decided again. `SeatTrial` holds the seats
+of one commit's bookings on trial. Called by `control.plane.local` and `control.objects.apply`.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from msgspec.structs import replace
 
 from lcm.control.accounts.billing import read_costs
 from lcm.control.booking.calendar import Calendar, PoolRef
-from lcm.control.booking.guards import Guards, known_pools, pool_guard, read_guards, token_guard
+from lcm.control.booking.guards import Guards, pool_guard_key, pools_revision, read_guards, token_guard_key
 from lcm.control.booking.request import (
     Booking,
-    Bookings,
-    Footing,
-    Found,
+    ChosenSeats,
+    PromisedBookings,
+    PromisePreconditions,
     claims_at,
     claims_of,
-    named,
-    no_room,
+    name_booking_in_refusal,
+    nearest_slots,
+    no_room_error,
     request_of,
-    seated,
-    slots_near,
+    with_seats,
 )
-from lcm.control.booking.snapshot import prolonged, read_ground
-from lcm.control.objects.bundles import Breath
+from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
+from lcm.control.objects.bundles import TimeSlice
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
@@ -46,327 +46,359 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
-from lcm.model.kinds.worker import HOSTING, WorkerPhase
-from lcm.model.money.billing import total
-from lcm.placement.candidate import clock
-from lcm.placement.claims import Terms, asks_of
-from lcm.placement.limits import Rules
-from lcm.placement.places import Row, seat_place, session_holder, template_room
-from lcm.placement.promise import Refused as Refusal
-from lcm.placement.promise import extend, promise, promise_all, seats_for_all
-from lcm.placement.request import Held, Place
-from lcm.placement.rules import REMEDIES
-from lcm.placement.seat_choice import Kinds, how_far, kinds_of, suited
+from lcm.model.kinds.worker import HOSTING_PHASES, WorkerPhase
+from lcm.model.money.billing import sum_costs
+from lcm.placement.candidate import format_moment
+from lcm.placement.claims import Terms, requirements_of
+from lcm.placement.limits import PromiseRules
+from lcm.placement.places import PoolSnapshot, seat_place, session_holder, template_room
+from lcm.placement.promise import PromiseRefusal as Refusal
+from lcm.placement.promise import choose_seats_for_all, extend, promise, promise_all
+from lcm.placement.request import HeldClaim, Place
+from lcm.placement.rules import FILTER_REMEDIES
+from lcm.placement.seat_choice import SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
 
-Public = tuple[str, str]
-"""A namespace and a lab track: those who ask the same pools."""
-_TRIAL: Final = "booked in the same commit, number {}"
-_NO_POOL: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
-_NO_SIZE: Final = "give the template an instance type that is known, or wait until one of its workers has reported"
+PoolScope = tuple[str, str]
+"""A namespace and a lab track: bookings of one scope ask the same pools."""
+_TRIAL_HOLDER: Final = "booked in the same commit, number {}"
+_NO_POOL_REMEDY: Final = "make a LabWorkerPool for the track, or ask for it as soon as possible instead"
+_UNKNOWN_SIZE_REMEDY: Final = (
+    "give the template an instance type that is known, or wait until one of its workers has reported"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A pool, its seats, by what it promises them, and what they are alike in; None where that is not known."""
+class PoolOffer:
+    """A pool with its seats, its rules and the kinds of its seats; None where those are not known."""
 
-    row: Row
+    row: PoolSnapshot
     seats: Seats | None
-    rules: Rules
-    kinds: Kinds | None
+    rules: PromiseRules
+    kinds: SeatKinds | None
 
 
-class Sitting:
-    """Gives bookings seats; at its end all of them are free again."""
+class SeatTrial:
+    """A trial of seats for the bookings of one commit; when it ends, all of its claims are released again."""
 
-    def __init__(self, offers: Mapping[Public, Sequence[Offer]], terms: Terms) -> None:
+    def __init__(self, offers: Mapping[PoolScope, Sequence[PoolOffer]], terms: Terms) -> None:
         self._offers = offers
         self._terms = terms
-        self._held: list[tuple[Seats, int, str]] = []
+        self._trial_claims: list[tuple[Seats, int, str]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for seats, number, name in self._held:
+        for seats, number, name in self._trial_claims:
             seats.release(number, name)
 
-    def seat(self, booking: Resource, definition: Resource | None) -> Found:
-        """Choose seats for a booking and hold them; NoRoom with what says most of what the pools answered."""
+    def choose_seats(self, booking: Resource, definition: Resource | None) -> ChosenSeats:
+        """Choose seats for a booking and hold them on trial.
+
+        Raises NoRoom with the most helpful of the pools' refusals.
+        """
         assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
         assert isinstance(definition, LabletDefinition), "a booking comes with its definition"
         claims = claims_of(booking, definition, self._terms)
         refused = list[NoRoom]()
-        for offer in self._offers[public_of(booking)]:
+        for offer in self._offers[scope_of(booking)]:
             try:
-                return self._ask(offer, booking, definition, claims)
+                return self._ask_pool(offer, booking, definition, claims)
             except NoRoom as error:
                 refused.append(error)
-        raise max(refused, key=_telling, default=_unserved(booking))
+        raise max(refused, key=_helpfulness, default=_no_pool_error(booking))
 
-    def _ask(self, offer: Offer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]) -> Found:
+    def _ask_pool(
+        self, offer: PoolOffer, booking: Booking, definition: LabletDefinition, claims: Sequence[Claim]
+    ) -> ChosenSeats:
         row, seats, terms = offer.row, offer.seats, self._terms
         if seats is None or offer.kinds is None:
-            raise NoRoom(f"it is not known what a worker of pool {row.name} holds; {_NO_SIZE}", why="unknown_size")
+            raise NoRoom(
+                f"it is not known what a worker of pool {row.name} holds; {_UNKNOWN_SIZE_REMEDY}", why="unknown_size"
+            )
         request = request_of(booking, definition, claims[0], terms)
-        rules = suited(offer.kinds, request, seats, offer.rules)
+        rules = exclude_unsuitable(offer.kinds, request, seats, offer.rules)
         if isinstance(rules, tuple):
             name, reason = rules
-            raise NoRoom(f"pool {row.name}: {reason}; {REMEDIES[name]}", why=name)
+            raise NoRoom(f"pool {row.name}: {reason}; {FILTER_REMEDIES[name]}", why=name)
         one = len(claims) == 1
         answer = promise(seats, claims[0], rules=rules) if one else promise_all(seats, claims, rules=rules)
         if isinstance(answer, Refusal):
-            near = slots_near(answer, claims[0], terms)
+            near = nearest_slots(answer, claims[0], terms)
             if isinstance(booking, Reservation) and booking.spec.recurrence is not None:
                 series = ((slot, claims_at(booking, definition, slot, terms)) for slot in near)
-                near = [slot for slot, its in series if its and isinstance(seats_for_all(seats, its, rules), tuple)]
-            raise no_room(answer, near, row)
-        self._hold(seats, claims, answer.seats)
-        return Found(row, claims, answer.seats, asks_of(booking, definition))
+                near = [
+                    slot for slot, its in series if its and isinstance(choose_seats_for_all(seats, its, rules), tuple)
+                ]
+            raise no_room_error(answer, near, row)
+        self._hold_on_trial(seats, claims, answer.seats)
+        return ChosenSeats(row, claims, answer.seats, requirements_of(booking, definition))
 
-    def _hold(self, seats: Seats, claims: Sequence[Claim], numbers: Sequence[int]) -> None:
+    def _hold_on_trial(self, seats: Seats, claims: Sequence[Claim], numbers: Sequence[int]) -> None:
         for claim, number in zip(claims, numbers, strict=True):
-            name = _TRIAL.format(len(self._held))
-            seats.hold(number, Held(name, claim))
-            self._held.append((seats, number, name))
+            name = _TRIAL_HOLDER.format(len(self._trial_claims))
+            seats.hold(number, HeldClaim(name, claim))
+            self._trial_claims.append((seats, number, name))
 
 
-def public_of(booking: Resource) -> Public:
-    """Say which pools a booking asks."""
+def scope_of(booking: Resource) -> PoolScope:
+    """Return the scope of a booking: which pools it asks."""
     assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
     return booking.metadata.namespace, booking.spec.lab_track
 
 
-def _telling(refusal: NoRoom) -> tuple[bool, int]:
-    """Say how much a refusal helps: most if it knows when there is room, then the farther the pool came."""
-    return bool(refusal.nearest), how_far(refusal.why)
+def _helpfulness(refusal: NoRoom) -> tuple[bool, int]:
+    """Rank a refusal: first those that name free slots, then those that passed the most checks."""
+    return bool(refusal.nearest), refusal_rank(refusal.why)
 
 
-def _unserved(booking: Booking) -> NoRoom:
+def _no_pool_error(booking: Booking) -> NoRoom:
     track = booking.spec.lab_track
     served = f"the track {track!r}" if track else "sessions without a track"
-    return NoRoom(f"no pool in namespace {booking.metadata.namespace} serves {served}; {_NO_POOL}", why="no_pool")
+    return NoRoom(
+        f"no pool in namespace {booking.metadata.namespace} serves {served}; {_NO_POOL_REMEDY}", why="no_pool"
+    )
 
 
-Spent = Mapping[PoolRef, Decimal]
+SpendingByPool = Mapping[PoolRef, Decimal]
 """What each pool's workers have cost this month."""
-_FEW: Final = 16
-"""So many bookings are chosen seats for at once; while there are more, others get their turn."""
-_LONGEST_PAUSE: Final = timedelta(milliseconds=50)
+_BATCH_SIZE: Final = 16
+"""Up to this many bookings are placed without yielding; with more, other tasks get to run in between."""
+_MAX_BACKOFF: Final = timedelta(milliseconds=50)
 
 
 @dataclass(slots=True)
-class _Turn:
-    """One after another at a pool; `asked` counts who has the turn or waits for it."""
+class _PoolLock:
+    """The lock of one pool; `users` counts the tasks that hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    asked: int = 0
+    users: int = 0
 
 
-class Desk:
-    """Promises what people book."""
+class Promises:
+    """Promises of seats to bookings: every booking with a slot gets its seats in its own commit, or is refused."""
 
     def __init__(self, store: Store, calendar: Calendar, *, clock: Clock, chance: Callable[[], float]) -> None:
         self.calendar = calendar
         self._store = store
         self._clock = clock
         self._chance = chance
-        self._turns: dict[PoolRef, _Turn] = {}
+        self._pool_locks: dict[PoolRef, _PoolLock] = {}
 
     @asynccontextmanager
-    async def turn(self, bookings: Iterable[Resource]) -> AsyncIterator[None]:
-        """Wait for one's turn at every pool that bookings may be promised by."""
+    async def lock_pools(self, bookings: Iterable[Resource]) -> AsyncIterator[None]:
+        """Hold the lock of every pool that may promise one of these bookings."""
         bookings = list(bookings)
-        await self._caught_up(bookings)
-        pools = [ref_of(row.pool) for row in self._rows_of(bookings)]
+        await self._catch_up(bookings)
+        pools = [ref_of(row.pool) for row in self._pools_for(bookings)]
         async with AsyncExitStack() as turns:
             for ref in sorted(pools, key=str):
-                await turns.enter_async_context(self._turn_at(ref))
+                await turns.enter_async_context(self._lock_pool(ref))
             yield
 
     @asynccontextmanager
-    async def _turn_at(self, pool: PoolRef) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(pool, _Turn())
-        turn.asked += 1
+    async def _lock_pool(self, pool: PoolRef) -> AsyncIterator[None]:
+        turn = self._pool_locks.setdefault(pool, _PoolLock())
+        turn.users += 1
         try:
             async with turn.lock:
                 yield
         finally:
-            turn.asked -= 1
-            if not turn.asked:
-                del self._turns[pool]
+            turn.users -= 1
+            if not turn.users:
+                del self._pool_locks[pool]
 
-    async def breathe(self) -> None:
-        """Pause for a moment that differs from what others pause who were disturbed at the same time."""
-        await asyncio.sleep(self._chance() * _LONGEST_PAUSE.total_seconds())
+    async def back_off(self) -> None:
+        """Sleep for a random moment, so that writers that collided do not retry at the same time."""
+        await asyncio.sleep(self._chance() * _MAX_BACKOFF.total_seconds())
 
-    def foreseeing(self, planned: Sequence[Resource]) -> "Desk":
-        """Give the desk of a moment, at which pools, templates and settings are as they are about to be written."""
+    def with_planned(self, planned: Sequence[Resource]) -> "Promises":
+        """Return a copy that sees pools, templates and settings as they are about to be written."""
         own = [one for one in planned if isinstance(one, LabWorkerPool | WorkerTemplate | SystemSettings)]
         if not own:
             return self
         made = copy(self)
-        made.calendar = self.calendar.foreseeing(own)
+        made.calendar = self.calendar.with_planned(own)
         return made
 
-    async def promised(
+    async def promise_bookings(
         self, bookings: Sequence[Resource], definitions: Sequence[Resource | None], *, names: Sequence[str] = ()
-    ) -> Bookings:
-        """Give bookings their seats, all or none; what has no slot stays as it is. NoRoom with the reason.
+    ) -> PromisedBookings:
+        """Choose seats for bookings, all or none; raise NoRoom with the reason.
 
-        With `names` it says also which booking it was that there is no room for.
+        Bookings without a slot are returned unchanged. With `names`, the error also names the booking that did not fit.
         """
-        if not any(map(timed, bookings)):
-            return Bookings(bookings, [None] * len(bookings))
-        await self._caught_up(bookings)
-        guards, spent = await self._known(bookings)
-        now, found, several = self._clock.now(), list[Found | None](), len(bookings) > _FEW
-        with self._sitting(bookings, now, spent, apart=several) as sitting:
-            breath = Breath()
+        if not any(map(has_slot, bookings)):
+            return PromisedBookings(bookings, [None] * len(bookings))
+        await self._catch_up(bookings)
+        guards, spent = await self._read_guards_and_spending(bookings)
+        now, found, several = self._clock.now(), list[ChosenSeats | None](), len(bookings) > _BATCH_SIZE
+        with self._begin_trial(bookings, now, spent, apart=several) as sitting:
+            breath = TimeSlice()
             for place, (booking, definition) in enumerate(zip(bookings, definitions, strict=True)):
-                with named(names[place] if names else ""):
-                    found.append(sitting.seat(booking, definition) if timed(booking) else None)
+                with name_booking_in_refusal(names[place] if names else ""):
+                    found.append(sitting.choose_seats(booking, definition) if has_slot(booking) else None)
                 if several:
-                    await breath.take()
-        made = [seated(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
-        return Bookings(made, [self._footing(its.row, guards) if its else None for its in found])
+                    await breath.yield_if_over()
+        made = [with_seats(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
+        return PromisedBookings(made, [self._preconditions(its.row, guards) if its else None for its in found])
 
-    async def extended(self, before: LabletSession, after: LabletSession) -> Sequence[Op]:
-        """Promise a session more time on its seat, or on its worker if it has none; NoRoom with the reason."""
+    async def extend_session(self, before: LabletSession, after: LabletSession) -> Sequence[Op]:
+        """Promise a session more time, on its seat or else on its worker; raise NoRoom with the reason.
+
+        Returns the operations that must join the session's commit.
+        """
         claim, seat = after.status.claim, before.status.seat
         if claim is None or claim == before.status.claim:
             return ()
         await self.calendar.ready()
         self._refuse_past_drain(after)
         if seat is None:
-            return await prolonged(self._store, self.calendar, before, claim, self._clock.now())
+            return await extend_on_worker(self._store, self.calendar, before, claim, self._clock.now())
         ref: PoolRef = Ref(LabWorkerPool, seat.pool, before.metadata.namespace)
         known = before.metadata.resource_version
-        ground = await read_ground(self._store, self.calendar, pool=ref, adds=True, known=known)
+        ground = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
         row = ground.row
         if row is None or row.pool.metadata.deletion_timestamp is not None:
             raise NoRoom(f"the pool {seat.pool} is not there any more, or is going: book another slot", why="no_pool")
-        rules = await self.rules(row, self._clock.now())
-        self._extend(row, rules, before, claim)
+        rules = await self.read_rules(row, self._clock.now())
+        self._check_extension(row, rules, before, claim)
         return ground.ops(before.metadata.uid)
 
     def _refuse_past_drain(self, session: LabletSession) -> None:
-        """Raise NoRoom if a session would end after its worker's drain ends all that is on it."""
+        """Raise NoRoom if a session would end after the drain of its worker ends everything on it."""
         worker, end = self.calendar.worker(session.status.worker_id or ""), session.status.ends_at
         deadline = worker.status.drain_deadline_at if worker else None
         if worker is None or worker.status.phase is not WorkerPhase.DRAINING or deadline is None or end is None:
             return
         if end > deadline:
             name = worker.metadata.name
-            told = f"its worker {name} is being drained, which ends what is on it at {clock(deadline)}"
+            told = f"its worker {name} is being drained, which ends what is on it at {format_moment(deadline)}"
             raise NoRoom(f"it cannot be extended: {told}; extend it by less, or undrain {name}", why="draining")
 
-    def _extend(self, row: Row, rules: Rules, session: LabletSession, claim: Claim) -> None:
-        """Raise NoRoom if a session's seat cannot be its own for longer, Conflict if it has moved meanwhile."""
+    def _check_extension(self, row: PoolSnapshot, rules: PromiseRules, session: LabletSession, claim: Claim) -> None:
+        """Raise NoRoom if a session cannot keep its seat for longer, Conflict if it has moved meanwhile."""
         seats, seat, holder = self.calendar.seats(row), session.status.seat, session_holder(session)
         assert seat is not None, "it is extended on its seat"
         if seats is None or seat.number > len(seats) or holder not in seats[seat.number].held:
             wanted = session.metadata.resource_version
             raise Conflict(key_of(session), wanted=wanted, found=wanted, message=f"{holder} is on another seat by now")
-        answer = extend(seats, seat.number, Held(holder, claim), rules=rules)
+        answer = extend(seats, seat.number, HeldClaim(holder, claim), rules=rules)
         if isinstance(answer, Refusal):
             raise NoRoom(f"it cannot be extended: {answer.details}; {answer.remedy}", why=answer.reason)
 
-    async def refusal_or_seat(self, booking: Booking, definition: LabletDefinition) -> Found:
-        """Choose seats without promising them; NoRoom with the reason."""
-        await self._caught_up([booking])
-        _, spent = await self._known([booking])
-        with self._sitting([booking], self._clock.now(), spent) as sitting:
-            return sitting.seat(booking, definition)
+    async def preview_seats(self, booking: Booking, definition: LabletDefinition) -> ChosenSeats:
+        """Choose seats without promising them; raise NoRoom with the reason."""
+        await self._catch_up([booking])
+        _, spent = await self._read_guards_and_spending([booking])
+        with self._begin_trial([booking], self._clock.now(), spent) as sitting:
+            return sitting.choose_seats(booking, definition)
 
-    async def _caught_up(self, bookings: Iterable[Resource]) -> None:
-        """Wait until the calendar knows the pools as they are."""
+    async def _catch_up(self, bookings: Iterable[Resource]) -> None:
+        """Wait until the calendar knows the current pools of these bookings' namespaces."""
         await self.calendar.ready()
-        for namespace in dict.fromkeys(namespace for namespace, _ in _publics(bookings)):
-            await self.calendar.until(await known_pools(self._store, namespace))
+        for namespace in dict.fromkeys(namespace for namespace, _ in _scopes_of(bookings)):
+            await self.calendar.wait_for_revision(await pools_revision(self._store, namespace))
 
-    async def _known(self, bookings: Sequence[Resource]) -> tuple[Guards, Spent]:
-        """Read the guards of every pool that may promise bookings and what each has cost, and know what was claimed."""
+    async def _read_guards_and_spending(self, bookings: Sequence[Resource]) -> tuple[Guards, SpendingByPool]:
+        """Read the guards and the costs of every pool that may promise these bookings.
+
+        Returns once the calendar knows everything that was claimed up to the revision of the guards.
+        """
         while True:
-            rows = self._rows_of(bookings)
-            guards = await read_guards(self._store, *self._keys(rows))
-            spent = {ref_of(row.pool): await self._spent(row, self._clock.now()) for row in rows}
-            await self.calendar.until(guards.revision)
-            if {key for key, _ in guards.seen}.issuperset(self._keys(self._rows_of(bookings))):
+            rows = self._pools_for(bookings)
+            guards = await read_guards(self._store, *self._guard_keys(rows))
+            spent = {ref_of(row.pool): await self._read_spending(row, self._clock.now()) for row in rows}
+            await self.calendar.wait_for_revision(guards.revision)
+            if {key for key, _ in guards.seen}.issuperset(self._guard_keys(self._pools_for(bookings))):
                 return guards, spent
 
-    def _footing(self, row: Row, guards: Guards) -> Footing:
-        """Hold a pool as it was seen, too: its size and its hours are part of the promise."""
-        seen = dict(guards.seen)
-        used = {key: seen[key] for key in self._keys([row])}
-        return Footing(used, {key_of(row.pool): row.pool.metadata.resource_version})
+    def _preconditions(self, row: PoolSnapshot, guards: Guards) -> PromisePreconditions:
+        """Return what the commit must find unchanged: the guards, and the pool.
 
-    def _sitting(self, bookings: Iterable[Resource], now: datetime, spent: Spent, *, apart: bool = False) -> Sitting:
-        """Begin to choose seats; who takes a while, on seats `apart`, where nobody sees what is held on trial."""
-        calendar = self.calendar.foreseeing(()) if apart else self.calendar
+        The size and the hours of the pool are part of the promise.
+        """
+        seen = dict(guards.seen)
+        used = {key: seen[key] for key in self._guard_keys([row])}
+        return PromisePreconditions(used, {key_of(row.pool): row.pool.metadata.resource_version})
+
+    def _begin_trial(
+        self, bookings: Iterable[Resource], now: datetime, spent: SpendingByPool, *, apart: bool = False
+    ) -> SeatTrial:
+        """Start a trial of seats.
+
+        With `apart` it uses copies of the seats: a trial that yields to other tasks must not show them its claims.
+        """
+        calendar = self.calendar.with_planned(()) if apart else self.calendar
         offers = {
             one: [
-                Offer(row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), kinds(row))
-                for row in self._rows(one)
+                PoolOffer(
+                    row, calendar.seats(row), calendar.rules(row, now, spent=spent[ref_of(row.pool)]), seat_kinds(row)
+                )
+                for row in self._pools_in(one)
             ]
-            for one in _publics(bookings)
+            for one in _scopes_of(bookings)
         }
-        return Sitting(offers, calendar.terms)
+        return SeatTrial(offers, calendar.terms)
 
-    async def rules(self, row: Row, now: datetime) -> Rules:
-        """Say by what a pool promises at a moment, with what it has cost this month."""
-        return self.calendar.rules(row, now, spent=await self._spent(row, now))
+    async def read_rules(self, row: PoolSnapshot, now: datetime) -> PromiseRules:
+        """Return the rules by which a pool promises at a moment, including what it has cost this month."""
+        return self.calendar.rules(row, now, spent=await self._read_spending(row, now))
 
-    async def _spent(self, row: Row, now: datetime) -> Decimal:
+    async def _read_spending(self, row: PoolSnapshot, now: datetime) -> Decimal:
         month = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         if row.pool.spec.budget.monthly_usd is None or month == now:
             return Decimal(0)
         found = await read_costs(self._store, since=month, until=now, now=now)
         own = row.pool.spec.lab_track, row.pool.metadata.namespace
-        return total("pool", [one for one in found if (one.lab_track, one.namespace) == own], now).usd
+        return sum_costs("pool", [one for one in found if (one.lab_track, one.namespace) == own], now).usd
 
-    def _rows_of(self, bookings: Iterable[Resource]) -> Sequence[Row]:
-        """Give every pool that may promise any of several bookings."""
-        rows = {ref_of(row.pool): row for public in _publics(bookings) for row in self._rows(public)}
+    def _pools_for(self, bookings: Iterable[Resource]) -> Sequence[PoolSnapshot]:
+        """Return every pool that may promise any of these bookings."""
+        rows = {ref_of(row.pool): row for public in _scopes_of(bookings) for row in self._pools_in(public)}
         return list(rows.values())
 
-    def _rows(self, public: Public) -> Sequence[Row]:
-        return [row for row in self.calendar.rows(*public) if row.pool.metadata.deletion_timestamp is None]
+    def _pools_in(self, public: PoolScope) -> Sequence[PoolSnapshot]:
+        return [row for row in self.calendar.pools(*public) if row.pool.metadata.deletion_timestamp is None]
 
-    def _keys(self, rows: Iterable[Row]) -> Sequence[str]:
+    def _guard_keys(self, rows: Iterable[PoolSnapshot]) -> Sequence[str]:
         keys: dict[str, None] = {}
         for row in rows:
-            keys[pool_guard(ref_of(row.pool))] = None
-            token = self.calendar.shared(row)
+            keys[pool_guard_key(ref_of(row.pool))] = None
+            token = self.calendar.counted_token(row)
             if token is not None:
-                keys[token_guard(token)] = None
+                keys[token_guard_key(token)] = None
         return list(keys)
 
 
-def _publics(bookings: Iterable[Resource]) -> Sequence[Public]:
-    """Say, each once and in their order, which pools bookings ask."""
-    return list(dict.fromkeys(public_of(one) for one in bookings if timed(one)))
+def _scopes_of(bookings: Iterable[Resource]) -> Sequence[PoolScope]:
+    """Return the scopes that bookings ask, each once and in their order."""
+    return list(dict.fromkeys(scope_of(one) for one in bookings if has_slot(one)))
 
 
-def timed(resource: Resource) -> bool:
-    """Tell whether something is promised when it is booked."""
+def has_slot(resource: Resource) -> bool:
+    """Return whether a resource is promised at the moment it is booked."""
     return isinstance(resource, Reservation) or (
         isinstance(resource, LabletSession) and resource.spec.timeslot_start is not None
     )
 
 
-def kinds(row: Row) -> Kinds | None:
-    """Say what each of a pool's seats is; None while it is not known what a worker of it holds."""
-    place = offered(row)
-    return kinds_of(row, place) if place is not None else None
+def seat_kinds(row: PoolSnapshot) -> SeatKinds | None:
+    """Return what kind each of a pool's seats is; None while the size of its workers is not known."""
+    place = template_place(row)
+    return seat_kinds_of(row, place) if place is not None else None
 
 
-def offered(row: Row) -> Place | None:
-    """Give what a pool's seats without a worker are alike in; its workers tell which CML they will have."""
+def template_place(row: PoolSnapshot) -> Place | None:
+    """Return the place that every seat without a worker stands for; None while its size is not known.
+
+    The workers that run already tell which version of CML it will have.
+    """
     room = template_room(row)
     if room is None:
         return None
     place = seat_place(row, 0, room, datetime.min.replace(tzinfo=UTC))
-    seen = [one.status.cml.version for one in row.workers.values() if one.status.phase in HOSTING]
+    seen = [one.status.cml.version for one in row.workers.values() if one.status.phase in HOSTING_PHASES]
     return replace(place, version=seen[0]) if seen else place

@@ -1,4 +1,7 @@
-"""What a booking claims and asks for, and how it is told that it was promised or refused. Pure; used by `desk`."""
+"""What a booking claims and asks for, and the texts and fields of its promise or refusal.
+
+Pure; used by `control.booking.promise`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,60 +12,63 @@ from typing import Any
 import msgspec
 
 from lcm.control.booking.guards import Guards
-from lcm.control.objects.steps import moved
+from lcm.control.objects.steps import take_plane_step
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import NoRoom, Refused
 from lcm.model.base.machine import CONTROL_PLANE
 from lcm.model.kinds.definition import LabletDefinition, Requirements
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Held, Reservation, ReservationPhase, occurrences
+from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationClaim, ReservationPhase, occurrences
 from lcm.model.kinds.session import LabletSession, Seat
-from lcm.placement.claims import Terms, asks_of, need_of, request_for, slot_claim, slot_of
-from lcm.placement.places import Row
-from lcm.placement.promise import Refused as Refusal
-from lcm.placement.request import Request
-from lcm.store.base import Check, Op
+from lcm.placement.claims import Terms, need_of, request_for, requirements_of, slot_claim, slot_of
+from lcm.placement.places import PoolSnapshot
+from lcm.placement.promise import PromiseRefusal as Refusal
+from lcm.placement.request import PlacementRequest
+from lcm.store.base import CheckRevision, Op
 
 Booking = LabletSession | Reservation
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
-    """What a promise stands on: the guards of what it was chosen from, and its pool, each at the revision seen."""
+class PromisePreconditions:
+    """What a promise was decided from: guards and the pool, each at the revision that was read."""
 
     guards: Mapping[str, int] = field(default_factory=dict)
     pools: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Bookings:
-    """Bookings as they are promised, and what each stands on; None for those that are not promised."""
+class PromisedBookings:
+    """Bookings with their seats, and the preconditions of each; None for those that are not promised."""
 
     made: Sequence[Resource]
-    footings: Sequence[Footing | None]
+    preconditions: Sequence[PromisePreconditions | None]
 
     @property
     def ops(self) -> Sequence[Op]:
-        """What joins the commit of all of them."""
-        found = [one for one in self.footings if one is not None]
+        """The guard writes and checks that join the commit of all of them."""
+        found = [one for one in self.preconditions if one is not None]
         guards = {key: seen for one in found for key, seen in one.guards.items()}
         pools = {key: seen for one in found for key, seen in one.pools.items()}
         by = self.made[0].metadata.uid
-        return [*Guards(list(guards.items())).ops(by), *(Check(key, seen) for key, seen in pools.items())]
+        return [*Guards(list(guards.items())).ops(by), *(CheckRevision(key, seen) for key, seen in pools.items())]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The seats that a booking gets, and where."""
+class ChosenSeats:
+    """The seats chosen for a booking, and their pool."""
 
-    row: Row
+    row: PoolSnapshot
     claims: Sequence[Claim]
     seats: Sequence[int]
     requirements: Requirements
 
 
 def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> Sequence[Claim]:
-    """Give what a booking claims, in the order of its sessions; Refused while its definition says no needs."""
+    """Return what a booking claims, in the order of its sessions.
+
+    Raises Refused while its definition does not state its needs.
+    """
     need = need_of(booking if isinstance(booking, LabletSession) else None, definition)
     if need is None:
         name = definition.metadata.name
@@ -79,9 +85,9 @@ def claims_of(booking: Booking, definition: LabletDefinition, terms: Terms) -> S
 def claims_at(
     booking: Booking, definition: LabletDefinition, slot: tuple[datetime, datetime], terms: Terms
 ) -> Sequence[Claim]:
-    """Give what a booking would claim if its first slot were another; nothing if it could not be booked so.
+    """Return what a booking would claim if its first slot were another; empty if it could not be booked so.
 
-    A series keeps its last day, its weekdays and its wall-clock time, so that it may get other slots than shifted ones.
+    A series keeps its last day, its weekdays and its wall-clock time, so not all of its slots shift equally.
     """
     start, end = slot
     spec: Any = msgspec.structs.replace(booking.spec, timeslot_start=start, timeslot_end=end)
@@ -89,12 +95,12 @@ def claims_at(
     return claims if len(claims) <= OCCURRENCES_LIMIT else ()
 
 
-def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, terms: Terms) -> Request:
-    """Say what a booking asks of the seat it is put on."""
+def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, terms: Terms) -> PlacementRequest:
+    """Return what a booking asks of the seat it is placed on."""
     if isinstance(booking, LabletSession):
         return request_for(booking, definition, claim, terms)
-    asks = asks_of(booking, definition)
-    return Request(
+    asks = requirements_of(booking, definition)
+    return PlacementRequest(
         name=booking.metadata.name,
         claim=claim,
         lab_type=definition.spec.lab_type,
@@ -109,20 +115,20 @@ def request_of(booking: Booking, definition: LabletDefinition, claim: Claim, ter
     )
 
 
-def slots_near(refusal: Refusal, claim: Claim, terms: Terms) -> Sequence[tuple[datetime, datetime]]:
-    """Give the slots that a refusal names in place of that of a claim."""
+def nearest_slots(refusal: Refusal, claim: Claim, terms: Terms) -> Sequence[tuple[datetime, datetime]]:
+    """Return the slots that a refusal offers instead of that of a claim."""
     start, end = slot_of(claim, terms)
     return [(start + by, end + by) for by in refusal.nearest]
 
 
-def no_room(refusal: Refusal, nearest: Sequence[tuple[datetime, datetime]], row: Row) -> NoRoom:
-    """Say why a pool does not take a booking, and when it would."""
+def no_room_error(refusal: Refusal, nearest: Sequence[tuple[datetime, datetime]], row: PoolSnapshot) -> NoRoom:
+    """Return the error that says why a pool does not take a booking, and which slots it would take."""
     return NoRoom(f"pool {row.name}: {refusal.details}; {refusal.remedy}", why=refusal.reason, nearest=nearest)
 
 
 @contextmanager
-def named(name: str) -> Iterator[None]:
-    """Say in a refusal which booking it is about."""
+def name_booking_in_refusal(name: str) -> Iterator[None]:
+    """Put the name of the booking in front of any refusal raised inside the block."""
     try:
         yield
     except Refused as error:
@@ -134,8 +140,8 @@ def named(name: str) -> Iterator[None]:
         raise Refused(told) from error
 
 
-def seated(booking: Resource, found: Found, now: datetime) -> Booking:
-    """Give a booking with the seats that were found for it."""
+def with_seats(booking: Resource, found: ChosenSeats, now: datetime) -> Booking:
+    """Return a booking with the seats that were chosen for it."""
     assert isinstance(booking, LabletSession | Reservation), "nothing else has slots"
     pool = found.row.pool.metadata.name
     if isinstance(booking, LabletSession):
@@ -144,11 +150,11 @@ def seated(booking: Resource, found: Found, now: datetime) -> Booking:
         status = msgspec.structs.replace(booking.status, claim=claim, seat=seat, requirements=asks)
         return msgspec.structs.replace(booking, status=status)
     held = tuple(
-        Held(number=place, claim=claim, seat=Seat(pool=pool, number=number))
+        ReservationClaim(number=place, claim=claim, seat=Seat(pool=pool, number=number))
         for place, (claim, number) in enumerate(zip(found.claims, found.seats, strict=True), start=1)
     )
     reason = "all its claims are held"
     starts_at, ends_at = found.claims[0].start, found.claims[-1].end
     fields: dict[str, Any] = {"held": held, "requirements": found.requirements}
     fields |= {"starts_at": starts_at, "ends_at": ends_at}
-    return moved(booking, ReservationPhase.PROMISED, author=CONTROL_PLANE, now=now, reason=reason, **fields)
+    return take_plane_step(booking, ReservationPhase.PROMISED, author=CONTROL_PLANE, now=now, reason=reason, **fields)

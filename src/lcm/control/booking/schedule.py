@@ -1,8 +1,8 @@
-"""Putting sessions where the scheduler decided. Called by `local_placing`.
+"""Placing sessions where the scheduler decided. Called by `control.plane.local_placement`.
 
-The scheduler proposes by what it saw; here it is held against what is so. The path: what the decision stands on is read
-(`scheduling_ground`), the worker, the seat (`scheduling_seats`) and the ports are checked, and one commit writes claim,
-worker and ports at exactly what was read. Whoever was faster makes it be checked anew.
+The scheduler proposes from what it saw; here the proposal is checked against the current state. The snapshot is read
+(`control.booking.snapshot`), worker, seat (`control.booking.seat_moves`) and ports are checked, and one commit writes
+claim, worker and ports at exactly the revisions read. If another commit came first, it is checked again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,32 +12,46 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.accounts.step_records import NO_LIMITS, beside
+from lcm.control.accounts.step_records import NO_LIMITS, records_for_step
 from lcm.control.booking.guards import Guards
-from lcm.control.booking.promise import Desk, offered
-from lcm.control.booking.seat_moves import LENIENCE, for_promised, refuse_unless_seated, reseat, seats_in, without
-from lcm.control.booking.snapshot import Ground, others_on, ports_on, read_ground, refuse_unless_borne
+from lcm.control.booking.promise import Promises, template_place
+from lcm.control.booking.seat_moves import (
+    PLAN_AGE_TOLERANCE,
+    refuse_unless_seat_takes,
+    require_seats,
+    reseat,
+    rules_for_promised,
+    without_session,
+)
+from lcm.control.booking.snapshot import PlacementSnapshot, choose_ports, others_on, read_snapshot, refuse_unless_fits
 from lcm.control.objects.records import Record, key_of
-from lcm.control.objects.steps import permit, stepped
-from lcm.control.objects.writer import Edit, Ledger, persistently
+from lcm.control.objects.steps import require_actor, take_step
+from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, SessionRef, ref_of
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import Conflict, Fault, Forbidden, IllegalStep, Invalid, NoRoom, Refused
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.quantity import Quantity
-from lcm.model.base.resource import Condition, Truth, condition, story, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, format_history, with_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.placement import Assignment, PortWish
+from lcm.model.kinds.placement import Assignment, PortRequest
 from lcm.model.kinds.pool import LabWorkerPool
-from lcm.model.kinds.session import SESSION, LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, is_asap
+from lcm.model.kinds.session import (
+    SESSION_MACHINE,
+    LabletSession,
+    LabletSessionStatus,
+    SessionCondition,
+    SessionPhase,
+    is_asap,
+)
 from lcm.model.kinds.worker import LabWorker, worker_ref
 from lcm.placement.claims import need_of, request_for
 from lcm.placement.places import worker_place
 from lcm.placement.request import Place
-from lcm.placement.rules import REMEDIES, closed_rejection, static_rejection
+from lcm.placement.rules import FILTER_REMEDIES, closed_rejection, static_rejection
 from lcm.store.base import Op
 
-_OF_WORKER: Final = (
+_WORKER_FIELDS: Final = (
     "worker_id",
     "worker_ref",
     "worker_name",
@@ -48,18 +62,18 @@ _OF_WORKER: Final = (
 )
 
 
-def changed(session: LabletSession, assignment: Assignment, **fields: object) -> LabletSessionStatus:
-    """Give a session's status with what an assignment says of it."""
+def with_assignment(session: LabletSession, assignment: Assignment, **fields: object) -> LabletSessionStatus:
+    """Return a session's status with what an assignment says about it."""
     changes: dict[str, Any] = {"waiting": assignment.waiting, **fields}
     if assignment.decision is not None:
         changes["last_decision"] = assignment.decision
     return msgspec.structs.replace(session.status, **changes)
 
 
-def assigned(
+def fields_with_worker(
     session: LabletSession, worker: LabWorker, ports: Mapping[str, int], claim: Claim, now: datetime
 ) -> Mapping[str, object]:
-    """Say of a session which worker it has, and what of it."""
+    """Return the status fields of a session that is assigned to a worker."""
     status, same = session.status, session.status.worker_id == worker.metadata.uid
     return {
         "worker_id": worker.metadata.uid,
@@ -70,56 +84,59 @@ def assigned(
         "allocated_ports": ports,
         "resource_allocation": Quantity(claim.need.cpu_millis, claim.need.memory_mb).limits(),
         "waiting": None,
-        "conditions": with_condition(status.conditions, _told(Truth.TRUE, "Assigned", now)),
+        "conditions": with_condition(status.conditions, _assigned_condition(Truth.TRUE, "Assigned", now)),
     }
 
 
-def unassigned(session: LabletSession, now: datetime) -> Mapping[str, object]:
-    """Take its worker away from a session, if it has one."""
-    known = condition(session.status.conditions, SessionCondition.WORKER_ASSIGNED)
-    told = with_condition(session.status.conditions, _told(Truth.FALSE, "Unassigned", now))
+def fields_without_worker(session: LabletSession, now: datetime) -> Mapping[str, object]:
+    """Return the status fields of a session without a worker; they remove the one it has."""
+    known = find_condition(session.status.conditions, SessionCondition.WORKER_ASSIGNED)
+    told = with_condition(session.status.conditions, _assigned_condition(Truth.FALSE, "Unassigned", now))
     conditions = told if known is not None and known.status is Truth.TRUE else session.status.conditions
-    return {**dict.fromkeys(_OF_WORKER), "conditions": conditions}
+    return {**dict.fromkeys(_WORKER_FIELDS), "conditions": conditions}
 
 
-def _told(truth: Truth, reason: str, now: datetime) -> Condition:
+def _assigned_condition(truth: Truth, reason: str, now: datetime) -> Condition:
     return Condition(type=SessionCondition.WORKER_ASSIGNED, status=truth, last_transition_at=now, reason=reason)
 
 
-async def write(
-    book: Ledger,
+async def commit_status(
+    book: Writer,
     record: Record[LabletSession],
     status: LabletSessionStatus,
     ops: Sequence[Op],
     reason: str,
 ) -> LabletSession:
-    """Commit a session's status with what it stands on; a guard that is put at a revision is not put twice."""
+    """Commit a session's status with its preconditions.
+
+    A guard that is already among `ops`, at a revision, is not written a second time.
+    """
     before, now = record.resource, book.clock.now()
-    after = stepped(before, status, by=book.caller.actor, author=book.author, now=now, reason=reason)
+    after = take_step(before, status, by=book.caller.actor, author=book.author, now=now, reason=reason)
     if after is before:
         return before
-    made = await beside(book.store, NO_LIMITS, before, after, now)
+    made = await records_for_step(book.store, NO_LIMITS, before, after, now)
     held = {op.key for op in ops}
     rest = [op for op in made.ops if op.key not in held]
-    return await book.write(Edit(record, made.after), *ops, *rest, told=made.told, reported=True)
+    return await book.write(Edit(record, made.after), *ops, *rest, told=made.events, reported=True)
 
 
-def illegal(session: LabletSession, instead: str) -> IllegalStep:
-    """Say why something cannot be done to a session as it is."""
-    told = story(session.status.history)
+def illegal_step(session: LabletSession, instead: str) -> IllegalStep:
+    """Return the error that says why something cannot be done to a session in its present phase."""
+    told = format_history(session.status.history)
     message = f"LabletSession {session.metadata.name} is {session.status.phase}: {instead}"
     return IllegalStep(f"{message}\nits story:\n{told}" if told else message)
 
 
 __all__ = ["allocate_ports", "reseat", "schedule"]
 
-_PLACEABLE: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
-_NOTHING_READ: Final = Ground(Guards([]))
+_PLACEABLE_PHASES: Final = frozenset({SessionPhase.PENDING, SessionPhase.SCHEDULED})
+_EMPTY_SNAPSHOT: Final = PlacementSnapshot(Guards([]))
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A session, where it is to go, and the claim it would have there."""
+    """A session, the place the scheduler proposes for it, and the claim it would have there."""
 
     session: LabletSession
     definition: LabletDefinition
@@ -127,8 +144,8 @@ class Proposal:
     claim: Claim
 
     @property
-    def adds(self) -> bool:
-        """Whether a seat would be claimed for a time for which the session has no claim on it."""
+    def adds_claim(self) -> bool:
+        """Whether a seat would be claimed for a time that the session's present claim on it does not cover."""
         held, seat = self.session.status.claim, self.assignment.seat
         if seat is None:
             return False
@@ -137,17 +154,17 @@ class Proposal:
 
     @property
     def pool(self) -> Ref[LabWorkerPool] | None:
-        """Whose seat it is to get."""
+        """The pool of the proposed seat."""
         seat = self.assignment.seat
         return Ref(LabWorkerPool, seat.pool, self.session.metadata.namespace) if seat else None
 
-    def ahead(self, now: datetime) -> Claim:
-        """Give what of the claim is not past."""
+    def remaining_claim(self, now: datetime) -> Claim:
+        """Return the part of the claim that is not past."""
         return msgspec.structs.replace(self.claim, start=max(self.claim.start, now))
 
 
-async def schedule(book: Ledger, desk: Desk, session: LabletSession, assignment: Assignment) -> LabletSession:
-    """Put a session where the scheduler decided, at exactly its revision."""
+async def schedule(book: Writer, desk: Promises, session: LabletSession, assignment: Assignment) -> LabletSession:
+    """Place a session where the scheduler decided; raise Conflict if it is not at the given revision any more."""
     if book.caller.actor != SCHEDULER:
         raise Forbidden(f"only {SCHEDULER} may schedule sessions")
     if assignment.start >= assignment.end:
@@ -156,66 +173,68 @@ async def schedule(book: Ledger, desk: Desk, session: LabletSession, assignment:
     key, wanted = key_of(session), session.metadata.resource_version
 
     async def attempt() -> LabletSession:
-        record = await book.need(ref_of(session))
+        record = await book.require(ref_of(session))
         if record.revision != wanted:
             raise Conflict(record.key, wanted=wanted, found=record.revision)
         return await _schedule(book, desk, record, assignment)
 
-    return await persistently(attempt, unless=lambda error: error.key == key, pause=desk.breathe)
+    return await retry_conflicts(attempt, unless=lambda error: error.key == key, pause=desk.back_off)
 
 
-async def allocate_ports(book: Ledger, desk: Desk, ref: SessionRef, wish: PortWish) -> LabletSession:
-    """Give a session that has a worker its ports; one that has them keeps them."""
-    permit(LabletSession, book.caller.actor)
+async def allocate_ports(book: Writer, desk: Promises, ref: SessionRef, wish: PortRequest) -> LabletSession:
+    """Allocate ports for a session that has a worker; a session that has ports keeps them."""
+    require_actor(LabletSession, book.caller.actor)
     await desk.calendar.ready()
 
     async def attempt() -> LabletSession:
-        record = await book.need(ref)
+        record = await book.require(ref)
         session = record.resource
-        if session.status.phase in SESSION.final or session.status.worker_id is None:
-            raise illegal(session, "it has no worker: ports are those of one")
+        if session.status.phase in SESSION_MACHINE.final or session.status.worker_id is None:
+            raise illegal_step(session, "it has no worker: ports are those of one")
         if session.status.allocated_ports is not None:
             return session
-        ground = await read_ground(book.store, desk.calendar, worker_id=session.status.worker_id)
-        definition = await _definition(book, desk, session)
-        ports = _ports(desk, ground.worker, session, definition, wish.preferred)
+        ground = await read_snapshot(book.store, desk.calendar, worker_id=session.status.worker_id)
+        definition = await _find_definition(book, desk, session)
+        ports = _choose_ports(desk, ground.worker, session, definition, wish.preferred)
         status = msgspec.structs.replace(session.status, allocated_ports=ports)
-        return await write(book, record, status, ground.ops(session.metadata.uid), "")
+        return await commit_status(book, record, status, ground.ops(session.metadata.uid), "")
 
-    return await persistently(attempt, unless=lambda _: False, pause=desk.breathe)
+    return await retry_conflicts(attempt, unless=lambda _: False, pause=desk.back_off)
 
 
-async def _schedule(book: Ledger, desk: Desk, record: Record[LabletSession], assignment: Assignment) -> LabletSession:
+async def _schedule(
+    book: Writer, desk: Promises, record: Record[LabletSession], assignment: Assignment
+) -> LabletSession:
     session, now = record.resource, book.clock.now()
-    _refuse(session, assignment)
+    _refuse_unplaceable(session, assignment)
     if assignment.seat is None and assignment.worker_id is None:
         nowhere = {"phase": SessionPhase.PENDING, "claim": None, "seat": None}
-        status = changed(session, assignment, **nowhere, **unassigned(session, now))
-        return await write(book, record, status, (), assignment.reason)
-    proposal = await _proposal(book, desk, session, assignment)
-    ground = await _checked(book, desk, proposal)
-    fields: Mapping[str, Any] = unassigned(session, now)
+        status = with_assignment(session, assignment, **nowhere, **fields_without_worker(session, now))
+        return await commit_status(book, record, status, (), assignment.reason)
+    proposal = await _read_proposal(book, desk, session, assignment)
+    ground = await _check_proposal(book, desk, proposal)
+    fields: Mapping[str, Any] = fields_without_worker(session, now)
     if ground.worker is not None:
         before = session.status.allocated_ports or {}
-        ports = _ports(desk, ground.worker, session, proposal.definition, before)
-        fields = assigned(session, ground.worker, ports, proposal.claim, now)
+        ports = _choose_ports(desk, ground.worker, session, proposal.definition, before)
+        fields = fields_with_worker(session, ground.worker, ports, proposal.claim, now)
     phase = SessionPhase.PENDING if is_asap(session) and ground.worker is None else SessionPhase.SCHEDULED
-    status = changed(session, assignment, phase=phase, claim=proposal.claim, seat=assignment.seat, **fields)
-    return await write(book, record, status, ground.ops(session.metadata.uid), assignment.reason)
+    status = with_assignment(session, assignment, phase=phase, claim=proposal.claim, seat=assignment.seat, **fields)
+    return await commit_status(book, record, status, ground.ops(session.metadata.uid), assignment.reason)
 
 
-def _refuse(session: LabletSession, assignment: Assignment) -> None:
-    """Raise what speaks against placing a session at all."""
-    if session.status.phase not in _PLACEABLE:
-        raise illegal(session, "only what waits or is scheduled is placed")
+def _refuse_unplaceable(session: LabletSession, assignment: Assignment) -> None:
+    """Raise an error if a session must not be placed at all."""
+    if session.status.phase not in _PLACEABLE_PHASES:
+        raise illegal_step(session, "only what waits or is scheduled is placed")
     if session.metadata.deletion_timestamp is not None:
         raise Refused(f"{session.metadata.name} is being deleted")
     if assignment.seat is None and assignment.worker_id is None and not is_asap(session):
-        raise illegal(session, "a slot keeps its promise: name a seat or a worker")
+        raise illegal_step(session, "a slot keeps its promise: name a seat or a worker")
 
 
-async def _proposal(book: Ledger, desk: Desk, session: LabletSession, assignment: Assignment) -> Proposal:
-    definition, held = await _definition(book, desk, session), session.status.claim
+async def _read_proposal(book: Writer, desk: Promises, session: LabletSession, assignment: Assignment) -> Proposal:
+    definition, held = await _find_definition(book, desk, session), session.status.claim
     need = held.need if held is not None else need_of(session, definition)
     if need is None:
         name = definition.metadata.name
@@ -224,17 +243,17 @@ async def _proposal(book: Ledger, desk: Desk, session: LabletSession, assignment
     return Proposal(session, definition, assignment, claim)
 
 
-async def _checked(book: Ledger, desk: Desk, proposal: Proposal) -> Ground:
-    """Hold a proposal against what is so, and say what that was; NoRoom with the reason."""
+async def _check_proposal(book: Writer, desk: Promises, proposal: Proposal) -> PlacementSnapshot:
+    """Check a proposal against the current state and return what was read; raise NoRoom with the reason."""
     assignment, session = proposal.assignment, proposal.session
-    if assignment.worker_id is None and not proposal.adds:
-        return _NOTHING_READ  # it has this claim
-    ground = await read_ground(
+    if assignment.worker_id is None and not proposal.adds_claim:
+        return _EMPTY_SNAPSHOT  # the session already has this claim
+    ground = await read_snapshot(
         book.store,
         desk.calendar,
         pool=proposal.pool,
         worker_id=assignment.worker_id,
-        adds=proposal.adds,
+        adds=proposal.adds_claim,
         known=session.metadata.resource_version,
     )
     now = book.clock.now()
@@ -242,56 +261,60 @@ async def _checked(book: Ledger, desk: Desk, proposal: Proposal) -> Ground:
         raise NoRoom("its claim would be over already: decide again", why="too_soon")
     if ground.worker is not None:
         _check_worker(desk, proposal, ground.worker, now)
-    if proposal.adds:
+    if proposal.adds_claim:
         await _check_seat(desk, proposal, ground, now)
     return ground
 
 
-def _check_worker(desk: Desk, proposal: Proposal, worker: LabWorker, now: datetime) -> None:
+def _check_worker(desk: Promises, proposal: Proposal, worker: LabWorker, now: datetime) -> None:
     terms, seat = desk.calendar.terms, proposal.assignment.seat
-    found = desk.calendar.row_at(worker.metadata.uid)
+    found = desk.calendar.pool_seat_of(worker.metadata.uid)
     fills = (ref_of(found[0].pool), found[1]) if found else None
     if fills != ((proposal.pool, seat.number) if seat else None):
         told = f"fills seat {fills[1]} of pool {fills[0].name}" if fills else "fills no seat"
         raise NoRoom(f"worker {worker.metadata.name} {told}: decide again", why="seat")
     _check_place(desk, proposal, worker_place(worker, now, boot=terms.boot))
-    refuse_unless_borne(worker, others_on(desk.calendar, worker, proposal.session), proposal.claim, now)
+    refuse_unless_fits(worker, others_on(desk.calendar, worker, proposal.session), proposal.claim, now)
 
 
-async def _check_seat(desk: Desk, proposal: Proposal, ground: Ground, now: datetime) -> None:
+async def _check_seat(desk: Promises, proposal: Proposal, ground: PlacementSnapshot, now: datetime) -> None:
     session, seat = proposal.session, proposal.assignment.seat
     assert seat is not None, "what adds a claim to a pool names its seat"
-    row = seats_in(desk, ground.row)[0]
-    rules = await desk.rules(row, now - LENIENCE)
+    row = require_seats(desk, ground.row)[0]
+    rules = await desk.read_rules(row, now - PLAN_AGE_TOLERANCE)
     if session.status.claim is not None and not is_asap(session):
-        rules = for_promised(rules)
-    place = offered(row)
+        rules = rules_for_promised(rules)
+    place = template_place(row)
     if place is not None and ground.worker is None:
         _check_place(desk, proposal, place)
-    row, seats = seats_in(desk, row)
-    with without(seats, row, session):
-        refuse_unless_seated(row, seats, seat.number, proposal.ahead(now), rules)
+    row, seats = require_seats(desk, row)
+    with without_session(seats, row, session):
+        refuse_unless_seat_takes(row, seats, seat.number, proposal.remaining_claim(now), rules)
 
 
-def _check_place(desk: Desk, proposal: Proposal, place: Place) -> None:
+def _check_place(desk: Promises, proposal: Proposal, place: Place) -> None:
     asked = request_for(proposal.session, proposal.definition, proposal.claim, desk.calendar.terms)
     turned_away = static_rejection(place, asked)
     if not place.seat:
         turned_away = closed_rejection(place, asked) or turned_away
     if turned_away is not None:
         name, reason = turned_away
-        raise NoRoom(f"{place.name}: {reason}; {REMEDIES[name]}", why=name)
+        raise NoRoom(f"{place.name}: {reason}; {FILTER_REMEDIES[name]}", why=name)
 
 
-def _ports(
-    desk: Desk, worker: LabWorker | None, session: LabletSession, definition: LabletDefinition, wish: Mapping[str, int]
+def _choose_ports(
+    desk: Promises,
+    worker: LabWorker | None,
+    session: LabletSession,
+    definition: LabletDefinition,
+    wish: Mapping[str, int],
 ) -> Mapping[str, int]:
     assert worker is not None, "ports are a worker's"
     names = definition.spec.port_template or {}
-    return ports_on(worker, others_on(desk.calendar, worker, session), session, names, wish)
+    return choose_ports(worker, others_on(desk.calendar, worker, session), session, names, wish)
 
 
-async def _definition(book: Ledger, desk: Desk, session: LabletSession) -> LabletDefinition:
-    """Look up what a session is made of; what the calendar does not know may be new."""
+async def _find_definition(book: Writer, desk: Promises, session: LabletSession) -> LabletDefinition:
+    """Look up a session's definition; one that the calendar does not know may be new and is read from the store."""
     ref = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
-    return desk.calendar.get(ref) or (await book.need(ref)).resource
+    return desk.calendar.get(ref) or (await book.require(ref)).resource

@@ -1,6 +1,7 @@
-"""Claims that come onto a pool's seats without being booked there: those of sessions that wait, and those that move.
+"""Claims that come onto a pool's seats without being booked there: of waiting sessions, and of moved bookings.
 
-Used by `scheduling` for the first; `reseat` is the pool controller's. Bookings are promised by `desk`.
+`control.booking.schedule` uses it for the first; `reseat` is for the pool controller. Bookings are promised by
+`control.booking.promise`.
 """
 
 from collections import defaultdict
@@ -14,12 +15,12 @@ import msgspec
 
 from lcm.control.booking.calendar import PoolRef
 from lcm.control.booking.guards import is_guard
-from lcm.control.booking.promise import Desk, kinds
+from lcm.control.booking.promise import Promises, seat_kinds
 from lcm.control.booking.request import request_of
-from lcm.control.booking.snapshot import NO_SIZE, read_ground
+from lcm.control.booking.snapshot import UNKNOWN_SIZE, read_snapshot
 from lcm.control.objects.records import Record
-from lcm.control.objects.steps import stepped
-from lcm.control.objects.writer import Edit, Ledger, missing, persistently
+from lcm.control.objects.steps import take_step
+from lcm.control.objects.writer import Edit, Writer, missing_error, retry_conflicts
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid, NoRoom, TooLarge
@@ -27,59 +28,61 @@ from lcm.model.base.machine import POOL_CONTROLLER
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.pool import Budget, LabWorkerPool
-from lcm.model.kinds.reservation import RESERVATION, Reservation
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat, requires_worker_assignment
-from lcm.placement.limits import OPENING, Rules
-from lcm.placement.places import Row, reservation_holder, session_holder
-from lcm.placement.repack import MOST_AT_ONCE
-from lcm.placement.request import Held
-from lcm.placement.rules import REMEDIES as FILTERS
-from lcm.placement.seat_choice import REMEDIES, seat_for, why_not
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules
+from lcm.placement.places import PoolSnapshot, reservation_holder, session_holder
+from lcm.placement.repack import MOST_MOVES
+from lcm.placement.request import HeldClaim
+from lcm.placement.rules import FILTER_REMEDIES as FILTERS
+from lcm.placement.seat_choice import SEAT_REMEDIES, choose_seat, explain_refusal
 from lcm.placement.seats import Seats
 
-LENIENCE: Final = timedelta(minutes=1)
-"""A plan is a moment old when it comes to be checked, and machines would be up a moment later than it says."""
+PLAN_AGE_TOLERANCE: Final = timedelta(minutes=1)
+"""A plan is a moment old when it is checked, and by then machines would be up a moment later than it says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A claim on its way to another seat."""
+class BookingMove:
+    """A claim that moves to another seat, with the record of its booking."""
 
     record: Record[Any]
-    held: Held
+    held: HeldClaim
     before: int
     after: int
 
 
-def seats_in(desk: Desk, row: Row | None) -> tuple[Row, Seats]:
-    """Give a pool's seats; NoRoom if it has none."""
+def require_seats(desk: Promises, row: PoolSnapshot | None) -> tuple[PoolSnapshot, Seats]:
+    """Return a pool and its seats; raise NoRoom if it has none."""
     if row is None or row.pool.metadata.deletion_timestamp is not None:
         raise NoRoom("the pool of the seat is not there any more, or is being deleted: choose another", why="no_pool")
     seats = desk.calendar.seats(row)
     if seats is None:
-        raise NoRoom(f"it is not known what a worker of pool {row.name} holds: wait until one reports", why=NO_SIZE)
+        raise NoRoom(
+            f"it is not known what a worker of pool {row.name} holds: wait until one reports", why=UNKNOWN_SIZE
+        )
     return row, seats
 
 
-def refuse_unless_seated(row: Row, seats: Seats, number: int, claim: Claim, rules: Rules) -> None:
+def refuse_unless_seat_takes(row: PoolSnapshot, seats: Seats, number: int, claim: Claim, rules: PromiseRules) -> None:
     """Raise NoRoom if a seat does not take a claim."""
     if not 1 <= number <= len(seats):
         raise NoRoom(f"pool {row.name} has no seat {number}: choose another", why="no_pool")
-    if number not in rules.usable and rules.policy not in OPENING:
-        raise NoRoom(f"pool {row.name}: seat {number} has no worker; {REMEDIES['no_worker']}", why="no_worker")
-    if seat_for(seats, claim, rules, [number]) is None:
-        why, details = why_not(seats, claim, rules, [number])
-        raise NoRoom(f"pool {row.name}: {details}; {REMEDIES[why]}", why=why)
+    if number not in rules.usable and rules.policy not in OPENING_POLICIES:
+        raise NoRoom(f"pool {row.name}: seat {number} has no worker; {SEAT_REMEDIES['no_worker']}", why="no_worker")
+    if choose_seat(seats, claim, rules, [number]) is None:
+        why, details = explain_refusal(seats, claim, rules, [number])
+        raise NoRoom(f"pool {row.name}: {details}; {SEAT_REMEDIES[why]}", why=why)
 
 
-def for_promised(rules: Rules) -> Rules:
-    """Leave out what is asked at booking only: hours and budgets hold nothing back that is promised."""
+def rules_for_promised(rules: PromiseRules) -> PromiseRules:
+    """Return rules without hours and budgets: these are checked at booking only and never hold back a promise."""
     return replace(rules, hours=None, budget=Budget())
 
 
 @contextmanager
-def without(seats: Seats, row: Row, session: LabletSession) -> Iterator[None]:
-    """See a pool's seats without what a session has there. Nothing may be awaited meanwhile."""
+def without_session(seats: Seats, row: PoolSnapshot, session: LabletSession) -> Iterator[None]:
+    """Release what a session holds on a pool's seats inside the block. Nothing may be awaited in it."""
     seat, holder = session.status.seat, session_holder(session)
     there = seat is not None and seat.pool == row.pool.metadata.name and 1 <= seat.number <= len(seats)
     held = seats.release(seat.number, holder) if seat is not None and there else None
@@ -90,74 +93,74 @@ def without(seats: Seats, row: Row, session: LabletSession) -> Iterator[None]:
             seats.hold(seat.number, held)
 
 
-async def reseat(book: Ledger, desk: Desk, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
-    """Let claims change their seats, all or none."""
+async def reseat(book: Writer, desk: Promises, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
+    """Move claims to other seats, all or none."""
     if book.caller.actor != POOL_CONTROLLER:
         raise Forbidden(f"only {POOL_CONTROLLER} may change seats")
-    if len(changes) > MOST_AT_ONCE:
-        raise TooLarge(f"{len(changes)} changes of seats at once; the limit is {MOST_AT_ONCE}")
+    if len(changes) > MOST_MOVES:
+        raise TooLarge(f"{len(changes)} changes of seats at once; the limit is {MOST_MOVES}")
     if len({(one.booking, one.number) for one in changes}) < len(changes):
         raise Invalid(Fault("changes", "the same claim twice", "keep one of them"))
     await desk.calendar.ready()
-    ref = ref_of((await book.need(pool)).resource)
-    # Of a booking that changed meanwhile the pool controller is told: it planned with what it was before.
-    await persistently(
-        lambda: _reseat(book, desk, ref, changes),
+    ref = ref_of((await book.require(pool)).resource)
+    # If a booking changed meanwhile, do not retry: the pool controller planned with the old one and must know.
+    await retry_conflicts(
+        lambda: _reseat_once(book, desk, ref, changes),
         unless=lambda error: not is_guard(error.key) and error.key != ref.key,
-        pause=desk.breathe,
+        pause=desk.back_off,
     )
 
 
-async def _reseat(book: Ledger, desk: Desk, pool: PoolRef, changes: Sequence[SeatChange]) -> None:
+async def _reseat_once(book: Writer, desk: Promises, pool: PoolRef, changes: Sequence[SeatChange]) -> None:
     now = book.clock.now()
-    ground = await read_ground(book.store, desk.calendar, pool=pool, adds=True)
-    records = {ref: await _found(book, ref) for ref in {_booking(pool, one): None for one in changes}}
-    await desk.calendar.until(max((one.revision for one in records.values()), default=0))
-    moves = [_move(records[_booking(pool, one)], one, pool.name, now) for one in changes]
+    ground = await read_snapshot(book.store, desk.calendar, pool=pool, adds=True)
+    records = {ref: await _find_booking(book, ref) for ref in {_booking_ref(pool, one): None for one in changes}}
+    await desk.calendar.wait_for_revision(max((one.revision for one in records.values()), default=0))
+    moves = [_plan_move(records[_booking_ref(pool, one)], one, pool.name, now) for one in changes]
     moves = [one for one in moves if one.before != one.after]
-    row, seats = seats_in(desk, ground.row)
-    rules = for_promised(await desk.rules(row, now - LENIENCE))
-    _refuse_unsuited(desk, row, moves)
-    _try(row, seats, moves, rules)
+    row, seats = require_seats(desk, ground.row)
+    rules = rules_for_promised(await desk.read_rules(row, now - PLAN_AGE_TOLERANCE))
+    _refuse_unsuitable(desk, row, moves)
+    _try_moves(row, seats, moves, rules)
     if moves:
-        edits = _edits(moves, pool.name, book, now)
+        edits = _edits_by_booking(moves, pool.name, book, now)
         await book.commit(*edits, ops=ground.ops(row.pool.metadata.uid), reported=True)
 
 
-def _booking(pool: PoolRef, change: SeatChange) -> Ref[Any]:
+def _booking_ref(pool: PoolRef, change: SeatChange) -> Ref[Any]:
     kind: type[Any] = LabletSession if change.number is None else Reservation
     return Ref(kind, change.booking, pool.namespace)
 
 
-async def _found(book: Ledger, ref: Ref[Any]) -> Record[Any]:
+async def _find_booking(book: Writer, ref: Ref[Any]) -> Record[Any]:
     record = await book.find(ref)
     if record is None:
-        raise Conflict(ref.key, wanted=0, found=0, message=str(missing(ref)))
+        raise Conflict(ref.key, wanted=0, found=0, message=str(missing_error(ref)))
     return record
 
 
-def _move(record: Record[Any], change: SeatChange, pool: str, now: datetime) -> Move:
-    """Find the claim that is to move; Conflict if it is not there any more, or must stay where it is."""
-    claim, seat, holder = _claim(record.resource, change)
+def _plan_move(record: Record[Any], change: SeatChange, pool: str, now: datetime) -> BookingMove:
+    """Return the move of a claim; raise Conflict if the claim is gone, or must stay where it is."""
+    claim, seat, holder = _movable_claim(record.resource, change)
     if claim is None or seat is None or seat.pool != pool or claim.start <= now:
         told = f"a claim of {change.booking} is not one that may change its seat in pool {pool} any more: look again"
         raise Conflict(record.key, wanted=record.revision, found=record.revision, message=told)
-    return Move(record, Held(holder, claim), seat.number, change.after)
+    return BookingMove(record, HeldClaim(holder, claim), seat.number, change.after)
 
 
-def _claim(booking: LabletSession | Reservation, change: SeatChange) -> tuple[Claim | None, Seat | None, str]:
+def _movable_claim(booking: LabletSession | Reservation, change: SeatChange) -> tuple[Claim | None, Seat | None, str]:
     if isinstance(booking, LabletSession):
         movable = requires_worker_assignment(booking)
         return booking.status.claim if movable else None, booking.status.seat, session_holder(booking)
-    live = booking.status.phase not in RESERVATION.final
+    live = booking.status.phase not in RESERVATION_MACHINE.final
     own = [one for one in booking.status.held if live and one.number == change.number and one.session is None]
     holder = reservation_holder(booking, change.number or 0)
     return (own[0].claim, own[0].seat, holder) if own else (None, None, holder)
 
 
-def _refuse_unsuited(desk: Desk, row: Row, moves: Sequence[Move]) -> None:
-    """Raise NoRoom if a claim would come onto a seat whose worker is of another kind than it asks for."""
-    alike = kinds(row)
+def _refuse_unsuitable(desk: Promises, row: PoolSnapshot, moves: Sequence[BookingMove]) -> None:
+    """Raise NoRoom if a claim would come onto a seat whose worker is of another kind than its session asks for."""
+    alike = seat_kinds(row)
     assert alike is not None, "its seats are known"
     for move in moves:
         booking = move.record.resource
@@ -165,22 +168,22 @@ def _refuse_unsuited(desk: Desk, row: Row, moves: Sequence[Move]) -> None:
         if definition is None:
             continue
         asked = request_of(booking, definition, move.held.claim, desk.calendar.terms)
-        away = alike.unsuited(asked, [move.after])
+        away = alike.unsuitable_seats(asked, [move.after])
         if move.after in away:
             why, reason = away[move.after]
             raise NoRoom(f"pool {row.name}: seat {move.after}: {reason}; {FILTERS[why]}", why=why)
 
 
-def _try(row: Row, seats: Seats, moves: Sequence[Move], rules: Rules) -> None:
-    """Raise NoRoom if claims would not all fit on their new seats; the seats are left as they were."""
-    left, come = list[Move](), list[Move]()
+def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], rules: PromiseRules) -> None:
+    """Raise NoRoom if claims would not all fit on their new seats; the seats are left unchanged."""
+    left, come = list[BookingMove](), list[BookingMove]()
     try:
         for move in moves:
             if move.before > len(seats) or seats.release(move.before, move.held.holder) is None:
                 raise Conflict(move.record.key, wanted=move.record.revision, found=move.record.revision)
             left.append(move)
         for move in moves:
-            refuse_unless_seated(row, seats, move.after, move.held.claim, rules)
+            refuse_unless_seat_takes(row, seats, move.after, move.held.claim, rules)
             seats.hold(move.after, move.held)
             come.append(move)
     finally:
@@ -190,18 +193,18 @@ def _try(row: Row, seats: Seats, moves: Sequence[Move], rules: Rules) -> None:
             seats.hold(move.before, move.held)
 
 
-def _edits(moves: Sequence[Move], pool: str, book: Ledger, now: datetime) -> Sequence[Edit[Any]]:
-    """Put every booking's new seats into one change of it."""
-    by_key: dict[str, list[Move]] = defaultdict(list)
+def _edits_by_booking(moves: Sequence[BookingMove], pool: str, book: Writer, now: datetime) -> Sequence[Edit[Any]]:
+    """Combine the moves of each booking into one edit of it."""
+    by_key: dict[str, list[BookingMove]] = defaultdict(list)
     for move in moves:
         by_key[move.record.key].append(move)
     return [
-        _edit(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, book, now)
+        _edit_booking(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, book, now)
         for own in by_key.values()
     ]
 
 
-def _edit(moves: Sequence[Move], seats: Mapping[str, Seat], book: Ledger, now: datetime) -> Edit[Any]:
+def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], book: Writer, now: datetime) -> Edit[Any]:
     record = moves[0].record
     booking, status = record.resource, record.resource.status
     if isinstance(booking, LabletSession):
@@ -212,5 +215,5 @@ def _edit(moves: Sequence[Move], seats: Mapping[str, Seat], book: Ledger, now: d
             for one in booking.status.held
         )
         status = msgspec.structs.replace(status, held=tuple(held))
-    after = stepped(booking, status, by=book.caller.actor, author=book.author, now=now)
+    after = take_step(booking, status, by=book.caller.actor, author=book.author, now=now)
     return Edit(record, after)

@@ -1,6 +1,7 @@
-"""What a placing stands on, and whether a worker can bear it. Used by `scheduling`, `scheduling_seats` and `desk`.
+"""What a placement is decided from, and whether a worker has room for it.
 
-Guards are read first, then the worker, then the calendar catches up with both; the commit holds all of it as it was.
+Guards are read first, then the worker, then the calendar catches up with both; the commit fails unless all of it is
+unchanged. Used by `control.booking.schedule`, `control.booking.seat_moves` and `control.booking.promise`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,41 +12,48 @@ from typing import Final
 import msgspec
 
 from lcm.control.booking.calendar import Calendar, PoolRef
-from lcm.control.booking.guards import Guards, known_pools, pool_guard, read_guards, token_guard, worker_guard
-from lcm.control.objects.records import POOLS_CHANGED, UIDS, key_of, opened
+from lcm.control.booking.guards import (
+    Guards,
+    pool_guard_key,
+    pools_revision,
+    read_guards,
+    token_guard_key,
+    worker_guard,
+)
+from lcm.control.objects.records import POOLS_CHANGED, UIDS, key_of, read_entry
 from lcm.control.plane.protocol import ref_of
-from lcm.model.base.capacity import Claim, Profile, exceeded
+from lcm.model.base.capacity import Claim, Profile, find_exceeded
 from lcm.model.base.errors import Conflict, NoRoom
-from lcm.model.kinds.session import LabletSession, holds
+from lcm.model.kinds.session import LabletSession, get_claim
 from lcm.model.kinds.worker import LabWorker
-from lcm.placement.candidate import clock
-from lcm.placement.places import Row, room_of
-from lcm.placement.ports import allocate, free_ports, taken_on
-from lcm.placement.rules import REMEDIES, ROOM
-from lcm.store.base import Check, Op, Store
+from lcm.placement.candidate import format_moment
+from lcm.placement.places import PoolSnapshot, room_of
+from lcm.placement.ports import allocate, count_free_ports, ports_in_use
+from lcm.placement.rules import FILTER_REMEDIES, ROOM_FILTERS
+from lcm.store.base import CheckRevision, Op, Store
 
-_WORKERS: Final = "workers/"
+_WORKER_PREFIX: Final = "workers/"
 _A_MOMENT: Final = timedelta(minutes=1)
-NO_SIZE: Final = "unknown_size"
+UNKNOWN_SIZE: Final = "unknown_size"
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What was read before deciding."""
+class PlacementSnapshot:
+    """What was read before deciding: guards, pool and worker."""
 
     guards: Guards
-    row: Row | None = None
+    row: PoolSnapshot | None = None
     worker: LabWorker | None = None
-    pools: Check | None = None
+    pools: CheckRevision | None = None
 
     def ops(self, by: str) -> Sequence[Op]:
-        """Say how a commit holds it as it was, and tells the others."""
+        """Return checks and guard writes: the commit fails if any of it has changed, and others notice it."""
         read = (self.row.pool if self.row else None, self.worker)
-        checks = [Check(key_of(one), one.metadata.resource_version) for one in read if one is not None]
+        checks = [CheckRevision(key_of(one), one.metadata.resource_version) for one in read if one is not None]
         return [*self.guards.ops(by), *checks, *([self.pools] if self.pools else [])]
 
 
-async def read_ground(
+async def read_snapshot(
     store: Store,
     calendar: Calendar,
     *,
@@ -53,100 +61,110 @@ async def read_ground(
     worker_id: str | None = None,
     adds: bool = False,
     known: int = 0,
-) -> Ground:
-    """Read what a decision about a seat, a worker or both stands on; `adds`: the pool's seats get another claim.
+) -> PlacementSnapshot:
+    """Read what a decision about a seat, a worker or both depends on.
 
-    Whoever finds the guards to be others than those read decides anew, which is a Conflict. `known` is a revision that
-    the calendar must know as well.
+    `adds` says that the pool's seats get another claim. `known` is a revision that the calendar must know as well.
+    Raises Conflict if the guards of the pool are not those that were read; the caller then decides again.
     """
     if pool is not None:
-        await calendar.until(await known_pools(store, pool.namespace))
-    keys = _pool_keys(calendar, pool) if pool and adds else []
+        await calendar.wait_for_revision(await pools_revision(store, pool.namespace))
+    keys = _pool_guard_keys(calendar, pool) if pool and adds else []
     guards = await read_guards(store, *keys, *([worker_guard(worker_id)] if worker_id else []))
     worker = await read_worker(store, worker_id) if worker_id else None
-    pools: Check | None = None
+    pools: CheckRevision | None = None
     if worker is not None:
-        pools = Check(POOLS_CHANGED + worker.metadata.namespace, await known_pools(store, worker.metadata.namespace))
+        pools = CheckRevision(
+            POOLS_CHANGED + worker.metadata.namespace, await pools_revision(store, worker.metadata.namespace)
+        )
         known = max(known, pools.at, worker.metadata.resource_version)
-    await calendar.until(max(known, guards.revision))
-    if pool and adds and _pool_keys(calendar, pool) != keys:
-        raise Conflict(pool_guard(pool), wanted=guards.revision, found=guards.revision)
-    # Who gets a seat holds its pool; who gets none must not find the worker in a seat of any.
-    return Ground(guards, calendar.row(pool) if pool else None, worker, None if pool else pools)
+    await calendar.wait_for_revision(max(known, guards.revision))
+    if pool and adds and _pool_guard_keys(calendar, pool) != keys:
+        raise Conflict(pool_guard_key(pool), wanted=guards.revision, found=guards.revision)
+    # With a seat, its pool is checked. Without one, no pool may have taken the worker into a seat meanwhile.
+    return PlacementSnapshot(guards, calendar.pool(pool) if pool else None, worker, None if pool else pools)
 
 
-def _pool_keys(calendar: Calendar, pool: PoolRef) -> list[str]:
-    row = calendar.row(pool)
-    token = calendar.shared(row) if row else None
-    return [pool_guard(pool), *([token_guard(token)] if token else [])]
+def _pool_guard_keys(calendar: Calendar, pool: PoolRef) -> list[str]:
+    row = calendar.pool(pool)
+    token = calendar.counted_token(row) if row else None
+    return [pool_guard_key(pool), *([token_guard_key(token)] if token else [])]
 
 
 async def read_worker(store: Store, uid: str) -> LabWorker:
-    """Read a worker by its uid; NoRoom if there is none."""
+    """Read a worker by its uid; raise NoRoom if there is none."""
     named = await store.get(UIDS + uid)
     key = named.value.decode() if named else ""
-    entry = await store.get(key) if key.startswith(_WORKERS) else None
-    worker = opened(entry, LabWorker) if entry else None
-    # Another worker may have got the name since the uid was looked up.
+    entry = await store.get(key) if key.startswith(_WORKER_PREFIX) else None
+    worker = read_entry(entry, LabWorker) if entry else None
+    # Another worker may have taken the name since the uid was looked up.
     if worker is None or worker.metadata.uid != uid:
-        raise NoRoom(f"there is no worker {uid} any more; {REMEDIES['phase']}", why="phase")
+        raise NoRoom(f"there is no worker {uid} any more; {FILTER_REMEDIES['phase']}", why="phase")
     return worker
 
 
 def others_on(calendar: Calendar, worker: LabWorker, session: LabletSession) -> Sequence[LabletSession]:
-    """Give the sessions that are on a worker or assigned to it, besides one."""
+    """Return the other sessions that are on a worker or assigned to it."""
     return [one for one in calendar.sessions_on(worker.metadata.uid) if ref_of(one) != ref_of(session)]
 
 
-def refuse_unless_borne(worker: LabWorker, others: Iterable[LabletSession], claim: Claim, now: datetime) -> None:
-    """Raise NoRoom if a worker cannot bear a claim besides those that are on it or assigned to it.
+def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim: Claim, now: datetime) -> None:
+    """Raise NoRoom if a claim does not fit on a worker beside those that are on it or assigned to it.
 
-    What is still there after its claim has ended takes its room now.
+    A session that is still there after the end of its claim takes up room now.
     """
     room = room_of(worker)
     if room is None:
-        raise NoRoom(f"it is not known what worker {worker.metadata.name} holds: wait until it reports", why=NO_SIZE)
-    claims = (found for one in others if (found := holds(one)) is not None)
+        raise NoRoom(
+            f"it is not known what worker {worker.metadata.name} holds: wait until it reports", why=UNKNOWN_SIZE
+        )
+    claims = (found for one in others if (found := get_claim(one)) is not None)
     start = max(claim.start, now)
-    used = Profile.of(_present(one, now) for one in claims).peak(start, claim.end)
-    short = exceeded(used + claim.need, room)
+    used = Profile.of(_keep_overdue(one, now) for one in claims).peak(start, claim.end)
+    short = find_exceeded(used + claim.need, room)
     if short:
         first = short[0]
         needed, left = getattr(claim.need, first), getattr(room, first) - getattr(used, first)
         told = f"it needs {needed} {first}, and of {getattr(room, first)} at most {max(0, left)} are free"
-        span = f"between {clock(start)} and {clock(claim.end)}"
-        raise NoRoom(f"worker {worker.metadata.name}: {told} {span}; {REMEDIES[ROOM[first]]}", why=ROOM[first])
+        span = f"between {format_moment(start)} and {format_moment(claim.end)}"
+        raise NoRoom(
+            f"worker {worker.metadata.name}: {told} {span}; {FILTER_REMEDIES[ROOM_FILTERS[first]]}",
+            why=ROOM_FILTERS[first],
+        )
 
 
-def _present(claim: Claim, now: datetime) -> Claim:
+def _keep_overdue(claim: Claim, now: datetime) -> Claim:
     return claim if claim.end > now else msgspec.structs.replace(claim, start=now, end=now + _A_MOMENT)
 
 
-def ports_on(
+def choose_ports(
     worker: LabWorker,
     others: Iterable[LabletSession],
     session: LabletSession,
     names: Iterable[str],
     preferred: Mapping[str, int],
 ) -> Mapping[str, int]:
-    """Choose a session's ports on a worker; NoRoom if there are too few. The same ones as before, if they are free."""
-    wanted, taken = list(names), taken_on(worker, others)
+    """Choose a session's ports on a worker, the same as before where they are free; raise NoRoom if too few are."""
+    wanted, taken = list(names), ports_in_use(worker, others)
     found = allocate(wanted, taken=taken, seed=session.metadata.uid, preferred=preferred)
     if found is None:
-        told = f"it needs {len(wanted)} ports, and {free_ports(taken)} are free"
-        raise NoRoom(f"worker {worker.metadata.name}: {told}; {REMEDIES['ports']}", why="ports")
+        told = f"it needs {len(wanted)} ports, and {count_free_ports(taken)} are free"
+        raise NoRoom(f"worker {worker.metadata.name}: {told}; {FILTER_REMEDIES['ports']}", why="ports")
     return found
 
 
-async def prolonged(
+async def extend_on_worker(
     store: Store, calendar: Calendar, session: LabletSession, claim: Claim, now: datetime
 ) -> Sequence[Op]:
-    """Let a session that has no seat stay on its worker for longer; NoRoom with the reason."""
+    """Return operations that keep a session without a seat on its worker for longer.
+
+    Raises NoRoom with the reason if the worker has no room.
+    """
     worker_id, before = session.status.worker_id, session.status.claim
     if worker_id is None or before is None:
         return ()
-    ground = await read_ground(store, calendar, worker_id=worker_id)
+    ground = await read_snapshot(store, calendar, worker_id=worker_id)
     assert ground.worker is not None, "it was read"
     more = msgspec.structs.replace(claim, start=before.end)
-    refuse_unless_borne(ground.worker, others_on(calendar, ground.worker, session), more, now)
+    refuse_unless_fits(ground.worker, others_on(calendar, ground.worker, session), more, now)
     return ground.ops(session.metadata.uid)

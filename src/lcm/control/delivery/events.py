@@ -1,6 +1,7 @@
-"""What a change means to the outside: events derived from an object before and after it.
+"""Derives events from an object before and after a change. Pure.
 
-Pure. The ledger commits them together with the change they come from, so that there is never one without the other.
+Called by `control.objects.writer`, which commits the events together with the change, so that neither exists without
+the other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +28,13 @@ from lcm.model.base.event import (
     WorkerMetrics,
     WorkerStatusUpdated,
     WorkerSummary,
-    data_of,
+    encode_data,
 )
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse
+from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse_status
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.observation import ResourceObservation
 
@@ -49,7 +50,7 @@ _NOUNS: Final[Mapping[str, str]] = {
     "Reservation": "reservation",
     "SystemSettings": "settings",
 }
-_OUTSIDE: Final[Mapping[str, Callable[[Any], object]]] = {
+_VISIBLE_STATUS: Final[Mapping[str, Callable[[Any], object]]] = {
     "LabWorker": attrgetter("conditions", "idle", "capacity", "drain_deadline_at", "cml.license_status"),
     "LabWorkerPool": attrgetter("conditions", "workers_by_phase", "decisions"),
     "LabletDefinition": attrgetter("conditions", "observed_sessions", "needs_review"),
@@ -58,34 +59,37 @@ _OUTSIDE: Final[Mapping[str, Callable[[Any], object]]] = {
     ),
     "Reservation": attrgetter("conditions", "sessions_made", "sessions_ended"),
 }
-"""What of a status somebody outside can see; the rest changes without a word."""
+"""The fields of a status that users can see; the other ones change without an event."""
 
-_nothing: Final[Callable[[Any], object]] = attrgetter("conditions")
+_visible_by_default: Final[Callable[[Any], object]] = attrgetter("conditions")
 
 
-def derive(
+def derive_events(
     before: Resource | None, after: Resource, *, now: datetime, removed: bool = False, origin: str = CREATED
 ) -> Sequence[Event]:
-    """Say what a change means; `before` None: it was made. `removed`: `after` is the last that is seen of it.
+    """Return the events of a change.
 
-    Why a phase changed stands in the object's story.
+    `before` None: the object was created. `removed`: `after` is the last state of a deleted object. Why a phase changed
+    is recorded in the object's own history.
     """
     told: list[Event] = []
     if before is None:
-        told.append(_event(_worker(after) if isinstance(after, LabWorker) else _summary(after), origin, after, now))
+        told.append(
+            _event(_worker_summary(after) if isinstance(after, LabWorker) else _summary(after), origin, after, now)
+        )
     elif phase_of(before) != phase_of(after):
-        told += _stepped(before, after, now)
-    elif not removed and _shown(before) != _shown(after):
+        told += _phase_events(before, after, now)
+    elif not removed and _visible_state(before) != _visible_state(after):
         told.append(_event(_summary(after), "updated", after, now))
     if isinstance(before, LabWorkerPool) and isinstance(after, LabWorkerPool):
-        told += _scaled(before, after, now)
+        told += _scaling_events(before, after, now)
     if removed:
         told.append(_event(_summary(after), "deleted", after, now))
     return told
 
 
-def measured(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
-    """Say that a worker was measured."""
+def metrics_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
+    """Return the event that a worker was measured."""
     data = WorkerMetrics(
         worker_id=worker.metadata.uid,
         worker_name=worker.metadata.name,
@@ -98,8 +102,8 @@ def measured(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) ->
     return _event(data, "metrics.updated", worker, now)
 
 
-def hosted(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
-    """Say that other labs run on a worker than before."""
+def labs_event(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> Event:
+    """Return the event that other labs run on a worker than before."""
     data = WorkerLabs(
         worker_id=worker.metadata.uid,
         worker_name=worker.metadata.name,
@@ -110,8 +114,8 @@ def hosted(worker: LabWorker, telemetry: WorkerTelemetry, *, now: datetime) -> E
     return _event(data, "labs.updated", worker, now)
 
 
-def warned(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
-    """Say that a worker will be paused because it is idle."""
+def idle_warning_event(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
+    """Return the event that a worker will be paused because it is idle."""
     assert verdict.idle_since is not None, "a countdown has a beginning"
     assert verdict.pause_at is not None, "a countdown has an end"
     data = WorkerIdleWarning(
@@ -127,8 +131,8 @@ def warned(worker: LabWorker, verdict: IdleVerdict, *, now: datetime) -> Event:
     return _event(data, "idle.warning", worker, now)
 
 
-def observed(session: LabletSession, seen: ResourceObservation, *, now: datetime) -> Event:
-    """Say what a running lab really has."""
+def observation_event(session: LabletSession, seen: ResourceObservation, *, now: datetime) -> Event:
+    """Return the event with the resources that a running lab really uses."""
     data = SessionResourcesObserved(
         session_id=session.metadata.uid,
         instance_id=session.metadata.uid,
@@ -149,8 +153,10 @@ def observed(session: LabletSession, seen: ResourceObservation, *, now: datetime
     return _event(data, "resources.observed", session, now)
 
 
-def drifted(session: LabletSession, drift: Mapping[str, tuple[int | None, int | None]], *, now: datetime) -> Event:
-    """Say that a running lab holds other ports than it was given."""
+def port_drift_event(
+    session: LabletSession, drift: Mapping[str, tuple[int | None, int | None]], *, now: datetime
+) -> Event:
+    """Return the event that a running lab uses other ports than were allocated to it."""
     data = SessionPortDrift(
         session_id=session.metadata.uid,
         instance_id=session.metadata.uid,
@@ -162,35 +168,35 @@ def drifted(session: LabletSession, drift: Mapping[str, tuple[int | None, int | 
     return _event(data, "port_drift.detected", session, now)
 
 
-def raised(alert: Alert, *, now: datetime) -> Event:
-    """Say that somebody should look at something."""
-    return _alert(AlertRaised(**_told(alert)), "alert.raised", alert, now)
+def alert_raised_event(alert: Alert, *, now: datetime) -> Event:
+    """Return the event that an alert was raised."""
+    return _alert_event(AlertRaised(**_alert_data(alert)), "alert.raised", alert, now)
 
 
-def cleared(alert: Alert, *, now: datetime) -> Event:
-    """Say that what an alert was raised for is over."""
-    return _alert(AlertCleared(**_told(alert), cleared_at=now), "alert.cleared", alert, now)
+def alert_cleared_event(alert: Alert, *, now: datetime) -> Event:
+    """Return the event that the reason for an alert is over."""
+    return _alert_event(AlertCleared(**_alert_data(alert), cleared_at=now), "alert.cleared", alert, now)
 
 
 def phase_of(resource: Resource) -> str | None:
-    """Name an object's phase; None for kinds that have none."""
+    """Return an object's phase; None for kinds that have none."""
     phase: str | None = getattr(resource.status, "phase", None)
     return phase
 
 
-def _stepped(before: Resource, after: Resource, now: datetime) -> list[Event]:
+def _phase_events(before: Resource, after: Resource, now: datetime) -> list[Event]:
     if isinstance(before, LabWorker) and isinstance(after, LabWorker):
         told = [_event(_worker_step(before, after, now), "status.updated", after, now)]
         if after.status.phase is WorkerPhase.TERMINATED:
-            told.append(_event(_worker(after), "terminated", after, now))
+            told.append(_event(_worker_summary(after), "terminated", after, now))
         return told
     if isinstance(before, LabletSession) and isinstance(after, LabletSession):
         return [_event(_session_step(before, after, now), "status.changed", after, now)]
     return [_event(_summary(after), "status.changed", after, now)]
 
 
-def _scaled(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Iterator[Event]:
-    """Tell each decision of a pool that started workers or let some go; that nothing was to be done is no event."""
+def _scaling_events(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Iterator[Event]:
+    """Yield an event for each new decision that started workers or let some go; "nothing to do" is no event."""
     for decision in after.status.decisions:
         if decision.action != "none" and decision not in before.status.decisions:
             data = PoolScaled(
@@ -206,9 +212,9 @@ def _scaled(before: LabWorkerPool, after: LabWorkerPool, now: datetime) -> Itera
             yield _event(data, "scaled", after, now)
 
 
-def _shown(resource: Resource) -> tuple[object, ...]:
+def _visible_state(resource: Resource) -> tuple[object, ...]:
     metadata = resource.metadata
-    seen = _OUTSIDE.get(resource.kind, _nothing)(resource.status)
+    seen = _VISIBLE_STATUS.get(resource.kind, _visible_by_default)(resource.status)
     return metadata.generation, metadata.labels, metadata.annotations, metadata.deletion_timestamp, seen
 
 
@@ -224,13 +230,13 @@ def _summary(resource: Resource) -> ObjectEvent:
     )
 
 
-def _worker(worker: LabWorker) -> WorkerSummary:
+def _worker_summary(worker: LabWorker) -> WorkerSummary:
     return WorkerSummary(
         worker_id=worker.metadata.uid,
         worker_name=worker.metadata.name,
         namespace=worker.metadata.namespace,
         phase=worker.status.phase,
-        status=coarse(worker.status),
+        status=coarse_status(worker.status),
         region=worker.spec.aws.region,
         instance_type=worker.status.ec2.instance_type or worker.spec.aws.instance_type,
         instance_id=worker.status.ec2.instance_id,
@@ -244,8 +250,8 @@ def _worker_step(before: LabWorker, after: LabWorker, now: datetime) -> WorkerSt
         worker_name=after.metadata.name,
         old_phase=before.status.phase,
         new_phase=after.status.phase,
-        old_status=coarse(before.status),
-        new_status=coarse(after.status),
+        old_status=coarse_status(before.status),
+        new_status=coarse_status(after.status),
         reason=_reason(after),
         timestamp=now,
     )
@@ -270,23 +276,23 @@ def _reason(resource: LabWorker | LabletSession) -> str:
     return history[-1].reason if history else ""
 
 
-def _told(alert: Alert) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": _alerting(alert)}
+def _alert_data(alert: Alert) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(alert), "severity": alert.severity.value, "worker_id": _alert_worker_id(alert)}
 
 
-def _alerting(alert: Alert) -> str | None:
+def _alert_worker_id(alert: Alert) -> str | None:
     return alert.uid if alert.kind == LabWorker.__name__ else None
 
 
-def _alert(data: Data, what: str, alert: Alert, now: datetime) -> Event:
+def _alert_event(data: Data, what: str, alert: Alert, now: datetime) -> Event:
     return Event(
         type=what,
         time=now,
         kind=alert.kind,
         name=alert.name,
         namespace=alert.namespace,
-        data=data_of(data),
-        worker_id=_alerting(alert),
+        data=encode_data(data),
+        worker_id=_alert_worker_id(alert),
     )
 
 
@@ -297,7 +303,7 @@ def _event(data: Data, what: str, resource: Resource, now: datetime) -> Event:
         kind=resource.kind,
         name=resource.metadata.name,
         namespace=resource.metadata.namespace,
-        data=data_of(data),
+        data=encode_data(data),
         owner=owner_of(resource),
         public=resource.kind == "LabletDefinition",
     )

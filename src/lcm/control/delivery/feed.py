@@ -1,8 +1,8 @@
-"""The live feed: one reader of the store's events in each process, any number of subscribers.
+"""The live event feed: one reader of the store's events in each process, any number of subscribers.
 
-Every event is read and framed once. Subscribers with the same question share its answer, and each has a queue of its
-own: who does not read is cut off and may come back with the id of the last event it saw, which resumes without gap or
-duplicate on any replica. Called by the event stream of `api`.
+Called by the event stream of `api`. Every event is read and encoded once. Subscribers with equal filters share the
+result, and each has a queue of its own: a subscriber that does not read is cut off, and may reconnect with the id of
+the last event it saw, which resumes without gap or duplicate on any replica.
 """
 
 import asyncio
@@ -14,63 +14,63 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from lcm.model.base.errors import Later, Relist
-from lcm.model.base.event import Event, decode
-from lcm.store.base import EventReader, Happened, Store
+from lcm.model.base.event import Event, decode_event
+from lcm.store.base import CommitEvents, EventReader, Store
 
 QUEUE_BYTES: Final = 1_000_000
-"""What may wait for one subscriber before it is cut off."""
+"""How many bytes may wait for one subscriber before it is cut off."""
 
-WHOLE: Final = 1_000_000
+WHOLE_COMMIT: Final = 1_000_000
 """The place after all events of a commit."""
 
-_PATIENCE: Final = 5.0
+_READ_SECONDS: Final = 5.0
 
 _log: Final = structlog.get_logger()
 
 
 class Position(NamedTuple):
-    """Where somebody is in the history of events: after this one, or with place WHOLE after all of its commit."""
+    """A position in the history of events: after this event, or with place WHOLE_COMMIT after all of its commit."""
 
     revision: int
     place: int
 
 
-class Frame(Protocol):
-    """Writes an event as subscribers receive it."""
+class FrameEncoder(Protocol):
+    """Encodes an event as subscribers receive it."""
 
     def __call__(self, event: Event, at: Position, epoch: str) -> bytes:
-        """Give the bytes."""
+        """Return the bytes."""
         ...
 
 
-class Question(Protocol):
-    """Which events a subscriber is to see. Equal questions are asked once, so it compares by value."""
+class EventFilter(Protocol):
+    """Which events a subscriber receives. Equal filters are evaluated once, so a filter compares by value."""
 
     def __hash__(self) -> int:
-        """Group equal questions."""
+        """Group equal filters."""
         ...
 
     def wants(self, event: Event) -> bool:
-        """Tell whether this event is among them."""
+        """Return whether this event passes the filter."""
         ...
 
 
 class Subscriber:
-    """One reader's queue. `take` waits for what came since; None means that it is over."""
+    """The queue of one reader. `take` waits for what came since; None means that the queue has ended."""
 
-    __slots__ = ("_after", "_bytes", "_frames", "_limit", "_over", "_waiter")
+    __slots__ = ("_after", "_bytes", "_ended", "_frames", "_limit", "_waiter")
 
     def __init__(self, after: int, limit: int = QUEUE_BYTES) -> None:
         self._after = after
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._limit = limit
-        self._over = False
+        self._ended = False
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, frame: bytes, revision: int) -> None:
-        """Add a frame; beyond the limit nothing more is kept, and the reader is told that it is over."""
-        if self._over or revision <= self._after:
+        """Add a frame; beyond the limit nothing more is kept, and the reader sees the end of the queue."""
+        if self._ended or revision <= self._after:
             return
         self._bytes += len(frame)
         self._frames.append(frame)
@@ -80,19 +80,19 @@ class Subscriber:
             self._wake()
 
     def end(self) -> None:
-        """Say that nothing more will come."""
-        self._over = True
+        """End the queue: nothing more will come."""
+        self._ended = True
         self._wake()
 
     async def take(self) -> bytes | None:
         """Wait, and return everything that came since the last call."""
-        if not self._frames and not self._over:
+        if not self._frames and not self._ended:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-        if self._over:
+        if self._ended:
             return None
         frames = b"".join(self._frames) if len(self._frames) > 1 else self._frames[0]
         self._frames.clear()
@@ -105,22 +105,25 @@ class Subscriber:
 
 
 class Feed:
-    """Reads the store's events and hands them to subscribers."""
+    """Reads the store's events and passes them to subscribers."""
 
-    def __init__(self, store: Store, frame: Frame) -> None:
+    def __init__(self, store: Store, frame: FrameEncoder) -> None:
         self._store = store
         self._frame = frame
-        self._groups: dict[Hashable, tuple[Question, set[Subscriber]]] = {}
+        self._groups: dict[Hashable, tuple[EventFilter, set[Subscriber]]] = {}
         self.revision = 0
         self.caught_up = False
 
     @property
     def epoch(self) -> str:
-        """The history in which positions mean something."""
+        """The history in which positions are valid."""
         return self._store.epoch
 
     async def run(self) -> None:
-        """Read for ever. What cannot be resumed ends every subscriber; they come back and are told to begin anew."""
+        """Read events for ever.
+
+        When the history cannot be resumed, every subscriber is ended; they reconnect and are told to begin anew.
+        """
         while True:
             try:
                 await self._read()
@@ -133,40 +136,40 @@ class Feed:
                 self.caught_up = False
                 self._end_all()
 
-    async def history(self, question: Question, position: Position) -> AsyncIterator[tuple[bytes, int]]:
-        """Give what was missed since a position, with its revision, until the feed itself can go on.
+    async def read_missed(self, question: EventFilter, position: Position) -> AsyncIterator[tuple[bytes, int]]:
+        """Yield what was missed since a position, with its revision, until the live feed can take over.
 
-        Then call `join` after the last revision given, before anything else is awaited. Raises Relist when that history
-        is gone, or when the position is none that this history had.
+        Then call `subscribe` after the last revision yielded, before anything else is awaited. Raises Relist when that
+        history is gone, or when this history never had that position.
         """
         revision, place = position
-        if place == WHOLE and revision >= self.revision:
+        if place == WHOLE_COMMIT and revision >= self.revision:
             return
-        async with self._store.events(after=revision if place == WHOLE else revision - 1) as reader:
-            if place != WHOLE:
-                happened = await _soon(reader, revision)
-                yield self._framed(happened, question, position), revision
+        async with self._store.events(after=revision if place == WHOLE_COMMIT else revision - 1) as reader:
+            if place != WHOLE_COMMIT:
+                happened = await _read_revision(reader, revision)
+                yield self._encode_missed(happened, question, position), revision
             while revision < self.revision:
                 happened = await anext(reader)
                 revision = happened.revision
-                yield self._framed(happened, question, position), revision
+                yield self._encode_missed(happened, question, position), revision
 
-    def join(self, question: Question, *, after: int) -> Subscriber:
-        """Receive every wanted event above a revision."""
+    def subscribe(self, question: EventFilter, *, after: int) -> Subscriber:
+        """Return a subscriber that receives every event above a revision that passes the filter."""
         subscriber = Subscriber(after)
         _, members = self._groups.setdefault(question, (question, set()))
         members.add(subscriber)
         return subscriber
 
-    def leave(self, question: Question, subscriber: Subscriber) -> None:
+    def unsubscribe(self, question: EventFilter, subscriber: Subscriber) -> None:
         """Stop receiving. May be repeated."""
         _, members = self._groups.get(question, (question, set()))
         members.discard(subscriber)
         if not members:
             self._groups.pop(question, None)
 
-    def tell_all(self, frame: bytes) -> None:
-        """Send every subscriber something that is no event."""
+    def broadcast(self, frame: bytes) -> None:
+        """Send every subscriber a frame that is not an event."""
         for _, members in self._groups.values():
             for subscriber in members:
                 subscriber.put(frame, sys.maxsize)
@@ -179,9 +182,9 @@ class Feed:
             async for happened in reader:
                 self._publish(happened)
 
-    def _publish(self, happened: Happened) -> None:
+    def _publish(self, happened: CommitEvents) -> None:
         for place, raw in enumerate(happened.events):
-            event = decode(raw)
+            event = decode_event(raw)
             frame = self._frame(event, Position(happened.revision, place), self.epoch)
             for question, members in self._groups.values():
                 if question.wants(event):
@@ -189,11 +192,11 @@ class Feed:
                         subscriber.put(frame, happened.revision)
         self.revision = happened.revision
 
-    def _framed(self, happened: Happened, question: Question, position: Position) -> bytes:
+    def _encode_missed(self, happened: CommitEvents, question: EventFilter, position: Position) -> bytes:
         found = []
         for place, raw in enumerate(happened.events):
             at = Position(happened.revision, place)
-            if at > position and question.wants(event := decode(raw)):
+            if at > position and question.wants(event := decode_event(raw)):
                 found.append(self._frame(event, at, self.epoch))
         return b"".join(found)
 
@@ -204,10 +207,10 @@ class Feed:
         self._groups.clear()
 
 
-async def _soon(reader: EventReader, revision: int) -> Happened:
-    """Read the events of a revision that is said to have had some."""
+async def _read_revision(reader: EventReader, revision: int) -> CommitEvents:
+    """Read the events of a revision that must have had some; Relist if it had none."""
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_READ_SECONDS):
             happened = await anext(reader)
     except TimeoutError:
         happened = None

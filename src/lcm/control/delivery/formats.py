@@ -1,6 +1,6 @@
-"""An event as receivers want it: CloudEvents 1.0, a line for Slack, an alert for PagerDuty. Pure; used by `courier`.
+"""An event in the format of its receiver: CloudEvents 1.0, a Slack message, a PagerDuty alert. Pure; used by `courier`.
 
-The body of an event is the same for every attempt; only the headers that `model.signature` makes differ.
+The body of an event is the same for every attempt; only the signature headers of `model.access.webhook` differ.
 """
 
 import re
@@ -12,45 +12,45 @@ from typing import Final, Literal
 import msgspec
 
 from lcm.model.access.secret import Secret
-from lcm.model.access.webhook import signed
+from lcm.model.access.webhook import sign_request
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.sink import CREDENTIAL, Format, Sink
+from lcm.model.kinds.sink import CREDENTIAL_MARK, Format, Sink
 
 JSON: Final = "application/json"
 CLOUDEVENT: Final = "application/cloudevents+json; charset=utf-8"
 ALERT_RAISED: Final = "alert.raised"
 ALERT_CLEARED: Final = "alert.cleared"
 
-_LONGEST_LINE: Final = 1000
-_LONGEST_KEY: Final = 255
-_TELLING: Final = 4
-"""So much of a secret's beginning is too much."""
+_MAX_LINE_LENGTH: Final = 1000
+_MAX_DEDUP_KEY_LENGTH: Final = 255
+_MIN_HIDDEN_LENGTH: Final = 4
+"""A cut-off beginning of a secret is hidden from this length on."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SEVERITIES: Final = frozenset({"critical", "error", "warning", "info"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """A sink's secrets, at hand for one attempt."""
+class SinkSecrets:
+    """The secrets of a sink, revealed for one attempt."""
 
     signing: Sequence[Secret] = ()
     credential: Secret | None = None
 
     def hide_in(self, text: str) -> str:
-        """Blot all of them out of what a receiver said, also one that was cut off at its end."""
+        """Mask all of them in a receiver's text, also one that is cut off at the end of the text."""
         for secret in (*self.signing, *((self.credential,) if self.credential else ())):
-            text = _uncut(secret.hide_in(text), secret.reveal())
+            text = _mask_cut_off(secret.hide_in(text), secret.reveal())
         return text
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is posted. It may hold secrets: in the body for PagerDuty, in the URL for Slack."""
+class SinkRequest:
+    """The request that is posted. It may contain secrets: in the body for PagerDuty, in the URL for Slack."""
 
     url: str = field(repr=False)
     body: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class Request:
 
 
 class CloudEvent(Part, omit_defaults=True):
-    """An event in CloudEvents' structured form; the last four are extensions."""
+    """An event in the structured form of CloudEvents; the last four fields are extensions."""
 
     id: str
     source: str
@@ -74,8 +74,8 @@ class CloudEvent(Part, omit_defaults=True):
     definitionid: str | None = None
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What is worth a word in the data of any event; all else in it is for programs."""
+class _EventText(msgspec.Struct, frozen=True):
+    """The fields of an event's data that are worth showing to people; the others are for programs."""
 
     old_phase: str | None = None
     new_phase: str | None = None
@@ -88,31 +88,31 @@ class _Told(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-class _Details(Part):
+class _PagerDutyDetails(Part):
     event_id: str
     event_type: str
     data: msgspec.Raw
 
 
-class _Payload(Part):
+class _PagerDutyPayload(Part):
     summary: str
     source: str
     severity: str
     timestamp: datetime
     component: str
-    custom_details: _Details
+    custom_details: _PagerDutyDetails
 
 
-class _Alert(Part, omit_defaults=True):
+class _PagerDutyAlert(Part, omit_defaults=True):
     """A request to PagerDuty's Events API v2."""
 
     routing_key: str
     event_action: Literal["trigger", "resolve"]
     dedup_key: str
-    payload: _Payload | None = None
+    payload: _PagerDutyPayload | None = None
 
 
-class _Line(Part):
+class _SlackMessage(Part):
     """A message for Slack, in which nothing becomes a link, a mention or markup."""
 
     text: str
@@ -122,56 +122,58 @@ class _Line(Part):
     unfurl_media: bool
 
 
-def request(sink: Sink, event_id: str, event: Event, keys: Keys, *, source: str, now: datetime) -> Request:
-    """Make one attempt's request. Invalid when the sink lacks a secret that its format needs."""
+def build_request(
+    sink: Sink, event_id: str, event: Event, keys: SinkSecrets, *, source: str, now: datetime
+) -> SinkRequest:
+    """Build the request of one attempt; raises Invalid when the sink lacks a secret that its format needs."""
     media_type, write = _FORMATS[sink.format]
     body = write(event_id, event, keys, source)
-    headers = {"content-type": media_type, **signed(event_id, body, keys.signing, now=now)}
-    return Request(_url(sink, keys), body, headers)
+    headers = {"content-type": media_type, **sign_request(event_id, body, keys.signing, now=now)}
+    return SinkRequest(_request_url(sink, keys), body, headers)
 
 
-def summary(event: Event) -> str:
-    """Tell an event in one line of plain text."""
-    told = _told(event)
+def summarize(event: Event) -> str:
+    """Return an event as one line of plain text."""
+    told = _read_text(event)
     before, after = told.old_phase or told.previous_state, told.new_phase or told.new_state or told.phase
     moved = f"{before} → {after}" if before and after else after
-    parts = [event.type, subject(event), moved, told.reason, told.message]
+    parts = [event.type, subject_of(event), moved, told.reason, told.message]
     line = " · ".join(_CONTROL.sub(" ", part) for part in parts if part)
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
+    return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-def subject(event: Event) -> str:
-    """Name the object that an event is about, as its path in the API does."""
+def subject_of(event: Event) -> str:
+    """Return the name of the object that an event is about, as in its API path."""
     known = KINDS.get(event.kind)
     return known.key(event.namespace, event.name) if known else f"{event.kind}/{event.namespace}/{event.name}"
 
 
-def _uncut(text: str, secret: str) -> str:
-    lengths = range(len(secret) - 1, _TELLING - 1, -1)
+def _mask_cut_off(text: str, secret: str) -> str:
+    lengths = range(len(secret) - 1, _MIN_HIDDEN_LENGTH - 1, -1)
     cut = next((length for length in lengths if text.endswith(secret[:length])), 0)
     return f"{text[:-cut]}***" if cut else text
 
 
-def _url(sink: Sink, keys: Keys) -> str:
-    if CREDENTIAL not in sink.url:
+def _request_url(sink: Sink, keys: SinkSecrets) -> str:
+    if CREDENTIAL_MARK not in sink.url:
         return sink.url
-    return sink.url.replace(CREDENTIAL, _credential(keys).reveal())
+    return sink.url.replace(CREDENTIAL_MARK, _need_credential(keys).reveal())
 
 
-def _credential(keys: Keys) -> Secret:
+def _need_credential(keys: SinkSecrets) -> Secret:
     if not keys.credential:
         raise Invalid(Fault("credential", "missing", "say where it is, for example env:SECRET_PAGERDUTY_KEY"))
     return keys.credential
 
 
-def _cloudevent(event_id: str, event: Event, _: Keys, source: str) -> bytes:
+def _cloudevent_body(event_id: str, event: Event, _: SinkSecrets, source: str) -> bytes:
     return _encode(
         CloudEvent(
             specversion="1.0",
             id=event_id,
             source=source,
             type=event.type,
-            subject=subject(event),
+            subject=subject_of(event),
             time=event.time.astimezone(UTC),
             datacontenttype=JSON,
             data=event.data,
@@ -183,44 +185,44 @@ def _cloudevent(event_id: str, event: Event, _: Keys, source: str) -> bytes:
     )
 
 
-def _slack(_id: str, event: Event, _: Keys, _source: str) -> bytes:
-    text = summary(event).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _encode(_Line(text=text, mrkdwn=False, parse="none", unfurl_links=False, unfurl_media=False))
+def _slack_body(_id: str, event: Event, _: SinkSecrets, _source: str) -> bytes:
+    text = summarize(event).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _encode(_SlackMessage(text=text, mrkdwn=False, parse="none", unfurl_links=False, unfurl_media=False))
 
 
-def _pagerduty(event_id: str, event: Event, keys: Keys, source: str) -> bytes:
-    """Raise and clear an alert under one key; anything else is an incident of its own, for information."""
-    told, alert = _told(event), event.type in {ALERT_RAISED, ALERT_CLEARED}
-    key = f"{subject(event)}/{told.alert or told.reason or 'alert'}" if alert else event_id
+def _pagerduty_body(event_id: str, event: Event, keys: SinkSecrets, source: str) -> bytes:
+    """Raise and clear an alert under one key; any other event is an incident of its own, for information."""
+    told, alert = _read_text(event), event.type in {ALERT_RAISED, ALERT_CLEARED}
+    key = f"{subject_of(event)}/{told.alert or told.reason or 'alert'}" if alert else event_id
     severity = (told.severity or "error").lower() if alert else "info"
-    payload = _Payload(
-        summary=summary(event),
+    payload = _PagerDutyPayload(
+        summary=summarize(event),
         source=source,
         severity=severity if severity in _SEVERITIES else "error",
         timestamp=event.time.astimezone(UTC),
-        component=subject(event),
-        custom_details=_Details(event_id=event_id, event_type=event.type, data=event.data),
+        component=subject_of(event),
+        custom_details=_PagerDutyDetails(event_id=event_id, event_type=event.type, data=event.data),
     )
     cleared = event.type == ALERT_CLEARED
     return _encode(
-        _Alert(
-            routing_key=_credential(keys).reveal(),
+        _PagerDutyAlert(
+            routing_key=_need_credential(keys).reveal(),
             event_action="resolve" if cleared else "trigger",
-            dedup_key=key[:_LONGEST_KEY],
+            dedup_key=key[:_MAX_DEDUP_KEY_LENGTH],
             payload=None if cleared else payload,
         )
     )
 
 
-def _told(event: Event) -> _Told:
+def _read_text(event: Event) -> _EventText:
     try:
-        return msgspec.json.decode(event.data, type=_Told)
-    except _UNREADABLE:
-        return _Told()
+        return msgspec.json.decode(event.data, type=_EventText)
+    except _DECODE_ERRORS:
+        return _EventText()
 
 
-_FORMATS: Final[Mapping[Format, tuple[str, Callable[[str, Event, Keys, str], bytes]]]] = {
-    Format.CLOUDEVENTS: (CLOUDEVENT, _cloudevent),
-    Format.SLACK: (JSON, _slack),
-    Format.PAGERDUTY: (JSON, _pagerduty),
+_FORMATS: Final[Mapping[Format, tuple[str, Callable[[str, Event, SinkSecrets, str], bytes]]]] = {
+    Format.CLOUDEVENTS: (CLOUDEVENT, _cloudevent_body),
+    Format.SLACK: (JSON, _slack_body),
+    Format.PAGERDUTY: (JSON, _pagerduty_body),
 }

@@ -1,7 +1,8 @@
 """Delivers the events of the store to the sinks: at least once, in order for each sink, across restarts.
 
-The store's own history of events is the outbox: each sink has a place in it (`outbox_ledger`) and a courier that goes
-on from there (`outbox_courier`). Of all processes that run one, the holder of a lease delivers. Started by `compose`.
+The store's own history of events is the outbox: each sink has a position in it (`progress`) and a `SinkDelivery`
+(`courier`) that continues from there. Of all processes that run an outbox, the holder of a lease delivers. Started by
+`compose.api`.
 """
 
 import asyncio
@@ -11,26 +12,26 @@ from typing import Final
 
 import structlog
 
-from lcm.control.delivery.courier import Courier, Means, Post, Reveal
-from lcm.control.delivery.progress import Ledger, Letters
+from lcm.control.delivery.courier import DeliveryContext, Post, Reveal, SinkDelivery
+from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
 from lcm.control.delivery.sinks import CODEC, SINKS
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
 from lcm.model.kinds.sink import Sink
-from lcm.store.base import LEASES_PREFIX, Entry, Lease, Store, deposed, everything
+from lcm.store.base import LEASES_PREFIX, Entry, Lease, Store, deposed_error, scan_all
 
 LEASE: Final = "sink-delivery"
-TTL_SECONDS: Final = 15
+LEASE_SECONDS: Final = 15
 
 _RENEWALS: Final = 3
-"""In the time of a lease."""
+"""How often the lease is renewed within its lifetime."""
 _PAUSE_SECONDS: Final = 1.0
-_HAND_OVER_SECONDS: Final = 5.0
+_RELEASE_SECONDS: Final = 5.0
 _log: Final = structlog.get_logger()
 
 
 class Outbox:
-    """One process's part in the delivery."""
+    """One process's part in delivering events."""
 
     def __init__(
         self,
@@ -42,12 +43,12 @@ class Outbox:
         chance: Callable[[], float],
         source: str,
         holder: str = "outbox",
-        ttl_seconds: int = TTL_SECONDS,
+        ttl_seconds: int = LEASE_SECONDS,
         built_in: Sequence[Sink] = (),
     ) -> None:
-        """Deliver with `post`, to `built_in` sinks besides those of the store.
+        """Deliver with `post`, to the sinks of the store and to the `built_in` ones.
 
-        `source` says in the events whose they are: a URI of this installation.
+        `source` names the origin of the events: a URI of this installation.
         """
         self._store = store
         self._post = post
@@ -62,7 +63,7 @@ class Outbox:
         self._closed = False
 
     async def run(self) -> None:
-        """Deliver whenever this process holds the lease, until closed or cancelled; then hand over at once."""
+        """Deliver whenever this process holds the lease, until closed or cancelled; then release it at once."""
         if self._closed:
             return
         async with asyncio.TaskGroup() as group:
@@ -78,24 +79,24 @@ class Outbox:
     async def _campaign(self) -> None:
         me = asyncio.current_task()
         assert me is not None
-        # A group that fails just when it is cancelled tells its failure only; the cancellation is then found here.
+        # A task group that fails while it is cancelled raises only its failure; the cancellation is found here.
         while not me.cancelling():
             try:
-                await self._lead(await self._elected())
+                await self._lead(await self._acquire_lease())
             except* (Deposed, Later, Relist) as errors:
-                _log.warning("delivery interrupted", error=str(_first(errors)))
+                _log.warning("delivery interrupted", error=str(_first_error(errors)))
                 if not me.cancelling():
                     await asyncio.sleep(_PAUSE_SECONDS * (1 + self._chance()))
 
-    async def _elected(self) -> "_Term":
+    async def _acquire_lease(self) -> "_DeliveryLease":
         while True:
             asked_at = asyncio.get_running_loop().time()
             lease = await self._store.acquire(LEASE, self._holder, ttl_seconds=self._ttl_seconds)
             if lease is not None:
-                return _Term(lease, asked_at)
-            await self._vacancy()
+                return _DeliveryLease(lease, asked_at)
+            await self._wait_until_free()
 
-    async def _vacancy(self) -> None:
+    async def _wait_until_free(self) -> None:
         """Wait until the lease is free, or might be."""
         key = LEASES_PREFIX + LEASE
         page = await self._store.scan(key, limit=1)
@@ -105,23 +106,23 @@ class Outbox:
                     async with asyncio.timeout(self._ttl_seconds):
                         await anext(watch)
 
-    async def _lead(self, term: "_Term") -> None:
+    async def _lead(self, term: "_DeliveryLease") -> None:
         fence = term.lease.fence()
-        letters = Letters(self._store, fence)
-        ledger = Ledger(self._store, fence, self._clock, letters)
+        letters = DeadLetters(self._store, fence)
+        ledger = DeliveryProgress(self._store, fence, self._clock, letters)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(term))
                 await letters.read()
                 group.create_task(letters.follow())
                 group.create_task(ledger.keep_saving())
-                group.create_task(ledger.beat())
-                await self._follow_sinks(_Couriers(self._means(term, ledger, letters), group))
+                group.create_task(ledger.keep_refreshing())
+                await self._follow_sinks(_SinkDeliveries(self._context(term, ledger, letters), group))
         finally:
-            await self._hand_over(ledger, term.lease)
+            await self._release(ledger, term.lease)
 
-    def _means(self, term: "_Term", ledger: Ledger, letters: Letters) -> Means:
-        return Means(
+    def _context(self, term: "_DeliveryLease", ledger: DeliveryProgress, letters: DeadLetters) -> DeliveryContext:
+        return DeliveryContext(
             store=self._store,
             post=self._post,
             reveal=self._reveal,
@@ -133,79 +134,79 @@ class Outbox:
             check=term.check,
         )
 
-    async def _renew(self, term: "_Term") -> None:
+    async def _renew(self, term: "_DeliveryLease") -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._ttl_seconds / _RENEWALS)
             asked_at = loop.time()
-            with suppress(Later):  # `check` holds back the couriers if this goes on
+            with suppress(Later):  # `check` stops the deliveries if this goes on
                 await self._store.renew(term.lease)
-                term.begin(asked_at)
+                term.extend(asked_at)
             term.check()
 
-    async def _follow_sinks(self, couriers: "_Couriers") -> None:
-        page = await everything(self._store, SINKS)
+    async def _follow_sinks(self, couriers: "_SinkDeliveries") -> None:
+        page = await scan_all(self._store, SINKS)
         sinks = {entry.key.removeprefix(SINKS): entry for entry in page.entries}
-        await couriers.begin(sinks, self._built_in)
+        await couriers.start_all(sinks, self._built_in)
         async with self._store.watch(SINKS, after=page.revision) as watch:
             async for changed in watch:
                 for change in changed.changes:
-                    await couriers.change(change.key.removeprefix(SINKS), change.entry)
+                    await couriers.apply_change(change.key.removeprefix(SINKS), change.entry)
 
-    async def _hand_over(self, ledger: Ledger, lease: Lease) -> None:
+    async def _release(self, ledger: DeliveryProgress, lease: Lease) -> None:
         with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
+            async with asyncio.timeout(_RELEASE_SECONDS):
                 await ledger.save()
         with suppress(LcmError, TimeoutError):
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
+            async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.release(lease)
 
 
-class _Term:
-    """A lease that we hold, and until when we may believe so."""
+class _DeliveryLease:
+    """A lease that we hold, and until when we may rely on it."""
 
     def __init__(self, lease: Lease, asked_at: float) -> None:
         self.lease = lease
         self._until = 0.0
-        self.begin(asked_at)
+        self.extend(asked_at)
 
-    def begin(self, asked_at: float) -> None:
-        """Count anew from when the renewal was asked for, not from when the answer came."""
+    def extend(self, asked_at: float) -> None:
+        """Count its lifetime from when the renewal was requested, not from when the answer came."""
         self._until = asked_at + self.lease.ttl_seconds
 
     def check(self) -> None:
-        """Raise Deposed when somebody else may hold the lease by now."""
+        """Raise Deposed when another process may hold the lease by now."""
         if asyncio.get_running_loop().time() >= self._until:
-            raise deposed(self.lease.fence())
+            raise deposed_error(self.lease.fence())
 
 
-class _Couriers:
-    """The couriers of one term, one for each sink that is enabled."""
+class _SinkDeliveries:
+    """The deliveries during one lease, one for each sink that is enabled."""
 
-    def __init__(self, means: Means, group: asyncio.TaskGroup) -> None:
-        self._means = means
+    def __init__(self, means: DeliveryContext, group: asyncio.TaskGroup) -> None:
+        self._context = means
         self._group = group
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, sinks: Mapping[str, Entry], built_in: Mapping[str, Sink]) -> None:
-        """Clear up after sinks that are no more, and start with those that are there."""
-        await self._means.ledger.forget_all_but({*sinks, *built_in})
+    async def start_all(self, sinks: Mapping[str, Entry], built_in: Mapping[str, Sink]) -> None:
+        """Clean up after deleted sinks, and start the existing ones."""
+        await self._context.ledger.remove_all_but({*sinks, *built_in})
         for name, sink in built_in.items():
-            await self._means.ledger.open(name, None)
+            await self._context.ledger.open_sink(name, None)
             self._run(sink)
         for name, entry in sinks.items():
-            await self.change(name, entry)
+            await self.apply_change(name, entry)
 
-    async def change(self, name: str, entry: Entry | None) -> None:
-        """Take note of a sink that was made, changed or, with None, deleted."""
-        ledger = self._means.ledger
+    async def apply_change(self, name: str, entry: Entry | None) -> None:
+        """React to a sink that was created, changed or, with None, deleted."""
+        ledger = self._context.ledger
         running = self._running.pop(name, None)
         if running is not None:
             running.cancel()
             await asyncio.wait({running})
             if entry is not None:
                 await ledger.save()
-            ledger.close(name)
+            ledger.close_sink(name)
         if entry is not None:
             await self._start(name, entry)
 
@@ -214,17 +215,17 @@ class _Couriers:
             sink = CODEC.decode(entry.value, Sink)
             if not sink.enabled:
                 return
-            await self._means.ledger.open(name, entry)
-        except Stuck as error:  # one that this version cannot read must not stop the others
+            await self._context.ledger.open_sink(name, entry)
+        except Stuck as error:  # a sink that this version cannot read must not stop the others
             _log.error("sink left out", sink=name, error=str(error))
         else:
             self._run(sink)
 
     def _run(self, sink: Sink) -> None:
-        self._running[sink.name] = self._group.create_task(Courier(sink, self._means).run())
+        self._running[sink.name] = self._group.create_task(SinkDelivery(sink, self._context).run())
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

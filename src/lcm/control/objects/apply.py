@@ -1,7 +1,8 @@
-"""Many documents at once: all are admitted before any is written, then written in as few commits as the limits allow.
+"""Applying many documents at once: all are admitted before any is written, then written in few commits.
 
-Bookings among them are promised together, as if each had been created by itself once the others were there. Somebody
-who writes in between only makes the rest be planned anew. Used by `local`; `bundles` packs the commits.
+Bookings among them are promised together, as if each had been created once the others were there. A write by others in
+between only makes the rest be planned again. Used by `control.plane.local`; `control.objects.bundles` packs the commits
+and collects the faults.
 """
 
 from collections import defaultdict
@@ -10,32 +11,39 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lcm.control.admission.admit import Drafts, Quota
-from lcm.control.admission.references import Sought, Target, sought
-from lcm.control.booking.promise import Desk, timed
-from lcm.control.objects.bundles import Breath, Item, Verdicts, bundled, seat, weighed
-from lcm.control.objects.deletion import present
-from lcm.control.objects.records import Record, key_of, mark_of, nameable, opened, refusal
-from lcm.control.objects.writer import ATTEMPTS, Ledger, taken
+from lcm.control.admission.admit import Admission, Quota
+from lcm.control.admission.references import Reference, Target, reference_of
+from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.objects.bundles import (
+    BundleItem,
+    DocumentFaults,
+    TimeSlice,
+    pack_bundles,
+    with_own_bundle,
+    with_promise,
+)
+from lcm.control.objects.deletion import find_targets
+from lcm.control.objects.records import Record, is_nameable, key_of, read_entry, unique_key_error, unique_key_of
+from lcm.control.objects.writer import ATTEMPTS, Writer, name_taken_error
 from lcm.control.plane.protocol import LONGEST_APPLY, Applied, Document, Ref, ref_of
-from lcm.model.access.identity import Verb, sees
+from lcm.model.access.identity import Verb, can_see
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid, TooLarge
 from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.store.base import MAX_OPERATIONS, Entry, everything
+from lcm.store.base import MAX_OPERATIONS, Entry, scan_all
 
 
-class Read(Protocol):
-    """Gives a document its type; what it says nothing of may stay as it is in what it is put onto."""
+class ReadDocument(Protocol):
+    """Reads a document as its type; fields it leaves out may keep the values of the object it is put onto."""
 
     def __call__(self, document: object, *, onto: Resource | None) -> Resource:
-        """Raise Invalid with every fault."""
+        """Return the typed document. Raise Invalid with every fault."""
         ...
 
 
-ORDER: Final = (
+KIND_ORDER: Final = (
     "SystemSettings",
     "WorkerTemplate",
     "LabletDefinition",
@@ -44,121 +52,125 @@ ORDER: Final = (
     "Reservation",
     "LabletSession",
 )
-"""Each kind after those it may refer to."""
+"""Each kind comes after those it may refer to."""
 
-_FEW: Final = 32
-"""So many objects are read one by one; more of one kind and namespace, by a scan."""
+_MOST_SINGLE_READS: Final = 32
+"""Up to this many objects are read one by one; more of one kind and namespace are read by a scan."""
 
-Family = tuple[str, str, str]
+NameFamily = tuple[str, str, str]
 """A kind, a namespace, and a name without its version."""
 
-_TWICE: Final = Fault("metadata.name", "the same object twice", "keep one of them")
+_DUPLICATE: Final = Fault("metadata.name", "the same object twice", "keep one of them")
 
 
 @dataclass(slots=True)
-class Known:
-    """What names may mean: what the store holds, and what was admitted just now."""
+class ReferenceIndex:
+    """The objects that references may mean: those in the store, and those admitted just now."""
 
-    ledger: Ledger
-    marks: dict[str, str]
-    """What only one object may have, and where that is."""
-    read: dict[Sought, Sequence[Target]] = field(default_factory=dict)
+    writer: Writer
+    unique_holders: dict[str, str]
+    """The unique keys that are taken, and the key of the object that holds each."""
+    read: dict[Reference, Sequence[Target]] = field(default_factory=dict)
     fresh: dict[tuple[type, str, str], dict[str, Target]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, resource: Resource) -> None:
-        """Let a name mean an object that is about to be written; Invalid if another one has what it must have."""
-        mark, key = mark_of(resource), key_of(resource)
-        if mark is not None and (holder := self.marks.setdefault(mark, key)) != key:
-            raise refusal(mark, holder)
+        """Add an object that is about to be written. Raise Invalid if another one holds its unique key."""
+        mark, key = unique_key_of(resource), key_of(resource)
+        if mark is not None and (holder := self.unique_holders.setdefault(mark, key)) != key:
+            raise unique_key_error(mark, holder)
         if isinstance(resource, WorkerTemplate | LabletDefinition):
             name = resource.metadata.name
-            self.fresh[type(resource), resource.metadata.namespace, _family(name)][name] = resource
+            self.fresh[type(resource), resource.metadata.namespace, _without_version(name)][name] = resource
 
-    async def found(self, wanted: Sought) -> Sequence[Target]:
-        """Give every object that a name may mean."""
+    async def find_targets(self, wanted: Reference) -> Sequence[Target]:
+        """Return every object that a reference may mean."""
         if wanted not in self.read:
-            self.read[wanted] = await present(self.ledger, wanted)
-        fresh = self.fresh.get((wanted.kind, wanted.namespace, _family(wanted.name)), {})
-        mine = [one for name, one in fresh.items() if not wanted.exact or name == wanted.name]
+            self.read[wanted] = await find_targets(self.writer, wanted)
+        fresh = self.fresh.get((wanted.kind, wanted.namespace, _without_version(wanted.name)), {})
+        mine = [one for name, one in fresh.items() if not wanted.is_exact or name == wanted.name]
         return [*mine, *(one for one in self.read[wanted] if one.metadata.name not in fresh)]
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class Applier:
     """Applies documents for one caller."""
 
-    ledger: Ledger
-    drafts: Drafts
+    writer: Writer
+    admission: Admission
     quota: Quota
-    read: Read
-    desk: Desk | None = None
-    """Where slots are promised; without it, nothing is."""
+    read: ReadDocument
+    promises: Promises | None = None
+    """Promises slots to bookings; without it, nothing is promised."""
 
     async def run(self, documents: Sequence[Document], *, dry_run: bool) -> Sequence[Applied]:
-        """Create or replace every object, or none if one may not be."""
+        """Create or replace every object, or none if one of them may not be written."""
         if len(documents) > LONGEST_APPLY:
             raise TooLarge(f"{len(documents)} documents at once; the limit is {LONGEST_APPLY}")
-        verdicts = Verdicts()
-        entries = await self._entries(documents)
-        resources = await self._typed(dict(enumerate(documents)), entries, verdicts)
+        verdicts = DocumentFaults()
+        entries = await self._read_stored(documents)
+        resources = await self._read_documents(dict(enumerate(documents)), entries, verdicts)
         for kind in dict.fromkeys(type(resource) for _, resource in resources):
-            self.ledger.allow(Verb.WRITE, kind)
+            self.writer.require_permission(Verb.WRITE, kind)
         lost = {_family_of(documents[place]) for place in verdicts.found}
-        items = await self._planned(resources, entries, verdicts, lost)
-        verdicts.settle()
-        await self.quota(self.ledger.caller, [item.after for item in items if item.is_new])
-        async with self._turn(items):
-            items = await self._promised(items, Verdicts())
-            done = {item.place: item.applied() for item in items if dry_run or item.draft is None}
-            await self._write([item for item in items if item.place not in done], done, documents)
+        items = await self._plan_items(resources, entries, verdicts, lost)
+        verdicts.raise_if_any()
+        await self.quota(self.writer.caller, [item.after for item in items if item.is_new])
+        async with self._booking_turn(items):
+            items = await self._promise_items(items, DocumentFaults())
+            done = {item.place: item.outcome() for item in items if dry_run or item.draft is None}
+            await self._write_items([item for item in items if item.place not in done], done, documents)
         return [done[place] for place in range(len(documents))]
 
-    async def _typed(
-        self, documents: Mapping[int, Document], entries: Mapping[str, Entry], verdicts: Verdicts
+    async def _read_documents(
+        self, documents: Mapping[int, Document], entries: Mapping[str, Entry], verdicts: DocumentFaults
     ) -> list[tuple[int, Resource]]:
         """Read every document that can be read, each with its place."""
         resources: dict[str, tuple[int, Resource]] = {}
-        breath = Breath()
+        breath = TimeSlice()
         for place, document in documents.items():
-            await breath.take()
-            if verdicts.enough:
+            await breath.yield_if_over()
+            if verdicts.is_full:
                 break
             try:
-                resource = self.read(document, onto=self._stored(document, entries))
+                resource = self.read(document, onto=self._stored_object(document, entries))
             except Invalid as error:
                 verdicts.add(place, error)
                 continue
             if key_of(resource) in resources:
-                verdicts.add(place, Invalid(_TWICE))
+                verdicts.add(place, Invalid(_DUPLICATE))
             else:
                 resources[key_of(resource)] = (place, resource)
         return list(resources.values())
 
-    def _stored(self, document: object, entries: Mapping[str, Entry]) -> Resource | None:
-        """Give what a document is put onto, as far as that exists for the caller."""
-        ref = _named(document)
+    def _stored_object(self, document: object, entries: Mapping[str, Entry]) -> Resource | None:
+        """Return the stored object that a document is put onto, if the caller may see it."""
+        ref = _ref_of_document(document)
         entry = entries.get(ref.key) if ref else None
-        found = opened(entry, ref.kind) if ref and entry else None
-        return found if found is not None and sees(self.ledger.caller, found) else None
+        found = read_entry(entry, ref.kind) if ref and entry else None
+        return found if found is not None and can_see(self.writer.caller, found) else None
 
-    async def _planned(
+    async def _plan_items(
         self,
         resources: Sequence[tuple[int, Resource]],
         entries: Mapping[str, Entry],
-        verdicts: Verdicts,
-        lost: Collection[Family] = (),
-    ) -> list[Item]:
-        """Admit every document against the store and those before it, and note what speaks against each.
+        verdicts: DocumentFaults,
+        lost: Collection[NameFamily] = (),
+    ) -> list[BundleItem]:
+        """Admit every document against the store and the documents before it, and note the faults of each.
 
-        That one refers to what is `lost`, documents that cannot be read, is not held against it.
+        A reference to one of the `lost` documents, which cannot be read, does not count as a fault.
         """
-        known, items, breath = Known(self.ledger, await self._marks(resources)), list[Item](), Breath()
-        for place, resource in sorted(resources, key=_rank):
-            await breath.take()
-            if verdicts.enough:
+        known, items, breath = (
+            ReferenceIndex(self.writer, await self._read_unique_holders(resources)),
+            list[BundleItem](),
+            TimeSlice(),
+        )
+        for place, resource in sorted(resources, key=_kind_rank):
+            await breath.yield_if_over()
+            if verdicts.is_full:
                 break
             try:
-                item = await self._item(place, resource, entries.get(key_of(resource)), known)
+                item = await self._plan_item(place, resource, entries.get(key_of(resource)), known)
                 known.add(item.after)
             except (Invalid, Conflict, Forbidden) as error:
                 verdicts.add(place, error, but=_reference_to(lost, resource))
@@ -166,148 +178,165 @@ class Application:
             items.append(item)
         return items
 
-    async def _item(self, place: int, resource: Resource, entry: Entry | None, known: Known) -> Item:
-        return weighed(await self._drafted(place, resource, entry, known), self.ledger.clock.now())
+    async def _plan_item(
+        self, place: int, resource: Resource, entry: Entry | None, known: ReferenceIndex
+    ) -> BundleItem:
+        return with_own_bundle(await self._admit_item(place, resource, entry, known), self.writer.clock.now())
 
-    async def _drafted(self, place: int, resource: Resource, entry: Entry | None, known: Known) -> Item:
+    async def _admit_item(
+        self, place: int, resource: Resource, entry: Entry | None, known: ReferenceIndex
+    ) -> BundleItem:
         if entry is None:
-            done = await self.drafts.done(resource)
-            draft = await self.drafts.new(resource, found=known.found) if done is None else None
-            return Item(place, resource, done, draft)
-        record = Record(opened(entry, type(resource)), entry)
-        if not sees(self.ledger.caller, record.resource):
-            raise taken(ref_of(resource))
+            done = await self.admission.find_archived_match(resource)
+            draft = await self.admission.admit_new(resource, found=known.find_targets) if done is None else None
+            return BundleItem(place, resource, done, draft)
+        record = Record(read_entry(entry, type(resource)), entry)
+        if not can_see(self.writer.caller, record.resource):
+            raise name_taken_error(ref_of(resource))
         demanded = resource.metadata.resource_version
         if demanded not in (0, entry.revision):
             raise Conflict(entry.key, wanted=demanded, found=entry.revision)
-        return Item(place, resource, record, await self.drafts.changed(record, resource, found=known.found))
+        return BundleItem(
+            place, resource, record, await self.admission.admit_change(record, resource, found=known.find_targets)
+        )
 
     @asynccontextmanager
-    async def _turn(self, items: Iterable[Item]) -> AsyncIterator[None]:
-        """Wait for one's turn, if anything is to be promised."""
+    async def _booking_turn(self, items: Iterable[BundleItem]) -> AsyncIterator[None]:
+        """Wait for the turn of the bookings, if anything is to be promised."""
         bookings = [item.after for item in items if _is_booking(item)]
-        if self.desk is None or not bookings:
+        if self.promises is None or not bookings:
             yield
             return
-        async with self.desk.turn(bookings):
+        async with self.promises.lock_pools(bookings):
             yield
 
-    async def _promised(self, items: list[Item], verdicts: Verdicts) -> list[Item]:
-        """Give new bookings their seats, all or none, as pools and templates will be; NoRoom names the document."""
+    async def _promise_items(self, items: list[BundleItem], verdicts: DocumentFaults) -> list[BundleItem]:
+        """Give new bookings their seats, all or none, on pools and templates as they will be.
+
+        NoRoom names the document.
+        """
         bookings = [item for item in items if _is_booking(item)]
-        if self.desk is None or not bookings:
+        if self.promises is None or not bookings:
             return items
-        found = await self.desk.foreseeing([item.after for item in items]).promised(
+        found = await self.promises.with_planned([item.after for item in items]).promise_bookings(
             [item.after for item in bookings],
             [item.draft.target if item.draft else None for item in bookings],
             names=[f"documents[{item.place}]" for item in bookings],
         )
-        seated = {item.place: item for item in map(seat, bookings, found.made, found.footings)}
-        made = list[Item]()
+        seated = {item.place: item for item in map(with_promise, bookings, found.made, found.preconditions)}
+        made = list[BundleItem]()
         for item in items:
             try:
-                made.append(weighed(seated[item.place], self.ledger.clock.now()) if item.place in seated else item)
+                made.append(
+                    with_own_bundle(seated[item.place], self.writer.clock.now()) if item.place in seated else item
+                )
             except Invalid as error:
                 verdicts.add(item.place, error)
-        verdicts.settle()
+        verdicts.raise_if_any()
         return made
 
-    async def _entries(self, documents: Iterable[object]) -> dict[str, Entry]:
-        """Read what is stored of the objects that documents are about."""
-        return await self._read(ref.key for ref in filter(None, map(_named, documents)))
+    async def _read_stored(self, documents: Iterable[object]) -> dict[str, Entry]:
+        """Read the stored entries of the objects that documents are about."""
+        return await self._read_keys(ref.key for ref in filter(None, map(_ref_of_document, documents)))
 
-    async def _marks(self, resources: Iterable[tuple[int, Resource]]) -> dict[str, str]:
-        """Read who has what only one object may have, of what these must have."""
-        wanted = (mark for _, one in resources if (mark := mark_of(one)) is not None)
-        return {key: entry.value.decode() for key, entry in (await self._read(wanted)).items()}
+    async def _read_unique_holders(self, resources: Iterable[tuple[int, Resource]]) -> dict[str, str]:
+        """Read which of the unique keys that these objects need are taken, and by which object."""
+        wanted = (mark for _, one in resources if (mark := unique_key_of(one)) is not None)
+        return {key: entry.value.decode() for key, entry in (await self._read_keys(wanted)).items()}
 
-    async def _read(self, keys: Iterable[str]) -> dict[str, Entry]:
+    async def _read_keys(self, keys: Iterable[str]) -> dict[str, Entry]:
         groups: dict[str, list[str]] = defaultdict(list)
         for key in keys:
             groups[key.rpartition("/")[0]].append(key)
         entries: list[Entry | None] = []
         for folder, within in groups.items():
-            if len(within) > _FEW:
-                entries += (await everything(self.ledger.store, f"{folder}/")).entries
+            if len(within) > _MOST_SINGLE_READS:
+                entries += (await scan_all(self.writer.store, f"{folder}/")).entries
             else:
-                entries += [await self.ledger.store.get(key) for key in within]
+                entries += [await self.writer.store.get(key) for key in within]
         return {entry.key: entry for entry in entries if entry is not None}
 
-    async def _write(self, items: Sequence[Item], done: dict[int, Applied], documents: Sequence[Document]) -> None:
-        """Write items, and what the commits made of them into `done`; what somebody disturbs is planned anew.
+    async def _write_items(
+        self, items: Sequence[BundleItem], done: dict[int, Applied], documents: Sequence[Document]
+    ) -> None:
+        """Write the items and record their outcomes in `done`. Items disturbed by other writes are planned again.
 
-        Smaller commits are harder to disturb; the Conflict of one that holds one object names the first not written.
+        Smaller commits are disturbed less often. The Conflict of a commit with one object names the first not written.
         """
         most, in_vain = MAX_OPERATIONS, 0
         while items:
             before = len(done)
             try:
-                await self._commit(items, done, most=most)
+                await self._commit_bundles(items, done, most=most)
             except Conflict:
                 in_vain = in_vain + 1 if len(done) == before else 0
                 if in_vain == ATTEMPTS:
                     raise
                 most = max(1, most // 2)
-                if self.desk is not None:
-                    await self.desk.breathe()
-                items = await self._again(
+                if self.promises is not None:
+                    await self.promises.back_off()
+                items = await self._replan(
                     {item.place: documents[item.place] for item in items if item.place not in done}
                 )
-                done |= {item.place: item.applied() for item in items if item.draft is None}
+                done |= {item.place: item.outcome() for item in items if item.draft is None}
             items = [item for item in items if item.place not in done]
 
-    async def _again(self, documents: Mapping[int, Document]) -> list[Item]:
-        """Plan anew what is not written yet."""
-        verdicts, entries = Verdicts(late=True), await self._entries(documents.values())
-        planned = await self._planned(await self._typed(documents, entries, verdicts), entries, verdicts)
-        verdicts.settle()
-        return await self._promised(planned, Verdicts(late=True))
+    async def _replan(self, documents: Mapping[int, Document]) -> list[BundleItem]:
+        """Plan again what is not written yet."""
+        verdicts, entries = DocumentFaults(late=True), await self._read_stored(documents.values())
+        planned = await self._plan_items(await self._read_documents(documents, entries, verdicts), entries, verdicts)
+        verdicts.raise_if_any()
+        return await self._promise_items(planned, DocumentFaults(late=True))
 
-    async def _commit(self, items: Sequence[Item], done: dict[int, Applied], *, most: int) -> None:
+    async def _commit_bundles(self, items: Sequence[BundleItem], done: dict[int, Applied], *, most: int) -> None:
         written: dict[str, int] = {}
-        for bundle in bundled(items, now=self.ledger.clock.now(), most=most):
-            extra = await self.quota(self.ledger.caller, [item.after for item in bundle.items if item.is_new])
+        for bundle in pack_bundles(items, now=self.writer.clock.now(), most=most):
+            extra = await self.quota(self.writer.caller, [item.after for item in bundle.items if item.is_new])
             ops = [*bundle.ops, *bundle.checks(written), *extra]
-            revision = await self.ledger.submit(ops, bundle.events, deeds=bundle.deeds)
+            revision = await self.writer.submit(ops, bundle.events, deeds=bundle.audited_actions)
             written |= dict.fromkeys(bundle.guards, revision)
             for item in bundle.items:
                 written[item.key] = revision
-                done[item.place] = item.applied(revision)
+                done[item.place] = item.outcome(revision)
 
 
-def _is_booking(item: Item) -> bool:
-    return item.is_new and timed(item.after)
+def _is_booking(item: BundleItem) -> bool:
+    return item.is_new and has_slot(item.after)
 
 
-def _named(document: object) -> Ref[Resource] | None:
-    """Say which object a document is about, before it is read; None if it cannot be read."""
+def _ref_of_document(document: object) -> Ref[Resource] | None:
+    """Return which object a document is about, before it is read; None if that cannot be told."""
     said = document if isinstance(document, Mapping) else {}
     known, metadata = KINDS.get(str(said.get("kind"))), said.get("metadata")
     if known is None or not isinstance(metadata, Mapping):
         return None
     ref: Ref[Resource] = Ref(known.struct, str(metadata.get("name")), str(metadata.get("namespace", DEFAULT_NAMESPACE)))
-    return ref if nameable(ref) else None
+    return ref if is_nameable(ref) else None
 
 
-def _rank(placed: tuple[int, Resource]) -> int:
-    return ORDER.index(placed[1].kind)
+def _kind_rank(placed: tuple[int, Resource]) -> int:
+    return KIND_ORDER.index(placed[1].kind)
 
 
-def _family(name: str) -> str:
+def _without_version(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _family_of(document: object) -> Family:
-    """Say by what a document that cannot be read was to be found."""
+def _family_of(document: object) -> NameFamily:
+    """Return the name family of a document that cannot be read."""
     said = document if isinstance(document, Mapping) else {}
     metadata = said.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
-    return str(said.get("kind")), str(named.get("namespace", DEFAULT_NAMESPACE)), _family(str(named.get("name")))
+    return (
+        str(said.get("kind")),
+        str(named.get("namespace", DEFAULT_NAMESPACE)),
+        _without_version(str(named.get("name"))),
+    )
 
 
-def _reference_to(lost: Collection[Family], resource: Resource) -> str | None:
-    """Say where an object refers to one of these; None if it does not."""
-    wanted = sought(resource)
-    if wanted is None or (wanted.kind.__name__, wanted.namespace, _family(wanted.name)) not in lost:
+def _reference_to(lost: Collection[NameFamily], resource: Resource) -> str | None:
+    """Return the path at which an object refers to one of these families; None if it does not."""
+    wanted = reference_of(resource)
+    if wanted is None or (wanted.kind.__name__, wanted.namespace, _without_version(wanted.name)) not in lost:
         return None
     return wanted.path

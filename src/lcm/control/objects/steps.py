@@ -1,4 +1,4 @@
-"""Taking a step: another status, checked against the machine's table, with its line in the object's story.
+"""Lifecycle steps: a new status, checked against the kind's state machine, with a line in the object's history.
 
 Pure. Used for the steps that controllers report and for those that the control plane takes itself.
 """
@@ -16,19 +16,19 @@ from lcm.model.base.resource import PhaseChange, Status, with_change
 from lcm.model.kinds.registry import KINDS
 
 TEARDOWN = "lcm/teardown"
-"""The finalizer of what has a life of its own: it is removed only once that has ended."""
+"""The finalizer of objects with a lifecycle: they are removed only once that has ended."""
 
 
-def permit(kind: type[R], actor: str) -> None:
-    """Raise Forbidden unless an actor has a part in the lives of a kind's objects, and so may say what it saw."""
+def require_actor(kind: type[R], actor: str) -> None:
+    """Raise Forbidden unless an actor takes part in the lifecycle of a kind and so may report on its objects."""
     machine = KINDS[kind.__name__].machine
     parts = {step.by for step in machine.steps} & ACTORS if machine else ACTORS
     if actor not in parts:
         raise Forbidden(f"only {', '.join(sorted(parts))} may report what was seen of {kind.__name__} objects")
 
 
-def stepped(resource: R, status: Status, *, by: str, author: str, now: datetime, reason: str = "") -> R:
-    """Put a status in place of an object's; another phase must be a step of `by`. The story is the object's own."""
+def take_step(resource: R, status: Status, *, by: str, author: str, now: datetime, reason: str = "") -> R:
+    """Return an object with another status. A new phase must be a step of `by`. The object's own history is kept."""
     old = resource.status
     if type(status) is not type(old):
         problem = f"a {type(status).__name__} is no status of a {resource.kind}"
@@ -41,7 +41,7 @@ def stepped(resource: R, status: Status, *, by: str, author: str, now: datetime,
     if machine is not None:
         source, target = _phase(old), _phase(status)
         if target is not source:
-            machine.take(source, target, by=by, status=status)
+            machine.check_step(source, target, by=by, status=status)
             line = PhaseChange(phase=target, at=now, by=author, reason=reason)
             status = msgspec.structs.replace(status, history=with_change(status.history, line))
         finalizers = () if target in machine.final else finalizers
@@ -49,15 +49,15 @@ def stepped(resource: R, status: Status, *, by: str, author: str, now: datetime,
     return msgspec.structs.replace(resource, metadata=metadata, status=status)
 
 
-def moved(resource: R, phase: object, *, author: str, now: datetime, reason: str, **fields: object) -> R:
-    """Take a step of the control plane's own, with what else of the status changes by it."""
+def take_plane_step(resource: R, phase: object, *, author: str, now: datetime, reason: str, **fields: object) -> R:
+    """Take a step of the control plane's own, together with other changes of the status."""
     changes: dict[str, Any] = {"phase": phase, **fields}
     status = msgspec.structs.replace(resource.status, **changes)
-    return stepped(resource, status, by=CONTROL_PLANE, author=author, now=now, reason=reason)
+    return take_step(resource, status, by=CONTROL_PLANE, author=author, now=now, reason=reason)
 
 
-def over(resource: R) -> bool:
-    """Tell whether an object is to go and nothing keeps it."""
+def is_removable(resource: R) -> bool:
+    """Return whether an object is marked for deletion and has no finalizers left."""
     return resource.metadata.deletion_timestamp is not None and not resource.metadata.finalizers
 
 

@@ -1,6 +1,7 @@
-"""Objects as one caller reads and writes them. Every write of the plane goes through `Ledger.submit`.
+"""Objects as one caller reads and writes them. Every write of the plane goes through `Writer.submit`.
 
-Made by `local` for each caller; the parts of the plane that need the store are handed one.
+`control.plane.local` makes a `Writer` for each caller and hands it to the parts of the plane that need the store. An
+`Edit` is one object's change: its store operations, its events and its entry in the audit.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -8,177 +9,190 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
-from lcm.control.access.audit import NOWHERE, Deed, Origin, Pen, author_of
+from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, AuditWriter, Origin, author_of
 from lcm.control.delivery import events
-from lcm.control.objects.records import Record, at_revision, change, creation, find, removal, why_taken
+from lcm.control.objects.records import (
+    Record,
+    change_ops,
+    creation_ops,
+    explain_conflict,
+    find_record,
+    removal_ops,
+    with_revision,
+)
 from lcm.control.plane.protocol import R, Ref
-from lcm.control.upkeep.archive import hanging, hangs, is_archived, recalled
-from lcm.model.access.identity import PERMITTED, SERVICE, Caller, Role, Verb, sees
+from lcm.control.upkeep.archive import find_archived, find_dependents, is_archived, is_dependent_key
+from lcm.model.access.identity import PERMISSIONS, SERVICE, Caller, Role, Verb, can_see
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Taken
-from lcm.model.base.event import Event, encode
+from lcm.model.base.event import Event, encode_event
 from lcm.store.base import Fence, Op, Store, check_commit
 from lcm.system.clock import new_id
 
 T = TypeVar("T")
 ATTEMPTS: Final = 32
-"""How often a write without a precondition is tried while others are faster; each time one of them has succeeded."""
+"""How often a write without a precondition is tried; each failure means that another write succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit(Generic[R]):
-    """One object before and after a change; `removed`: `after` is the last that is seen of it."""
+    """One object before and after a change. With `removed`, `after` is its last state."""
 
     before: Record[R] | None
     after: R
     removed: bool = False
     origin: str = events.CREATED
     quiet: bool = False
-    """It means nothing to the outside."""
+    """The change causes no events."""
     verb: str = ""
-    """What the audit calls it, where that is more than making, changing or removing."""
+    """The verb for the audit, where it is more specific than create, update or delete."""
 
     def ops(self) -> Sequence[Op]:
-        """Say what the store must do."""
+        """Return the store operations of the change."""
         if self.before is None:
-            return creation(self.after)
-        return removal(self.before) if self.removed else change(self.before, self.after)
+            return creation_ops(self.after)
+        return removal_ops(self.before) if self.removed else change_ops(self.before, self.after)
 
-    def deed(self) -> Deed:
-        """Say what the audit is to know of it."""
+    def audited_action(self) -> AuditedAction:
+        """Return what the audit records of the change."""
         usual = "create" if self.before is None else "delete" if self.removed else "update"
         metadata = self.after.metadata
-        return Deed(verb=self.verb or usual, kind=self.after.kind, name=metadata.name, namespace=metadata.namespace)
+        return AuditedAction(
+            verb=self.verb or usual, kind=self.after.kind, name=metadata.name, namespace=metadata.namespace
+        )
 
     def events(self, now: datetime) -> Sequence[Event]:
-        """Say what it means to the outside."""
+        """Return the events that the change causes."""
         before = self.before.resource if self.before else None
         if self.quiet:
             return ()
-        return events.derive(before, self.after, now=now, removed=self.removed, origin=self.origin)
+        return events.derive_events(before, self.after, now=now, removed=self.removed, origin=self.origin)
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """The store as one caller may use it, under at most one fence."""
+class Writer:
+    """The store as one caller may use it, under at most one fence. Every write goes through `submit`."""
 
     store: Store
     clock: Clock
     caller: Caller
     fence: Fence | None = None
-    origin: Origin = NOWHERE
+    origin: Origin = LOCAL_ORIGIN
     record_ids: Callable[[], str] = new_id
     author: str = field(init=False)
-    """Under which name the caller stands in an object's story."""
+    """The name by which an object's history mentions the caller."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "author", author_of(self.caller))
 
-    def allow(self, verb: Verb, kind: type[R]) -> None:
-        """Raise Forbidden unless the caller's role may do this with this kind."""
-        if self.caller.role not in PERMITTED[kind.__name__][verb]:
+    def require_permission(self, verb: Verb, kind: type[R]) -> None:
+        """Raise Forbidden unless the caller's role may do this with objects of this kind."""
+        if self.caller.role not in PERMISSIONS[kind.__name__][verb]:
             raise Forbidden(f"a caller of role {self.caller.role} may not {verb} {kind.__name__} objects")
 
-    def served(self, what: str) -> None:
+    def require_service(self, what: str) -> None:
         """Raise Forbidden unless the caller is one of our own processes."""
-        self.among(SERVICE, what)
+        self.require_role(SERVICE, what)
 
-    def among(self, roles: Collection[Role], what: str) -> None:
+    def require_role(self, roles: Collection[Role], what: str) -> None:
         """Raise Forbidden unless the caller's role is one of these."""
         if self.caller.role not in roles:
             raise Forbidden(f"a caller of role {self.caller.role} may not {what}")
 
     async def find(self, ref: Ref[R]) -> Record[R] | None:
-        """Read an object; None means that there is none for this caller."""
-        record = await find(self.store, ref)
-        return record if record is not None and sees(self.caller, record.resource) else None
+        """Read a live object; None means that there is none for this caller."""
+        record = await find_record(self.store, ref)
+        return record if record is not None and can_see(self.caller, record.resource) else None
 
-    async def need(self, ref: Ref[R]) -> Record[R]:
-        """Read an object that must be there, for it is to be changed; what is archived is not."""
-        record = await self.recall(ref)
+    async def require(self, ref: Ref[R]) -> Record[R]:
+        """Read an object that is to be changed. Raise Gone when it is missing, IllegalStep when it is archived."""
+        record = await self.find_anywhere(ref)
         if record is None:
-            raise missing(ref)
+            raise missing_error(ref)
         if is_archived(record):
             told = f"{ref.kind.__name__} {ref.name} in namespace {ref.namespace} has ended and is in the archive"
             raise IllegalStep(f"{told}: it can be read and deleted, not changed")
         return record
 
-    async def recall(self, ref: Ref[R]) -> Record[R] | None:
+    async def find_anywhere(self, ref: Ref[R]) -> Record[R] | None:
         """Read an object, also from the archive; None means that there is none for this caller."""
-        record = await find(self.store, ref) or await recalled(self.store, ref)
-        return record if record is not None and sees(self.caller, record.resource) else None
+        record = await find_record(self.store, ref) or await find_archived(self.store, ref)
+        return record if record is not None and can_see(self.caller, record.resource) else None
 
     async def read(self, ref: Ref[R]) -> R:
-        """Read an object that must be there, or in the archive."""
-        record = await self.recall(ref)
+        """Read an object, also from the archive. Raise Gone when there is none for this caller."""
+        record = await self.find_anywhere(ref)
         if record is None:
-            raise missing(ref)
+            raise missing_error(ref)
         return record.resource
 
     async def write(self, edit: Edit[R], *ops: Op, told: Sequence[Event] = (), reported: bool = False) -> R:
-        """Commit one object's change, and return it as it is then."""
+        """Commit one object's change, and return the object with its new revision."""
         revision = await self.commit(edit, ops=ops, told=told, reported=reported)
-        return at_revision(edit.after, revision)
+        return with_revision(edit.after, revision)
 
     def rehearse(self, edit: Edit[R], *ops: Op) -> R:
-        """Hold one object's change against the limits of a commit, which is not made; raises TooLarge or Invalid."""
-        events = [encode(event) for event in edit.events(self.clock.now())]
-        check_commit(self._noted([*edit.ops(), *ops], [edit.deed()]), events, self.fence)
+        """Check one object's change against the limits of a commit, without committing. Raise TooLarge or Invalid."""
+        events = [encode_event(event) for event in edit.events(self.clock.now())]
+        check_commit(self._with_audit_record([*edit.ops(), *ops], [edit.audited_action()]), events, self.fence)
         return edit.after
 
     async def commit(
         self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = (), reported: bool = False
     ) -> int:
-        """Commit changes with the events they cause; return the revision. What is merely reported is nobody's deed."""
+        """Commit changes with the events they cause; return the revision. Reported changes are not audited."""
         now = self.clock.now()
         mine = [op for edit in edits for op in edit.ops()]
         means = [event for edit in edits for event in edit.events(now)]
-        deeds = [] if reported else [edit.deed() for edit in edits]
+        deeds = [] if reported else [edit.audited_action() for edit in edits]
         ending = [edit.after for edit in edits if edit.removed]
 
         async def attempt() -> int:
-            gone = [await hanging(self.store, one, now) for one in ending]
+            gone = [await find_dependents(self.store, one, now) for one in ending]
             freed = [op for one in gone for op in one.ops]
-            every = [*told, *(event for one in gone for event in one.told), *means]
-            return await self.submit([*mine, *freed, *ops], [encode(event) for event in every], deeds=deeds)
+            every = [*told, *(event for one in gone for event in one.events), *means]
+            return await self.submit([*mine, *freed, *ops], [encode_event(event) for event in every], deeds=deeds)
 
-        # What hangs on an object that goes is nobody's business but ours: whoever changed that meanwhile is not told.
-        return await persistently(attempt, unless=lambda error: not ending or not hangs(error.key))
+        # A concurrent change of the dependents is retried here: the caller did not ask about them.
+        return await retry_conflicts(attempt, unless=lambda error: not ending or not is_dependent_key(error.key))
 
-    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[Deed]) -> int:
-        """Write, under the fence, what the caller did to what, and who that was. Every write of the plane ends here."""
+    async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[AuditedAction]) -> int:
+        """Commit operations under the fence, with an audit record of what the caller did. Every write ends here."""
         if self.fence is not None:
-            self.served("write under a lease")
+            self.require_service("write under a lease")
         try:
-            return await self.store.commit(*self._noted(ops, deeds), events=events, fence=self.fence)
+            return await self.store.commit(*self._with_audit_record(ops, deeds), events=events, fence=self.fence)
         except Conflict as error:
-            if refused := await why_taken(self.store, error):
+            if refused := await explain_conflict(self.store, error):
                 raise refused from error
             raise
 
-    def _noted(self, ops: Sequence[Op], deeds: Sequence[Deed]) -> Sequence[Op]:
+    def _with_audit_record(self, ops: Sequence[Op], deeds: Sequence[AuditedAction]) -> Sequence[Op]:
         if not deeds:
             return ops
-        return [*ops, Pen(self.store, self.clock, self.record_ids).note(self.caller, self.origin, *deeds)]
+        return [*ops, AuditWriter(self.store, self.clock, self.record_ids).record(self.caller, self.origin, *deeds)]
 
 
-def taken(ref: Ref[R]) -> Taken:
-    """Say that a name is somebody else's, and nothing more about what it is the name of."""
+def name_taken_error(ref: Ref[R]) -> Taken:
+    """Return the error for a name that is taken. It discloses nothing about the object of that name."""
     return Taken(f"{ref.kind.__name__} {ref.name} in namespace {ref.namespace}: the name is taken")
 
 
-def missing(ref: Ref[R]) -> Gone:
-    """Say that an object is not there; the same for what the caller may not see."""
+def missing_error(ref: Ref[R]) -> Gone:
+    """Return the error for an object that is not there; the same for one that the caller may not see."""
     return Gone(f"there is no {ref.kind.__name__} {ref.name} in namespace {ref.namespace}")
 
 
-async def persistently(
+async def retry_conflicts(
     attempt: Callable[[], Awaitable[T]],
     *,
     unless: Callable[[Conflict], bool],
     pause: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """Try again when somebody else was faster, unless the caller asked to be told of that; after a pause, if any."""
+    """Repeat an attempt while another write comes first, with a pause in between, if one is given.
+
+    Raise the Conflict when `unless` says so, or after the last of ATTEMPTS.
+    """
     for _ in range(ATTEMPTS - 1):
         try:
             return await attempt()

@@ -1,4 +1,16 @@
-"""A watch over HTTP: takes up its stream again after every cut, from the last commit it delivered. Used by `client`."""
+"""What an API streams over HTTP: object changes and events; and waiting for an API to answer.
+
+`HttpWatch` is the watch of `HttpPlane`: after every cut it resumes from the last commit it delivered.
+`follow_events` and `read_recent` serve the command line:
+
+    selection = EventSelection(event_types="worker.*")
+    async with aclosing(follow_events(connection, selection, chance=system.chance)) as stream:
+        async for item in stream: ...
+
+A cut is not reported: the stream resumes after the last event that came. When it cannot resume, it yields `StreamStart`
+with `reset`: some events may be missing. `compose` uses `fetch_installation_id` for controllers in a process of their
+own.
+"""
 
 import asyncio
 from collections import deque
@@ -11,36 +23,36 @@ import msgspec
 import structlog
 
 from lcm.control.plane.problems import error_of
-from lcm.control.plane.protocol import Changes, Ref, Seen
-from lcm.control.plane.transport import CLOSED, Line, read
-from lcm.control.plane.wire import EPOCH, NDJSON, Sight, ToldEvents
-from lcm.control.plane.wire import Line as WatchLine
+from lcm.control.plane.protocol import Changes, ObjectChange, Ref
+from lcm.control.plane.transport import CLOSED, ApiConnection, read_answer
+from lcm.control.plane.wire import EPOCH_HEADER, NDJSON, ListedEvents, WatchedObject
+from lcm.control.plane.wire import WatchFrame as WatchLine
 from lcm.control.upkeep.installation import Installation
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.registry import KINDS, Resource
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 5.0
-_LONGEST_THROTTLE: Final = 60.0
+_FIRST_WATCH_PAUSE: Final = 0.05
+_LONGEST_STREAM_PAUSE: Final = 5.0
+_LONGEST_STREAM_THROTTLE: Final = 60.0
 _LONGEST_LINE: Final = 64_000_000
 _RESTORED: Final = "the store was restored; list again"
-_NOTHING: Final = b"null"
-_decoder: Final = msgspec.json.Decoder(WatchLine)
+_JSON_NULL: Final = b"null"
+_watch_decoder: Final = msgspec.json.Decoder(WatchLine)
 
 
 class HttpWatch:
-    """One reader. A read that is cancelled goes on in its task, and the next one finds what it brought."""
+    """One reader. A cancelled read goes on in its task, and the next read finds what it brought."""
 
     def __init__(
         self,
-        line: Line,
+        line: ApiConnection,
         kinds: Sequence[type[Resource]],
         *,
         after: int,
         chance: Callable[[], float],
         on_end: Callable[["HttpWatch"], None],
     ) -> None:
-        self._line = line
+        self._connection = line
         self._kinds = ",".join(kind.__name__ for kind in kinds)
         self._after = after
         self._chance = chance
@@ -49,7 +61,7 @@ class HttpWatch:
         self._reading: asyncio.Task[None] | None = None
         self._open = AsyncExitStack()
         self._chunks: AsyncIterator[bytes] | None = None
-        self._rest = b""
+        self._buffer = b""
         self._epoch = line.epoch
         self._failures = 0
         self._error: LcmError | None = None
@@ -62,9 +74,9 @@ class HttpWatch:
             if self._error is not None:
                 raise self._error
             if self._reading is None:
-                self._reading = asyncio.create_task(self._read())
+                self._reading = asyncio.create_task(self._read_until_ready())
             await asyncio.wait({self._reading})
-            self._settle()
+            self._finish_read()
         return self._ready.popleft()
 
     async def aclose(self) -> None:
@@ -73,7 +85,7 @@ class HttpWatch:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
-        await self._hang_up()
+        await self._disconnect()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +93,7 @@ class HttpWatch:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _settle(self) -> None:
+    def _finish_read(self) -> None:
         reading, self._reading = self._reading, None
         if reading is not None and not reading.cancelled():
             reading.result()
@@ -90,81 +102,81 @@ class HttpWatch:
         self._error = self._error or error
         self._on_end(self)
 
-    async def _read(self) -> None:
-        """Read until something is ready, or it is known that nothing ever will be."""
+    async def _read_until_ready(self) -> None:
+        """Read until a commit is ready, or an error ends the watch."""
         while not self._ready and self._error is None:
             try:
                 await self._read_chunk()
             except Later as error:
-                if self._line.closed:
+                if self._connection.closed:
                     self._fail(Relist(CLOSED))
                     break
-                await self._hang_up()
-                await asyncio.sleep(self._pause(error))
+                await self._disconnect()
+                await asyncio.sleep(self._backoff_seconds(error))
             except LcmError as error:
                 self._fail(error)
         if self._error is not None:
-            await self._hang_up()
+            await self._disconnect()
 
     async def _read_chunk(self) -> None:
         if self._chunks is None:
-            self._chunks = await self._call()
+            self._chunks = await self._connect()
         try:
             chunk = await anext(self._chunks)
         except (StopAsyncIteration, httpx.RequestError) as error:
             raise Unreachable(f"the stream broke off: {str(error) or type(error).__name__}") from error
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        if len(self._buffer) > _LONGEST_LINE:
             raise Stuck("UnexpectedAnswer", f"a line of a watch is longer than {_LONGEST_LINE} bytes")
         for line in filter(None, lines):
-            self._take(line)
+            self._accept_line(line)
 
-    async def _call(self) -> AsyncIterator[bytes]:
+    async def _connect(self) -> AsyncIterator[bytes]:
         query = {"kinds": self._kinds, "after": str(self._after)}
-        response = await self._open.enter_async_context(self._line.stream("/api/watch", query))
+        response = await self._open.enter_async_context(self._connection.stream("/api/watch", query))
         if not response.headers.get("content-type", "").startswith(NDJSON):
             raise Stuck("UnexpectedAnswer", "a watch was answered by something that is no API of ours")
-        epoch = response.headers.get(EPOCH)
+        epoch = response.headers.get(EPOCH_HEADER)
         if self._epoch not in (None, epoch):
             raise Relist(_RESTORED)
         self._epoch = epoch
         return response.aiter_bytes()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         opened, self._open = self._open, AsyncExitStack()
-        self._chunks, self._rest = None, b""
+        self._chunks, self._buffer = None, b""
         await opened.aclose()
 
-    def _take(self, line: bytes) -> None:
+    def _accept_line(self, line: bytes) -> None:
         try:
-            told = _decoder.decode(line)
+            told = _watch_decoder.decode(line)
         except ValueError as error:
             raise Stuck("UnexpectedAnswer", f"a line of a watch cannot be read: {error}") from error
         if told.problem is not None:
             raise error_of(told.problem)
         self._failures = 0
         if told.seen:
-            self._ready.append(Changes(told.revision, [_seen(sight) for sight in told.seen]))
+            self._ready.append(Changes(told.revision, [_read_change(sight) for sight in told.seen]))
             self._after = told.revision
 
-    def _pause(self, error: Later) -> float:
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 16))
+    def _backoff_seconds(self, error: Later) -> float:
+        longest = min(_LONGEST_STREAM_PAUSE, _FIRST_WATCH_PAUSE * 2.0 ** min(self._failures, 16))
         self._failures += 1
         told = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
-        return max(min(told, _LONGEST_THROTTLE), longest * (0.5 + self._chance() / 2))
+        return max(min(told, _LONGEST_STREAM_THROTTLE), longest * (0.5 + self._chance() / 2))
 
 
-def _seen(sight: Sight) -> Seen:
+def _read_change(sight: WatchedObject) -> ObjectChange:
     known = KINDS.get(sight.kind)
     if known is None:
         raise Stuck("UnexpectedAnswer", f"a watch tells of a {sight.kind}, which nobody asked for")
     ref = Ref(known.struct, sight.name, sight.namespace)
-    return Seen(ref, None if bytes(sight.object) == _NOTHING else read(sight.object, known.struct))
+    return ObjectChange(ref, None if bytes(sight.object) == _JSON_NULL else read_answer(sight.object, known.struct))
 
 
-STREAM: Final = "/api/events/stream"
-PAGE: Final = "/api/events"
-MEDIA: Final = "text/event-stream"
+STREAM_PATH: Final = "/api/events/stream"
+EVENTS_PATH: Final = "/api/events"
+STREAM_MEDIA_TYPE: Final = "text/event-stream"
 
 _HELLO: Final = "hello"
 _RESET: Final = "reset"
@@ -173,8 +185,8 @@ _FIRST_STREAM_PAUSE: Final = 0.1
 _LONGEST_FRAME: Final = 64_000_000
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which events are wanted; types with commas between, and worker.* is all that begin so."""
+class EventSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which events are wanted. Types are separated by commas; `worker.*` selects all that begin so."""
 
     session_id: str = ""
     worker_id: str = ""
@@ -183,24 +195,24 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event_types: str = ""
 
     def query(self) -> Mapping[str, str]:
-        """Write it as parameters."""
+        """Return the filter as query parameters."""
         return {name: text for name, text in msgspec.structs.asdict(self).items() if text}
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """The stream begins here; with `reset`, because what happened before cannot be told any more."""
+class StreamStart(msgspec.Struct, frozen=True):
+    """The start of the stream. With `reset`, the events before it are no longer available."""
 
     id: str
     reset: bool
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How some things stand where the stream begins."""
+class StreamSnapshot(msgspec.Struct, frozen=True):
+    """The state of some objects where the stream begins."""
 
     data: msgspec.Raw
 
 
-class Heard(msgspec.Struct, frozen=True):
+class StreamEvent(msgspec.Struct, frozen=True):
     """One event."""
 
     id: str
@@ -208,51 +220,55 @@ class Heard(msgspec.Struct, frozen=True):
     data: msgspec.Raw
 
 
-Told = Begun | Standing | Heard
+StreamItem = StreamStart | StreamSnapshot | StreamEvent
 
 
-async def recent(line: Line, wish: Wish, *, after: str = "", limit: int | None = None) -> ToldEvents:
-    """Read the newest events, or the first ones after one that is known. Relist when what followed that is not."""
+async def read_recent(
+    line: ApiConnection, wish: EventSelection, *, after: str = "", limit: int | None = None
+) -> ListedEvents:
+    """Read the newest events, or the first ones after a known one. Raise Relist when its successors are unknown."""
     query = {**wish.query(), **({"after": after} if after else {}), **({"limit": str(limit)} if limit else {})}
-    return read(await line.ask("GET", PAGE, query=query), ToldEvents)
+    return read_answer(await line.request("GET", EVENTS_PATH, query=query), ListedEvents)
 
 
-async def follow(
-    line: Line, wish: Wish, *, chance: Callable[[], float], after: str = "", snapshot: bool = False
-) -> AsyncGenerator[Told]:
-    """Tell what happens, without end; after an event's id, or from now on. Only the first call may fail for long."""
+async def follow_events(
+    line: ApiConnection, wish: EventSelection, *, chance: Callable[[], float], after: str = "", snapshot: bool = False
+) -> AsyncGenerator[StreamItem]:
+    """Yield events without end: after an event's id, or from now on. Only the first connection may fail for long."""
     failures, begun = 0, False
     while True:
         try:
-            async with line.stream(STREAM, _query(wish, after, snapshot=snapshot)) as response:
+            async with line.stream(STREAM_PATH, _stream_query(wish, after, snapshot=snapshot)) as response:
                 begun = True
-                async for told in _frames(response):
+                async for told in _read_frames(response):
                     failures = 0
-                    after = after if isinstance(told, Standing) else told.id or after
+                    after = after if isinstance(told, StreamSnapshot) else told.id or after
                     yield told
         except Later as error:
             if not begun or line.closed:
                 raise
             told_seconds = error.after.total_seconds() if isinstance(error, Throttled) else 0.0
-            await asyncio.sleep(max(min(told_seconds, _LONGEST_THROTTLE), _pause(failures, chance)))
+            await asyncio.sleep(
+                max(min(told_seconds, _LONGEST_STREAM_THROTTLE), _stream_backoff_seconds(failures, chance))
+            )
         else:
-            await asyncio.sleep(_pause(failures, chance))
+            await asyncio.sleep(_stream_backoff_seconds(failures, chance))
         failures += 1
 
 
-def _query(wish: Wish, after: str, *, snapshot: bool) -> Mapping[str, str]:
+def _stream_query(wish: EventSelection, after: str, *, snapshot: bool) -> Mapping[str, str]:
     said = {"snapshot": "true" if snapshot else "false"} | ({"last_event_id": after} if after else {})
     return {**wish.query(), **said}
 
 
-def _pause(failures: int, chance: Callable[[], float]) -> float:
-    longest = min(_LONGEST_PAUSE, _FIRST_STREAM_PAUSE * 2.0 ** min(failures, 16))
+def _stream_backoff_seconds(failures: int, chance: Callable[[], float]) -> float:
+    longest = min(_LONGEST_STREAM_PAUSE, _FIRST_STREAM_PAUSE * 2.0 ** min(failures, 16))
     return longest * (0.5 + chance() / 2)
 
 
-async def _frames(response: httpx.Response) -> AsyncIterator[Told]:
-    """Read a stream's frames; one that was cut off is not told."""
-    if not response.headers.get("content-type", "").startswith(MEDIA):
+async def _read_frames(response: httpx.Response) -> AsyncIterator[StreamItem]:
+    """Read a stream's frames. A frame that was cut off is dropped."""
+    if not response.headers.get("content-type", "").startswith(STREAM_MEDIA_TYPE):
         raise Stuck("UnexpectedAnswer", "the event stream was answered by something that is no API of ours")
     rest = b""
     async for chunk in response.aiter_bytes():
@@ -260,12 +276,12 @@ async def _frames(response: httpx.Response) -> AsyncIterator[Told]:
         if len(rest) > _LONGEST_FRAME:
             raise Stuck("UnexpectedAnswer", f"an event is longer than {_LONGEST_FRAME} bytes")
         for frame in frames:
-            if (told := _read(frame)) is not None:
+            if (told := _read_frame(frame)) is not None:
                 yield told
 
 
-def _read(frame: bytes) -> Told | None:
-    """Read one frame; None for a comment, and for what only a browser wants to know."""
+def _read_frame(frame: bytes) -> StreamItem | None:
+    """Read one frame; None for a comment, and for what concerns only browsers."""
     fields: dict[bytes, bytes] = {}
     for line in frame.split(b"\n"):
         name, _, text = line.partition(b":")
@@ -278,22 +294,22 @@ def _read(frame: bytes) -> Told | None:
     except ValueError as error:
         raise Unreachable(f"an event cannot be read: {error}") from error
     if kind in {_HELLO, _RESET}:
-        return Begun(number, reset=kind == _RESET)
-    return Standing(data) if kind == _SNAPSHOT else Heard(number, kind, data)
+        return StreamStart(number, reset=kind == _RESET)
+    return StreamSnapshot(data) if kind == _SNAPSHOT else StreamEvent(number, kind, data)
 
 
-_PAUSE_SECONDS: Final = 1.0
+_INSTALLATION_PAUSE_SECONDS: Final = 1.0
 _log: Final = structlog.get_logger()
 
 
-async def called(line: Line, chance: Callable[[], float]) -> str:
-    """Wait until the API answers; what it refuses is raised."""
+async def fetch_installation_id(line: ApiConnection, chance: Callable[[], float]) -> str:
+    """Return the installation's id; wait until the API answers. What the API refuses is raised."""
     trouble = ""
     while True:
         try:
-            return read(await line.ask("GET", "/api/internal/installation", query={}), Installation).id
+            return read_answer(await line.request("GET", "/api/internal/installation", query={}), Installation).id
         except Later as error:
             if str(error) != trouble:
                 _log.warning("waiting for the API", error=str(error))
             trouble = str(error)
-            await asyncio.sleep(_PAUSE_SECONDS * (1 + chance()))
+            await asyncio.sleep(_INSTALLATION_PAUSE_SECONDS * (1 + chance()))

@@ -1,7 +1,8 @@
-"""The line to an API: a request out, an answer back, or the error that the plane behind it raised. Used by `client`.
+"""HTTP requests to an API, as the plane's verbs make them. Used by `control.plane.client` and its streams.
 
-No answer is `Unreachable`, and so is one by somebody else on the way who cannot reach the API. Only the API itself can
-say that something is not there.
+`ApiConnection` sends a request and returns the answer, or raises the error that the plane behind the API raised. No
+answer is `Unreachable`, and so is an answer from a proxy that cannot reach the API: only the API itself can say that
+something is not there. `ApiRequests` adds paths, queries and the fence that a write is bound to.
 """
 
 import asyncio
@@ -15,42 +16,48 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from lcm.control.objects.records import nameable
-from lcm.control.objects.writer import missing
+from lcm.control.objects.records import is_nameable
+from lcm.control.objects.writer import missing_error
 from lcm.control.plane.problems import Problem, error_of
 from lcm.control.plane.protocol import Document, Ref
-from lcm.control.plane.wire import DEAD_SECONDS, EPOCH, FENCE, IDEMPOTENCY_KEY, check_request
-from lcm.model.access.identity import bearer
+from lcm.control.plane.wire import (
+    EPOCH_HEADER,
+    FENCE_HEADER,
+    IDEMPOTENCY_KEY,
+    SILENCE_LIMIT_SECONDS,
+    check_idempotency_key,
+)
+from lcm.model.access.identity import parse_token
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, LcmError, Stuck, Unreachable
 from lcm.model.kinds.registry import KINDS
 from lcm.store.base import Fence
-from lcm.store.codec import read_known
+from lcm.store.codec import decode_known
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 CLOSED: Final = "the plane was closed"
 _HEADERS: Final = {"Accept-Encoding": "identity", "User-Agent": "lcm", "Content-Type": "application/json"}
-# Shorter than any server keeps an idle connection, so that a request does not meet its end.
-_POOL: Final = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
-_PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-_SHOWN: Final = 200
+# Shorter than any server's keep-alive, so that no request is sent on a connection that is being closed.
+_CONNECTION_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30)
+_TRANSIENT_STATUSES: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_SHOWN_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How long things may take."""
+class ClientTimeouts:
+    """How long requests to an API may take."""
 
     connect_seconds: float = 5
     request_seconds: float = 30
     apply_seconds: float = 300
-    """A whole folder of documents, each of them admitted and written."""
-    silence_seconds: float = DEAD_SECONDS
-    """Until a watch that says nothing counts as dead."""
+    """For a whole folder of documents, each of them admitted and written."""
+    silence_seconds: float = SILENCE_LIMIT_SECONDS
+    """A watch that has been silent for this long counts as dead."""
 
 
-class Line:
-    """One pool of connections to one API, as one caller."""
+class ApiConnection:
+    """A pool of connections to one API, as one caller."""
 
     def __init__(
         self,
@@ -58,24 +65,24 @@ class Line:
         token: Secret,
         *,
         actor: str,
-        limits: Limits,
+        limits: ClientTimeouts,
         trust: ssl.SSLContext | None,
         transport: httpx.AsyncBaseTransport | None,
     ) -> None:
         self.limits = limits
         self.closed = False
         self.epoch: str | None = None
-        """The history of the revisions that were answered last; a watch from one of them means no other."""
-        presented = f"Bearer {bearer(token.reveal(), 'token').reveal()}"
+        """The history that the last answered revisions belong to; a watch from one of them is about this history."""
+        presented = f"Bearer {parse_token(token.reveal(), 'token').reveal()}"
         self._client = httpx.AsyncClient(
-            base_url=_checked(url),
+            base_url=_check_url(url),
             headers=_HEADERS | {"Authorization": presented} | ({"Lcm-Actor": actor} if actor else {}),
             timeout=_time_limits(limits, limits.request_seconds),
-            transport=transport or _network(url, trust),
-            trust_env=False,  # a proxy for the internet does not lead to our own API
+            transport=transport or _http_transport(url, trust),
+            trust_env=False,  # a proxy for the internet does not reach our own API
         )
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -85,7 +92,7 @@ class Line:
         body: bytes | None = None,
         seconds: float | None = None,
     ) -> bytes:
-        """Send a request and return the answer's body, or raise the error that the answer tells of."""
+        """Send a request and return the answer's body, or raise the error that the answer describes."""
         limit = seconds or self.limits.request_seconds
         request = self._client.build_request(
             method, path, params=query, headers=headers, content=body, timeout=_time_limits(self.limits, limit)
@@ -95,15 +102,15 @@ class Line:
                 response = await self._send(request)
                 await response.aread()
         except (httpx.RequestError, TimeoutError) as error:
-            raise unanswered(request, error) from error
+            raise unreachable_error(request, error) from error
         if response.is_success:
-            self.epoch = response.headers.get(EPOCH, self.epoch)
+            self.epoch = response.headers.get(EPOCH_HEADER, self.epoch)
             return response.content
-        raise told(response)
+        raise error_from(response)
 
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
-        """Ask for an answer that does not end by itself. What breaks off, or falls silent, is Unreachable."""
+        """Request an answer that does not end by itself. Raise Unreachable when it breaks off or falls silent."""
         times = _time_limits(self.limits, self.limits.silence_seconds)
         request = self._client.build_request("GET", path, params=query, timeout=times)
         try:
@@ -111,15 +118,15 @@ class Line:
             try:
                 if not response.is_success:
                     await response.aread()
-                    raise told(response)
+                    raise error_from(response)
                 yield response
             finally:
                 await response.aclose()
         except httpx.RequestError as error:
-            raise unanswered(request, error) from error
+            raise unreachable_error(request, error) from error
 
     async def close(self) -> None:
-        """Let go of connections. May be repeated."""
+        """Close the connections. May be repeated."""
         self.closed = True
         await self._client.aclose()
 
@@ -129,44 +136,44 @@ class Line:
         return await self._client.send(request, stream=True)
 
 
-def read(body: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Read an answer as its type."""
+def read_answer(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Read an answer as its type. Raise Stuck when it is something else."""
     try:
-        return read_known(body, kind)
+        return decode_known(body, kind)
     except ValueError as error:
         raise Stuck("UnexpectedAnswer", f"the API answered with no {kind.__name__}: {error}") from error
 
 
-def unanswered(request: httpx.Request, error: Exception) -> Unreachable:
-    """Say that no answer came."""
-    # That error repeats the header that it complains of, and a header may hold a secret.
+def unreachable_error(request: httpx.Request, error: Exception) -> Unreachable:
+    """Return the error for a request that got no answer."""
+    # This error's text repeats the offending header, which may hold a secret.
     said = "" if isinstance(error, httpx.LocalProtocolError) else str(error)
     return Unreachable(f"{request.method} {request.url}: {said or type(error).__name__}")
 
 
-def told(response: httpx.Response) -> LcmError:
-    """Read what an answer, which has been read to its end, tells went wrong."""
+def error_from(response: httpx.Response) -> LcmError:
+    """Return the error that a completely read answer describes."""
     try:
         return error_of(msgspec.json.decode(response.content, type=Problem))
     except ValueError:
         pass
     where = f"{response.request.method} {response.request.url}"
-    if response.is_server_error or response.status_code in _PASSING:
+    if response.is_server_error or response.status_code in _TRANSIENT_STATUSES:
         return Unreachable(f"{where}: answered {response.status_code}")
-    text = response.content[:_SHOWN].decode(errors="replace")
+    text = response.content[:_SHOWN_BYTES].decode(errors="replace")
     return Stuck("UnexpectedAnswer", f"{where}: answered {response.status_code}, which no API of ours does: {text}")
 
 
-def _time_limits(limits: Limits, read_seconds: float) -> httpx.Timeout:
+def _time_limits(limits: ClientTimeouts, read_seconds: float) -> httpx.Timeout:
     return httpx.Timeout(connect=limits.connect_seconds, read=read_seconds, write=read_seconds, pool=None)
 
 
-def _network(url: str, trust: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
-    verify: ssl.SSLContext | bool = trust or url.startswith("https:")  # reading the system's trust takes a while
-    return httpx.AsyncHTTPTransport(verify=verify, limits=_POOL, trust_env=False)
+def _http_transport(url: str, trust: ssl.SSLContext | None) -> httpx.AsyncHTTPTransport:
+    verify: ssl.SSLContext | bool = trust or url.startswith("https:")  # loading the system's certificates takes a while
+    return httpx.AsyncHTTPTransport(verify=verify, limits=_CONNECTION_LIMITS, trust_env=False)
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = httpx.URL(url)
         sound = parts.scheme in {"http", "https"} and bool(parts.host) and not parts.userinfo
@@ -180,15 +187,15 @@ def _checked(url: str) -> str:
 _MERGE_PATCH: Final = {"Content-Type": "application/merge-patch+json"}
 
 
-class Requests:
+class ApiRequests:
     """Sends requests as one caller, under at most one fence."""
 
-    def __init__(self, line: Line, fence: Fence | None) -> None:
-        self._line = line
+    def __init__(self, line: ApiConnection, fence: Fence | None) -> None:
+        self._connection = line
         self._fence = fence
 
-    async def _ask(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
-        return await self._line.ask(method, path, query=query)
+    async def _request(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
+        return await self._connection.request(method, path, query=query)
 
     async def _write(
         self,
@@ -203,46 +210,46 @@ class Requests:
     ) -> bytes:
         headers = _headers(self._fence, at, request) | (_MERGE_PATCH if method == "PATCH" else {})
         content = None if body is None else msgspec.json.encode(body)
-        return await self._line.ask(method, path, query=query, headers=headers, body=content, seconds=seconds)
+        return await self._connection.request(method, path, query=query, headers=headers, body=content, seconds=seconds)
 
-    async def _send(self, path: str, data: bytes, media: str) -> bytes:
-        """Send a file."""
+    async def _upload(self, path: str, data: bytes, media: str) -> bytes:
+        """Upload a file."""
         headers = _headers(self._fence, None, None) | {"Content-Type": media}
-        return await self._line.ask("POST", path, headers=headers, body=data)
+        return await self._connection.request("POST", path, headers=headers, body=data)
 
 
 def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:
     if request is not None:
-        check_request(request)
+        check_idempotency_key(request)
     return (
-        ({FENCE: f"{fence.lease};{fence.term}"} if fence else {})
+        ({FENCE_HEADER: f"{fence.lease};{fence.term}"} if fence else {})
         | ({} if at is None else {"If-Match": f'"{at}"'})
         | ({} if request is None else {IDEMPOTENCY_KEY: request})
     )
 
 
-def within(ref: Ref[Any]) -> dict[str, str]:
-    """Say in which namespace an object is."""
+def namespace_query(ref: Ref[Any]) -> dict[str, str]:
+    """Return the query that names an object's namespace."""
     return {"namespace": ref.namespace}
 
 
-def collection(kind: type[Any]) -> str:
-    """Say where a kind is served."""
+def collection_path(kind: type[Any]) -> str:
+    """Return the path at which a kind is served."""
     return f"/api/{KINDS[kind.__name__].plural}"
 
 
 def path_of(ref: Ref[Any]) -> str:
-    """Say where an object is served."""
-    return f"/api/{ref.known.plural}/{named(ref)}"
+    """Return the path at which an object is served."""
+    return f"/api/{ref.kind_info.plural}/{name_in_path(ref)}"
 
 
-def internal(ref: Ref[Any]) -> str:
-    """Say where our own processes report on an object."""
-    return f"/api/internal/{ref.known.plural}/{named(ref)}"
+def internal_path(ref: Ref[Any]) -> str:
+    """Return the path at which our own processes report on an object."""
+    return f"/api/internal/{ref.kind_info.plural}/{name_in_path(ref)}"
 
 
-def named(ref: Ref[Any]) -> str:
-    """Name an object within a path; Gone for what no object can be called."""
-    if not nameable(ref):  # some of that would be another path
-        raise missing(ref)
+def name_in_path(ref: Ref[Any]) -> str:
+    """Return an object's name for use in a path. Raise Gone for a name that no object can have."""
+    if not is_nameable(ref):  # an invalid name could form another path
+        raise missing_error(ref)
     return ref.name

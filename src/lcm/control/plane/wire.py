@@ -1,6 +1,7 @@
-"""The bodies that the plane's HTTP face and its client exchange where no model type says it already.
+"""The request and answer bodies that the API and its clients exchange, where no model type serves already.
 
-`api` reads what `control.client` writes, and the other way round: one set of structs, so that they cannot differ.
+`api` reads what `control.plane.client` writes, and the other way round: one set of structs, so that they cannot differ.
+It covers objects, watches, measurements, leases, sinks and events, access, costs, observations and placement.
 """
 
 import re
@@ -16,42 +17,42 @@ from lcm.control.plane.protocol import Action, Applied, Document, Sample, Sessio
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Count, Moment, Part, Percent, Positive, ShortText, Text
-from lcm.model.kinds.placement import FULFILLED_AT_ONCE, LONGEST_LIST, Assignment, SeatChange
+from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
 from lcm.model.kinds.session import Artifact, LabletSession
 from lcm.model.kinds.sink import Sink, SinkStatus
 from lcm.model.kinds.worker import WorkerTelemetry
-from lcm.model.money.billing import BillingInterval, CostTotal, total, totals
+from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.observation import ResourceObservation
 from lcm.store.base import Lease
 
-ACTOR: Final = "Lcm-Actor"
-FENCE: Final = "Lcm-Fence"
-EPOCH: Final = "Lcm-Epoch"
-"""On a watch's answer: the history its revisions belong to."""
+ACTOR_HEADER: Final = "Lcm-Actor"
+FENCE_HEADER: Final = "Lcm-Fence"
+EPOCH_HEADER: Final = "Lcm-Epoch"
+"""On the answer to a watch: the history that its revisions belong to."""
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
-REQUEST_PATTERN: Final = "[!-~]{1,200}"
-"""What an idempotency key looks like."""
+IDEMPOTENCY_KEY_PATTERN: Final = "[!-~]{1,200}"
+"""The form of an idempotency key."""
 ACTIONS: Final[Mapping[str, tuple[type[Action], ...]]] = {
     "LabWorker": get_args(WorkerAction),
     "LabletSession": get_args(SessionAction),
 }
-"""By kind; each is a sub-path of its object."""
+"""The actions of each kind. Each action is a sub-path of its object."""
 NDJSON: Final = "application/x-ndjson"
-"""What a watch is answered in."""
-LIFE_SECONDS: Final = 5.0
-"""A watch on which nothing happens says so this often."""
-DEAD_SECONDS: Final = 15.0
-"""A watch that has said nothing for so long is dead."""
+"""The media type of the answer to a watch."""
+KEEPALIVE_SECONDS: Final = 5.0
+"""A watch without changes sends a sign of life this often."""
+SILENCE_LIMIT_SECONDS: Final = 15.0
+"""A watch that has been silent for this long counts as dead."""
 
 EventId = Annotated[
     str,
-    msgspec.Meta(min_length=1, max_length=128, description="EPOCH.REVISION.N", examples=["9f3c1a2b.42.0"]),
+    msgspec.Meta(min_length=1, max_length=128, description="EPOCH_HEADER.REVISION.N", examples=["9f3c1a2b.42.0"]),
 ]
 
 
-class Items(msgspec.Struct, frozen=True):
-    """A page of a list; its items have the type that was asked for."""
+class ObjectPage(msgspec.Struct, frozen=True):
+    """A page of a list. Its items have the type that was asked for."""
 
     items: list[msgspec.Raw]
     revision: int
@@ -59,19 +60,19 @@ class Items(msgspec.Struct, frozen=True):
 
 
 class Documents(Part):
-    """What is to be applied."""
+    """The documents to apply."""
 
     documents: Sequence[Document]
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What became of what was applied, in its order."""
+    """The outcomes of an apply, in the order of its documents."""
 
     results: tuple[Applied, ...]
 
 
 class StatusReport(Part):
-    """What was seen of an object at exactly this revision; the status has its kind's type."""
+    """The status of an object, observed at exactly this revision. It has the type of its kind's status."""
 
     resource_version: Count
     status: msgspec.Raw
@@ -79,7 +80,7 @@ class StatusReport(Part):
 
 
 class Ec2Metrics(Part):
-    """What EC2 and CloudWatch said of a machine, and when each of them last answered."""
+    """Measurements of a machine by EC2 and CloudWatch, and when each of them last answered."""
 
     ec2_at: Moment | None = None
     cloudwatch_at: Moment | None = None
@@ -89,7 +90,10 @@ class Ec2Metrics(Part):
 
 
 class CmlMetrics(Part):
-    """What CML said of itself and of what people did, and when it last answered each. CloudWatch's CPU comes first."""
+    """Measurements by CML of itself and of user activity, and when it last answered each.
+
+    CloudWatch's CPU value takes precedence.
+    """
 
     cml_at: Moment | None = None
     activity_at: Moment | None = None
@@ -104,9 +108,9 @@ class CmlMetrics(Part):
 
 
 class MetricsReport(Part):
-    """A worker's measurements by their source. What comes without an age is as old as the report.
+    """A worker's measurements by source. A measurement without an age is as old as the report.
 
-    Without `activity_at` it is not known whether somebody works on it, and it is never idle.
+    Without `activity_at` it is unknown whether somebody works on the worker, and it never counts as idle.
     """
 
     collected_at: Moment
@@ -121,41 +125,42 @@ class WorkerHistory(msgspec.Struct, frozen=True):
 
 
 class AlertList(msgspec.Struct, frozen=True):
-    """What is raised and not cleared, oldest first."""
+    """The alerts that are raised and not cleared, oldest first."""
 
     items: tuple[Alert, ...]
 
 
-class LeaseWish(Part):
-    """Who wants a lease, and for how long after each renewal."""
+class LeaseRequest(Part):
+    """Who requests a lease, and for how long after each renewal."""
 
     holder: str
     ttl_seconds: Positive
 
 
 class LeaseTerm(Part):
-    """Which term of a lease is meant."""
+    """The term of a lease that a request is about."""
 
     term: Count
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
-    """The lease, or that there is none."""
+    """The lease; null when nobody holds it."""
 
     lease: Lease | None
 
 
 class Who(msgspec.Struct, frozen=True):
-    """Who the caller is."""
+    """The caller's name and role."""
 
     name: Subject
     role: Role
 
 
 class ShownSink(Sink):
-    """A sink as it is shown, and as it may be sent back: what is bookkeeping is then ignored.
+    """A sink as it is shown, and as it may be sent back; its bookkeeping fields are then ignored.
 
-    `built_in` ones are made by the settings. A URL that ends in *** is not shown in full; sent back, it stays as it is.
+    `built_in` sinks are made by the settings. A URL that ends in *** is not shown in full; sent back, it stays as it
+    is.
     """
 
     resource_version: Count = 0
@@ -163,25 +168,25 @@ class ShownSink(Sink):
     status: SinkStatus | None = None
 
 
-class ReplayWish(Part):
-    """Which dead letters to send once more: those of these events, or without any, all."""
+class ReplayRequest(Part):
+    """The events whose dead letters are to be sent again; without any, all of them."""
 
     event_ids: Annotated[tuple[EventId, ...], msgspec.Meta(max_length=1000)] = ()
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """How many dead letters will be sent once more that were not waiting for it already."""
+    """How many dead letters will be sent again that were not queued for it already."""
 
     count: Count
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """An event that will be sent."""
+    """The event that will be sent."""
 
     event_id: EventId
 
 
-class ToldEvent(msgspec.Struct, frozen=True, kw_only=True):
+class ListedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as it is listed."""
 
     id: EventId
@@ -197,38 +202,38 @@ class ToldEvent(msgspec.Struct, frozen=True, kw_only=True):
     definition_id: str | None = None
 
 
-class ToldEvents(msgspec.Struct, frozen=True):
-    """Events in the order in which they happened. `last` is where to go on, and `more` says that there is something."""
+class ListedEvents(msgspec.Struct, frozen=True):
+    """Events in the order in which they happened. `last` is where to continue; `more` says that more follow."""
 
-    items: tuple[ToldEvent, ...]
+    items: tuple[ListedEvent, ...]
     last: EventId
     more: bool = False
 
 
-class ToldLetter(msgspec.Struct, frozen=True):
+class ListedDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter as it is listed."""
 
-    event: ToldEvent
+    event: ListedEvent
     attempts: int
     last_error: str
     at: Moment
     replay: bool = False
 
 
-class ToldLetters(msgspec.Struct, frozen=True):
+class ListedDeadLetters(msgspec.Struct, frozen=True):
     """A page of dead letters."""
 
-    items: tuple[ToldLetter, ...]
+    items: tuple[ListedDeadLetter, ...]
     next: str | None = None
 
 
-class ToldSinks(msgspec.Struct, frozen=True):
+class ListedSinks(msgspec.Struct, frozen=True):
     """All sinks."""
 
     items: tuple[ShownSink, ...]
 
 
-class Sight(msgspec.Struct, frozen=True):
+class WatchedObject(msgspec.Struct, frozen=True):
     """An object in a line of a watch; null when it is gone."""
 
     kind: str
@@ -237,23 +242,23 @@ class Sight(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class Line(msgspec.Struct, frozen=True):
-    """A line of a watch: a commit, or without anything seen a sign of life, or a problem that ends it."""
+class WatchFrame(msgspec.Struct, frozen=True):
+    """A line of a watch: a commit, a sign of life (nothing seen), or a problem that ends the watch."""
 
     revision: int = 0
-    seen: tuple[Sight, ...] = ()
+    seen: tuple[WatchedObject, ...] = ()
     problem: Problem | None = None
 
 
-def check_request(given: str) -> None:
-    """Refuse what cannot be the key of a request."""
-    if not re.fullmatch(REQUEST_PATTERN, given):
+def check_idempotency_key(given: str) -> None:
+    """Raise Invalid for a text that cannot be an idempotency key."""
+    if not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, given):
         remedy = "use 1 to 200 visible ASCII characters without spaces"
         raise Invalid(Fault(IDEMPOTENCY_KEY, f"{given[:80]!r} is no key", remedy))
 
 
-def report_of(telemetry: WorkerTelemetry) -> MetricsReport:
-    """Sort measurements by their source."""
+def metrics_report_of(telemetry: WorkerTelemetry) -> MetricsReport:
+    """Return measurements sorted by their source."""
     flat = msgspec.structs.asdict(telemetry)
     return MetricsReport(
         collected_at=telemetry.collected_at,
@@ -263,7 +268,7 @@ def report_of(telemetry: WorkerTelemetry) -> MetricsReport:
 
 
 def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
-    """Undo `report_of`."""
+    """Return the measurements of a report: the reverse of `metrics_report_of`."""
     cpu = report.ec2.cpu_utilization
     flat = msgspec.structs.asdict(report.cml) | msgspec.structs.asdict(report.ec2)
     flat["cpu_utilization"] = report.cml.cpu_utilization if cpu is None else cpu
@@ -272,14 +277,14 @@ def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
 
 LONGEST_LIFE_SECONDS: Final = 90 * 86_400
 """For tokens that people make for themselves."""
-USUAL_LIFE_SECONDS: Final = 30 * 86_400
+DEFAULT_LIFE_SECONDS: Final = 30 * 86_400
 _MOST_SECONDS: Final = 100 * 365 * 86_400
 
 
-class TokenWish(Part):
-    """A token to be made: by default for the caller, with the caller's role, for thirty days.
+class TokenRequest(Part):
+    """A token to create: by default for the caller, with the caller's role, for thirty days.
 
-    Only administrators make tokens for others, or any that last for more than ninety days; 0 is for ever.
+    Only administrators make tokens for others, or tokens that last for more than ninety days; 0 means no expiry.
     """
 
     name: Subject | None = None
@@ -288,7 +293,7 @@ class TokenWish(Part):
 
 
 class TokenInfo(Part):
-    """A token as it may be shown: neither its text nor its hash. A session is a browser's."""
+    """A token as it may be shown, without its text and its hash. `session` marks the token of a browser's sign-in."""
 
     id: str
     name: Subject
@@ -300,7 +305,7 @@ class TokenInfo(Part):
 
 
 class TokenMade(Part):
-    """A new token. Its text is not kept and never shown again."""
+    """A new token. Its text is not stored and never shown again."""
 
     token: str
     info: TokenInfo
@@ -313,7 +318,7 @@ class TokenList(Part):
 
 
 class SignInLink(Part):
-    """Where a browser signs in, once; below the API's address."""
+    """A path below the API's address at which a browser can sign in once."""
 
     path: str
     expires_at: Moment
@@ -326,8 +331,8 @@ class AuditList(Part):
     next: str | None
 
 
-def shown(token: AccessToken) -> TokenInfo:
-    """Show a token without what is nobody's business."""
+def token_info(token: AccessToken) -> TokenInfo:
+    """Return the parts of a token that may be shown."""
     return TokenInfo(
         id=token.id,
         name=token.name,
@@ -340,7 +345,7 @@ def shown(token: AccessToken) -> TokenInfo:
 
 
 class CostReport(Part):
-    """What workers cost in a span: every interval, cut to it, and what they add up to."""
+    """What workers cost in a span: every interval, cut to the span, and the totals."""
 
     since: Moment
     until: Moment
@@ -350,20 +355,20 @@ class CostReport(Part):
     intervals: tuple[BillingInterval, ...]
 
 
-def report(intervals: Sequence[BillingInterval], *, since: datetime, until: datetime, now: datetime) -> CostReport:
-    """Add up what workers cost."""
+def cost_report(intervals: Sequence[BillingInterval], *, since: datetime, until: datetime, now: datetime) -> CostReport:
+    """Add up what workers cost in a span."""
     return CostReport(
         since=since,
         until=until,
-        total=total("all", intervals, now),
-        by_worker=tuple(totals(intervals, lambda one: f"{one.namespace}/{one.worker_name}", now)),
-        by_track=tuple(totals(intervals, lambda one: one.lab_track, now)),
+        total=sum_costs("all", intervals, now),
+        by_worker=tuple(sum_costs_by(intervals, lambda one: f"{one.namespace}/{one.worker_name}", now)),
+        by_track=tuple(sum_costs_by(intervals, lambda one: one.lab_track, now)),
         intervals=tuple(intervals),
     )
 
 
 class ObservationAnswer(Part):
-    """What was observed of a running lab; `request_id` names the request that it answers, if any."""
+    """An observation of a running lab. `request_id` names the request that it answers, if any."""
 
     observation: ResourceObservation
     request_id: ShortText | None = None
@@ -375,8 +380,8 @@ class ArtifactList(msgspec.Struct, frozen=True):
     items: tuple[Artifact, ...]
 
 
-class ScheduleWish(Part):
-    """Where the scheduler wants a session that it saw at exactly this revision."""
+class ScheduleRequest(Part):
+    """Where the scheduler puts a session that it read at exactly this revision."""
 
     resource_version: Count
     assignment: Assignment
@@ -385,13 +390,13 @@ class ScheduleWish(Part):
 class SeatChanges(Part):
     """Claims that are to change their seats, all or none."""
 
-    changes: Annotated[tuple[SeatChange, ...], msgspec.Meta(max_length=LONGEST_LIST)]
+    changes: Annotated[tuple[SeatChange, ...], msgspec.Meta(max_length=MAX_ROWS)]
 
 
 class ClaimNumbers(Part):
-    """Which of a reservation's claims are meant."""
+    """The numbers of the reservation's claims that a request is about."""
 
-    numbers: Annotated[tuple[Count, ...], msgspec.Meta(max_length=FULFILLED_AT_ONCE)]
+    numbers: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_SESSIONS_PER_COMMIT)]
 
 
 class MadeSessions(msgspec.Struct, frozen=True):

@@ -11,17 +11,17 @@ from typing import Annotated
 
 import msgspec
 
-from lcm.control.delivery.events import cleared, raised
-from lcm.control.objects.records import CODEC, written
+from lcm.control.delivery.events import alert_cleared_event, alert_raised_event
+from lcm.control.objects.records import CODEC, encode_checked
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.registry import Resource
-from lcm.model.telemetry.alert import Alert, Complaint, Severity
+from lcm.model.telemetry.alert import Alert, AlertFinding, Severity
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
 
 
-class Standing(Part):
-    """An alert that is raised; `calm_since` is when what is measured fell below the limit, for the time being."""
+class ActiveAlert(Part):
+    """A raised alert; `calm_since` is when the measured value last fell below the limit, None while it has not."""
 
     alert: Alert
     calm_since: Moment | None = None
@@ -30,70 +30,77 @@ class Standing(Part):
 class Alerts(Part):
     """All alerts of one object."""
 
-    standing: Annotated[tuple[Standing, ...], msgspec.Meta(max_length=100)] = ()
+    standing: Annotated[tuple[ActiveAlert, ...], msgspec.Meta(max_length=100)] = ()
 
-    def find(self, name: str) -> Standing | None:
-        """Find an alert by its name; None means not raised."""
+    def find(self, name: str) -> ActiveAlert | None:
+        """Find an alert by its name; None means that it is not raised."""
         return next((one for one in self.standing if one.alert.alert == name), None)
 
-    def raising(self, alert: Alert) -> "Alerts":
-        """Raise an alert; one that stands already only takes on another severity or reason, and keeps its beginning."""
+    def with_raised(self, alert: Alert) -> "Alerts":
+        """Return the alerts with this one raised.
+
+        An alert that is raised already only changes its severity or reason, and keeps the time at which it began.
+        """
         old = self.find(alert.alert)
         if old is None:
-            return self.having(Standing(alert=alert))
+            return self.with_alert(ActiveAlert(alert=alert))
         if (old.alert.severity, old.alert.reason) == (alert.severity, alert.reason):
             return self
         later = msgspec.structs.replace(alert, since=old.alert.since)
-        return self.having(Standing(alert=later, calm_since=old.calm_since))
+        return self.with_alert(ActiveAlert(alert=later, calm_since=old.calm_since))
 
-    def having(self, new: Standing) -> "Alerts":
-        """Put an alert in the place of the one with its name."""
+    def with_alert(self, new: ActiveAlert) -> "Alerts":
+        """Return the alerts with this one in place of the one of the same name."""
         return Alerts(standing=(*self.without(new.alert.alert).standing, new))
 
     def without(self, name: str) -> "Alerts":
-        """Leave an alert out."""
+        """Return the alerts without the one of this name."""
         return Alerts(standing=tuple(one for one in self.standing if one.alert.alert != name))
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
-    """The alerts of one object, and the state in which they were found."""
+class AlertSnapshot:
+    """The alerts of one object, and the revision at which they were read."""
 
     key: str
     alerts: Alerts
     revision: int
 
-    def becoming(self, after: Alerts) -> Sequence[Op]:
-        """Say how the store puts others in their place."""
+    def replace_ops(self, after: Alerts) -> Sequence[Op]:
+        """Return the operations that replace the stored alerts."""
         if after == self.alerts:
             return ()
         if not after.standing:
             return (Delete(self.key, at=self.revision),)
-        return (Put(self.key, written(after), at=self.revision),)
+        return (Put(self.key, encode_checked(after), at=self.revision),)
 
-    def told(self, after: Alerts, now: datetime) -> Sequence[Event]:
-        """Say what that means to the outside; what has become critical is told once more."""
+    def change_events(self, after: Alerts, now: datetime) -> Sequence[Event]:
+        """Return the events for a change of alerts; an alert that has become critical is announced again."""
         old = {one.alert.alert: one.alert for one in self.alerts.standing}
         new = {one.alert.alert: one.alert for one in after.standing}
         return [
-            *(cleared(alert, now=now) for name, alert in old.items() if name not in new),
-            *(raised(alert, now=now) for name, alert in new.items() if name not in old or _worse(old[name], alert)),
+            *(alert_cleared_event(alert, now=now) for name, alert in old.items() if name not in new),
+            *(
+                alert_raised_event(alert, now=now)
+                for name, alert in new.items()
+                if name not in old or _became_critical(old[name], alert)
+            ),
         ]
 
 
-async def board(store: Store, key: str) -> Board:
+async def read_alerts(store: Store, key: str) -> AlertSnapshot:
     """Read the alerts of one object."""
     entry = await store.get(key)
-    return board_of(entry) if entry else Board(key, Alerts(), ABSENT)
+    return decode_alerts(entry) if entry else AlertSnapshot(key, Alerts(), ABSENT)
 
 
-def board_of(entry: Entry) -> Board:
-    """Read the alerts that an entry holds."""
-    return Board(entry.key, CODEC.decode(entry.value, Alerts), entry.revision)
+def decode_alerts(entry: Entry) -> AlertSnapshot:
+    """Decode the alerts that an entry holds."""
+    return AlertSnapshot(entry.key, CODEC.decode(entry.value, Alerts), entry.revision)
 
 
-def complaint_of(resource: Resource, complaint: Complaint, now: datetime) -> Alert:
-    """Make an alert about an object."""
+def make_alert(resource: Resource, complaint: AlertFinding, now: datetime) -> Alert:
+    """Make an alert about an object from a complaint."""
     metadata = resource.metadata
     return Alert(
         kind=resource.kind,
@@ -108,5 +115,5 @@ def complaint_of(resource: Resource, complaint: Complaint, now: datetime) -> Ale
     )
 
 
-def _worse(before: Alert, after: Alert) -> bool:
+def _became_critical(before: Alert, after: Alert) -> bool:
     return after.severity is Severity.CRITICAL is not before.severity

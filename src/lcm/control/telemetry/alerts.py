@@ -1,4 +1,9 @@
-"""Raising and clearing alerts. Called by `local` for what controllers complain of."""
+"""Alerts about objects: raised, cleared, listed. The only record of what is raised.
+
+Called by `control.plane.local` for complaints of controllers, by `reports`, and by `control.objects.writer`, which
+removes the alerts of an object with it. All alerts of an object are stored under one key, so that concurrent writers
+conflict.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,57 +11,57 @@ from datetime import datetime
 import msgspec
 
 from lcm.control.objects.records import ALERTS, alerts_key
-from lcm.control.objects.writer import Ledger, persistently
+from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.protocol import R, Ref
-from lcm.control.telemetry.alert_records import board, board_of, complaint_of
+from lcm.control.telemetry.alert_records import decode_alerts, make_alert, read_alerts
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.telemetry.alert import Alert, Complaint
-from lcm.store.base import Check, Store, everything
+from lcm.model.telemetry.alert import Alert, AlertFinding
+from lcm.store.base import CheckRevision, Store, scan_all
 
 
-async def complain(ledger: Ledger, ref: Ref[R], complaint: Complaint) -> None:
+async def raise_alert(ledger: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
     """Raise an alert about an object, unless it is raised already."""
-    _check(complaint)
+    _check_complaint(complaint)
 
     async def attempt() -> None:
-        record = await ledger.need(ref)
-        kept, now = await board(ledger.store, alerts_key(record.resource)), ledger.clock.now()
-        after = kept.alerts.raising(complaint_of(record.resource, complaint, now))
+        record = await ledger.require(ref)
+        kept, now = await read_alerts(ledger.store, alerts_key(record.resource)), ledger.clock.now()
+        after = kept.alerts.with_raised(make_alert(record.resource, complaint, now))
         if after != kept.alerts:
-            ops = [*kept.becoming(after), Check(record.key, record.revision)]
-            await ledger.commit(ops=ops, told=kept.told(after, now))
+            ops = [*kept.replace_ops(after), CheckRevision(record.key, record.revision)]
+            await ledger.commit(ops=ops, told=kept.change_events(after, now))
 
-    await persistently(attempt, unless=lambda _: False)
+    await retry_conflicts(attempt, unless=lambda _: False)
 
 
-async def settle(ledger: Ledger, ref: Ref[R], name: str) -> None:
+async def clear_alert(ledger: Writer, ref: Ref[R], name: str) -> None:
     """Clear an alert about an object, if it is raised."""
 
     async def attempt() -> None:
-        record = await ledger.need(ref)
-        kept = await board(ledger.store, alerts_key(record.resource))
+        record = await ledger.require(ref)
+        kept = await read_alerts(ledger.store, alerts_key(record.resource))
         after = kept.alerts.without(name)
         if after != kept.alerts:
-            await ledger.commit(ops=kept.becoming(after), told=kept.told(after, ledger.clock.now()))
+            await ledger.commit(ops=kept.replace_ops(after), told=kept.change_events(after, ledger.clock.now()))
 
-    await persistently(attempt, unless=lambda _: False)
-
-
-async def every_alert(store: Store) -> Sequence[Alert]:
-    """List what is raised, oldest first."""
-    page = await everything(store, ALERTS)
-    found = [one.alert for entry in page.entries for one in board_of(entry).alerts.standing]
-    return sorted(found, key=_order)
+    await retry_conflicts(attempt, unless=lambda _: False)
 
 
-def _check(complaint: Complaint) -> None:
-    """Hold what code has put together against the limits of its fields, as is done with what comes over HTTP."""
+async def list_alerts(store: Store) -> Sequence[Alert]:
+    """List all alerts that are raised, oldest first."""
+    page = await scan_all(store, ALERTS)
+    found = [one.alert for entry in page.entries for one in decode_alerts(entry).alerts.standing]
+    return sorted(found, key=_alert_order)
+
+
+def _check_complaint(complaint: AlertFinding) -> None:
+    """Check a complaint made in code against the limits of its fields, as is done for those from HTTP."""
     try:
-        msgspec.convert(msgspec.to_builtins(complaint), Complaint)
+        msgspec.convert(msgspec.to_builtins(complaint), AlertFinding)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         raise Invalid(Fault(path.rstrip("`") or "complaint", problem)) from error
 
 
-def _order(alert: Alert) -> tuple[datetime, str, str, str, str]:
+def _alert_order(alert: Alert) -> tuple[datetime, str, str, str, str]:
     return alert.since, alert.kind, alert.namespace, alert.name, alert.alert

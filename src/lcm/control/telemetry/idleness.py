@@ -1,4 +1,7 @@
-"""Judging whether a worker is idle by all that the plane knows, and warning before it is paused. Called by `local`."""
+"""Decides whether a worker is idle from everything the plane knows, and warns before it is paused.
+
+Called by `control.plane.local`. `IdleCriteria` holds the thresholds, `detect_idle` judges one worker.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,39 +10,39 @@ from typing import Final
 
 import msgspec
 
-from lcm.control.booking.guards import known_pools, pool_guard, read_guards, sessions_on
-from lcm.control.booking.promise import Desk
-from lcm.control.delivery.events import warned
-from lcm.control.objects.records import find
-from lcm.control.objects.writer import Edit, Ledger, persistently
+from lcm.control.booking.guards import pool_guard_key, pools_revision, read_guards, sessions_on
+from lcm.control.booking.promise import Promises
+from lcm.control.delivery.events import idle_warning_event
+from lcm.control.objects.records import find_record
+from lcm.control.objects.writer import Edit, Writer, retry_conflicts
 from lcm.control.plane.protocol import Ref, WorkerRef, ref_of
-from lcm.control.telemetry.reports import newest_of
+from lcm.control.telemetry.reports import newest_telemetry
 from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import IdleVerdict, LabWorker
-from lcm.model.telemetry.idle import SeatUse, is_warning, judge, says_more
+from lcm.model.telemetry.idle import SeatUse, is_first_warning, is_significant, judge_worker
 from lcm.placement.claims import boot_lead
-from lcm.placement.seats import KEEP
-from lcm.store.base import Check, Op, Store
+from lcm.placement.seats import KEEP_THROUGH_GAP
+from lcm.store.base import CheckRevision, Op, Store
 
-_POLLS: Final = 3
-_FEWEST_POLLS: Final = 2
-_SHORTEST: Final = timedelta(minutes=3)
-_LONGEST: Final = timedelta(minutes=5)
+_STALE_POLLS: Final = 3
+_MIN_STALE_POLLS: Final = 2
+_MIN_STALE_AFTER: Final = timedelta(minutes=3)
+_MAX_STALE_AFTER: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """By what workers are judged: what the process was told, unless the SystemSettings object says otherwise."""
+class IdleCriteria:
+    """The criteria for idle workers: the settings of the process, unless the SystemSettings object overrides them."""
 
     boot_minutes: int = 20
     instantiation_minutes: int = 15
     buffer_minutes: int = 5
     poll_seconds: int = 60
     threshold_minutes: int = 30
-    """What workers whose authors said nothing were given."""
-    wished_minutes: int | None = None
-    """What those have instead, because the settings changed since."""
+    """The default that workers got whose spec said nothing."""
+    system_threshold_minutes: int | None = None
+    """The threshold that replaces that default, because the SystemSettings object changed it since."""
 
     @property
     def horizon(self) -> timedelta:
@@ -48,52 +51,52 @@ class Judgement:
 
     @property
     def stale_after(self) -> timedelta:
-        """How old a measurement may be that still says something: minutes, unless they are taken more seldom."""
+        """How old a measurement may be and still count: some minutes, or longer if polls are rarer than that."""
         poll = timedelta(seconds=self.poll_seconds)
-        return max(min(_POLLS * poll, _LONGEST), _FEWEST_POLLS * poll, _SHORTEST)
+        return max(min(_STALE_POLLS * poll, _MAX_STALE_AFTER), _MIN_STALE_POLLS * poll, _MIN_STALE_AFTER)
 
     def threshold(self, worker: LabWorker) -> timedelta:
-        """Say how long nothing must happen on a worker before it is idle.
+        """Return how long nothing must happen on a worker before it is idle.
 
-        What its spec says counts, unless that is what the process gives to all: then the SystemSettings object wins.
+        The worker's own spec counts, unless it equals the default of the process: then the SystemSettings object wins.
         """
         own = worker.spec.idle.threshold_minutes
-        if self.wished_minutes is not None and own == self.threshold_minutes:
-            own = self.wished_minutes
+        if self.system_threshold_minutes is not None and own == self.threshold_minutes:
+            own = self.system_threshold_minutes
         return timedelta(minutes=own)
 
-    def under(self, system: SystemSettings | None) -> "Judgement":
-        """Put over it what the SystemSettings object says."""
+    def with_system_settings(self, system: SystemSettings | None) -> "IdleCriteria":
+        """Return the criteria with the SystemSettings object's values over them."""
         if system is None:
             return self
         scheduler, monitoring = system.spec.scheduler, system.spec.monitoring
-        return Judgement(
+        return IdleCriteria(
             boot_minutes=scheduler.worker_bootup_delay_minutes or self.boot_minutes,
             instantiation_minutes=scheduler.lablet_instantiation_delay_minutes or self.instantiation_minutes,
             buffer_minutes=self.buffer_minutes,
             poll_seconds=monitoring.metrics_poll_interval_seconds or self.poll_seconds,
             threshold_minutes=self.threshold_minutes,
-            wished_minutes=system.spec.idle.threshold_minutes,
+            system_threshold_minutes=system.spec.idle.threshold_minutes,
         )
 
 
-USUAL: Final = Judgement()
+DEFAULT_CRITERIA: Final = IdleCriteria()
 
 
-async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement, desk: Desk | None = None) -> IdleVerdict:
-    """Judge a worker, keep the verdict if it says anything new, and warn once before a pause.
+async def detect_idle(ledger: Writer, ref: WorkerRef, usual: IdleCriteria, desk: Promises | None = None) -> IdleVerdict:
+    """Judge a worker, store the verdict if it says anything new, and warn once before a pause.
 
-    The desk knows which seat of a pool it fills, and what is booked on that.
+    `desk` knows which seat of a pool the worker fills, and what is booked on that seat.
     """
 
     async def attempt() -> IdleVerdict:
-        record = await ledger.need(ref)
+        record = await ledger.require(ref)
         worker, now = record.resource, ledger.clock.now()
-        by = usual.under(await _settings(ledger.store))
-        seat, unchanged = await _seat(ledger.store, desk, worker, by.horizon)
-        verdict = judge(
+        by = usual.with_system_settings(await _read_system_settings(ledger.store))
+        seat, unchanged = await _read_seat_use(ledger.store, desk, worker, by.horizon)
+        verdict = judge_worker(
             worker,
-            await newest_of(ledger, worker),
+            await newest_telemetry(ledger, worker),
             await sessions_on(ledger.store, worker.metadata.uid),
             now,
             horizon=by.horizon,
@@ -101,40 +104,40 @@ async def detect_idle(ledger: Ledger, ref: WorkerRef, usual: Judgement, desk: De
             threshold=by.threshold(worker),
             seat=seat,
         )
-        if not says_more(verdict, worker.status.idle):
+        if not is_significant(verdict, worker.status.idle):
             return verdict
         after = msgspec.structs.replace(worker, status=msgspec.structs.replace(worker.status, idle=verdict))
-        told = [warned(worker, verdict, now=now)] if is_warning(verdict, worker.status.idle) else []
-        # At the revision that was judged: what happened to the worker meanwhile may be what it is not idle by.
+        told = [idle_warning_event(worker, verdict, now=now)] if is_first_warning(verdict, worker.status.idle) else []
+        # At the revision that was judged: a change of the worker since then may mean that it is not idle.
         await ledger.commit(Edit(record, after), ops=unchanged, told=told, reported=True)
         return verdict
 
-    return await persistently(attempt, unless=lambda _: False)
+    return await retry_conflicts(attempt, unless=lambda _: False)
 
 
-async def _seat(
-    store: Store, desk: Desk | None, worker: LabWorker, horizon: timedelta
+async def _read_seat_use(
+    store: Store, desk: Promises | None, worker: LabWorker, horizon: timedelta
 ) -> tuple[SeatUse | None, Sequence[Op]]:
-    """Say what the seat that a worker fills is needed for; the guard makes sure that nobody has claimed it since."""
+    """Return what the worker's seat is needed for, and checks that fail if it was claimed since."""
     if desk is None:
         return None, ()
     calendar = desk.calendar
     await calendar.ready()
-    await calendar.until(await known_pools(store, worker.metadata.namespace))
-    found = calendar.row_at(worker.metadata.uid)
+    await calendar.wait_for_revision(await pools_revision(store, worker.metadata.namespace))
+    found = calendar.pool_seat_of(worker.metadata.uid)
     if found is None:
         return None, ()
     row, number = found
     ref = ref_of(row.pool)
-    guards = await read_guards(store, pool_guard(ref))
-    await calendar.until(guards.revision)
+    guards = await read_guards(store, pool_guard_key(ref))
+    await calendar.wait_for_revision(guards.revision)
     claims = [held.claim for place, held in calendar.claims(ref) if place == number]
-    # As long as its pool would keep it running through a gap between two claims.
-    soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP)
+    # The pool keeps a worker running through a gap of this length between two claims.
+    soon = max(horizon, boot_lead(row.pool, calendar.terms) + KEEP_THROUGH_GAP)
     use = SeatUse(row.pool.metadata.name, number, row.pool.spec.min_workers >= number, claims, soon)
-    return use, [Check(key, revision) for key, revision in guards.seen]
+    return use, [CheckRevision(key, revision) for key, revision in guards.seen]
 
 
-async def _settings(store: Store) -> SystemSettings | None:
-    record = await find(store, Ref(SystemSettings, SETTINGS_NAME))
+async def _read_system_settings(store: Store) -> SystemSettings | None:
+    record = await find_record(store, Ref(SystemSettings, SETTINGS_NAME))
     return record.resource if record else None

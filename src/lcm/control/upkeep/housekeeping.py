@@ -1,8 +1,8 @@
-"""Keeps the store small: forgets history, requests, audit records, tokens and sign-in links whose time is over.
+"""Keeps the store small: deletes history, requests, audit records, tokens and sign-in links that have expired.
 
-It also finishes deletions that were left half-way, and moves sessions that ended a while ago to the archive. Started by
-`compose` in every process that serves the plane; several do no harm. When the store was at which revision is kept in
-the store itself, so that processes that never live for an hour forget as well.
+It also finishes deletions that were left half-way, and moves sessions that ended a while ago to the archive. `compose`
+starts it in every process that serves the plane; several do no harm. The times at which the store had which revision
+are kept in the store itself, so that history is compacted even if no process lives for an hour.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ from lcm.model.base.resource import Count, Moment, Part
 from lcm.store.base import ABSENT, Put, Store
 from lcm.store.codec import Codec
 
-EVERY: Final = timedelta(minutes=10)
-HISTORY: Final = timedelta(hours=1)
-"""How long a watch may be away and still resume."""
-LINGER: Final = timedelta(days=1)
+INTERVAL: Final = timedelta(minutes=10)
+HISTORY_RETENTION: Final = timedelta(hours=1)
+"""How long a watch may be disconnected and still resume."""
+ARCHIVE_AFTER: Final = timedelta(days=1)
 """How long a session that has ended stays among the live ones."""
-ARCHIVED: Final = timedelta(days=365)
-"""How long it is kept after its end."""
-SAMPLES: Final = "housekeeping/samples"
+ARCHIVE_RETENTION: Final = timedelta(days=365)
+"""How long an archived session is kept after its end."""
+SAMPLES_KEY: Final = "housekeeping/samples"
 
-_MOST: Final = 100
+_MOST_SAMPLES: Final = 100
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
 
 
-class Sample(Part):
-    """When the store was at which revision."""
+class RevisionSample(Part):
+    """The store's revision at a moment."""
 
     at: Moment
     revision: Count
 
 
-class Samples(Part):
+class RevisionSamples(Part):
     """Samples of one history, oldest first."""
 
     epoch: str
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[RevisionSample, ...] = ()
 
 
 class Housekeeping:
@@ -58,11 +58,11 @@ class Housekeeping:
         store: Store,
         *,
         clock: Clock,
-        every: timedelta = EVERY,
-        history: timedelta = HISTORY,
-        audit_kept: timedelta = audit.KEPT,
-        linger: timedelta = LINGER,
-        archived: timedelta = ARCHIVED,
+        every: timedelta = INTERVAL,
+        history: timedelta = HISTORY_RETENTION,
+        audit_kept: timedelta = audit.AUDIT_KEPT,
+        linger: timedelta = ARCHIVE_AFTER,
+        archived: timedelta = ARCHIVE_RETENTION,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -71,10 +71,10 @@ class Housekeeping:
         self._audit_kept = audit_kept
         self._linger = linger
         self._archived = archived
-        self._ends = archive.Ends()
+        self._ends = archive.SessionEnds()
 
     async def run(self) -> None:
-        """Tidy up again and again, until it is cancelled."""
+        """Tidy up periodically, until cancelled."""
         while True:
             try:
                 await self.tidy()
@@ -83,41 +83,42 @@ class Housekeeping:
             await asyncio.sleep(self._every.total_seconds())
 
     async def tidy(self) -> None:
-        """Forget what is old enough, once."""
+        """Delete once what is old enough."""
         now = self._clock.now()
-        if (revision := await self._old_enough(now)) is not None:
-            needed = await sinks.oldest_needed(self._store, now)
+        if (revision := await self._find_compactable(now)) is not None:
+            needed = await sinks.oldest_needed_revision(self._store, now)
             await self._store.compact(revision if needed is None else min(revision, needed))
         swept = {
             "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
-            "requests": await requests.sweep(self._store, now - requests.KEPT),
-            "tokens": await tokens.sweep(self._store, now),
-            "sign_in_links": await sign_in.sweep(self._store, now),
-            "sessions_archived": await archive.move(self._store, now, now - self._linger, self._ends),
-            "archived_sessions": await archive.sweep(self._store, now - self._archived),
-            "audit_records": await audit.sweep(self._store, now - self._audit_kept),
+            "requests": await requests.sweep_requests(self._store, now - requests.RETENTION),
+            "tokens": await tokens.sweep_tokens(self._store, now),
+            "sign_in_links": await sign_in.sweep_codes(self._store, now),
+            "sessions_archived": await archive.archive_ended(self._store, now, now - self._linger, self._ends),
+            "archived_sessions": await archive.sweep_archive(self._store, now - self._archived),
+            "audit_records": await audit.sweep_records(self._store, now - self._audit_kept),
         }
         if any(swept.values()):
             _log.info("store tidied", **swept)
 
-    async def _old_enough(self, now: datetime) -> int | None:
-        """Take the newest revision that is known to be older than the history to keep; None when there is none."""
-        page = await self._store.scan(SAMPLES, limit=1)
+    async def _find_compactable(self, now: datetime) -> int | None:
+        """Return the newest revision known to be older than the history to keep; None when there is none."""
+        page = await self._store.scan(SAMPLES_KEY, limit=1)
         entry = page.entries[0] if page.entries else None
-        known = self._known(entry.value if entry else None, now)
+        known = self._usable_samples(entry.value if entry else None, now)
         old = [sample for sample in known if sample.at <= now - self._history]
         kept = [*old[-1:], *known[len(old) :]]
         if not kept or kept[-1].at <= now - self._every / 2:
-            fresh = Samples(
-                epoch=self._store.epoch, samples=(*kept[1 - _MOST :], Sample(at=now, revision=page.revision))
+            fresh = RevisionSamples(
+                epoch=self._store.epoch,
+                samples=(*kept[1 - _MOST_SAMPLES :], RevisionSample(at=now, revision=page.revision)),
             )
             at = entry.revision if entry else ABSENT
-            await self._store.commit(Put(SAMPLES, _CODEC.encode(fresh), at=at))
+            await self._store.commit(Put(SAMPLES_KEY, _CODEC.encode(fresh), at=at))
         return old[-1].revision if old else None
 
-    def _known(self, value: bytes | None, now: datetime) -> Sequence[Sample]:
-        """Read what was sampled; what a clock wrote that was far ahead says nothing, nor does another history."""
-        found = _CODEC.decode(value, Samples) if value else None
+    def _usable_samples(self, value: bytes | None, now: datetime) -> Sequence[RevisionSample]:
+        """Read the stored samples, without those from a clock that was far ahead or from another history."""
+        found = _CODEC.decode(value, RevisionSamples) if value else None
         if found is None or found.epoch != self._store.epoch:
             return []
         return [sample for sample in found.samples if sample.at <= now + self._every]

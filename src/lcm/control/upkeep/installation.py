@@ -1,6 +1,10 @@
-"""What this installation is called for ever: a name that is made once, and that replicas, restarts and restores share.
+"""The identity of an installation, the first setup of its store, and the processes that run on it.
 
-Asked by `compose`, for the source of the events that leave.
+The installation's id is created once and shared by replicas, restarts and restores; `compose` uses it as the source of
+outgoing events. `lcm up --first` records that its setup was begun before it writes anything, and that it is done after
+everything: a process that dies in between is followed by one that continues, and what is done is never done again,
+whatever was deleted since. `Presence` holds a lease for each process, so that nobody restores a backup while one runs;
+the lease of a process that died expires by itself.
 """
 
 import asyncio
@@ -13,7 +17,7 @@ import structlog
 from lcm.model.base.errors import Conflict, Deposed, Later
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.registry import KINDS
-from lcm.store.base import ABSENT, LEASES_PREFIX, Lease, Put, Store, everything
+from lcm.store.base import ABSENT, LEASES_PREFIX, Lease, Put, Store, scan_all
 from lcm.store.codec import Codec
 
 INSTALLATION_KEY: Final = "installation"
@@ -21,13 +25,13 @@ _CODEC: Final = Codec()
 
 
 class Installation(Part):
-    """An installation."""
+    """The identity of an installation."""
 
     id: str
 
 
-async def installation(store: Store, ids: Callable[[], str]) -> str:
-    """Give the installation's id; the first who asks makes it."""
+async def read_installation_id(store: Store, ids: Callable[[], str]) -> str:
+    """Return the installation's id. The first caller creates it."""
     while True:
         entry = await store.get(INSTALLATION_KEY)
         if entry is not None:
@@ -35,54 +39,54 @@ async def installation(store: Store, ids: Callable[[], str]) -> str:
         try:
             await store.commit(Put(INSTALLATION_KEY, _CODEC.encode(Installation(id=ids())), at=ABSENT))
         except Conflict:
-            continue  # another process made it meanwhile
+            continue  # another process created it meanwhile
 
 
-BEGINNING_KEY: Final = "beginning"
+SETUP_KEY: Final = "beginning"
 
 
-class Beginning(Part):
-    """What is known of a store's beginning."""
+class StoreSetup(Part):
+    """When the first setup of a store was begun, and when it was done."""
 
     begun_at: Moment
     done_at: Moment | None = None
 
 
-async def beginning(store: Store) -> Beginning | None:
-    """Say what is known of a store's beginning; None when nobody began anything."""
-    entry = await store.get(BEGINNING_KEY)
-    return _CODEC.decode(entry.value, Beginning) if entry else None
+async def read_setup(store: Store) -> StoreSetup | None:
+    """Read the state of a store's first setup; None when nobody has begun it."""
+    entry = await store.get(SETUP_KEY)
+    return _CODEC.decode(entry.value, StoreSetup) if entry else None
 
 
 async def is_empty(store: Store) -> bool:
-    """Tell whether a store holds no object of any kind."""
+    """Return whether a store holds no object of any kind."""
     for kind in KINDS.values():
         if (await store.scan(f"{kind.plural}/", limit=1)).entries:
             return False
     return True
 
 
-async def begin(store: Store, now: datetime) -> Beginning:
-    """Write down that something is begun; Conflict if somebody else did."""
-    made = Beginning(begun_at=now)
-    await store.commit(Put(BEGINNING_KEY, _CODEC.encode(made), at=ABSENT))
+async def begin_setup(store: Store, now: datetime) -> StoreSetup:
+    """Record that the first setup was begun. Raise Conflict if another process did."""
+    made = StoreSetup(begun_at=now)
+    await store.commit(Put(SETUP_KEY, _CODEC.encode(made), at=ABSENT))
     return made
 
 
-async def finish(store: Store, begun: Beginning, now: datetime) -> None:
-    """Write down that it is done."""
-    await store.commit(Put(BEGINNING_KEY, _CODEC.encode(Beginning(begun_at=begun.begun_at, done_at=now))))
+async def finish_setup(store: Store, begun: StoreSetup, now: datetime) -> None:
+    """Record that the first setup is done."""
+    await store.commit(Put(SETUP_KEY, _CODEC.encode(StoreSetup(begun_at=begun.begun_at, done_at=now))))
 
 
-PREFIX: Final = "processes/"
-TTL_SECONDS: Final = 15
+PROCESSES_PREFIX: Final = "processes/"
+PRESENCE_TTL_SECONDS: Final = 15
 _RENEW_SECONDS: Final = 5.0
 _RELEASE_SECONDS: Final = 2.0
 _log: Final = structlog.get_logger()
 
 
 class Presence:
-    """One process's lease."""
+    """The lease by which one process shows that it runs."""
 
     def __init__(self, store: Store, process: str) -> None:
         self._store = store
@@ -90,12 +94,12 @@ class Presence:
         self._lease: Lease | None = None
 
     async def begin(self) -> None:
-        """Take the lease. Raises what the store raises: a process that cannot say that it runs must not run."""
+        """Take the lease. Store errors are raised: a process that cannot show that it runs must not run."""
         await self._take()
         assert self._lease is not None, "no two processes have one name"
 
     async def keep(self) -> None:
-        """Renew the lease for ever; take it anew when it ran out while the machine slept or the store was away."""
+        """Renew the lease without end. Take it again when it expired while the machine slept or the store was away."""
         away = False
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
@@ -111,7 +115,7 @@ class Presence:
                 away = True
 
     async def end(self) -> None:
-        """Give the lease back, if the store answers soon; else it ends by itself."""
+        """Release the lease, if the store answers soon; otherwise it expires by itself."""
         if self._lease is not None:
             try:
                 async with asyncio.timeout(_RELEASE_SECONDS):
@@ -120,11 +124,13 @@ class Presence:
                 _log.warning("presence not released", process=self._process, error=str(error))
 
     async def _take(self) -> None:
-        self._lease = await self._store.acquire(f"{PREFIX}{self._process}", self._process, ttl_seconds=TTL_SECONDS)
+        self._lease = await self._store.acquire(
+            f"{PROCESSES_PREFIX}{self._process}", self._process, ttl_seconds=PRESENCE_TTL_SECONDS
+        )
 
 
-async def machines(store: Store) -> set[str]:
-    """Name the machines whose processes run on a store."""
-    found = await everything(store, LEASES_PREFIX + PREFIX)
+async def find_machines(store: Store) -> set[str]:
+    """Return the names of the machines whose processes run on a store."""
+    found = await scan_all(store, LEASES_PREFIX + PROCESSES_PREFIX)
     names = (entry.key.rpartition("/")[2] for entry in found.entries)
     return {name.rsplit("-", 2)[0] for name in names}

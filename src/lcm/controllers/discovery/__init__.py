@@ -1,1 +1,1 @@
-"""Machines in the cloud that have no record: strangers and orphans."""
+"""Discovery: finds instances in the cloud that no worker record describes, and imports them."""

@@ -1,10 +1,12 @@
-"""Looks for machines that nobody recorded: strangers by their image, and orphans by our own tag.
+"""Searches the cloud for instances without a worker record: unmanaged ones by their image, and orphans by our own tag.
 
-Strangers are looked for where the settings say, if they say so. Orphans cost money, so they are looked for always, and
-wherever we may have launched something.
+Unmanaged instances are searched in the regions of the settings, if discovery is enabled. Orphans cost money, so they
+are always searched, wherever we may have launched something. `Discovery` runs within the worker controller's term, so
+that one process scans: right after an election, and then every interval. The settings may change while it runs.
 
-Runs in the worker controller's term, so that one process scans: at once after an election, and then every interval.
-What is looked for, and where, may change while it runs. `region_search` does the work in one region.
+`RegionSearch` does the work in one region. It lists the cloud before it reads the records, so a record that is created
+in between is seen. It never removes a record: for an instance that a list does not show, the worker's own controller is
+asked.
 """
 
 import asyncio
@@ -18,28 +20,37 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Plane, Ref, Seen, WorkerRef, ref_of
-from lcm.controllers.discovery.orphans import ALERTS, ORPHANED, STRAY, UNKNOWN, Sorting, Stray, is_orphan, orphaned
+from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, ObjectChange, Plane, Ref, WorkerRef, ref_of
+from lcm.controllers.discovery.orphans import (
+    ALERTS,
+    ORPHAN_ALERT,
+    STRAY_ALERT,
+    UNKNOWN_OWNER,
+    InstanceSorter,
+    Stray,
+    is_orphan,
+    orphan_alert,
+)
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Relist
 from lcm.model.base.resource import Condition, Truth, with_condition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.telemetry.alert import Complaint
+from lcm.model.telemetry.alert import AlertFinding
 from lcm.providers.protocols.compute import ENDING, WORKER_TAG, Compute, Instance
 from lcm.settings.values import Settings
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 
-STRANGERS: Final = "worker-controller-discovery"
-ORPHANS: Final = "worker-controller-orphan"
+UNMANAGED_SOURCE: Final = "worker-controller-discovery"
+ORPHAN_SOURCE: Final = "worker-controller-orphan"
 BATCH: Final = 200
-"""So many instances go into one import, which over HTTP is one request with a limited body."""
+"""The number of instances in one import. Over HTTP an import is one request, whose body is limited."""
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """What was found in a region. With an `error` nothing is known about it."""
+class RegionResult:
+    """What was found in a region. If `error` is set, nothing is known about the region."""
 
     region: str
     at: datetime
@@ -49,12 +60,12 @@ class Searched:
     orphans: int = 0
     strays: Sequence[Stray] = ()
     workers: Sequence[LabWorker] = ()
-    """Those of the region, with those just made of orphans."""
+    """The workers of the region, including those just imported as orphans."""
     error: str = ""
 
 
 class RegionSearch:
-    """Searches a region."""
+    """Searches one region."""
 
     def __init__(self, plane: Plane, cloud: Compute, *, clock: Clock, poke: Callable[[WorkerRef], object]) -> None:
         self._plane = plane
@@ -62,30 +73,30 @@ class RegionSearch:
         self._clock = clock
         self._poke = poke
 
-    async def run(self, region: str, pattern: str | None) -> Searched:
-        """Search it once, for strangers too if there is a pattern. May be repeated, and stopped anywhere."""
+    async def run(self, region: str, pattern: str | None) -> RegionResult:
+        """Search a region once; with a pattern also for unmanaged instances. May be repeated or interrupted."""
         began = self._clock.now()
         owned = await self._cloud.list_owned(region)
         matching = () if pattern is None else await self._cloud.list_by_image(region, pattern)
-        workers = await self._workers()
-        sorted_out = Sorting(region, workers, self._clock.now()).sort(owned, matching)
-        for ref in sorted_out.look_at:
+        workers = await self._list_workers()
+        sorted_out = InstanceSorter(region, workers, self._clock.now()).sort(owned, matching)
+        for ref in sorted_out.to_reconcile:
             self._poke(ref)
-        made = await self._import(region, STRANGERS, sorted_out.strangers)
-        orphans = [_named(one) for one in sorted_out.orphans if await self._lives(one)]
-        found_again = await self._read(await self._import(region, ORPHANS, orphans))
-        return Searched(
+        made = await self._import_instances(region, UNMANAGED_SOURCE, sorted_out.unmanaged)
+        orphans = [_tag_orphan(one) for one in sorted_out.orphans if await self._is_alive(one)]
+        found_again = await self._read_workers(await self._import_instances(region, ORPHAN_SOURCE, orphans))
+        return RegionResult(
             region,
             began,
             found=sorted_out.total,
             known=len(sorted_out.known),
             imported=len(made) + len(found_again),
             orphans=len(orphans),
-            strays=[one for one in sorted_out.strays if await self._lives(one.instance)],
+            strays=[one for one in sorted_out.strays if await self._is_alive(one.instance)],
             workers=[*(one for one in workers if one.spec.aws.region == region), *found_again],
         )
 
-    async def _workers(self) -> Sequence[LabWorker]:
+    async def _list_workers(self) -> Sequence[LabWorker]:
         page = await self._plane.list(LabWorker)
         found = [*page.items]
         while page.next is not None:
@@ -93,30 +104,30 @@ class RegionSearch:
             found += page.items
         return found
 
-    async def _import(self, region: str, source: str, instances: Sequence[Instance]) -> Sequence[str]:
+    async def _import_instances(self, region: str, source: str, instances: Sequence[Instance]) -> Sequence[str]:
         made: list[str] = []
         for at in range(0, len(instances), BATCH):
-            some = tuple(map(_discovered, instances[at : at + BATCH]))
+            some = tuple(map(_discovered_instance, instances[at : at + BATCH]))
             found = BulkImport(discovered_instances=some, aws_region=region, source=source)
             made += (await self._plane.import_workers(found)).imported
         return made
 
-    async def _read(self, names: Sequence[str]) -> Sequence[LabWorker]:
+    async def _read_workers(self, names: Sequence[str]) -> Sequence[LabWorker]:
         found = [await self._plane.get(Ref(LabWorker, name)) for name in names]
         return [one for one in found if one is not None]
 
-    async def _lives(self, instance: Instance) -> bool:
-        """Ask for one machine: between the list and the records it may have ended, and its record with it."""
+    async def _is_alive(self, instance: Instance) -> bool:
+        """Look up one instance again: since it was listed it may have ended, and its record with it."""
         found = await self._cloud.find(instance.region, instance.instance_id)
         return found is not None and found.state not in ENDING
 
 
-def _named(orphan: Instance) -> Instance:
-    """Have an orphan say whose it was, by which everybody knows that it is one."""
-    return msgspec.structs.replace(orphan, tags={WORKER_TAG: UNKNOWN, **orphan.tags})
+def _tag_orphan(orphan: Instance) -> Instance:
+    """Return an orphan with the tag of the worker it was launched for; the tag marks it as an orphan."""
+    return msgspec.structs.replace(orphan, tags={WORKER_TAG: UNKNOWN_OWNER, **orphan.tags})
 
 
-def _discovered(instance: Instance) -> DiscoveredInstance:
+def _discovered_instance(instance: Instance) -> DiscoveredInstance:
     return DiscoveredInstance(
         instance_id=instance.instance_id,
         instance_type=instance.instance_type,
@@ -132,28 +143,28 @@ def _discovered(instance: Instance) -> DiscoveredInstance:
 
 
 CONDITION: Final = "DiscoverySucceeded"
-"""Of the SystemSettings object, if there is one: how the last scan went."""
+"""The condition of the SystemSettings object, if there is one, that shows the result of the last scan."""
 
-_BRIEFEST: Final = timedelta(seconds=1)
-_SPREAD: Final = 0.1
-_LONGEST_MESSAGE: Final = 2000
+_MIN_PAUSE: Final = timedelta(seconds=1)
+_JITTER: Final = 0.1
+_MESSAGE_LIMIT: Final = 2000
 _log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the settings say about discovery now."""
+class DiscoveryScope:
+    """The part of the settings that concerns discovery."""
 
     enabled: bool
     regions: tuple[str, ...]
     pattern: str
     interval: timedelta
     home: str
-    """Where a worker is launched that does not say."""
+    """The region of a worker whose spec names none."""
 
 
 class Discovery:
-    """Scans regions again and again. `poke` has a worker looked at by its own controller."""
+    """Scans regions periodically. `poke` queues a worker for its own controller."""
 
     def __init__(
         self,
@@ -166,7 +177,7 @@ class Discovery:
         settings: Callable[[], Settings],
         poke: Callable[[WorkerRef], object],
     ) -> None:
-        """Scan by the settings that are in force when asked; `chance` keeps several installations apart."""
+        """Scan by the settings in force at that time. `chance` adds jitter between installations."""
         self._plane = plane
         self._cache = cache
         self._clock = clock
@@ -174,41 +185,41 @@ class Discovery:
         self._settings = settings
         self._search = RegionSearch(plane, cloud, clock=clock, poke=poke)
         self._changed = asyncio.Event()
-        self._used: set[str] = set()
-        self.last: Mapping[str, Searched] = {}
-        """What the last scan found, by region; for `/metrics`."""
+        self._known_regions: set[str] = set()
+        self.last_results: Mapping[str, RegionResult] = {}
+        """The result of the last scan by region, for `/metrics`."""
 
     async def run(self) -> None:
         """Scan now and then every interval, until cancelled or deposed."""
         await self._cache.ready()
-        end = self._cache.subscribe(self._note)
-        _log.info("Discovery started", regions=self._wanted.regions, pattern=self._wanted.pattern)
+        end = self._cache.subscribe(self._on_change)
+        _log.info("Discovery started", regions=self._scope.regions, pattern=self._scope.pattern)
         try:
             while True:
-                began, wanted = self._clock.now(), self._wanted
+                began, wanted = self._clock.now(), self._scope
                 await self.scan()
-                await self._rest(wanted, self._clock.now() - began)
+                await self._wait_for_next(wanted, self._clock.now() - began)
         finally:
             end()
             _log.info("Discovery stopped")
 
-    async def scan(self) -> Mapping[str, Searched]:
-        """Search every region once, side by side: what goes wrong in one is no matter of the others."""
-        wanted = self._wanted
-        self.last = await self._everywhere(self._patterns(wanted))
+    async def scan(self) -> Mapping[str, RegionResult]:
+        """Search every region once, concurrently. A failure in one region does not affect the others."""
+        wanted = self._scope
+        self.last_results = await self._search_regions(self._patterns_by_region(wanted))
         try:
-            await self._tell([one for one in self.last.values() if not one.error])
-            await self._show(wanted)
+            await self._sync_alerts([one for one in self.last_results.values() if not one.error])
+            await self._write_condition(wanted)
         except Deposed:
             raise
         except LcmError as error:
             _log.warning("Discovery could not tell what it found", error=f"{type(error).__name__}: {error}")
-        return self.last
+        return self.last_results
 
     @property
-    def _wanted(self) -> Wanted:
+    def _scope(self) -> DiscoveryScope:
         settings = self._settings()
-        return Wanted(
+        return DiscoveryScope(
             enabled=settings.worker_discovery_enabled,
             regions=tuple(dict.fromkeys(settings.worker_discovery_regions)),
             pattern=settings.worker_discovery_ami_name,
@@ -216,37 +227,39 @@ class Discovery:
             home=settings.aws_region,
         )
 
-    def _patterns(self, wanted: Wanted) -> Mapping[str, str | None]:
-        """Say of each region which strangers are looked for; None: only orphans are.
+    def _patterns_by_region(self, wanted: DiscoveryScope) -> Mapping[str, str | None]:
+        """Return for each region the image pattern to search for; None means that only orphans are searched.
 
-        Regions where workers were are remembered, and templates name theirs: the last record of a region may be the one
-        that was lost.
+        Regions that ever had workers are remembered, and so are the regions of templates: the only record of a region
+        may be the one that was lost.
         """
-        self._used.update(worker.spec.aws.region for worker in self._cache.all(LabWorker))
-        self._used.update(template.spec.worker.aws.region for template in self._cache.all(WorkerTemplate))
+        self._known_regions.update(worker.spec.aws.region for worker in self._cache.all(LabWorker))
+        self._known_regions.update(template.spec.worker.aws.region for template in self._cache.all(WorkerTemplate))
         strangers = {region: wanted.pattern for region in wanted.regions if wanted.enabled}
         return strangers | {
-            region: None for region in (*wanted.regions, wanted.home, *sorted(self._used)) if region not in strangers
+            region: None
+            for region in (*wanted.regions, wanted.home, *sorted(self._known_regions))
+            if region not in strangers
         }
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is SystemSettings:
             self._changed.set()
 
-    async def _rest(self, wanted: Wanted, spent: timedelta) -> None:
-        """Wait for the next scan; other settings are followed at once."""
-        span = max(wanted.interval * (1 - _SPREAD * self._chance()) - spent, _BRIEFEST)
+    async def _wait_for_next(self, wanted: DiscoveryScope, spent: timedelta) -> None:
+        """Wait for the next scan; changed settings end the wait at once."""
+        span = max(wanted.interval * (1 - _JITTER * self._chance()) - spent, _MIN_PAUSE)
         with suppress(TimeoutError):
             async with asyncio.timeout(span.total_seconds()):
-                while self._wanted == wanted:
+                while self._scope == wanted:
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def _everywhere(self, patterns: Mapping[str, str | None]) -> Mapping[str, Searched]:
-        found: dict[str, Searched] = {}
+    async def _search_regions(self, patterns: Mapping[str, str | None]) -> Mapping[str, RegionResult]:
+        found: dict[str, RegionResult] = {}
 
         async def one(region: str) -> None:
-            found[region] = await self._in_one(region, patterns[region])
+            found[region] = await self._search_region(region, patterns[region])
 
         tasks = [asyncio.create_task(one(region)) for region in patterns]
         try:
@@ -255,10 +268,10 @@ class Discovery:
                 if task.done():
                     task.result()
         finally:
-            await ended(tasks)
+            await cancel_and_wait(tasks)
         return {region: found[region] for region in patterns}
 
-    async def _in_one(self, region: str, pattern: str | None) -> Searched:
+    async def _search_region(self, region: str, pattern: str | None) -> RegionResult:
         began = self._clock.now()
         try:
             found = await self._search.run(region, pattern)
@@ -267,7 +280,7 @@ class Discovery:
         except LcmError as error:
             tell = _log.warning if isinstance(error, Later | Conflict | Relist) else _log.error
             tell("Discovery scan failed", region=region, error=f"{type(error).__name__}: {error}")
-            return Searched(region, began, error=type(error).__name__)
+            return RegionResult(region, began, error=type(error).__name__)
         _log.info(
             "Discovery scan finished",
             region=region,
@@ -279,10 +292,10 @@ class Discovery:
         )
         return found
 
-    async def _tell(self, searched: Sequence[Searched]) -> None:
-        """Raise and clear alerts about orphans and strays, in the regions that answered only."""
+    async def _sync_alerts(self, searched: Sequence[RegionResult]) -> None:
+        """Raise and clear the alerts about orphans and strays, only in the regions that answered."""
         workers = [worker for one in searched for worker in one.workers]
-        wanted = dict(_complaints(searched, workers))
+        wanted = dict(_find_alerts(searched, workers))
         here = {ref_of(worker) for worker in workers}
         raised = [
             (Ref(LabWorker, one.name, one.namespace), one.alert)
@@ -292,37 +305,37 @@ class Discovery:
         for (ref, alert), complaint in wanted.items():
             if (ref, alert) not in raised:
                 with suppress(Gone):
-                    await self._plane.complain(ref, complaint)
+                    await self._plane.raise_alert(ref, complaint)
         for ref, alert in raised:
             if ref in here and (ref, alert) not in wanted:
                 with suppress(Gone):
-                    await self._plane.settle(ref, alert)
+                    await self._plane.clear_alert(ref, alert)
 
-    async def _show(self, wanted: Wanted) -> None:
-        """Let the SystemSettings object say how the scan went; spends a revision only when that is news."""
+    async def _write_condition(self, wanted: DiscoveryScope) -> None:
+        """Write the result of the scan to the SystemSettings object, only when it differs from before."""
         for settings in self._cache.all(SystemSettings):
             conditions = with_condition(settings.status.conditions, self._condition(wanted))
             status = msgspec.structs.replace(settings.status, conditions=conditions)
-            with suppress(Conflict, Gone):  # somebody changes it just now; the next scan says it again
+            with suppress(Conflict, Gone):  # changed at the same time; the next scan writes it again
                 await self._plane.step(settings, status)
 
-    def _condition(self, wanted: Wanted) -> Condition:
-        failed = [one.region for one in self.last.values() if one.error]
-        told = "; ".join(f"{one.region}: {one.error or f'{one.found} found'}" for one in self.last.values())
+    def _condition(self, wanted: DiscoveryScope) -> Condition:
+        failed = [one.region for one in self.last_results.values() if one.error]
+        told = "; ".join(f"{one.region}: {one.error or f'{one.found} found'}" for one in self.last_results.values())
         status = Truth.FALSE if failed else Truth.TRUE if wanted.enabled else Truth.UNKNOWN
         reason = "RegionFailed" if failed else "Scanned" if wanted.enabled else "Disabled"
         now = self._clock.now()
         return Condition(
-            type=CONDITION, status=status, reason=reason, message=told[:_LONGEST_MESSAGE], last_transition_at=now
+            type=CONDITION, status=status, reason=reason, message=told[:_MESSAGE_LIMIT], last_transition_at=now
         )
 
 
-def _complaints(
-    searched: Iterable[Searched], workers: Iterable[LabWorker]
-) -> Iterable[tuple[tuple[WorkerRef, str], Complaint]]:
+def _find_alerts(
+    searched: Iterable[RegionResult], workers: Iterable[LabWorker]
+) -> Iterable[tuple[tuple[WorkerRef, str], AlertFinding]]:
     for worker in workers:
         if is_orphan(worker):
-            yield (ref_of(worker), ORPHANED), orphaned(worker)
+            yield (ref_of(worker), ORPHAN_ALERT), orphan_alert(worker)
     for one in searched:
         for stray in one.strays:
-            yield (ref_of(stray.worker), STRAY), stray.complaint()
+            yield (ref_of(stray.worker), STRAY_ALERT), stray.alert()

@@ -1,1 +1,1 @@
-"""The pool controller: workers for seats, one lead before they are needed and for as long as they are."""
+"""The pool controller: starts workers for claimed seats in time and releases them when no claim needs them."""

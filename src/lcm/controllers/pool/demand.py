@@ -1,8 +1,8 @@
-"""What a pool needs next, decided from a view: which seats get a worker, and which workers go. Pure.
+"""What a pool needs next, decided from a `PoolView`: which seats get a worker, and which workers are released. Pure.
 
-A worker is let go in two looks. In the first it leaves the pool's seats: whoever books meanwhile sees the pool changed
-and decides anew, without it. In the second, which knows every booking from before that, it is paused or deleted; or
-taken back, had somebody been faster.
+A worker is released in two looks. In the first it leaves the pool's seats. Whoever books meanwhile sees that the pool
+changed and decides again without that worker. The second look knows every booking made before that. It pauses or
+deletes the worker, or takes it back if a booking was faster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,34 +10,34 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from lcm.controllers.pool.view import Claimed, View, is_leaving, is_lost, is_over, is_wanted, seat_number
-from lcm.model.base.capacity import NOTHING
+from lcm.controllers.pool.view import PoolView, SeatClaim, is_leaving, is_lost, is_over, is_wanted, seat_number
+from lcm.model.base.capacity import ZERO_AMOUNT
 from lcm.model.kinds.pool import PoolPhase
-from lcm.model.kinds.worker import HOSTING, LabWorker
-from lcm.placement.seats import KEEP, Demand, Seats, demand
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
+from lcm.placement.seats import KEEP_THROUGH_GAP, SeatDemand, Seats, seat_demand
 
-PAUSED_FOR: Final = timedelta(hours=12)
-"""A worker is paused, and not deleted, if its next claim begins within this: a launch takes longer than a start."""
+PAUSE_LIMIT: Final = timedelta(hours=12)
+"""A worker is paused instead of deleted if its next claim begins within this: a launch takes longer than a start."""
 
-LINGER: Final = timedelta(minutes=1)
-"""A worker stays this long after its last session has left."""
+LINGER_TIME: Final = timedelta(minutes=1)
+"""How long a worker stays after its last session has left."""
 
-ADOPTED: Final = 50
-"""Workers of others that one look takes into seats: the commit holds each as nobody was on it."""
+ADOPTION_BATCH: Final = 50
+"""How many workers of others one look takes into seats: the commit asserts for each that nobody is on it."""
 
 
 @dataclass(slots=True)
-class Plan:
-    """What is to be done, and who fills which seat then.
+class PoolPlan:
+    """What is to be done, and which worker fills which seat afterwards.
 
-    `needed` are the seats that must have a worker now, `next` when each is claimed next. `launch` and `resume` give
-    them one; `let_go` are seats whose worker leaves them, `pause` and `remove` are workers that left before. To
-    `retire` is to take no more sessions, and to stop after the present ones.
+    `needed` are the seats that must have a worker now; `next` tells when each seat is claimed next. `launch` and
+    `resume` give a seat its worker. `let_go` are seats whose worker leaves them now; `pause` and `remove` are
+    workers that left before. A worker in `retire` takes no more sessions and stops after the present ones.
     """
 
     seats: dict[int, LabWorker] = field(default_factory=dict)
-    needed: Mapping[int, Demand] = field(default_factory=dict)
-    next: Mapping[int, Demand] = field(default_factory=dict)
+    needed: Mapping[int, SeatDemand] = field(default_factory=dict)
+    next: Mapping[int, SeatDemand] = field(default_factory=dict)
     launch: list[int] = field(default_factory=list)
     resume: dict[int, LabWorker] = field(default_factory=dict)
     let_go: dict[int, LabWorker] = field(default_factory=dict)
@@ -45,31 +45,31 @@ class Plan:
     retire: list[LabWorker] = field(default_factory=list)
     remove: list[LabWorker] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Why something is not done that one might expect."""
+    """Why something is not done that an operator might expect."""
     changes_at: datetime | None = None
 
 
-class Timelines:
-    """A pool's seats with the claims on them, changed by what changed since the last look: most does not."""
+class SeatTimelines:
+    """A pool's seats with the claims on them. Only what changed since the last look is applied."""
 
     def __init__(self) -> None:
         self._made_of: object = None
-        self._seats = Seats(NOTHING, 0, lead=timedelta(0))
-        self._held: dict[str, Claimed] = {}
+        self._seats = Seats(ZERO_AMOUNT, 0, lead=timedelta(0))
+        self._held: dict[str, SeatClaim] = {}
 
-    def of(self, view: View, filled: Mapping[int, LabWorker]) -> Seats:
-        """Put the claims onto their seats that a seat's worker must run for.
+    def update(self, view: PoolView, filled: Mapping[int, LabWorker]) -> Seats:
+        """Return the seats with the claims for which the seat's worker must run.
 
-        What is on another worker than its seat's ends there: a drained one is not replaced for the sake of who is on
-        it.
+        A session on another worker than its seat's is not counted: a drained worker is not replaced for the sessions
+        still on it.
         """
-        wanted = {one.held.holder: one for one in _counted(view, filled)}
+        wanted = {one.held.holder: one for one in _relevant_claims(view, filled)}
         size = max([view.pool.spec.max_workers, *(one.number for one in wanted.values())])
         made_of = size, view.lead, view.minimum
         if made_of != self._made_of:
             self._made_of, self._held = made_of, {}
-            self._seats = Seats(NOTHING, size, lead=view.lead, standing=view.minimum)
-        # The book gives the same object as long as a claim is the same, so that few are compared in full.
+            self._seats = Seats(ZERO_AMOUNT, size, lead=view.lead, standing=view.minimum)
+        # The index returns the same object while a claim is unchanged, so few claims are compared in full.
         for holder, one in self._held.items():
             if (new := wanted.get(holder)) is not one and new != one:
                 self._seats.release(one.number, holder)
@@ -80,50 +80,51 @@ class Timelines:
         return self._seats
 
 
-def plan(view: View, timelines: Timelines | None = None) -> Plan:
-    """Say what a pool needs next."""
-    made = Plan(seats=_filled(view))
-    seats = (timelines or Timelines()).of(view, made.seats)
-    made.next = demand(seats, view.now)
+def plan(view: PoolView, timelines: SeatTimelines | None = None) -> PoolPlan:
+    """Return what a pool needs next."""
+    made = PoolPlan(seats=_recorded_seats(view))
+    seats = (timelines or SeatTimelines()).update(view, made.seats)
+    made.next = seat_demand(seats, view.now)
     made.needed = {number: one for number, one in made.next.items() if one.start_by <= view.now}
     moments = [moment for one in made.next.values() for moment in one if moment and moment > view.now]
     made.changes_at = min(moments, default=None)
-    _fill(view, made)
+    _fill_seats(view, made)
     if view.status.phase is PoolPhase.TERMINATING:
-        _end(view, made)
+        _remove_all(view, made)
         return made
     for number in sorted(made.needed):
-        _supply(view, made, number)
+        _supply_seat(view, made, number)
     for number, worker in sorted(made.seats.items(), key=lambda one: one[0]):
-        _spare(view, made, number, worker)
+        _release_unneeded(view, made, number, worker)
     for worker in view.workers:
-        _outside(view, made, worker)
+        _decide_unseated(view, made, worker)
     return made
 
 
-def _counted(view: View, filled: Mapping[int, LabWorker]) -> Sequence[Claimed]:
+def _relevant_claims(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequence[SeatClaim]:
     ours = {one.metadata.uid for one in view.workers if not is_over(one)}
     homes = {number: one.metadata.uid for number, one in filled.items() if not is_leaving(one, view.now)}
-    # Whose worker is gone is to be placed anew, and needs its seat again.
+    # A session whose worker is gone is placed again, and needs its seat again.
     return [one for one in view.claims if one.worker_id not in ours or one.worker_id == homes.get(one.number)]
 
 
-def kept(view: View, made: Plan, number: int) -> bool:
-    """Tell whether a seat's worker is to go on running, if it does."""
+def keeps_running(view: PoolView, made: PoolPlan, number: int) -> bool:
+    """Return whether a seat's worker should go on running, if it runs."""
     found = made.next.get(number)
-    return not view.bearing.releases or (found is not None and found.start_by <= view.now + KEEP)
+    return not view.traits.releases or (found is not None and found.start_by <= view.now + KEEP_THROUGH_GAP)
 
 
-def _filled(view: View) -> dict[int, LabWorker]:
-    """Give the seats that have a worker by what was written down."""
+def _recorded_seats(view: PoolView) -> dict[int, LabWorker]:
+    """Return the seats that have a worker according to the pool's status."""
     workers = {one.metadata.uid: one for one in view.workers if not is_over(one)}
     return {one.number: workers[one.worker_id] for one in view.status.seats if one.worker_id in workers}
 
 
-def _fill(view: View, made: Plan) -> None:
-    """Give seats the workers that were made for them and not written down, and those of others if the policy says.
+def _fill_seats(view: PoolView, made: PoolPlan) -> None:
+    """Give seats the workers that were made for them but not recorded, and workers of others if the policy adopts them.
 
-    A session that came onto a worker while it was let go holds no seat: the seat's timeline would not know of it.
+    A session that came onto a worker while it was released holds no seat. Such a worker is not seated: the seat's
+    timeline would not know of that session.
     """
     unfit = view.mixed | {one.metadata.uid for one in made.seats.values()}
     for worker in sorted(view.workers, key=_seniority):
@@ -131,17 +132,17 @@ def _fill(view: View, made: Plan) -> None:
         fits = number is not None and number not in made.seats and not is_leaving(worker, view.now)
         if number is None or not fits or worker.metadata.uid in unfit or not view.owns(worker):
             continue
-        if not is_wanted(worker) or kept(view, made, number):
+        if not is_wanted(worker) or keeps_running(view, made, number):
             made.seats[number] = worker
-    if view.bearing.adopts:
+    if view.traits.adopts:
         numbers = sorted(range(1, view.pool.spec.max_workers + 1), key=lambda number: number not in made.needed)
         free = [number for number in numbers if number not in made.seats]
         unused = [one for one in sorted(view.strangers, key=_seniority) if not is_leaving(one, view.now)]
-        made.seats |= dict(zip(free, unused[:ADOPTED], strict=False))
+        made.seats |= dict(zip(free, unused[:ADOPTION_BATCH], strict=False))
 
 
-def _supply(view: View, made: Plan, number: int) -> None:
-    """See to it that a seat that needs a worker gets one."""
+def _supply_seat(view: PoolView, made: PoolPlan, number: int) -> None:
+    """Plan a launch or a resume for a seat that needs a worker."""
     worker = made.seats.get(number)
     if worker is None or is_leaving(worker, view.now):
         made.seats.pop(number, None)
@@ -150,72 +151,79 @@ def _supply(view: View, made: Plan, number: int) -> None:
         made.resume[number] = worker
 
 
-def _spare(view: View, made: Plan, number: int, worker: LabWorker) -> None:
-    """Let a seat's worker go that is not needed."""
-    if number in made.needed or not view.owns(worker) or is_leaving(worker, view.now) or kept(view, made, number):
+def _release_unneeded(view: PoolView, made: PoolPlan, number: int, worker: LabWorker) -> None:
+    """Release a seat's worker that is not needed."""
+    if (
+        number in made.needed
+        or not view.owns(worker)
+        or is_leaving(worker, view.now)
+        or keeps_running(view, made, number)
+    ):
         return
     if not is_wanted(worker):
-        if not _soon(view, made, number) and not view.busy(worker):
-            del made.seats[number]  # it is paused: nobody could count on it
+        if not _is_claimed_soon(view, made, number) and not view.is_busy(worker):
+            del made.seats[number]  # it is paused, so no booking relies on it
             made.remove.append(worker)
-    elif not _held_back(view, made, worker) and not _lingers(view, made, worker):
+    elif not _must_stay(view, made, worker) and not _is_lingering(view, made, worker):
         made.let_go[number] = worker
         del made.seats[number]
 
 
-def _outside(view: View, made: Plan, worker: LabWorker) -> None:
+def _decide_unseated(view: PoolView, made: PoolPlan, worker: LabWorker) -> None:
     """Decide about a worker of the pool that fills no seat."""
     decided = any(worker is one for one in (*made.let_go.values(), *made.remove))
     if decided or not view.owns(worker) or worker.metadata.deletion_timestamp is not None:
         return
     if is_lost(worker, view.now):
         made.remove.append(worker)
-    elif view.bearing.releases and is_wanted(worker) and not _seated(made, worker) and not is_leaving(worker, view.now):
+    elif (
+        view.traits.releases and is_wanted(worker) and not _is_seated(made, worker) and not is_leaving(worker, view.now)
+    ):
         number = seat_number(worker)
-        if view.busy(worker):
+        if view.is_busy(worker):
             made.retire.append(worker)
-        elif _held_back(view, made, worker):
+        elif _must_stay(view, made, worker):
             return
-        elif number is not None and number not in made.seats and _soon(view, made, number):
+        elif number is not None and number not in made.seats and _is_claimed_soon(view, made, number):
             made.pause[number] = worker
         else:
             made.remove.append(worker)
 
 
-def _end(view: View, made: Plan) -> None:
-    """End every worker that the pool made."""
+def _remove_all(view: PoolView, made: PoolPlan) -> None:
+    """Remove every worker that the pool made."""
     made.needed = {}
     made.seats = {}
     made.remove += [one for one in view.workers if view.owns(one) and one.metadata.deletion_timestamp is None]
 
 
-def _held_back(view: View, made: Plan, worker: LabWorker) -> bool:
-    """Tell whether a worker must not go although no claim needs it, and say why."""
+def _must_stay(view: PoolView, made: PoolPlan, worker: LabWorker) -> bool:
+    """Return whether a worker must stay although no claim needs it, and note why."""
     name, foreign = worker.metadata.name, worker.status.foreign.labs
-    if view.busy(worker):
+    if view.is_busy(worker):
         made.notes.append(f"{name} is not released: sessions are still on it")
     elif foreign:
         made.notes.append(f"{name} is not released: {foreign} labs run on it that no session made")
-    return view.busy(worker) or foreign > 0
+    return view.is_busy(worker) or foreign > 0
 
 
-def _lingers(view: View, made: Plan, worker: LabWorker) -> bool:
-    """Tell whether a worker became free only now: a session that waits for it is placed within moments."""
+def _is_lingering(view: PoolView, made: PoolPlan, worker: LabWorker) -> bool:
+    """Return whether a worker became free just now: a session that waits for it is placed within moments."""
     history = worker.status.history
-    until = history[-1].at + LINGER if history and worker.status.phase in HOSTING else view.now
+    until = history[-1].at + LINGER_TIME if history and worker.status.phase in HOSTING_PHASES else view.now
     if until <= view.now:
         return False
     made.changes_at = min(made.changes_at or until, until)
     return True
 
 
-def _soon(view: View, made: Plan, number: int) -> bool:
-    """Tell whether a seat's next claim is near enough for its worker to be paused until then."""
+def _is_claimed_soon(view: PoolView, made: PoolPlan, number: int) -> bool:
+    """Return whether a seat's next claim is near enough for its worker to be paused until then."""
     found = made.next.get(number)
-    return found is not None and found.start_by + view.lead <= view.now + PAUSED_FOR
+    return found is not None and found.start_by + view.lead <= view.now + PAUSE_LIMIT
 
 
-def _seated(made: Plan, worker: LabWorker) -> bool:
+def _is_seated(made: PoolPlan, worker: LabWorker) -> bool:
     return any(one.metadata.uid == worker.metadata.uid for one in made.seats.values())
 
 
@@ -224,7 +232,7 @@ def _seniority(worker: LabWorker) -> tuple[bool, float, str]:
     return not is_wanted(worker), created.timestamp() if created else 0.0, worker.metadata.name
 
 
-def in_words(numbers: Sequence[int]) -> str:
-    """Name seats."""
+def seats_text(numbers: Sequence[int]) -> str:
+    """Return seat numbers as text."""
     told = ", ".join(map(str, sorted(numbers)))
     return f"seat {told}" if len(numbers) == 1 else f"seats {told}"

@@ -1,7 +1,12 @@
-"""What is done for a plan: workers are made, resumed, paused, deleted. Every verb may be repeated. Used by `follower`.
+"""Carries out a pool's plan: workers are created, resumed, paused and deleted, and claims are moved to better seats.
 
-A worker is made before it is written down. Whoever dies in between leaves one that names its pool and its seat, by
-which the next look finds it; and who does not know of it yet is told that its name is taken.
+Used by `PoolReconciler`. Every action may be repeated. A worker is created before its seat is recorded. If the leader
+dies in between, the worker's labels name its pool and seat, and the next look finds it; a leader that does not know of
+it yet is refused because the name is taken.
+
+`SeatOptimizer` moves claims before workers are launched for them, so that fewer are needed. The search works on a copy,
+and the plane checks and commits each step as a whole. Rejected moves are tried again later; every booking has a seat
+all the time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,26 +19,26 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, ref_of
-from lcm.controllers.pool.demand import Plan
-from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, View
+from lcm.controllers.pool.demand import PoolPlan
+from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
 from lcm.model.base.resource import Metadata, Owner
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.worker import LabWorker
-from lcm.placement.limits import OPENING, Rules
-from lcm.placement.places import Row, seats_of, usable_seats
-from lcm.placement.repack import Move, reseat
-from lcm.placement.request import Held
+from lcm.placement.limits import OPENING_POLICIES, PromiseRules
+from lcm.placement.places import PoolSnapshot, seats_of, usable_seats
+from lcm.placement.repack import SeatMove, repack_seats
+from lcm.placement.request import HeldClaim
 
-AT_ONCE: Final = 20
-"""Workers that one look makes; the next, which comes at once, makes more."""
-_LONGEST_PREFIX: Final = 48
+LAUNCH_BATCH: Final = 20
+"""How many workers one look creates; the next look follows at once and creates more."""
+_PREFIX_LIMIT: Final = 48
 _log: Final = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Done:
-    """What a look did, by name, and what was refused."""
+class AppliedPlan:
+    """What one look did, and what was refused."""
 
     launched: dict[int, LabWorker] = field(default_factory=dict)
     resumed: dict[int, LabWorker] = field(default_factory=dict)
@@ -43,52 +48,52 @@ class Done:
     trouble: str = ""
 
     @property
-    def up(self) -> bool:
+    def has_additions(self) -> bool:
         """Whether workers were added."""
         return bool(self.launched or self.resumed)
 
     @property
-    def down(self) -> bool:
+    def has_removals(self) -> bool:
         """Whether workers were taken away."""
         return bool(self.paused or self.retired or self.removed)
 
 
-class Hands:
-    """Carries plans out."""
+class PoolEffects:
+    """Carries out plans."""
 
     def __init__(self, plane: Plane, cache: Cache) -> None:
         self._plane = plane
         self._cache = cache
 
-    async def do(self, view: View, plan: Plan) -> Done:
-        """Do what a plan says; `plan.seats` has the workers made for it afterwards."""
-        done = Done()
-        for number in plan.launch[:AT_ONCE]:
+    async def apply(self, view: PoolView, plan: PoolPlan) -> AppliedPlan:
+        """Carry out a plan; afterwards `plan.seats` includes the workers that were created for it."""
+        done = AppliedPlan()
+        for number in plan.launch[:LAUNCH_BATCH]:
             try:
                 plan.seats[number] = done.launched[number] = await self._launch(view, number)
             except Refused as error:
                 done.trouble = f"no worker can be made for seat {number}: {error}"[:2000]
                 break
         for number, worker in plan.resume.items():
-            if (made := await self._want(worker, "running")) is not None:
+            if (made := await self._set_wanted_state(worker, "running")) is not None:
                 plan.seats[number] = done.resumed[number] = made
         for number, worker in plan.pause.items():
-            if (made := await self._want(worker, "stopped")) is not None:
+            if (made := await self._set_wanted_state(worker, "stopped")) is not None:
                 plan.seats[number] = done.paused[number] = made
-        done.retired += [worker for worker in plan.retire if await self._want(worker, "stopped")]
+        done.retired += [worker for worker in plan.retire if await self._set_wanted_state(worker, "stopped")]
         done.removed += [worker for worker in plan.remove if await self._remove(worker)]
         return done
 
-    async def _launch(self, view: View, number: int) -> LabWorker:
+    async def _launch(self, view: PoolView, number: int) -> LabWorker:
         namespace = view.pool.metadata.namespace
         taken = {one.metadata.name for one in self._cache.all(LabWorker) if one.metadata.namespace == namespace}
-        made = await self._plane.create(described(view, number, taken))
+        made = await self._plane.create(seat_worker(view, number, taken))
         self._cache.accept(made)
         _log.info("worker launched", pool=str(ref_of(view.pool)), seat=number, worker=made.metadata.name)
         return made
 
-    async def _want(self, worker: LabWorker, state: str) -> LabWorker | None:
-        """Want a worker running or stopped; None if it changed meanwhile, which the next look will judge."""
+    async def _set_wanted_state(self, worker: LabWorker, state: str) -> LabWorker | None:
+        """Set a worker's wanted state. None means that it changed meanwhile; the next look decides again."""
         ref, at = ref_of(worker), worker.metadata.resource_version
         try:
             made = await self._plane.patch(ref, {"spec": {"wanted_state": state}}, at=at)
@@ -99,7 +104,7 @@ class Hands:
         return made
 
     async def _remove(self, worker: LabWorker) -> bool:
-        """Ask for a worker to go; tells whether it was as it had been seen."""
+        """Request a worker's deletion. Return False if it changed meanwhile."""
         ref = ref_of(worker)
         try:
             left = await self._plane.delete(ref, at=worker.metadata.resource_version)
@@ -111,8 +116,8 @@ class Hands:
         return True
 
 
-def described(view: View, number: int, taken: Collection[str]) -> LabWorker:
-    """Describe the worker of a seat, as its template says."""
+def seat_worker(view: PoolView, number: int, taken: Collection[str]) -> LabWorker:
+    """Return the worker to create for a seat, as the template defines it."""
     pool, template = view.pool, view.template.spec
     return LabWorker(
         metadata=Metadata(
@@ -127,39 +132,39 @@ def described(view: View, number: int, taken: Collection[str]) -> LabWorker:
 
 
 def _free_name(prefix: str, number: int, taken: Collection[str]) -> str:
-    first = f"{prefix[:_LONGEST_PREFIX].rstrip('.:-')}-{number}"
+    first = f"{prefix[:_PREFIX_LIMIT].rstrip('.:-')}-{number}"
     if first not in taken:
         return first
     return next(name for again in range(2, len(taken) + 3) if (name := f"{first}-{again}") not in taken)
 
 
-AHEAD: Final = timedelta(minutes=10)
-"""Seats are looked at so long before the first of their workers is started, when most bookings are known."""
-MARGIN: Final = timedelta(minutes=5)
-"""What begins so soon after a boot stays where it is: its worker is about to be started."""
-SELDOM: Final = timedelta(minutes=5)
-WITHIN: Final = timedelta(hours=24)
-"""What begins later has time: it is looked at again before its own workers are launched."""
-LOOKS: Final = 3_000
-"""The search does not let anything else happen meanwhile: so many looks take about a tenth of a second."""
+RESEAT_AHEAD: Final = timedelta(minutes=10)
+"""Seats are improved this long before the first of their workers is started, when most bookings are known."""
+RESEAT_MARGIN: Final = timedelta(minutes=5)
+"""A claim that begins this soon after a boot stays where it is: its worker is about to be started."""
+RESEAT_INTERVAL: Final = timedelta(minutes=5)
+RESEAT_HORIZON: Final = timedelta(hours=24)
+"""Claims that begin later are left for later: they are looked at again before their own workers are launched."""
+SEARCH_LIMIT: Final = 3_000
+"""The search blocks everything else in the process; this many steps take about a tenth of a second."""
 
 
-class Reseating:
-    """Remembers when each pool was last looked at, and with which claims; who leads next looks once more."""
+class SeatOptimizer:
+    """Improves seats. Remembers for each pool when, and with which claims; a new leader does it once more."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self._seen: dict[str, tuple[datetime, int]] = {}
+        self._last_looks: dict[str, tuple[datetime, int]] = {}
 
-    async def improve(self, view: View, plan: Plan, version: int) -> bool:
-        """Move claims to better seats if a launch is near; tells whether any was moved."""
+    async def improve(self, view: PoolView, plan: PoolPlan, version: int) -> bool:
+        """Move claims to better seats if a launch is near. Return whether any was moved."""
         ref = ref_of(view.pool)
-        if not self._due(view, plan, version):
+        if not self._is_due(view, plan, version):
             return False
-        self._seen[view.pool.metadata.uid] = view.now, version
+        self._last_looks[view.pool.metadata.uid] = view.now, version
         moved = 0
         try:
-            for step in better(view, plan.seats):
+            for step in find_better_seats(view, plan.seats):
                 await self._plane.reseat(ref, step)
                 moved += len(step)
         except (NoRoom, Conflict) as error:
@@ -169,49 +174,49 @@ class Reseating:
         return bool(moved)
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Forget the pools that are gone."""
-        self._seen = {uid: seen for uid, seen in self._seen.items() if uid in alive}
+        """Drop what is remembered about pools that no longer exist."""
+        self._last_looks = {uid: seen for uid, seen in self._last_looks.items() if uid in alive}
 
-    def look_at(self, view: View, plan: Plan) -> datetime | None:
-        """Say when the seats are worth a look, if nothing changes before; None if never."""
-        first = _first_start(view, plan)
-        return first - AHEAD if first is not None and first - AHEAD > view.now else None
+    def next_look(self, view: PoolView, plan: PoolPlan) -> datetime | None:
+        """Return when to look at the seats if nothing changes before; None means never."""
+        first = _first_start_at(view, plan)
+        return first - RESEAT_AHEAD if first is not None and first - RESEAT_AHEAD > view.now else None
 
-    def _due(self, view: View, plan: Plan, version: int) -> bool:
-        first = _first_start(view, plan)
-        before, known = self._seen.get(view.pool.metadata.uid, (None, -1))
-        rested = before is None or view.now >= before + SELDOM
-        movable = view.pool.spec.policy in OPENING and not view.ending
-        return movable and rested and known != version and first is not None and first <= view.now + AHEAD
+    def _is_due(self, view: PoolView, plan: PoolPlan, version: int) -> bool:
+        first = _first_start_at(view, plan)
+        before, known = self._last_looks.get(view.pool.metadata.uid, (None, -1))
+        rested = before is None or view.now >= before + RESEAT_INTERVAL
+        movable = view.pool.spec.policy in OPENING_POLICIES and not view.is_ending
+        return movable and rested and known != version and first is not None and first <= view.now + RESEAT_AHEAD
 
 
-def better(view: View, filled: Mapping[int, LabWorker]) -> Sequence[Sequence[SeatChange]]:
-    """Give the steps that seat claims better, which do not begin before a worker could be started for them."""
-    row = Row(view.pool, view.template, filled)
-    near = [one for one in view.claims if one.held.claim.start < view.now + WITHIN]
+def find_better_seats(view: PoolView, filled: Mapping[int, LabWorker]) -> Sequence[Sequence[SeatChange]]:
+    """Return the steps that move claims to better seats, if a worker can still be started for them in time."""
+    row = PoolSnapshot(view.pool, view.template, filled)
+    near = [one for one in view.claims if one.held.claim.start < view.now + RESEAT_HORIZON]
     seats = seats_of(row, [(one.number, one.held) for one in near], view.terms)
     if seats is None:
         return ()
-    rules = Rules(
+    rules = PromiseRules(
         now=view.now,
         policy=view.pool.spec.policy,
         usable=usable_seats(row, view.now, view.terms),
         hours=view.pool.spec.allowed_hours,
     )
-    steps = reseat(seats, rules=rules, since=view.now + view.lead + MARGIN, looks=LOOKS)
-    return [[_change(move) for move in step] for step in steps]
+    steps = repack_seats(seats, rules=rules, since=view.now + view.lead + RESEAT_MARGIN, looks=SEARCH_LIMIT)
+    return [[_seat_change(move) for move in step] for step in steps]
 
 
-def _change(move: Move) -> SeatChange:
-    booking, number = _named(move.held)
+def _seat_change(move: SeatMove) -> SeatChange:
+    booking, number = _parse_holder(move.held)
     return SeatChange(booking=booking, after=move.after, number=number)
 
 
-def _named(held: Held) -> tuple[str, int | None]:
-    """Give the name of the booking that holds a claim, and the claim's number if it is a reservation."""
+def _parse_holder(held: HeldClaim) -> tuple[str, int | None]:
+    """Return the name of the booking that holds a claim, and the claim's number if it is a reservation's."""
     name, _, number = held.holder.partition("/")[2].partition("#")
     return name, int(number) if number else None
 
 
-def _first_start(view: View, plan: Plan) -> datetime | None:
+def _first_start_at(view: PoolView, plan: PoolPlan) -> datetime | None:
     return min((one.start_by for one in plan.next.values() if one.start_by > view.now), default=None)

@@ -1,42 +1,60 @@
-"""Why a pool changed, or why it did not, in sentences. Pure."""
+"""What a pool reports: its scaling decisions with their reasons, its figures, and its alerts. Pure.
+
+Called by `PoolReconciler` after a plan was applied.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from lcm.controllers.pool.demand import Plan, in_words
-from lcm.controllers.pool.effects import Done
-from lcm.controllers.pool.view import View, is_over, is_wanted
-from lcm.model.base.capacity import NOTHING, Amount
-from lcm.model.kinds.pool import BOOTS_KEPT, POOL, PoolCapacitySummary, PoolPhase, ScalingDecision, with_decision
+from lcm.controllers.pool.demand import PoolPlan, seats_text
+from lcm.controllers.pool.effects import AppliedPlan
+from lcm.controllers.pool.view import PoolView, is_over, is_wanted
+from lcm.model.base.capacity import ZERO_AMOUNT, Amount
+from lcm.model.kinds.pool import (
+    BOOTS_KEPT,
+    POOL_MACHINE,
+    PoolCapacitySummary,
+    PoolPhase,
+    ScalingDecision,
+    with_decision,
+)
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
-from lcm.model.telemetry.alert import Complaint, Severity
-from lcm.placement.places import COMING, accepting
+from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.placement.places import COMING_PHASES, is_accepting
 
-_LONGEST = 2000
+_REASON_LIMIT = 2000
 
 
-def decided(view: View, plan: Plan, done: Done) -> tuple[ScalingDecision, ...]:
-    """Add what was decided to a pool's decisions; that nothing was only if the reason is another than before."""
+def add_decisions(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> tuple[ScalingDecision, ...]:
+    """Return a pool's decisions with the new ones; a decision to do nothing is added only if its reason is new."""
     decisions = view.status.decisions
     before = sum(map(is_wanted, view.workers))
     after = before + len(done.launched) + len(done.resumed)
-    if done.up:
+    if done.has_additions:
         new = ScalingDecision(
-            at=view.now, action="scale_up", reason=_up(view, plan, done), workers_before=before, workers_after=after
+            at=view.now,
+            action="scale_up",
+            reason=_scale_up_reason(view, plan, done),
+            workers_before=before,
+            workers_after=after,
         )
         decisions = with_decision(decisions, new)
     fewer = after - len(done.paused) - len(done.retired) - sum(map(is_wanted, done.removed))
-    if done.down and any(not is_over(one) for one in (*done.paused.values(), *done.retired, *done.removed)):
+    if done.has_removals and any(not is_over(one) for one in (*done.paused.values(), *done.retired, *done.removed)):
         new = ScalingDecision(
-            at=view.now, action="scale_down", reason=_down(plan, done), workers_before=after, workers_after=fewer
+            at=view.now,
+            action="scale_down",
+            reason=_scale_down_reason(plan, done),
+            workers_before=after,
+            workers_after=fewer,
         )
         decisions = with_decision(decisions, new)
-    if done.up or done.down or plan.let_go:
+    if done.has_additions or done.has_removals or plan.let_go:
         return decisions
-    reason = _nothing(plan, done)
+    reason = _no_change_reason(plan, done)
     last = next((one.reason for one in reversed(decisions) if one.action == "none"), None)
     if reason == last:
         return decisions
@@ -44,166 +62,175 @@ def decided(view: View, plan: Plan, done: Done) -> tuple[ScalingDecision, ...]:
     return with_decision(decisions, none)
 
 
-def _up(view: View, plan: Plan, done: Done) -> str:
-    told = [*_named("launched", done.launched), *_named("resumed", done.resumed)]
+def _scale_up_reason(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> str:
+    told = [*_describe_workers("launched", done.launched), *_describe_workers("resumed", done.resumed)]
     numbers = [*done.launched, *done.resumed]
     booked = [number for number in numbers if number > view.minimum]
     why = [f"the pool keeps at least {view.minimum}"] if len(booked) < len(numbers) else []
     starts = [plan.needed[number].start_by for number in booked]
     if starts:
-        why.append(f"{in_words(booked)} claimed from {_clock(min(starts) + view.lead)} on")
-    return f"{'; '.join(told)}: {' and '.join(why)}"[:_LONGEST]
+        why.append(f"{seats_text(booked)} claimed from {_format_time(min(starts) + view.lead)} on")
+    return f"{'; '.join(told)}: {' and '.join(why)}"[:_REASON_LIMIT]
 
 
-def _down(plan: Plan, done: Done) -> str:
-    told = list(_named("paused", done.paused))
+def _scale_down_reason(plan: PoolPlan, done: AppliedPlan) -> str:
+    told = list(_describe_workers("paused", done.paused))
     if done.paused:
-        told[-1] += f", not claimed before {_clock(min(plan.next[number].start_by for number in done.paused))}"
+        told[-1] += f", not claimed before {_format_time(min(plan.next[number].start_by for number in done.paused))}"
     told += [f"{one.metadata.name} is paused once the sessions on it have ended" for one in done.retired]
     if done.removed:
         names = ", ".join(one.metadata.name for one in done.removed)
         errors = [one.status.last_error for one in done.removed if one.status.failure and one.status.last_error]
         told.append(f"deleted {names}: {f'it failed: {errors[0]}' if errors else 'nothing is booked there'}")
-    return "; ".join(told)[:_LONGEST]
+    return "; ".join(told)[:_REASON_LIMIT]
 
 
-def _nothing(plan: Plan, done: Done) -> str:
+def _no_change_reason(plan: PoolPlan, done: AppliedPlan) -> str:
     notes = list(dict.fromkeys(plan.notes))
     if done.trouble:
         notes.insert(0, done.trouble)
     if notes:
-        return "; ".join(notes)[:_LONGEST]
+        return "; ".join(notes)[:_REASON_LIMIT]
     return "every seat that needs a worker has one" if plan.needed else "no seat needs a worker"
 
 
-def _named(verb: str, workers: Mapping[int, LabWorker]) -> Iterator[str]:
+def _describe_workers(verb: str, workers: Mapping[int, LabWorker]) -> Iterator[str]:
     if workers:
         names = ", ".join(one.metadata.name for one in workers.values())
-        yield f"{verb} {names} for {in_words(list(workers))}"
+        yield f"{verb} {names} for {seats_text(list(workers))}"
 
 
-def _clock(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%MZ}"
 
 
-SETTLED: Final = timedelta(seconds=10)
-"""A boot is counted when it is so old that all that were ready before it are known."""
+SETTLE_TIME: Final = timedelta(seconds=10)
+"""A boot is counted after this time, when all that were ready before it are known."""
 _P: Final = WorkerPhase
 _DOWN: Final = frozenset({_P.PENDING, _P.STOPPED})
-_BEGUN: Final = frozenset({_P.PROVISIONING_EC2, _P.STARTING})
-_LASTING: Final = frozenset({_P.READY, _P.ACTIVE})
+_STARTING: Final = frozenset({_P.PROVISIONING_EC2, _P.STARTING})
+_READY: Final = frozenset({_P.READY, _P.ACTIVE})
 
 
-class Boot(NamedTuple):
-    """A machine that came up."""
+class MeasuredBoot(NamedTuple):
+    """A machine that came up: when, and after how many seconds."""
 
     ready_at: datetime
     seconds: int
 
 
-def summary(view: View, workers: Sequence[LabWorker]) -> PoolCapacitySummary:
-    """Add up the workers of a pool, and what is claimed of them now."""
+def summarize_capacity(view: PoolView, workers: Sequence[LabWorker]) -> PoolCapacitySummary:
+    """Return the totals of a pool's workers, and what is claimed of them now."""
     living = [one for one in workers if not is_over(one)]
     now = [one.held.claim.need for one in view.claims if one.held.claim.start <= view.now < one.held.claim.end]
     return PoolCapacitySummary(
         workers=len(living),
-        ready_workers=sum(map(accepting, living)),
-        booting_workers=sum(one.status.phase in COMING and is_wanted(one) and not accepting(one) for one in living),
+        ready_workers=sum(map(is_accepting, living)),
+        booting_workers=sum(
+            one.status.phase in COMING_PHASES and is_wanted(one) and not is_accepting(one) for one in living
+        ),
         labs=sum(view.sessions.get(one.metadata.uid, 0) for one in living),
-        declared=sum((_declared(one) for one in living if accepting(one)), NOTHING),
-        claimed=sum(now, NOTHING),
+        declared=sum((_capacity_of(one) for one in living if is_accepting(one)), ZERO_AMOUNT),
+        claimed=sum(now, ZERO_AMOUNT),
     )
 
 
-def by_phase(workers: Sequence[LabWorker]) -> Mapping[str, int]:
-    """Count workers by their phases, in the order of a life."""
+def count_by_phase(workers: Sequence[LabWorker]) -> Mapping[str, int]:
+    """Count workers by phase, in the order of the life cycle."""
     counts = Counter(one.status.phase for one in workers)
     return {str(phase): counts[phase] for phase in WorkerPhase if counts[phase]}
 
 
-def measured(view: View) -> tuple[tuple[int, ...], datetime | None]:
-    """Give the latest boots with those that were not counted yet, and until when they are counted now."""
+def measure_boots(view: PoolView) -> tuple[tuple[int, ...], datetime | None]:
+    """Return the latest boot times including the new ones, and until when boots are counted now."""
     before = view.status.boots_counted_until
     fresh = sorted(
         boot
         for worker in view.workers
-        for boot in boots(worker)
-        if (before is None or boot.ready_at > before) and boot.ready_at <= view.now - SETTLED
+        for boot in find_boots(worker)
+        if (before is None or boot.ready_at > before) and boot.ready_at <= view.now - SETTLE_TIME
     )
     if not fresh:
         return view.status.boot_seconds, before
     return (*view.status.boot_seconds, *(one.seconds for one in fresh))[-BOOTS_KEPT:], fresh[-1].ready_at
 
 
-def counted_at(view: View) -> datetime | None:
-    """Say when the next boot will be old enough to be counted; None if there is none."""
-    young = [boot.ready_at for one in view.workers for boot in boots(one) if boot.ready_at > view.now - SETTLED]
-    return min(young) + SETTLED if young else None
+def next_boot_count_at(view: PoolView) -> datetime | None:
+    """Return when the next boot is old enough to be counted; None if there is none."""
+    young = [
+        boot.ready_at for one in view.workers for boot in find_boots(one) if boot.ready_at > view.now - SETTLE_TIME
+    ]
+    return min(young) + SETTLE_TIME if young else None
 
 
-def boots(worker: LabWorker) -> Iterator[Boot]:
-    """Find in a worker's story how long its machine took from being asked for to serving.
+def find_boots(worker: LabWorker) -> Iterator[MeasuredBoot]:
+    """Find in a worker's history how long its machine took from the request until it served.
 
-    One that failed on the way says nothing about how long a boot takes.
+    A boot that failed on the way is skipped: it does not show how long a boot takes.
     """
-    ready = _LASTING if worker.spec.cml.license_token else _LASTING | {_P.READY_UNLICENSED}
+    ready = _READY if worker.spec.cml.license_token else _READY | {_P.READY_UNLICENSED}
     began: datetime | None = None
     before = ""
     for line in worker.status.history:
-        if before in _DOWN and line.phase in _BEGUN:  # what was adopted runs already
+        if before in _DOWN and line.phase in _STARTING:  # an adopted worker was running already
             began = line.at
         if line.phase == _P.FAILED or line.phase in _DOWN:
             began = None
         elif line.phase in ready and began is not None:
-            yield Boot(line.at, int((line.at - began).total_seconds()))
+            yield MeasuredBoot(line.at, int((line.at - began).total_seconds()))
             began = None
         before = line.phase
 
 
-def _declared(worker: LabWorker) -> Amount:
-    return worker.status.capacity or declared_capacity(worker.spec) or NOTHING
+def _capacity_of(worker: LabWorker) -> Amount:
+    return worker.status.capacity or declared_capacity(worker.spec) or ZERO_AMOUNT
 
 
-FAILED: Final = "PoolFailed"
-OVERDUE: Final = "PoolOverdue"
-STUCK: Final = "PoolStuck"
-NAMES: Final = (FAILED, OVERDUE, STUCK)
-_WAITS: Final = {
+POOL_FAILED: Final = "PoolFailed"
+POOL_OVERDUE: Final = "PoolOverdue"
+POOL_STUCK: Final = "PoolStuck"
+ALERT_NAMES: Final = (POOL_FAILED, POOL_OVERDUE, POOL_STUCK)
+_OVERDUE_REASONS: Final = {
     PoolPhase.SCALING_DOWN: "its workers are not seen gone",
     PoolPhase.TERMINATING: "its workers are not seen gone",
 }
 
 
-def complaints(view: View, trouble: str) -> Sequence[Complaint]:
-    """List what is wrong with a pool now; `trouble` is what it was refused."""
-    found = (_failed(view), _overdue(view), stuck(view.pool.metadata.name, "Refused", trouble) if trouble else None)
+def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
+    """Return the alerts of a pool now; `trouble` is why a launch was refused."""
+    found = (
+        _failed_alert(view),
+        _overdue_alert(view),
+        stuck_alert(view.pool.metadata.name, "Refused", trouble) if trouble else None,
+    )
     return [one for one in found if one is not None]
 
 
-def stuck(name: str, reason: str, why: str) -> Complaint:
-    """Say that a pool cannot go on before a person has mended something."""
-    return Complaint(alert=STUCK, severity=Severity.CRITICAL, reason=reason, message=f"{name}: {why}"[:2000])
+def stuck_alert(name: str, reason: str, why: str) -> AlertFinding:
+    """Return the alert for a pool that cannot go on before a person has fixed something."""
+    return AlertFinding(alert=POOL_STUCK, severity=Severity.CRITICAL, reason=reason, message=f"{name}: {why}"[:2000])
 
 
-def _failed(view: View) -> Complaint | None:
+def _failed_alert(view: PoolView) -> AlertFinding | None:
     if view.status.phase is not PoolPhase.FAILED:
         return None
     text = f"{view.pool.metadata.name}: {view.status.last_error}"
-    return Complaint(alert=FAILED, severity=Severity.CRITICAL, reason="MinimumNotReady", message=text[:2000])
+    return AlertFinding(alert=POOL_FAILED, severity=Severity.CRITICAL, reason="MinimumNotReady", message=text[:2000])
 
 
-def _overdue(view: View) -> Complaint | None:
+def _overdue_alert(view: PoolView) -> AlertFinding | None:
     phase = view.status.phase
-    due = POOL.deadline(phase, view.status)
+    due = POOL_MACHINE.deadline(phase, view.status)
     if due is None or due[1].target is not None or view.now < due[0]:
         return None
     hours = (view.now - view.status.history[-1].at) // timedelta(hours=1)
-    text = f"{view.pool.metadata.name} has been {phase} for {hours} hours: {_WAITS.get(phase) or _booked(view)}"
+    reason = _OVERDUE_REASONS.get(phase) or _booked_text(view)
+    text = f"{view.pool.metadata.name} has been {phase} for {hours} hours: {reason}"
     severity = Severity.WARNING if phase is PoolPhase.DRAINING else Severity.CRITICAL
-    return Complaint(alert=OVERDUE, severity=severity, reason=str(phase), message=text)
+    return AlertFinding(alert=POOL_OVERDUE, severity=severity, reason=str(phase), message=text)
 
 
-def _booked(view: View) -> str:
+def _booked_text(view: PoolView) -> str:
     if not view.claims:
         return "sessions are on its workers whose time is over"
     last = max(one.held.claim.end for one in view.claims)

@@ -1,1 +1,1 @@
-"""What every controller runs on: reconciling, election, settings."""
+"""What every controller runs on: the reconcile loop with its work queue, leader election, current settings."""

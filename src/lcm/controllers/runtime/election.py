@@ -1,9 +1,11 @@
-"""Of all processes that could act, the holder of a lease does; `compose` runs one election for each controller.
+"""Leader election: of all processes that run a controller, only the holder of its lease acts.
 
-The store refuses the writes of a leader whose term is over, for they are fenced. The outside world cannot: so each
-effect asks the term's own deadline first (`providers.permit`), which ends before another leader can be elected. It is
-counted from the moment a renewal was asked for, on a clock that also counts a machine's sleep. Without a store there is
-no leader.
+`compose` runs one election for each controller.
+
+The store rejects writes of a leader whose term is over, because they carry a fencing token. The outside world cannot do
+that. So each effect first checks the term's own deadline (`providers.protocols.permit`), which passes before another
+leader can be elected. The deadline counts from the moment a renewal was requested, on a clock that also counts while a
+machine sleeps. Without a store there is no leader.
 """
 
 import asyncio
@@ -17,20 +19,20 @@ import structlog
 from lcm.control.plane.protocol import Plane, Tenure
 from lcm.model.base.clock import Stopwatch
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
-from lcm.providers.protocols.permit import under
-from lcm.system.tasks import ended
+from lcm.providers.protocols.permit import permit_scope
+from lcm.system.tasks import cancel_and_wait
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
-"""What a leader does, with a plane whose writes are fenced; it is cancelled when the term ends."""
+"""The work of a leader. It gets a plane whose writes are fenced, and is cancelled when the term ends."""
 
 _MARGIN: Final = 1 / 5
-"""The part of a term at its end in which nothing is begun any more: an effect takes time to get out."""
+"""The last part of a term, in which no effect is started any more: an effect takes time to arrive."""
 _RENEWAL: Final = 1 / 3
 _RETRY: Final = 1 / 15
-_POLL: Final = 1 / 5
-"""How long, in terms, after an outage the lease is asked for again."""
-_DOUBT: Final = 4
-"""How many terms who waits for the lease to be free goes without asking for it."""
+_OUTAGE_RETRY: Final = 1 / 5
+"""After an outage of the store the lease is requested again after this part of a term."""
+_WAIT_TERMS: Final = 4
+"""A candidate that waits for the lease to become free requests it anyway after this many terms."""
 _PAUSE_SECONDS: Final = 1.0
 _HAND_OVER_SECONDS: Final = 5.0
 _INTERRUPTIONS: Final = (Deposed, Later, Relist, Stuck)
@@ -38,7 +40,7 @@ _log: Final = structlog.get_logger()
 
 
 class Election:
-    """One process's candidacy."""
+    """The candidacy of one process for one lease."""
 
     def __init__(
         self,
@@ -50,70 +52,73 @@ class Election:
         stopwatch: Stopwatch,
         chance: Callable[[], float],
     ) -> None:
-        """Stand for the lease `name`. `holder` tells people who leads; `ttl_seconds` is how long the dead block it."""
+        """Compete for the lease `name`. `holder` identifies this process to people.
+
+        `ttl_seconds` is the length of a term: that long a dead leader blocks the lease.
+        """
         self._plane = plane
         self._name = name
         self._holder = holder
         self._ttl_seconds = ttl_seconds
         self._stopwatch = stopwatch
         self._chance = chance
-        self._term: _Term | None = None
-        self._trouble = ""
+        self._term: _LeaderTerm | None = None
+        self._logged_error = ""
 
     @property
-    def leading(self) -> bool:
-        """Whether this process may act now."""
-        return self._term is not None and self._term.lasts()
+    def is_leading(self) -> bool:
+        """Whether this process is the leader now and may act."""
+        return self._term is not None and self._term.is_valid()
 
     async def run(self, lead: Lead) -> None:
-        """Lead whenever elected, until cancelled, and then hand over at once; or until `lead` ends by itself."""
+        """Run `lead` whenever elected, until cancelled or until `lead` returns; then release the lease at once."""
         _log.info("election entered", lease=self._name, holder=self._holder)
         try:
             while True:
-                if await self._led(await self._elected(), lead):
+                if await self._lead_term(await self._acquire_term(), lead):
                     return
                 await asyncio.sleep(_PAUSE_SECONDS * (1 + self._chance()))
         finally:
             _log.info("election left", lease=self._name, holder=self._holder)
 
-    async def _elected(self) -> "_Term":
+    async def _acquire_term(self) -> "_LeaderTerm":
         while True:
             asked_at = self._stopwatch.seconds()
             try:
                 lease = await self._plane.acquire(self._name, self._holder, ttl_seconds=self._ttl_seconds)
-                self._trouble = ""
+                self._logged_error = ""
                 if lease is not None:
-                    return _Term(lease, asked_at, self._stopwatch)
-                await self._until_free()
+                    return _LeaderTerm(lease, asked_at, self._stopwatch)
+                await self._wait_until_free()
             except (Later, Relist, Stuck) as error:
-                self._complain(error)
-                await asyncio.sleep(self._ttl_seconds * _POLL * (0.5 + self._chance()))
+                self._log_outage(error)
+                await asyncio.sleep(self._ttl_seconds * _OUTAGE_RETRY * (0.5 + self._chance()))
 
-    async def _until_free(self) -> None:
-        """Wait until the lease is free, or for long: had nobody been told so, there would be no leader ever."""
+    async def _wait_until_free(self) -> None:
+        """Wait until the lease is free, or for a few terms: a missed notification must not block it for ever."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._ttl_seconds * _DOUBT * (0.5 + self._chance())):
-                await self._plane.vacated(self._name)
+            async with asyncio.timeout(self._ttl_seconds * _WAIT_TERMS * (0.5 + self._chance())):
+                await self._plane.wait_until_vacant(self._name)
 
-    def _complain(self, error: LcmError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            _log.warning("no election without a store", lease=self._name, holder=self._holder, error=self._trouble)
+    def _log_outage(self, error: LcmError) -> None:
+        if str(error) != self._logged_error:
+            self._logged_error = str(error)
+            _log.warning("no election without a store", lease=self._name, holder=self._holder, error=self._logged_error)
 
-    async def _led(self, term: "_Term", lead: Lead) -> bool:
-        """Lead for a term, and tell whether the work is done for good."""
+    async def _lead_term(self, term: "_LeaderTerm", lead: Lead) -> bool:
+        """Lead for one term. Return whether the work has ended for good."""
         self._term = term
         _log.info("elected", lease=self._name, holder=self._holder, term=term.lease.term)
-        with under(term.check):
+        with permit_scope(term.check):
             leading = asyncio.create_task(lead(self._plane.under(term.lease.fence())))
-        keeping = asyncio.create_task(self._renew(term)), asyncio.create_task(self._listen(term))
+        keeping = asyncio.create_task(self._renew(term)), asyncio.create_task(self._watch_lease(term))
         try:
             await asyncio.wait({leading, *keeping}, return_when=asyncio.FIRST_COMPLETED)
-            lost = next(filter(None, map(_failure, keeping)), None)
+            lost = next(filter(None, map(_interruption, keeping)), None)
         finally:
-            # In this order, so that nobody else leads before the last of ours has ended.
-            await self._wound_up(term, leading, keeping)
-        failed = _failure(leading)
+            # The work ends first, then the lease is released: nobody else may lead while ours still runs.
+            await self._end_term(term, leading, keeping)
+        failed = _interruption(leading)
         error = lost or failed
         if error is None:
             assert not leading.cancelled(), "the work has cancelled itself"
@@ -123,83 +128,83 @@ class Election:
         _log.warning(event, lease=self._name, holder=self._holder, term=term.lease.term, error=str(error))
         return False
 
-    async def _wound_up(
-        self, term: "_Term", leading: asyncio.Task[None], keeping: Sequence[asyncio.Task[None]]
+    async def _end_term(
+        self, term: "_LeaderTerm", leading: asyncio.Task[None], keeping: Sequence[asyncio.Task[None]]
     ) -> None:
         try:
-            await ended([leading])
+            await cancel_and_wait([leading])
         finally:
             self._term = None
             try:
-                await ended(keeping)
+                await cancel_and_wait(keeping)
             finally:
                 await self._release(term)
 
-    async def _renew(self, term: "_Term") -> None:
+    async def _renew(self, term: "_LeaderTerm") -> None:
         while True:
-            await asyncio.sleep(term.until_renewal())
+            await asyncio.sleep(term.seconds_until_renewal())
             asked_at = self._stopwatch.seconds()
-            with suppress(Later, Stuck, TimeoutError):  # another attempt may come through, while the term lasts
-                async with asyncio.timeout(term.left()):
+            with suppress(Later, Stuck, TimeoutError):  # while the term lasts, another attempt may succeed
+                async with asyncio.timeout(term.seconds_left()):
                     await self._plane.renew(term.lease)
-                term.begin(asked_at)
+                term.extend(asked_at)
             term.check()
 
-    async def _listen(self, term: "_Term") -> None:
-        """End a term whose lease the store has lost: until the next renewal nobody else would tell."""
+    async def _watch_lease(self, term: "_LeaderTerm") -> None:
+        """End the term when the store has lost its lease. Otherwise only the next renewal would show it."""
         while True:
-            with suppress(Later, Relist, Stuck):  # what happened meanwhile, the next look shows
+            with suppress(Later, Relist, Stuck):  # the next read shows what happened meanwhile
                 held = await self._plane.lease(self._name)
                 if held is not None and held.term == term.lease.term:
-                    await self._plane.vacated(self._name)
-                term.lose()
+                    await self._plane.wait_until_vacant(self._name)
+                term.mark_lost()
                 term.check()
             await asyncio.sleep(self._ttl_seconds * _RETRY)
 
-    async def _release(self, term: "_Term") -> None:
+    async def _release(self, term: "_LeaderTerm") -> None:
         with suppress(LcmError, TimeoutError):
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 await self._plane.release(term.lease)
 
 
-class _Term:
-    """A lease that we hold, and until when we may believe so."""
+class _LeaderTerm:
+    """A lease that this process holds, and until when it may rely on it."""
 
     def __init__(self, lease: Tenure, asked_at: float, stopwatch: Stopwatch) -> None:
         self.lease = lease
         self._stopwatch = stopwatch
         self._began = asked_at
 
-    def begin(self, asked_at: float) -> None:
-        """Count anew from when a renewal was asked for, not from when its answer came; what is lost stays lost."""
+    def extend(self, asked_at: float) -> None:
+        """Restart the term at the time a renewal was requested, not when it was answered. A lost term stays lost."""
         if self._began > -math.inf:
             self._began = asked_at
 
-    def lose(self) -> None:
-        """Believe in it no longer."""
+    def mark_lost(self) -> None:
+        """Treat the term as over from now on."""
         self._began = -math.inf
 
-    def left(self) -> float:
-        """Give the seconds in which something may still be begun."""
+    def seconds_left(self) -> float:
+        """Return the seconds during which an effect may still be started."""
         return self._began + self.lease.ttl_seconds * (1 - _MARGIN) - self._stopwatch.seconds()
 
-    def until_renewal(self) -> float:
-        """Give the seconds until the next renewal should be asked for; after one that failed, soon."""
+    def seconds_until_renewal(self) -> float:
+        """Return the seconds until the next renewal is due; after a failed one that is a short retry."""
         due = self._began + self.lease.ttl_seconds * _RENEWAL - self._stopwatch.seconds()
         return max(due, self.lease.ttl_seconds * _RETRY)
 
-    def lasts(self) -> bool:
-        """Tell whether something may be begun."""
-        return self.left() > 0
+    def is_valid(self) -> bool:
+        """Return whether an effect may be started now."""
+        return self.seconds_left() > 0
 
     def check(self) -> None:
-        """Raise Deposed unless something may be begun."""
-        if not self.lasts():
+        """Raise Deposed unless an effect may be started now."""
+        if not self.is_valid():
             raise Deposed(f"term {self.lease.term} of {self.lease.holder} as {self.lease.name} is over, or nearly so")
 
 
-def _failure(task: asyncio.Task[None]) -> BaseException | None:
-    """Give the reason for which a term came to its end; what is no such reason is raised."""
+def _interruption(task: asyncio.Task[None]) -> BaseException | None:
+    """Return the error that ended a term, or None. Errors that are no interruption are raised."""
     error = task.exception() if task.done() and not task.cancelled() else None
     if isinstance(error, BaseExceptionGroup):
         reasons, others = error.split(_INTERRUPTIONS)

@@ -1,16 +1,20 @@
-"""Looks at every object of a kind again and again: when it changed, when asked to, and at least once in a while.
+"""The reconcile loop of a controller, and the work queue behind it.
 
-A controller is a function that is told a name, does one thing and says when it wants to look again. It has no `try`:
-what its errors mean for the next look is decided here, once.
+A controller is a function that receives the name of an object, takes one action and returns when to look again.
+`Runtime` calls it for every object of a kind: when the object changed, when asked to, and at least once per resync
+interval. The function has no `try`. What an error means for the next attempt is decided here, once.
 
-| error | next look |
+| error | next attempt |
 | --- | --- |
-| Conflict, Relist | at once; if that goes on, soon |
+| Conflict, Relist | at once; if it repeats, after a short backoff |
 | Gone | none |
-| Later | after what it says, longer each time |
-| Stuck, Refused | after seconds, then minutes: somebody must help first |
-| what nobody expects: a bug of ours | after minutes, of this object alone: the others can do nothing for it |
-| Deposed | none by us: it rises and ends the term |
+| Later | after the delay that it names, doubled with each failure |
+| Stuck, Refused | after seconds, later minutes: a person has to help first |
+| any other exception, which is a bug of ours | after minutes, for this object only; other objects go on |
+| Deposed | none here: it is raised and ends the leader's term |
+
+`WorkQueue` holds each key at most once, however often it was added. A key that is added while it is being worked on
+comes again afterwards, and is never worked on twice at the same time.
 """
 
 import asyncio
@@ -24,49 +28,49 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import R, Ref, Seen, ref_of
+from lcm.control.plane.protocol import ObjectChange, R, Ref, ref_of
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Refused, Relist, Stuck
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 
 K = TypeVar("K", bound=Hashable)
 
-AT_ONCE: Final = timedelta(0)
+NO_DELAY: Final = timedelta(0)
 
 
-class Queue(Generic[K]):
-    """Keys with one moment each, the earliest that was asked for; those whose moment came are first in, first out."""
+class WorkQueue(Generic[K]):
+    """Keys with one due time each, the earliest that was asked for. Due keys are taken first in, first out."""
 
     def __init__(self) -> None:
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._queued: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._taken: dict[K, float] = {}
-        """What somebody looks at now, and when it is wanted again."""
+        self._in_progress: dict[K, float] = {}
+        """Keys that are being worked on, with the time at which each is due again."""
 
-    def add(self, key: K, after: timedelta = AT_ONCE) -> None:
-        """Ask for a key after a while. It comes earlier if it was asked for earlier."""
-        due = _now() + max(0.0, after.total_seconds())
-        if key in self._taken:
-            self._taken[key] = min(self._taken[key], due)
+    def add(self, key: K, after: timedelta = NO_DELAY) -> None:
+        """Make a key due after a delay. If it is already due earlier, the earlier time stays."""
+        due = _loop_time() + max(0.0, after.total_seconds())
+        if key in self._in_progress:
+            self._in_progress[key] = min(self._in_progress[key], due)
         elif key not in self._queued:
-            self._plan(key, due)
+            self._schedule(key, due)
 
     async def take(self) -> K:
-        """Wait for the next key, which nobody else takes until it is `done`."""
+        """Wait for the next due key. Nobody else gets it before `finish` is called."""
         key = await self._ready.get()
         self._queued.discard(key)
-        self._taken[key] = math.inf
+        self._in_progress[key] = math.inf
         return key
 
-    def done(self, key: K) -> None:
-        """Give a key back."""
-        due = self._taken.pop(key)
+    def finish(self, key: K) -> None:
+        """Return a key that was taken; it is queued again if it was added meanwhile."""
+        due = self._in_progress.pop(key)
         if due < math.inf:
-            self._plan(key, due)
+            self._schedule(key, due)
 
     def clear(self) -> None:
-        """Forget every key that nobody has taken."""
+        """Remove every key that is not being worked on."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -74,83 +78,83 @@ class Queue(Generic[K]):
         self._ready = asyncio.Queue()
 
     def __len__(self) -> int:
-        """Count the keys that wait for somebody now."""
+        """Return the number of keys that are due and not taken."""
         return len(self._queued)
 
-    def _plan(self, key: K, due: float) -> None:
+    def _schedule(self, key: K, due: float) -> None:
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= due:
                 return
             timer.cancel()
-        if due <= _now():
-            self._ripen(key)
+        if due <= _loop_time():
+            self._make_due(key)
         else:
-            self._timers[key] = asyncio.get_running_loop().call_at(due, self._ripen, key)
+            self._timers[key] = asyncio.get_running_loop().call_at(due, self._make_due, key)
 
-    def _ripen(self, key: K) -> None:
+    def _make_due(self, key: K) -> None:
         self._timers.pop(key, None)
         self._queued.add(key)
         self._ready.put_nowait(key)
 
 
-def _now() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
 CONCURRENCY: Final = 16
 RESYNC: Final = timedelta(seconds=30)
-SOON: Final = timedelta(seconds=0.1)
-LATE: Final = timedelta(seconds=5)
-LATEST: Final = timedelta(minutes=5)
-"""Nothing that merely has to wait or be repaired is left alone for longer, unless the other side said so."""
+CONFLICT_BACKOFF: Final = timedelta(seconds=0.1)
+FAILURE_BACKOFF: Final = timedelta(seconds=5)
+MAX_BACKOFF: Final = timedelta(minutes=5)
+"""The longest backoff after a failure, unless the other side asked for a longer one."""
 
 _DOUBLINGS: Final = 16
-_LONGEST: Final = timedelta(hours=1)
-"""No timer is longer, unless looks are to be rarer still: clocks are set, and machines sleep."""
+_MAX_TIMER: Final = timedelta(hours=1)
+"""The longest timer, unless the resync interval is longer: clocks are adjusted, and machines sleep."""
 _log: Final = structlog.get_logger()
 
 
-class Again(msgspec.Struct, frozen=True):
-    """When to look again; None: when something changes."""
+class Requeue(msgspec.Struct, frozen=True):
+    """When to look at an object again. `after` None means: when it changes."""
 
     after: timedelta | None
 
 
-DONE: Final = Again(None)
+DONE: Final = Requeue(None)
 
 
-def after(span: timedelta) -> Again:
-    """Look again after a while, or earlier if something changes."""
-    return Again(span)
+def requeue_after(span: timedelta) -> Requeue:
+    """Look again after a delay, or earlier if the object changes."""
+    return Requeue(span)
 
 
-def at(moment: datetime, now: datetime) -> Again:
-    """Look again at a moment, or earlier if something changes."""
-    return Again(max(moment - now, AT_ONCE))
+def requeue_at(moment: datetime, now: datetime) -> Requeue:
+    """Look again at a moment, or earlier if the object changes."""
+    return Requeue(max(moment - now, NO_DELAY))
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """What is wrong with one key, and how often in a row it was."""
+class _FailureState:
+    """The failures of one key: how many in a row, and the error that was logged last."""
 
     failures: int = 0
-    said: str = ""
+    logged_error: str = ""
     bug: bool = False
 
 
-def never(_: object) -> bool:
-    """Say of nothing that it rests."""
+def never_rests(_: object) -> bool:
+    """Return False for every object: none of them rests."""
     return False
 
 
 class Runtime(Generic[R]):
-    """One controller: its function, the kind it looks after, and the pace."""
+    """One controller: its reconcile function, the kind that it handles, and how often it looks."""
 
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[Ref[R]], Awaitable[Again]],
+        reconcile: Callable[[Ref[R]], Awaitable[Requeue]],
         cache: Cache,
         kind: type[R],
         *,
@@ -158,13 +162,13 @@ class Runtime(Generic[R]):
         chance: Callable[[], float],
         concurrency: int = CONCURRENCY,
         resync: timedelta | Callable[[], timedelta] = RESYNC,
-        resting: Callable[[R], bool] = never,
-        troubled: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
+        resting: Callable[[R], bool] = never_rests,
+        report_bug: Callable[[Ref[R], Exception], Awaitable[object]] | None = None,
     ) -> None:
-        """Look at `concurrency` objects at once, and at each at least every `resync`, which may change meanwhile.
+        """Reconcile up to `concurrency` objects at once, and each at least every `resync`, which may vary.
 
-        What is `resting` is looked at only when it changes, when asked to, or when it gave a moment.
-        Who wants to hear of what nobody expects, each time that it happens, is `troubled`.
+        Objects for which `resting` is true are reconciled only when they change, when asked to, or at the time that
+        their last result named. `report_bug` is called with every unexpected exception, which is a bug of ours.
         """
         self._name = name
         self._reconcile = reconcile
@@ -175,123 +179,125 @@ class Runtime(Generic[R]):
         self._concurrency = concurrency
         self._resync = resync
         self._resting = resting
-        self._met_bug = troubled
-        self._queue: Queue[Ref[R]] = Queue()
-        self._troubles: dict[Ref[R], _Trouble] = {}
-        self.looks = 0
-        """How often it has looked, for `/metrics`."""
-        self.looked_at: datetime | None = None
-        """When it last did."""
+        self._on_bug = report_bug
+        self._queue: WorkQueue[Ref[R]] = WorkQueue()
+        self._failures: dict[Ref[R], _FailureState] = {}
+        self.reconcile_count = 0
+        """The number of reconcile calls so far, for `/metrics`."""
+        self.reconciled_at: datetime | None = None
+        """When the last reconcile call began."""
 
     @property
-    def waiting(self) -> int:
-        """Count what is due and waits for its turn."""
+    def ready_count(self) -> int:
+        """The number of objects that are due and wait for a free slot."""
         return len(self._queue)
 
     @property
-    def troubled(self) -> int:
-        """Count what could not be done at the last attempt."""
-        return len(self._troubles)
+    def failing_count(self) -> int:
+        """The number of objects whose last attempt failed."""
+        return len(self._failures)
 
     async def run(self) -> None:
-        """Look at everything, then at what changes, until cancelled or until an error rises."""
+        """Reconcile all objects, then those that change, until cancelled or until an error is raised."""
         await self._cache.ready()
-        end = self._cache.subscribe(self._note)
+        end = self._cache.subscribe(self._on_change)
         _log.info("controller started", controller=self._name)
         try:
             for resource in self._cache.all(self._kind):
-                self.poke(ref_of(resource))
-            await together(*(self._work() for _ in range(self._concurrency)))
+                self.enqueue(ref_of(resource))
+            await run_until_first_ends(*(self._work_loop() for _ in range(self._concurrency)))
         finally:
             end()
             self._queue.clear()
             _log.info("controller stopped", controller=self._name)
 
-    def poke(self, ref: Ref[R]) -> None:
-        """Have an object looked at now."""
+    def enqueue(self, ref: Ref[R]) -> None:
+        """Queue an object to be reconciled now."""
         self._queue.add(ref)
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is self._kind:
-            self.poke(seen.ref)
+            self.enqueue(seen.ref)
 
-    async def _work(self) -> None:
+    async def _work_loop(self) -> None:
         while True:
             ref = await self._queue.take()
             try:
-                self._plan(ref, await self._look(ref))
+                self._schedule_next(ref, await self._reconcile_once(ref))
             finally:
-                self._queue.done(ref)
+                self._queue.finish(ref)
 
-    async def _look(self, ref: Ref[R]) -> Again:
-        self.looks += 1
-        self.looked_at = self._clock.now()
+    async def _reconcile_once(self, ref: Ref[R]) -> Requeue:
+        self.reconcile_count += 1
+        self.reconciled_at = self._clock.now()
         try:
             again = await self._reconcile(ref)
         except Gone:
             again = DONE
         except (Conflict, Relist, Later, Stuck, Refused) as error:
-            return Again(self._delay(ref, error))
+            return Requeue(self._backoff(ref, error))
         except Deposed:
             raise
         except Exception as error:  # noqa: BLE001 - one object's bug must not take the others' controller away
-            again = Again(self._delay(ref, error))
-            await self._complain(ref, error)
+            again = Requeue(self._backoff(ref, error))
+            await self._report_bug(ref, error)
             return again
-        self._recovered(ref)
+        self._clear_failure(ref)
         return again
 
-    async def _complain(self, ref: Ref[R], error: Exception) -> None:
-        if self._met_bug is None:
+    async def _report_bug(self, ref: Ref[R], error: Exception) -> None:
+        if self._on_bug is None:
             return
         try:
-            await self._met_bug(ref, error)
+            await self._on_bug(ref, error)
         except Deposed:
             raise
         except LcmError as refused:
             _log.warning("cannot complain", controller=self._name, object=str(ref), error=str(refused))
 
-    def _plan(self, ref: Ref[R], again: Again) -> None:
-        trouble, resource = self._troubles.get(ref), self._cache.get(ref)
-        spans = [min(again.after, max(_LONGEST, self._every()))] if again.after is not None else []
+    def _schedule_next(self, ref: Ref[R], again: Requeue) -> None:
+        trouble, resource = self._failures.get(ref), self._cache.get(ref)
+        spans = [min(again.after, max(_MAX_TIMER, self._resync_interval()))] if again.after is not None else []
         if resource is not None and not (trouble and trouble.bug) and not self._resting(resource):
-            spans.append(self._interval())
+            spans.append(self._jittered_resync())
         if spans:
             self._queue.add(ref, min(spans))
 
-    def _interval(self) -> timedelta:
-        return self._every() * (0.9 + self._chance() / 5)  # what began at one moment does not stay together
+    def _jittered_resync(self) -> timedelta:
+        return self._resync_interval() * (
+            0.9 + self._chance() / 5
+        )  # jitter: objects that were queued together drift apart
 
-    def _every(self) -> timedelta:
+    def _resync_interval(self) -> timedelta:
         return self._resync() if callable(self._resync) else self._resync
 
-    def _delay(self, ref: Ref[R], error: Exception) -> timedelta:
-        trouble = self._troubles.setdefault(ref, _Trouble())
+    def _backoff(self, ref: Ref[R], error: Exception) -> timedelta:
+        trouble = self._failures.setdefault(ref, _FailureState())
         trouble.failures += 1
         trouble.bug = not isinstance(error, LcmError)
-        self._tell(ref, trouble, error)
+        self._log_failure(ref, trouble, error)
         doubled = 2 ** min(trouble.failures - 1, _DOUBLINGS)
         match error:
             case Conflict() | Relist():
-                span = AT_ONCE if trouble.failures == 1 else min(SOON * doubled, LATE)
+                span = NO_DELAY if trouble.failures == 1 else min(CONFLICT_BACKOFF * doubled, FAILURE_BACKOFF)
             case Later():
-                span = min(error.after * doubled, max(error.after, LATEST))
+                span = min(error.after * doubled, max(error.after, MAX_BACKOFF))
             case LcmError():
-                span = min(LATE * doubled, LATEST)
+                span = min(FAILURE_BACKOFF * doubled, MAX_BACKOFF)
             case _:
-                span = LATEST
+                span = MAX_BACKOFF
         return span * (1 + self._chance() / 2)
 
-    def _tell(self, ref: Ref[R], trouble: _Trouble, error: Exception) -> None:
+    def _log_failure(self, ref: Ref[R], trouble: _FailureState, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
-        if isinstance(error, Conflict | Relist) or said == trouble.said:
+        if isinstance(error, Conflict | Relist) or said == trouble.logged_error:
             return
-        trouble.said = said
+        trouble.logged_error = said
         tell = _log.warning if isinstance(error, Later) else _log.error
         trace = {} if isinstance(error, LcmError) else {"exc_info": error}
         tell("cannot go on", controller=self._name, object=str(ref), error=said, **trace)
 
-    def _recovered(self, ref: Ref[R]) -> None:
-        trouble = self._troubles.pop(ref, None)
-        if trouble is not None and trouble.said:
+    def _clear_failure(self, ref: Ref[R]) -> None:
+        trouble = self._failures.pop(ref, None)
+        if trouble is not None and trouble.logged_error:
             _log.info("goes on again", controller=self._name, object=str(ref), failures=trouble.failures)

@@ -1,45 +1,45 @@
-"""The settings as controllers go by them: those of the process, and what the SystemSettings object says over them."""
+"""The settings that controllers use: those of the process, with the values of the SystemSettings object on top."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Seen
+from lcm.control.plane.protocol import ObjectChange
 from lcm.model.kinds.settings import SystemSettings
-from lcm.placement.claims import Terms, sped_up
-from lcm.settings.load import Settings, effective
+from lcm.placement.claims import Terms, scale_duration
+from lcm.settings.load import Settings, effective_settings
 
 T = TypeVar("T")
 
 
-class Current:
-    """The settings as they are now; asked before each use, and so made anew only when they change."""
+class CurrentSettings:
+    """The settings in force now. Callers ask before each use; values are recomputed only when the settings change."""
 
     def __init__(self, settings: Settings, cache: Cache) -> None:
-        """Follow a cache for as long as that is used."""
+        """Follow a cache for as long as the cache is used."""
         self._settings = settings
         self._cache = cache
         self._stale = True
         self._effective = settings
         self._terms = terms_of(settings)
-        cache.subscribe(self._note)
+        cache.subscribe(self._on_change)
 
     def __call__(self) -> Settings:
         if self._stale:
             system = next(iter(self._cache.all(SystemSettings)), None)
-            self._effective = effective(self._settings, system)
+            self._effective = effective_settings(self._settings, system)
             self._terms = terms_of(self._effective)
             self._stale = False
         return self._effective
 
     def terms(self) -> Terms:
-        """Say what they mean for booking and placing."""
+        """Return what the settings mean for booking and placement."""
         self()
         return self._terms
 
-    def made(self, make: Callable[[Settings], T]) -> Callable[[], T]:
-        """Give what can be asked for what is made of them, which is made anew only when they change."""
+    def derive(self, make: Callable[[Settings], T]) -> Callable[[], T]:
+        """Return a function for a value derived from the settings; it is recomputed only when they change."""
         known: tuple[Settings, T] | None = None
 
         def ask() -> T:
@@ -51,17 +51,17 @@ class Current:
 
         return ask
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         self._stale = self._stale or seen.ref.kind is SystemSettings
 
 
 def terms_of(settings: Settings) -> Terms:
-    """Say what settings mean for booking and placing; on a simulated cloud everything takes as much less as it says."""
+    """Return what settings mean for booking and placement; a simulated cloud divides durations by its speed."""
     speed = settings.sim_speed if settings.cloud == "simulated" else 1.0
     return Terms(
-        boot=sped_up(timedelta(minutes=settings.worker_bootup_delay_minutes), speed),
-        instantiation=sped_up(timedelta(minutes=settings.lablet_instantiation_delay_minutes), speed),
-        buffer=sped_up(Terms().buffer, speed),
+        boot=scale_duration(timedelta(minutes=settings.worker_bootup_delay_minutes), speed),
+        instantiation=scale_duration(timedelta(minutes=settings.lablet_instantiation_delay_minutes), speed),
+        buffer=scale_duration(Terms().buffer, speed),
         require_licensed=settings.require_licensed_for_cml,
         strategy=str(settings.scheduler_strategy),
         speed=speed,

@@ -1,1 +1,1 @@
-"""The scheduler: sessions get their places, and reservations their sessions."""
+"""The scheduler: finds a place for each session and creates the sessions of reservations."""

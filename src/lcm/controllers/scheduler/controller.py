@@ -1,7 +1,7 @@
-"""The scheduler: of all processes that run one, the elected one gives sessions their places.
+"""The scheduler: of all processes that run one, the elected leader gives sessions their places.
 
-Put together by `compose`. Everything it knows is in the store, so that whoever is elected next goes on. What it decides
-is a proposal: the plane verifies it and commits claim, ports and time at once.
+Started by `compose`. Everything it knows is in the store, so the next leader continues from there. What it decides is a
+proposal: the plane verifies it and commits claim, ports and time together.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Final
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
 from lcm.controllers.runtime.election import Election
-from lcm.controllers.runtime.reconcile import Again, Runtime, never
-from lcm.controllers.runtime.settings import Current
-from lcm.controllers.scheduler.placement import Placing
-from lcm.controllers.scheduler.reservations import Reservations
-from lcm.controllers.scheduler.sessions import Sessions, rests
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.runtime.reconcile import Requeue, Runtime, never_rests
+from lcm.controllers.runtime.settings import CurrentSettings
+from lcm.controllers.scheduler.placement import PlacementLoop
+from lcm.controllers.scheduler.reservations import ReservationReconciler
+from lcm.controllers.scheduler.sessions import SchedulingReconciler, is_resting
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
@@ -27,7 +27,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.settings.load import Settings
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "scheduler"
 Resync = Callable[[], timedelta]
@@ -44,7 +44,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SchedulerController:
-    """One process's scheduler."""
+    """The scheduler of one process."""
 
     plane: Plane
     clock: Clock
@@ -54,7 +54,7 @@ class SchedulerController:
     holder: str
 
     async def run(self) -> None:
-        """Lead whenever elected, until cancelled; do nothing where sessions are not to be placed."""
+        """Lead whenever elected, until cancelled. If the scheduler is disabled in the settings, wait and do nothing."""
         if not self.settings.scheduler_enabled:
             await asyncio.Event().wait()
         election = Election(
@@ -68,48 +68,50 @@ class SchedulerController:
         await election.run(self.lead)
 
     async def lead(self, plane: Plane) -> None:
-        """Place sessions, until cancelled."""
+        """Place sessions until cancelled."""
         cache = Cache(plane, *KINDS, chance=self.chance)
-        await together(cache.run(), self._work(plane, cache))
+        await run_until_first_ends(cache.run(), self._work(plane, cache))
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        settings = Current(self.settings, cache)
+        settings = CurrentSettings(self.settings, cache)
 
         def resync() -> timedelta:
             return timedelta(seconds=settings().scheduler_reconcile_interval)
 
-        placing = Placing(plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync)
-        view = View(
+        placing = PlacementLoop(
+            plane, cache, clock=self.clock, stopwatch=self.stopwatch, chance=self.chance, resync=resync
+        )
+        view = SchedulerView(
             cache,
             terms=settings.terms,
             now=self.clock.now,
             changed=placing.wake,
         )
-        sessions = Sessions(plane, cache, view, clock=self.clock)
-        reservations = Reservations(plane, cache, clock=self.clock)
-        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync, self._rests)
+        sessions = SchedulingReconciler(plane, cache, view, clock=self.clock)
+        reservations = ReservationReconciler(plane, cache, clock=self.clock)
+        of_sessions = self._runtime(sessions.reconcile, cache, LabletSession, resync, self._is_resting)
         of_reservations = self._runtime(reservations.reconcile, cache, Reservation, resync)
-        view.tell(of_sessions.poke)
-        reservations.tell(of_reservations.poke)
+        view.subscribe(of_sessions.enqueue)
+        reservations.subscribe(of_reservations.enqueue)
         try:
-            await together(of_sessions.run(), of_reservations.run(), placing.run(view))
+            await run_until_first_ends(of_sessions.run(), of_reservations.run(), placing.run(view))
         finally:
             reservations.stop()
             view.stop()
 
     def _runtime(
         self,
-        reconcile: Callable[[Ref[R]], Awaitable[Again]],
+        reconcile: Callable[[Ref[R]], Awaitable[Requeue]],
         cache: Cache,
         kind: type[R],
         resync: Resync,
-        resting: Callable[[R], bool] = never,
+        resting: Callable[[R], bool] = never_rests,
     ) -> Runtime[R]:
         name = f"{LEASE} of {kind.__name__}"
         return Runtime(
             name, reconcile, cache, kind, clock=self.clock, chance=self.chance, resync=resync, resting=resting
         )
 
-    def _rests(self, session: LabletSession) -> bool:
-        return rests(session, self.clock.now())
+    def _is_resting(self, session: LabletSession) -> bool:
+        return is_resting(session, self.clock.now())

@@ -1,6 +1,9 @@
-"""What a plan asks of the plane: claims let go, sessions assigned, seats opened. Used by `placing` and `sessions`.
+"""What the scheduler asks of the plane, and what waiting sessions are told.
 
-Somebody who was faster is no error: what changed comes by the watch, and the next plan knows it.
+Claims are released, sessions assigned, seats opened. Used by `PlacementLoop` and `SchedulingReconciler`. That somebody
+else was faster is no error: the change arrives by the watch, and the next plan knows it. A waiting session gets its
+queue position, an estimate and its basis. It is written again only when it has changed noticeably, so waiting sessions
+cost few writes.
 """
 
 import asyncio
@@ -15,93 +18,103 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, ref_of
-from lcm.controllers.scheduler.places import Boot
-from lcm.controllers.scheduler.queue_plan import MINUTE, Outcome, opens
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.places import BootTime
+from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, is_unopened_seat
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SchedulingDecision, Seat, Waiting, is_asap
 from lcm.placement.limits import LIMITS
 from lcm.placement.request import BOOTING
 
-SHARE: Final = 0.05
-"""By which part of the wait an estimate must have changed to be told again."""
+NEWS_SHARE: Final = 0.05
+"""The part of the wait by which an estimate must have changed to be written again."""
 _NEVER: Final = "nothing that is there or can be opened would ever fit it"
 _NOT_NOW: Final = "nothing that is there or can be opened takes it now"
 _CLOSED: Final = frozenset({"draining", "phase"})
-"""By these a place says that it is closed, which may change."""
+"""Filters that mean a place is closed now, which may change."""
 _FIGURES: Final = re.compile(r"\d+(?:[-:.]\d+)+")
-"""Dates, times and sums, which change in a sentence while it says the same."""
+"""Dates, times and sums: they change in a sentence while its meaning stays the same."""
 
 
-def told(outcome: Outcome, boot: Boot) -> Waiting:
-    """Say what somebody who waits wants to know. A seat is claimed for when its worker is sure to be up."""
+def waiting_status(outcome: PlacementOutcome, boot: BootTime) -> Waiting:
+    """Return queue position, estimate and basis for a waiting session.
+
+    A seat is claimed from when its worker is sure to be up; the estimate uses the usual boot time.
+    """
     at, found = outcome.at, outcome.place
-    early = boot.lead - boot.usual if found is not None and opens(found) and at == found.usable_at else timedelta(0)
+    early = (
+        boot.lead - boot.usual
+        if found is not None and is_unopened_seat(found) and at == found.usable_at
+        else timedelta(0)
+    )
     start = at - early + outcome.seeker.start_up if at is not None else None
-    return Waiting(queue_position=outcome.position, estimated_start=start, basis=basis(outcome, boot)[:2000])
+    return Waiting(queue_position=outcome.position, estimated_start=start, basis=explain_estimate(outcome, boot)[:2000])
 
 
-def basis(outcome: Outcome, boot: Boot) -> str:
-    """Say in words what an estimate is made of."""
+def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
+    """Return in words what an estimate is based on."""
     found, at = outcome.place, outcome.at
     if found is None or at is None:
-        decision = outcome.explained
+        decision = outcome.full_decision
         closed = any(one.filter in _CLOSED for one in decision.rejections)
-        return f"{_NOT_NOW if closed else _NEVER}{_why(decision)}"
+        return f"{_NOT_NOW if closed else _NEVER}{_main_rejection(decision)}"
     if outcome.behind:
         return f"a session on {found.name} ends at {at:%H:%M}Z"
     usually = f"usually takes {max(1, round(boot.usual / MINUTE))} min"
-    if opens(found):
+    if is_unopened_seat(found):
         return f"a worker is to be started for the seat {found.name}, which {usually}"
     if found.closed == BOOTING:
         return f"worker {found.name} is booting and {usually}"
     return f"{found.name} has room from {at:%H:%M}Z on"
 
 
-def untold(session: LabletSession, new: Waiting, now: datetime) -> bool:
-    """Tell whether somebody who waits should hear of it."""
+def is_news(session: LabletSession, new: Waiting, now: datetime) -> bool:
+    """Return whether a waiting session should be told of a new estimate."""
     old = session.status.waiting
-    if old is None or (old.queue_position, _gist(old.basis)) != (new.queue_position, _gist(new.basis)):
+    if old is None or (old.queue_position, _without_figures(old.basis)) != (
+        new.queue_position,
+        _without_figures(new.basis),
+    ):
         return True
     if old.estimated_start is None or new.estimated_start is None:
         return old.estimated_start is not new.estimated_start
-    least = max(MINUTE, (new.estimated_start - now) * SHARE)
+    least = max(MINUTE, (new.estimated_start - now) * NEWS_SHARE)
     return abs(new.estimated_start - old.estimated_start) > least
 
 
 def with_waiting(
     session: LabletSession, waiting: Waiting | None, decision: SchedulingDecision | None
 ) -> LabletSessionStatus:
-    """Give a status with what is told of the wait, and without a claim: it waits for what nobody keeps for it."""
+    """Return a status with the waiting information and without a claim: nothing is held for the session."""
     return msgspec.structs.replace(session.status, claim=None, seat=None, waiting=waiting, last_decision=decision)
 
 
-def _gist(basis: str) -> str:
+def _without_figures(basis: str) -> str:
     return _FIGURES.sub("", basis)
 
 
-def _why(decision: SchedulingDecision) -> str:
+def _main_rejection(decision: SchedulingDecision) -> str:
     most = max(decision.rejections, key=lambda one: one.count, default=None)
     return f"; {most.count} of {decision.candidates_evaluated} such as {most.examples[0]}" if most else ""
 
 
 CONCURRENCY: Final = 8
 DRIFT: Final = timedelta(minutes=15)
-"""What is kept of a seat is kept anew when it begins by more than this earlier or later than was thought."""
+"""A seat held for a waiting session is claimed again when the expected start moves by more than this."""
 T = TypeVar("T")
 _log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
-    """Writes through the plane, and takes note of the answers at once."""
+class SchedulerEffects:
+    """Writes through the plane, and puts the answers into the cache at once."""
 
     plane: Plane
     cache: Cache
 
     async def step(self, session: LabletSession, status: LabletSessionStatus, reason: str = "") -> LabletSession:
-        """Put a status in place of a session's."""
+        """Write a session's status."""
         made = await self.plane.step(session, status, reason=reason)
         self.cache.accept(made)
         if made.status.phase is not session.status.phase:
@@ -110,31 +123,33 @@ class Hands:
         return made
 
     async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
-        """Put a session onto a worker or a seat."""
+        """Assign a session to a worker or a seat."""
         made = await self.plane.schedule(session, assignment)
         self.cache.accept(made)
         seat = f"{assignment.seat.pool}/{assignment.seat.number}" if assignment.seat else ""
         _log.info("session placed", session=session.metadata.name, worker=made.status.worker_name, seat=seat)
         return made
 
-    async def carry_out(
-        self, view: View, outcomes: Sequence[Outcome], now: datetime, pause: timedelta
-    ) -> Sequence[Outcome]:
-        """Do what a plan says, and give what of it is true; what the plane refused is left alone during a pause.
+    async def apply(
+        self, view: SchedulerView, outcomes: Sequence[PlacementOutcome], now: datetime, pause: timedelta
+    ) -> Sequence[PlacementOutcome]:
+        """Carry out a plan and return the outcomes that became true. What the plane refused is excluded during `pause`.
 
-        First all let go what they are not to keep, so that the others find room.
+        First all sessions release what they are not to keep, so that the others find room.
         """
-        await each([one for one in outcomes if leaves(view, one)], self._let_go)
-        wanted = [(one, found) for one in outcomes if (found := assignment(view, one, now))]
+        await for_each([one for one in outcomes if gives_up_seat(view, one)], self._release_claim)
+        wanted = [(one, found) for one in outcomes if (found := assignment_for(view, one, now))]
         wanted.sort(key=lambda one: one[1].worker_id is None)
-        await each(wanted, lambda one: self._place(view, *one, now + pause))
-        return [one for one in outcomes if one.place is None or stays(one) or not view.is_barred(one.place.id)]
+        await for_each(wanted, lambda one: self._assign(view, *one, now + pause))
+        return [one for one in outcomes if one.place is None or is_staying(one) or not view.is_barred(one.place.id)]
 
-    async def _let_go(self, outcome: Outcome) -> None:
+    async def _release_claim(self, outcome: PlacementOutcome) -> None:
         session = outcome.seeker.session
         await self.step(session, with_waiting(session, session.status.waiting, session.status.last_decision))
 
-    async def _place(self, view: View, outcome: Outcome, wanted: Assignment, barred_until: datetime) -> None:
+    async def _assign(
+        self, view: SchedulerView, outcome: PlacementOutcome, wanted: Assignment, barred_until: datetime
+    ) -> None:
         session = self.cache.get(ref_of(outcome.seeker.session))
         assert outcome.place is not None, "it is to go somewhere"
         same = session is not None and session.status.phase is outcome.seeker.session.status.phase
@@ -146,21 +161,21 @@ class Hands:
             _log.info("place refused", session=session.metadata.name, place=outcome.place.name, error=str(error))
             view.bar(outcome.place.id, barred_until, str(error), whole_pool=error.why in LIMITS)
             if error.why in LIMITS:
-                # Until after the place was tried again: a shorter one may be let in.
+                # Longer than the place is excluded: a shorter session may be admitted first.
                 view.turn_away(ref_of(session), barred_until + MINUTE)
 
 
-def assignment(view: View, outcome: Outcome, now: datetime) -> Assignment | None:
-    """Say what is asked of the plane for a session; None if it has to wait, or has what it is to get."""
+def assignment_for(view: SchedulerView, outcome: PlacementOutcome, now: datetime) -> Assignment | None:
+    """Return what to ask of the plane for a session; None if it has to wait, or already has it."""
     session, found, at = outcome.seeker.session, outcome.place, outcome.at
-    if found is None or at is None or not _worth(session, at):
+    if found is None or at is None or not _has_time_left(session, at):
         return None
     seat, claim = view.seat_of(found.id), outcome.claim
     worker: str | None = None
     if is_asap(session):
-        if outcome.now:
+        if outcome.is_assigned:
             worker = found.id
-        elif not tentative(outcome) or keeps(session, seat, at):
+        elif not is_tentative(outcome) or has_seat_at(session, seat, at):
             return None
     elif seat is None:
         worker = found.id
@@ -173,35 +188,37 @@ def assignment(view: View, outcome: Outcome, now: datetime) -> Assignment | None
         end=claim.end,
         worker_id=worker,
         seat=seat,
-        decision=outcome.explained,
-        waiting=told(outcome, view.boot(found.id)) if is_asap(session) and not outcome.now else None,
+        decision=outcome.full_decision,
+        waiting=waiting_status(outcome, view.boot_time(found.id))
+        if is_asap(session) and not outcome.is_assigned
+        else None,
         reason=outcome.decision.reason[:2000],
     )
 
 
-def tentative(outcome: Outcome) -> bool:
-    """Tell whether a seat is kept for a session that cannot begin yet: one whose worker is to come up for it."""
+def is_tentative(outcome: PlacementOutcome) -> bool:
+    """Return whether a seat is held for a session that cannot begin yet, because a worker is to be started for it."""
     found, at = outcome.place, outcome.at
     return found is not None and found.seat and at is not None and at <= (found.usable_at or at) + MINUTE
 
 
-def keeps(session: LabletSession, seat: Seat | None, at: datetime) -> bool:
-    """Tell whether a session has on a seat what it is to have there."""
+def has_seat_at(session: LabletSession, seat: Seat | None, at: datetime) -> bool:
+    """Return whether a session already holds a seat at about the right time."""
     claim = session.status.claim
     return claim is not None and session.status.seat == seat and abs(claim.start - at) <= DRIFT
 
 
-def leaves(view: View, outcome: Outcome) -> bool:
-    """Tell whether a session that was never promised anything is to give up the seat that is kept for it."""
+def gives_up_seat(view: SchedulerView, outcome: PlacementOutcome) -> bool:
+    """Return whether a session without a promise is to release the seat that is held for it."""
     session = outcome.seeker.session
     if not is_asap(session) or session.status.claim is None:
         return False
     stays = outcome.place is not None and view.seat_of(outcome.place.id) == session.status.seat
-    return not stays or not (outcome.now or tentative(outcome))
+    return not stays or not (outcome.is_assigned or is_tentative(outcome))
 
 
-async def each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """Do something for each, a few at once; what others have changed meanwhile is left to the next look."""
+async def for_each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Run an action for each item, a few at once. What others changed meanwhile is left to the next look."""
 
     async def one(item: T) -> None:
         try:
@@ -218,12 +235,12 @@ async def each(several: Sequence[T], work: Callable[[T], Awaitable[object]]) -> 
                 raise answer
 
 
-def stays(outcome: Outcome) -> bool:
-    """Tell whether a session is to have what it has."""
+def is_staying(outcome: PlacementOutcome) -> bool:
+    """Return whether a session keeps the place that it has."""
     return outcome.place is not None and outcome.place.id == outcome.seeker.kept
 
 
-def _worth(session: LabletSession, at: datetime) -> bool:
-    """Tell whether anything would be left of a slot that begins so late."""
+def _has_time_left(session: LabletSession, at: datetime) -> bool:
+    """Return whether anything of a slot would be left if it began this late."""
     end = session.status.ends_at
     return is_asap(session) or end is None or at < end

@@ -1,6 +1,9 @@
-"""Who has a claim on which seat and on which worker: an index of all bookings, kept up to date one by one. For `view`.
+"""Indexes over bookings and sessions, updated one change at a time. Used by `SchedulerView`.
 
-A session that has both counts on both: its seat is its timeline, and its worker may have left that seat.
+`ClaimIndex`: who has a claim on which seat and on which worker. A session that has both counts on both: its seat is its
+timeline, and its worker may have left that seat. `SessionIndex`: which sessions wait for a place, were promised one, or
+are at risk. `PromisedSessions`: the sessions promised to one seat; of thousands, only those that can be in danger are
+looked at.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -11,90 +14,92 @@ from typing import Any, Final
 
 from lcm.control.plane.protocol import Ref, SessionRef
 from lcm.model.base.capacity import Claim
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase, holds, is_asap
-from lcm.placement.places import held_by, session_holder
-from lcm.placement.request import Held
+from lcm.model.kinds.session import LabletSession, SessionCondition, SessionPhase, get_claim, is_asap
+from lcm.placement.places import claims_of_booking, session_holder
+from lcm.placement.request import HeldClaim
 
 PoolRef = Ref[LabWorkerPool]
 Spot = tuple[PoolRef, int] | str
 """A seat, or a worker by its uid."""
-_NONE: Mapping[str, Held] = {}
+_NONE: Mapping[str, HeldClaim] = {}
 
 
-class Holdings:
+class ClaimIndex:
     """Claims by spot and holder."""
 
     def __init__(self, likely: Callable[[LabletSession, Claim], Claim]) -> None:
-        """Hold the claims of sessions as long as they `likely` last."""
+        """Index the claims of sessions; `likely` returns a claim as long as it is expected to last."""
         self._likely = likely
-        self._at: dict[Spot, dict[str, Held]] = {}
-        self._seats: dict[PoolRef, set[int]] = {}
-        self._of: dict[Ref[Any], dict[tuple[Spot, str], Held]] = {}
-        self._ends: dict[SessionRef, datetime] = {}
+        self._by_spot: dict[Spot, dict[str, HeldClaim]] = {}
+        self._seats_by_pool: dict[PoolRef, set[int]] = {}
+        self._by_booking: dict[Ref[Any], dict[tuple[Spot, str], HeldClaim]] = {}
+        self._expected_ends: dict[SessionRef, datetime] = {}
 
-    def at(self, spot: Spot) -> Mapping[str, Held]:
-        """Give what is held on a spot."""
-        return self._at.get(spot, _NONE)
+    def claims_at(self, spot: Spot) -> Mapping[str, HeldClaim]:
+        """Return the claims on a spot, by holder."""
+        return self._by_spot.get(spot, _NONE)
 
     def spots(self) -> Collection[Spot]:
-        """Give the spots on which anything is held."""
-        return self._at.keys()
+        """Return the spots that have claims."""
+        return self._by_spot.keys()
 
-    def seats(self, pool: PoolRef) -> Collection[int]:
-        """Give the numbers of a pool's seats on which anything is held."""
-        return self._seats.get(pool, ())
+    def claimed_seats(self, pool: PoolRef) -> Collection[int]:
+        """Return the numbers of a pool's seats that have claims."""
+        return self._seats_by_pool.get(pool, ())
 
-    def note(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> Iterable[tuple[Spot, str]]:
-        """Take note of a booking as it is now; gives what changed: spots, and the holder on each."""
-        before, after = self._of.pop(ref, {}), dict(self._spots(ref, booking)) if booking else {}
+    def update(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> Iterable[tuple[Spot, str]]:
+        """Index a booking as it is now. Return what changed: spots, with the holder on each."""
+        before, after = self._by_booking.pop(ref, {}), dict(self._claims_of(ref, booking)) if booking else {}
         for spot, holder in before.keys() - after.keys():
             self._release(spot, holder)
         for key, held in after.items():
             if before.get(key) != held:
                 self._hold(key[0], held)
         if after:
-            self._of[ref] = after
-        self._ends.pop(ref, None)
+            self._by_booking[ref] = after
+        self._expected_ends.pop(ref, None)
         if isinstance(booking, LabletSession) and booking.status.worker_id is not None and after:
-            self._ends[ref] = next(iter(after.values())).claim.end
+            self._expected_ends[ref] = next(iter(after.values())).claim.end
         return [key for key in before | after if before.get(key) != after.get(key)]
 
-    def overdue(self, now: datetime) -> Iterable[SessionRef]:
-        """Name the sessions on workers that should have been gone by now."""
-        return [ref for ref, end in self._ends.items() if end <= now]
+    def find_overdue(self, now: datetime) -> Iterable[SessionRef]:
+        """Return the sessions on workers that should have left by now."""
+        return [ref for ref, end in self._expected_ends.items() if end <= now]
 
-    def _hold(self, spot: Spot, held: Held) -> None:
-        if spot not in self._at and not isinstance(spot, str):
-            self._seats.setdefault(spot[0], set()).add(spot[1])
-        self._at.setdefault(spot, {})[held.holder] = held
+    def _hold(self, spot: Spot, held: HeldClaim) -> None:
+        if spot not in self._by_spot and not isinstance(spot, str):
+            self._seats_by_pool.setdefault(spot[0], set()).add(spot[1])
+        self._by_spot.setdefault(spot, {})[held.holder] = held
 
     def _release(self, spot: Spot, holder: str) -> None:
-        here = self._at.get(spot, {})
+        here = self._by_spot.get(spot, {})
         here.pop(holder, None)
         if here:
             return
-        self._at.pop(spot, None)
-        if not isinstance(spot, str) and spot[0] in self._seats:
-            self._seats[spot[0]].discard(spot[1])
-            if not self._seats[spot[0]]:
-                del self._seats[spot[0]]
+        self._by_spot.pop(spot, None)
+        if not isinstance(spot, str) and spot[0] in self._seats_by_pool:
+            self._seats_by_pool[spot[0]].discard(spot[1])
+            if not self._seats_by_pool[spot[0]]:
+                del self._seats_by_pool[spot[0]]
 
-    def _spots(self, ref: Ref[Any], booking: LabletSession | Reservation) -> Iterator[tuple[tuple[Spot, str], Held]]:
-        claim = holds(booking) if isinstance(booking, LabletSession) else None
+    def _claims_of(
+        self, ref: Ref[Any], booking: LabletSession | Reservation
+    ) -> Iterator[tuple[tuple[Spot, str], HeldClaim]]:
+        claim = get_claim(booking) if isinstance(booking, LabletSession) else None
         likely = self._likely(booking, claim) if isinstance(booking, LabletSession) and claim else None
-        for pool, number, held in held_by(booking):
+        for pool, number, held in claims_of_booking(booking):
             spot = Ref(LabWorkerPool, pool, ref.namespace), number
-            yield (spot, held.holder), Held(held.holder, likely) if likely else held
+            yield (spot, held.holder), HeldClaim(held.holder, likely) if likely else held
         if isinstance(booking, LabletSession) and likely and booking.status.worker_id is not None:
             holder = session_holder(booking)
-            yield (booking.status.worker_id, holder), Held(holder, likely)
+            yield (booking.status.worker_id, holder), HeldClaim(holder, likely)
 
 
 def sessions_in(holders: Iterable[str]) -> Iterator[SessionRef]:
-    """Name the sessions among holders; the others are claims of reservations."""
+    """Yield the sessions among holders; the other holders are claims of reservations."""
     for holder in holders:
         namespace, _, name = holder.partition("/")
         if "#" not in name:
@@ -102,8 +107,8 @@ def sessions_in(holders: Iterable[str]) -> Iterator[SessionRef]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sitter:
-    """A session, which one after the other it came, and how long after its slot's beginning its claim begins."""
+class _PromisedSession:
+    """A session, its place in the order of arrival, and how long after its slot's start its claim starts."""
 
     session: LabletSession
     turn: int
@@ -111,123 +116,123 @@ class _Sitter:
     after: timedelta
 
 
-class Bench:
-    """Sessions in the order in which they came, found by when their claims begin."""
+class PromisedSessions:
+    """Sessions in order of arrival, found by when their claims begin."""
 
     def __init__(self) -> None:
-        self._sitters: dict[SessionRef, _Sitter] = {}
+        self._entries: dict[SessionRef, _PromisedSession] = {}
         self._starts: list[tuple[datetime, int, SessionRef]] = []
         self._afters: dict[timedelta, set[SessionRef]] = {}
-        """By how late claims begin, which is the same for nearly all."""
-        self._turns = 0
+        """References by how late the claim begins, which is the same for nearly all."""
+        self._arrivals = 0
 
     def __len__(self) -> int:
-        return len(self._sitters)
+        return len(self._entries)
 
     def add(self, ref: SessionRef, session: LabletSession) -> None:
-        """Take in a session with a claim that is not here."""
+        """Add a session with a claim that is not yet here."""
         claim = session.status.claim
         assert claim is not None, "only claims are promised"
-        self._turns += 1
+        self._arrivals += 1
         after = claim.start - (session.spec.timeslot_start or claim.start)
-        self._sitters[ref] = _Sitter(session, self._turns, claim.start, after)
-        insort(self._starts, (claim.start, self._turns, ref))
+        self._entries[ref] = _PromisedSession(session, self._arrivals, claim.start, after)
+        insort(self._starts, (claim.start, self._arrivals, ref))
         self._afters.setdefault(after, set()).add(ref)
 
     def remove(self, ref: SessionRef) -> None:
-        """Forget a session that is here."""
-        gone = self._sitters.pop(ref)
+        """Remove a session that is here."""
+        gone = self._entries.pop(ref)
         del self._starts[bisect_left(self._starts, (gone.start, gone.turn))]
         self._afters[gone.after].remove(ref)
         if not self._afters[gone.after]:
             del self._afters[gone.after]
 
     def all(self) -> Sequence[LabletSession]:
-        """Give all, in the order in which they came."""
-        return [one.session for one in self._sitters.values()]
+        """Return all sessions in order of arrival."""
+        return [one.session for one in self._entries.values()]
 
-    def some(self, until: datetime, after: timedelta) -> Sequence[LabletSession]:
-        """Give those whose claims begin by a moment, or so much later than their slots; in the order they came."""
-        early = [ref for _, _, ref in self._starts[: bisect_right(self._starts, until, key=_start)]]
+    def find_early_or_late(self, until: datetime, after: timedelta) -> Sequence[LabletSession]:
+        """Return the sessions whose claim begins by `until`, or more than `after` past its slot; as they arrived."""
+        early = [ref for _, _, ref in self._starts[: bisect_right(self._starts, until, key=_entry_start)]]
         late = [ref for how, refs in self._afters.items() if how > after for ref in refs]
         if not early and not late:
             return ()
-        found = sorted((self._sitters[ref] for ref in {*early, *late}), key=lambda one: one.turn)
+        found = sorted((self._entries[ref] for ref in {*early, *late}), key=lambda one: one.turn)
         return [one.session for one in found]
 
 
-def _start(entry: tuple[datetime, int, SessionRef]) -> datetime:
+def _entry_start(entry: tuple[datetime, int, SessionRef]) -> datetime:
     return entry[0]
 
 
-Chair = tuple[Ref[LabWorkerPool], int]
+SeatKey = tuple[Ref[LabWorkerPool], int]
 """A seat of a pool."""
 _P: Final = SessionPhase
 _WAITING: Final = frozenset({_P.PENDING, _P.SCHEDULED})
 _PROMISED: Final = "promised"
 
 
-class LineUp:
-    """Sessions by what they want."""
+class SessionIndex:
+    """Sessions by what they need from the scheduler."""
 
     def __init__(self) -> None:
         self.pending: dict[SessionRef, LabletSession] = {}
-        """Those in PENDING."""
-        self.promised: dict[Chair, Bench] = {}
-        """Those with a slot that have a seat and no worker yet, by their seats."""
+        """The sessions in PENDING."""
+        self.promised: dict[SeatKey, PromisedSessions] = {}
+        """The sessions with a slot that have a seat and no worker yet, by seat."""
         self.flagged: dict[SessionRef, LabletSession] = {}
-        """Those that somebody was told of as being at risk."""
-        self._chairs: dict[SessionRef, Chair] = {}
-        self._gists: dict[Ref[Any], object] = {}
+        """The sessions that carry the condition of being at risk."""
+        self._seat_keys: dict[SessionRef, SeatKey] = {}
+        self._fingerprints: dict[Ref[Any], object] = {}
 
-    def note(self, ref: SessionRef, session: LabletSession | None) -> bool:
-        """Take note of a session as it is now; tell whether that can matter to any who wait."""
-        for where, belongs in ((self.pending, _waits), (self.flagged, at_risk)):
+    def update(self, ref: SessionRef, session: LabletSession | None) -> bool:
+        """Index a session as it is now. Return whether the change can matter to waiting sessions."""
+        for where, belongs in ((self.pending, _is_pending), (self.flagged, is_at_risk)):
             if session is not None and belongs(session):
                 where[ref] = session
             else:
                 where.pop(ref, None)
-        self._sit(ref, session)
-        before, now = self._gists.pop(ref, None), _gist(session) if session else None
+        self._update_promise(ref, session)
+        before, now = self._fingerprints.pop(ref, None), _fingerprint(session) if session else None
         if now is not None:
-            self._gists[ref] = now
+            self._fingerprints[ref] = now
         return before != now
 
-    def _sit(self, ref: SessionRef, session: LabletSession | None) -> None:
-        before = self._chairs.pop(ref, None)
+    def _update_promise(self, ref: SessionRef, session: LabletSession | None) -> None:
+        before = self._seat_keys.pop(ref, None)
         if before is not None:
             self.promised[before].remove(ref)
             if not self.promised[before]:
                 del self.promised[before]
         seat = session.status.seat if session else None
-        if session is not None and seat is not None and _promised(session):
+        if session is not None and seat is not None and _has_promise(session):
             chair = Ref(LabWorkerPool, seat.pool, ref.namespace), seat.number
-            self.promised.setdefault(chair, Bench()).add(ref, session)
-            self._chairs[ref] = chair
+            self.promised.setdefault(chair, PromisedSessions()).add(ref, session)
+            self._seat_keys[ref] = chair
 
 
-def at_risk(session: LabletSession) -> bool:
-    """Tell whether a session carries the condition."""
-    known = condition(session.status.conditions, SessionCondition.AT_RISK)
+def is_at_risk(session: LabletSession) -> bool:
+    """Return whether a session carries the condition of being at risk."""
+    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
     return known is not None and known.status is Truth.TRUE
 
 
-def _waits(session: LabletSession) -> bool:
+def _is_pending(session: LabletSession) -> bool:
     return session.status.phase is _P.PENDING
 
 
-def _promised(session: LabletSession) -> bool:
-    """Tell whether a session has a promise to wait for; the step that only says so changes nothing for anybody."""
+def _has_promise(session: LabletSession) -> bool:
+    """Return whether a session waits for a promise; the step to SCHEDULED that only says so changes nothing."""
     status = session.status
     return status.phase in _WAITING and status.claim is not None and status.worker_id is None and not is_asap(session)
 
 
-def _gist(session: LabletSession) -> object:
+def _fingerprint(session: LabletSession) -> object:
     status = session.status
     return (
         session.metadata.uid,
         session.spec,
-        _PROMISED if status.seat is not None and _promised(session) else status.phase,
+        _PROMISED if status.seat is not None and _has_promise(session) else status.phase,
         status.claim,
         status.seat,
         status.worker_id,

@@ -1,6 +1,8 @@
-"""Places all who wait, again and again: looks, plans for all at once, carries the plan out. Run by `controller`.
+"""The placement loop: looks at all waiting sessions, plans for them together, and carries the plan out.
 
-The plan is only a proposal. The plane refuses what does not fit by what it knows: such a place is left alone for a
+Run by the controller.
+
+The plan is only a proposal. The plane refuses what does not fit by what it knows. A refused place is excluded for a
 while, and the next plan does without it.
 """
 
@@ -15,32 +17,54 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, ref_of
-from lcm.controllers.scheduler.effects import Hands, each, stays, told, untold, with_waiting
-from lcm.controllers.scheduler.index import at_risk
-from lcm.controllers.scheduler.licences import Lookout
-from lcm.controllers.scheduler.queue_plan import Outcome, Rules, plan
-from lcm.controllers.scheduler.risk import ALERT, NO_LICENCE, NO_WORKER, Risk, complaint, flagged, squeezed
-from lcm.controllers.scheduler.seekers import Seeking, ends, latest_start, look
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.scheduler.effects import (
+    SchedulerEffects,
+    for_each,
+    is_news,
+    is_staying,
+    waiting_status,
+    with_waiting,
+)
+from lcm.controllers.scheduler.index import is_at_risk
+from lcm.controllers.scheduler.licences import LicenceWatch
+from lcm.controllers.scheduler.queue_plan import PlacementOutcome, QueueRules, plan
+from lcm.controllers.scheduler.risk import (
+    AT_RISK_ALERT,
+    NO_LICENCE,
+    NO_WORKER,
+    Risk,
+    find_misfits,
+    risk_alert,
+    with_risk,
+)
+from lcm.controllers.scheduler.seekers import PlacementNeeds, find_seekers, is_expired, latest_start
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Later, Stuck
-from lcm.model.base.resource import condition
+from lcm.model.base.resource import find_condition
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.session import SESSION, LabletSession, LabletSessionStatus, SessionCondition, Waiting, is_asap
+from lcm.model.kinds.session import (
+    SESSION_MACHINE,
+    LabletSession,
+    LabletSessionStatus,
+    SessionCondition,
+    Waiting,
+    is_asap,
+)
 from lcm.model.kinds.settings import Strategy
 from lcm.placement.places import session_holder
 
-TELLING: Final = timedelta(seconds=5)
-"""Those who wait are told of changes at most so often: when one leaves the queue, all behind it move up."""
-_LONGEST_REST: Final = 1.0
-_STANDING: Final = frozenset({NO_WORKER, NO_LICENCE})
-"""What is so of a place whoever else leaves it."""
+REPORT_INTERVAL: Final = timedelta(seconds=5)
+"""Changes are written to waiting sessions at most this often: when one leaves the queue, all behind it move up."""
+_MAX_REST_SECONDS: Final = 1.0
+_PLACE_RISKS: Final = frozenset({NO_WORKER, NO_LICENCE})
+"""Risks that stay with a place whoever else leaves it."""
 _UNCLEAR: Final = "its definition does not say what it needs"
 _log: Final = structlog.get_logger()
 
 
-class Placing:
-    """The queue of one term."""
+class PlacementLoop:
+    """Plans the queue again and again during one term."""
 
     def __init__(
         self,
@@ -58,137 +82,143 @@ class Placing:
         self._stopwatch = stopwatch
         self._chance = chance
         self._resync = resync
-        self._hands = Hands(plane, cache)
-        self._news = asyncio.Event()
+        self._effects = SchedulerEffects(plane, cache)
+        self._woken = asyncio.Event()
         self._turn = 0
         self._due: datetime | None = None
-        self._telling_due: datetime | None = None
-        self._settled: set[str] = set()
-        self._lookout = Lookout(plane, resync)
+        self._report_due: datetime | None = None
+        self._cleared_alerts: set[str] = set()
+        self._licence_watch = LicenceWatch(plane, resync)
         self.passes = 0
-        """How often it has planned, for `/metrics`."""
+        """The number of plans made so far, for `/metrics`."""
 
     def wake(self) -> None:
-        """Have it look now."""
-        self._news.set()
+        """Plan again now."""
+        self._woken.set()
 
-    async def run(self, view: View) -> None:
-        """Place whoever waits whenever something changes, and at least once in an interval, until cancelled."""
+    async def run(self, view: SchedulerView) -> None:
+        """Place waiting sessions whenever something changes, and at least once per interval, until cancelled."""
         while True:
-            self._news.clear()
+            self._woken.clear()
             began = self._stopwatch.seconds()
             try:
-                await self._look(view)
+                await self._plan_once(view)
             except (Later, Stuck) as error:
                 _log.warning("cannot place sessions", error=str(error))
                 await asyncio.sleep((error.after if isinstance(error, Later) else self._resync()).total_seconds())
                 continue
             assert self._due is not None, "each look says when the next is due"
-            # Where planning takes long, changes come together before it is done again, and others get their turn.
-            await asyncio.sleep(min(self._stopwatch.seconds() - began, _LONGEST_REST))
+            # If planning takes long, wait as long again: changes accumulate, and other tasks get to run.
+            await asyncio.sleep(min(self._stopwatch.seconds() - began, _MAX_REST_SECONDS))
             left = max(self._due - self._clock.now(), timedelta(0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(left.total_seconds()):
-                    await self._news.wait()
+                    await self._woken.wait()
 
-    async def _look(self, view: View) -> None:
+    async def _plan_once(self, view: SchedulerView) -> None:
         now = self._clock.now()
         if not view.refresh(now) and self._due is not None and now < self._due:
             return
         self._due = now + self._resync()
         self.passes += 1
-        seeking = look(view, self._definition, now, await self._lookout.lacking(view, now))
+        seeking = find_seekers(view, self._definition_of, now, await self._licence_watch.find_shortages(view, now))
         strategy = view.terms().strategy
-        rules = Rules(strategy, self._stopwatch, self._drawn if strategy == Strategy.RANDOM else self._number)
+        rules = QueueRules(
+            strategy, self._stopwatch, self._random_number if strategy == Strategy.RANDOM else self._next_number
+        )
         found = sorted(seeking.seekers.items())
-        outcomes: Sequence[Outcome] = [
+        outcomes: Sequence[PlacementOutcome] = [
             one for namespace, several in found for one in plan(view.fleet(namespace), several, rules)
         ]
-        outcomes = await self._hands.carry_out(view, outcomes, now, self._resync())
-        await self._tell(view, outcomes, seeking.unclear, now)
-        await self._warn(view, outcomes, seeking, now)
+        outcomes = await self._effects.apply(view, outcomes, now, self._resync())
+        await self._report_waiting(view, outcomes, seeking.unclear, now)
+        await self._report_risks(view, outcomes, seeking, now)
 
-    async def _tell(
-        self, view: View, outcomes: Sequence[Outcome], unclear: Sequence[LabletSession], now: datetime
+    async def _report_waiting(
+        self, view: SchedulerView, outcomes: Sequence[PlacementOutcome], unclear: Sequence[LabletSession], now: datetime
     ) -> None:
-        """Tell those who wait what has changed for them; the new ones at once, the others now and then."""
-        due = self._telling_due is None or now >= self._telling_due
-        news = [found for one in outcomes if (found := self._news_for(view, one, now))]
-        last = sum(not one.now for one in outcomes)
+        """Write to waiting sessions what changed for them; to new ones at once, to the others at intervals."""
+        due = self._report_due is None or now >= self._report_due
+        news = [found for one in outcomes if (found := self._waiting_update(view, one, now))]
+        last = sum(not one.is_assigned for one in outcomes)
         for position, session in enumerate(unclear, start=last + 1):
             waiting = Waiting(queue_position=position, estimated_start=None, basis=_UNCLEAR)
-            if untold(session, waiting, now):
+            if is_news(session, waiting, now):
                 news.append((session, with_waiting(session, waiting, None)))
         told_now = [one for one in news if due or one[0].status.waiting is None]
-        if len(told_now) < len(news) and self._telling_due is not None and self._due is not None:
-            self._due = min(self._due, self._telling_due)
+        if len(told_now) < len(news) and self._report_due is not None and self._due is not None:
+            self._due = min(self._due, self._report_due)
         if told_now and due:
-            self._telling_due = now + TELLING
-        await each(told_now, lambda one: self._hands.step(*one))
+            self._report_due = now + REPORT_INTERVAL
+        await for_each(told_now, lambda one: self._effects.step(*one))
 
-    def _news_for(
-        self, view: View, outcome: Outcome, now: datetime
+    def _waiting_update(
+        self, view: SchedulerView, outcome: PlacementOutcome, now: datetime
     ) -> tuple[LabletSession, LabletSessionStatus] | None:
         session = self._cache.get(ref_of(outcome.seeker.session))
-        if session is None or outcome.now or not is_asap(session) or session.status.worker_id is not None:
+        if session is None or outcome.is_assigned or not is_asap(session) or session.status.worker_id is not None:
             return None
-        waiting = told(outcome, view.boot(outcome.place.id if outcome.place else ""))
-        if not untold(session, waiting, now):
+        waiting = waiting_status(outcome, view.boot_time(outcome.place.id if outcome.place else ""))
+        if not is_news(session, waiting, now):
             return None
-        return session, msgspec.structs.replace(session.status, waiting=waiting, last_decision=outcome.explained)
+        return session, msgspec.structs.replace(session.status, waiting=waiting, last_decision=outcome.full_decision)
 
-    async def _warn(self, view: View, outcomes: Sequence[Outcome], seeking: Seeking, now: datetime) -> None:
-        """Say which promises are in danger, and which no longer are."""
+    async def _report_risks(
+        self, view: SchedulerView, outcomes: Sequence[PlacementOutcome], seeking: PlacementNeeds, now: datetime
+    ) -> None:
+        """Flag the promises that are in danger, and clear those that no longer are."""
         risks = seeking.risks
-        helped = [one for one in outcomes if (risk := risks.get(one.seeker.holder)) and _helps(view, one, risk, now)]
+        helped = [
+            one for one in outcomes if (risk := risks.get(one.seeker.holder)) and _keeps_promise(view, one, risk, now)
+        ]
         unhelped = risks.keys() - {one.seeker.holder for one in helped}
         wrong = [one for several in seeking.seekers.values() for one in several if one.holder in unhelped]
-        await each(wrong, lambda one: self._flag(one.session, risks[one.holder], now))
-        misfits = squeezed(view, now)
-        await each(list(misfits.values()), lambda one: self._flag(*one, now))
-        # Who is to go elsewhere is safe when it is there, as the next look tells.
-        known = (risks.keys() - {one.seeker.holder for one in helped if stays(one)}) | misfits.keys()
-        over = [one for one in view.line_up.flagged.values() if session_holder(one) not in known]
-        live = [one for one in over if one.status.phase not in SESSION.final and not ends(one, now)]
-        await each(live, lambda one: self._flag(one, None, now))
-        await self._settle([one for one in over if one.status.phase in SESSION.final])
+        await for_each(wrong, lambda one: self._update_risk(one.session, risks[one.holder], now))
+        misfits = find_misfits(view, now)
+        await for_each(list(misfits.values()), lambda one: self._update_risk(*one, now))
+        # A session that moves elsewhere is safe only once it is there; the next look shows it.
+        known = (risks.keys() - {one.seeker.holder for one in helped if is_staying(one)}) | misfits.keys()
+        over = [one for one in view.session_index.flagged.values() if session_holder(one) not in known]
+        live = [one for one in over if one.status.phase not in SESSION_MACHINE.final and not is_expired(one, now)]
+        await for_each(live, lambda one: self._update_risk(one, None, now))
+        await self._clear_alerts([one for one in over if one.status.phase in SESSION_MACHINE.final])
 
-    async def _settle(self, ended: Sequence[LabletSession]) -> None:
-        """Have no alert about sessions that have ended. What they carry stays: it says what became of the promise."""
-        self._settled &= {one.metadata.uid for one in ended}
-        await each([one for one in ended if one.metadata.uid not in self._settled], self._settle_one)
+    async def _clear_alerts(self, ended: Sequence[LabletSession]) -> None:
+        """Clear the alerts of sessions that have ended. Their condition stays: it tells what became of the promise."""
+        self._cleared_alerts &= {one.metadata.uid for one in ended}
+        await for_each([one for one in ended if one.metadata.uid not in self._cleared_alerts], self._clear_alert)
 
-    async def _settle_one(self, session: LabletSession) -> None:
-        await self._plane.settle(ref_of(session), ALERT)
-        self._settled.add(session.metadata.uid)
+    async def _clear_alert(self, session: LabletSession) -> None:
+        await self._plane.clear_alert(ref_of(session), AT_RISK_ALERT)
+        self._cleared_alerts.add(session.metadata.uid)
 
-    async def _flag(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
+    async def _update_risk(self, session: LabletSession, risk: Risk | None, now: datetime) -> None:
         session = self._cache.get(ref_of(session)) or session
-        known = condition(session.status.conditions, SessionCondition.AT_RISK)
-        if at_risk(session) == (risk is not None) and (known is None or risk is None or known.reason == risk.reason):
+        known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
+        if is_at_risk(session) == (risk is not None) and (known is None or risk is None or known.reason == risk.reason):
             return
         if risk is not None:
             _log.warning("promise at risk", session=session.metadata.name, reason=risk.reason, message=risk.message)
-            await self._plane.complain(ref_of(session), complaint(session, risk))
+            await self._plane.raise_alert(ref_of(session), risk_alert(session, risk))
         else:
-            await self._plane.settle(ref_of(session), ALERT)
-        await self._hands.step(session, flagged(session, risk, now))
+            await self._plane.clear_alert(ref_of(session), AT_RISK_ALERT)
+        await self._effects.step(session, with_risk(session, risk, now))
 
-    def _definition(self, session: LabletSession) -> LabletDefinition | None:
+    def _definition_of(self, session: LabletSession) -> LabletDefinition | None:
         return self._cache.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
 
-    def _number(self) -> int:
+    def _next_number(self) -> int:
         self._turn += 1
         return self._turn
 
-    def _drawn(self) -> int:
+    def _random_number(self) -> int:
         return int(self._chance() * 2**30)
 
 
-def _helps(view: View, outcome: Outcome, risk: Risk, now: datetime) -> bool:
-    """Tell whether a promise is kept by where it goes; where it is, only by others that leave."""
+def _keeps_promise(view: SchedulerView, outcome: PlacementOutcome, risk: Risk, now: datetime) -> bool:
+    """Return whether an outcome keeps a promise; a session that stays is helped only if others leave."""
     latest = latest_start(view, outcome.seeker.session)
-    if not outcome.now or outcome.at is None or (stays(outcome) and risk.reason in _STANDING):
+    if not outcome.is_assigned or outcome.at is None or (is_staying(outcome) and risk.reason in _PLACE_RISKS):
         return False
     if risk.reason == NO_LICENCE and outcome.place is not None and outcome.place.seat:
         return False

@@ -1,4 +1,8 @@
-"""A pool's seats as places: the worker that fills one, or what would be opened for it. Pure; for `view`."""
+"""A pool's seats as places, and how long sessions and boots usually take. Pure; used by `SchedulerView`.
+
+The durations are learned from the histories of other sessions, and estimates for waiting sessions are made from them.
+They are read from the store's objects, so a new leader knows as much.
+"""
 
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -10,78 +14,83 @@ import msgspec
 from msgspec.structs import replace
 
 from lcm.model.base.capacity import Claim
-from lcm.model.kinds.session import CLEAN_UP, SESSION, LabletSession, SessionPhase, is_asap
+from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession, SessionPhase, is_asap
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms, boot_lead, usual_boot
-from lcm.placement.limits import OPENING
-from lcm.placement.places import Row, seat_place, template_room, usable_from, worker_place
+from lcm.placement.limits import OPENING_POLICIES
+from lcm.placement.places import PoolSnapshot, seat_place, template_room, usable_from, worker_place
 from lcm.placement.request import BOOTING, Place
 
-KEPT: Final = 50
-"""The latest of so many count."""
-SOON: Final = timedelta(minutes=1)
-"""What should be over and is not is expected to be in so long, again and again."""
+SAMPLES_KEPT: Final = 50
+"""How many of the latest samples count."""
+OVERRUN_STEP: Final = timedelta(minutes=1)
+"""A session that should have ended and has not is expected to end after this time, again and again."""
 _MOST_COUNTED: Final = 20_000
 _P: Final = SessionPhase
 
 
-class Boot(NamedTuple):
-    """How long a machine usually takes to boot, and how far ahead of a claim it is started, which is never shorter."""
+class BootTime(NamedTuple):
+    """How long a machine usually takes to boot, and how long before a claim it is started, which is never shorter."""
 
     usual: timedelta
     lead: timedelta
 
 
-class Pace:
-    """What was measured: by definition from the assignment to RUNNING, and of all sessions the clean-up."""
+class SessionDurations:
+    """Measured durations: per definition from assignment to RUNNING, and for all sessions the clean-up."""
 
     def __init__(self) -> None:
         self._starts: dict[str, deque[float]] = {}
-        self._clean_ups: deque[float] = deque(maxlen=KEPT)
+        self._clean_ups: deque[float] = deque(maxlen=SAMPLES_KEPT)
         self._counted: set[tuple[str, str]] = set()
 
-    def note(self, session: LabletSession) -> None:
-        """Learn from a session's story, once from each part of it."""
-        began, ran = session.status.assigned_at, _entered(session, _P.RUNNING)
-        if began and ran and ran > began and self._new(session, "start"):
-            of = self._starts.setdefault(session.spec.definition, deque(maxlen=KEPT))
+    def learn(self, session: LabletSession) -> None:
+        """Learn from a session's history, once from each part of it."""
+        began, ran = session.status.assigned_at, _entered_at(session, _P.RUNNING)
+        if began and ran and ran > began and self._is_new(session, "start"):
+            of = self._starts.setdefault(session.spec.definition, deque(maxlen=SAMPLES_KEPT))
             of.append((ran - began).total_seconds())
-        ended = _entered(session, _P.COLLECTING) if session.status.phase in SESSION.final else None
-        if ended and self._new(session, "end"):
+        ended = _entered_at(session, _P.COLLECTING) if session.status.phase in SESSION_MACHINE.final else None
+        if ended and self._is_new(session, "end"):
             self._clean_ups.append((session.status.history[-1].at - ended).total_seconds())
 
-    def start_up(self, definition: str, terms: Terms) -> timedelta:
-        """Say how long a session of a definition usually takes from its worker to RUNNING."""
+    def usual_start_up(self, definition: str, terms: Terms) -> timedelta:
+        """Return how long a session of a definition usually takes from its assignment to RUNNING."""
         known = self._starts.get(definition) or [one for several in self._starts.values() for one in several]
         return timedelta(seconds=median(known)) if known else terms.instantiation
 
-    def clean_up(self) -> timedelta:
-        """Say how long a session usually is on its worker after its time."""
-        return min(CLEAN_UP, timedelta(seconds=median(self._clean_ups))) if self._clean_ups else CLEAN_UP
+    def usual_clean_up(self) -> timedelta:
+        """Return how long a session usually stays on its worker after its time."""
+        return min(CLEAN_UP_TIME, timedelta(seconds=median(self._clean_ups))) if self._clean_ups else CLEAN_UP_TIME
 
-    def likely(self, session: LabletSession, claim: Claim, now: datetime, terms: Terms) -> Claim:
-        """Give a session's claim as long as it will likely last: it ends with the session, rarely later."""
+    def likely_claim(self, session: LabletSession, claim: Claim, now: datetime, terms: Terms) -> Claim:
+        """Return a session's claim as long as it will likely last: it ends with the session, rarely later."""
         end = self._likely_end(session, terms)
         if end is None:
             return claim
-        # What came up late runs past its claim, and is known to.
+        # A session that came up late runs past the end of its claim.
         least = end if session.status.phase is _P.RUNNING else min(end, claim.end)
-        return msgspec.structs.replace(claim, end=max(least, now + SOON))
+        return msgspec.structs.replace(claim, end=max(least, now + OVERRUN_STEP))
 
     def _likely_end(self, session: LabletSession, terms: Terms) -> datetime | None:
         status = session.status
         if status.worker_id is None:
             return None
         if status.phase in (_P.COLLECTING, _P.STOPPING):
-            return status.history[-1].at + self.clean_up() if status.history else None
+            return status.history[-1].at + self.usual_clean_up() if status.history else None
         if status.ends_at is not None:
-            return status.ends_at + self.clean_up()
+            return status.ends_at + self.usual_clean_up()
         if is_asap(session) and status.assigned_at is not None:
             length = timedelta(minutes=session.spec.duration_minutes or 0)
-            return status.assigned_at + self.start_up(session.spec.definition, terms) + length + self.clean_up()
+            return (
+                status.assigned_at
+                + self.usual_start_up(session.spec.definition, terms)
+                + length
+                + self.usual_clean_up()
+            )
         return None
 
-    def _new(self, session: LabletSession, part: str) -> bool:
+    def _is_new(self, session: LabletSession, part: str) -> bool:
         key = session.metadata.uid, part
         known = key in self._counted
         if len(self._counted) >= _MOST_COUNTED:
@@ -90,46 +99,47 @@ class Pace:
         return not known
 
 
-def _entered(session: LabletSession, phase: SessionPhase) -> datetime | None:
+def _entered_at(session: LabletSession, phase: SessionPhase) -> datetime | None:
     return next((line.at for line in reversed(session.status.history) if line.phase == phase), None)
 
 
-_BEYOND: Final = "its seat is beyond the pool's size"
+_BEYOND_SIZE: Final = "its seat is beyond the pool's size"
 _ENDING: Final = "its pool is being deleted"
-_AS_IS: Final = "its pool opens no seats"
+_OPENS_NONE: Final = "its pool opens no seats"
 
 
-def places_of(row: Row, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:
-    """Give the place that each seat of a pool is now, by its number; a seat that gets no worker is none.
+def places_of(row: PoolSnapshot, now: datetime, terms: Terms, claimed: Collection[int]) -> Iterator[tuple[int, Place]]:
+    """Yield the place of each seat of a pool by its number; a seat that gets no worker is no place.
 
-    One that is claimed gets its worker even where none else would, and takes no others then: every pool launches for
-    what it promised.
+    A claimed seat gets its worker even where no other seat would, and is then closed to others: every pool launches
+    for what it promised.
     """
-    room, boot, most = template_room(row), boot_of(row, terms), row.pool.spec.max_workers
+    room, boot, most = template_room(row), boot_time_of(row, terms), row.pool.spec.max_workers
     ending = _ENDING if row.pool.metadata.deletion_timestamp is not None else ""
-    idle = ending or ("" if row.pool.spec.policy in OPENING else _AS_IS)
+    idle = ending or ("" if row.pool.spec.policy in OPENING_POLICIES else _OPENS_NONE)
     for number in sorted({*range(1, most + 1), *row.workers, *claimed}):
         worker = row.workers.get(number)
         if worker is not None and usable_from(worker, now, boot.usual) is not None:
-            place = _promising(worker_place(worker, now, boot=boot.usual, room=room), worker)
-            closed = ending or (_BEYOND if number > most else "")
+            place = _as_booting_seat(worker_place(worker, now, boot=boot.usual, room=room), worker)
+            closed = ending or (_BEYOND_SIZE if number > most else "")
             yield number, replace(place, closed=closed) if closed else place
         elif room is not None:
-            closed = idle if number <= most else _BEYOND
+            closed = idle if number <= most else _BEYOND_SIZE
             if not closed or number in claimed:
                 yield number, seat_place(row, number, room, now + boot.lead, closed=closed)
 
 
-def boot_of(row: Row | None, terms: Terms) -> Boot:
-    """Say how long a pool's machines take to boot, or any if none is given."""
+def boot_time_of(row: PoolSnapshot | None, terms: Terms) -> BootTime:
+    """Return how long a pool's machines take to boot, or the general value if no pool is given."""
     usual = usual_boot(row.pool if row else None, terms)
-    return Boot(usual, boot_lead(row.pool, terms) if row else terms.boot + terms.buffer)
+    return BootTime(usual, boot_lead(row.pool, terms) if row else terms.boot + terms.buffer)
 
 
-def _promising(place: Place, worker: LabWorker) -> Place:
-    """Let a machine that boots count as the seat it fills: what its template promises is not seen of it yet.
+def _as_booting_seat(place: Place, worker: LabWorker) -> Place:
+    """Return the place of a booting machine as the seat it fills: what its template promises is not visible on it yet.
 
-    Were it turned away for having no licence yet, another would be started for each who waits for it.
+    If it were rejected because it has no licence yet, another machine would be started for each session that waits
+    for it.
     """
     if place.closed != BOOTING:
         return place

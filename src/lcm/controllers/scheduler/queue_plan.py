@@ -1,7 +1,8 @@
-"""Who of those that wait goes where, and when: one plan for all of them. Pure; `placing` carries it out.
+"""One plan for all waiting sessions: which one goes where, and when. Pure; `PlacementLoop` carries it out.
 
-Each is placed and held before the next one is, also where it has to wait: a smaller one goes before a larger one only
-if that delays nobody. All is taken back afterwards. Priorities grow by one a minute, so that everybody's turn comes.
+Each session is placed and its claim held before the next one is planned, also where it has to wait. So a smaller
+session goes before a larger one only if that delays nobody. All holds are rolled back afterwards. Priorities grow by
+one a minute, so every session's turn comes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,28 +16,28 @@ import msgspec
 from lcm.model.base.capacity import Claim
 from lcm.model.base.clock import Stopwatch
 from lcm.model.kinds.session import LabletSession, Rejection, SchedulingDecision, is_asap
-from lcm.placement.candidate import Ask, Line, accepts, clock
-from lcm.placement.fleet import Fleet
-from lcm.placement.place import Placement, assign, rejections
+from lcm.placement.candidate import IndexedPlace, PackedRequest, accepts_sessions, format_moment
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.place import Placement, assign, count_rejections
 from lcm.placement.places import session_holder
-from lcm.placement.request import BOOTING, Held, Place, Request
-from lcm.placement.rules import asked_of, static_rejection
+from lcm.placement.request import BOOTING, HeldClaim, Place, PlacementRequest
+from lcm.placement.rules import request_facts, static_rejection
 from lcm.placement.timeline import micros, moment_of
 
 MINUTE: Final = timedelta(minutes=1)
-"""What is better by no more than this is no reason to move. It is also how long a priority of one is worth."""
+"""A place better by no more than this is no reason to move. Waiting this long is worth a priority of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeker:
-    """A session that needs a place: what it asks for from now on, and the place on which it has a claim already.
+    """A session that needs a place: its request from now on, and the place on which it already has a claim.
 
-    `start_up` is how long it usually takes to run, `likely` how long it will likely be there, None for all its claim.
-    One that was `turned_away` for what a pool must not go beyond keeps no room from others meanwhile.
+    `start_up` is how long it usually takes to run. `likely` is how long it will likely stay; None means all its
+    claim. A session that was `turned_away` because of a pool's limits keeps no room from others meanwhile.
     """
 
     session: LabletSession
-    request: Request
+    request: PlacementRequest
     start_up: timedelta = timedelta(0)
     kept: str | None = None
     likely: timedelta | None = None
@@ -44,14 +45,14 @@ class Seeker:
 
     @property
     def holder(self) -> str:
-        """Its name as one who holds a claim."""
+        """Its name as the holder of a claim."""
         return session_holder(self.session)
 
     @property
     def order(self) -> tuple[bool, bool, datetime, datetime, str]:
-        """Say whose turn it is: what was promised first, then by priority and the minutes waited.
+        """The sort key of the queue: promised sessions first, then by priority and the minutes waited.
 
-        Of those who were turned away the ones that end soonest are the likeliest to be let in.
+        Of those that were turned away, the ones that end soonest are the likeliest to be admitted.
         """
         metadata, claim = self.session.metadata, self.request.claim
         created = metadata.created_at or datetime.min.replace(tzinfo=UTC)
@@ -61,8 +62,8 @@ class Seeker:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Where a session goes. `at` is when it can begin there, None for never; `behind` names who is in its way."""
+class PlacementOutcome:
+    """Where a session goes. `at` is when it can begin there, None for never; `behind` names the holder in its way."""
 
     seeker: Seeker
     decision: SchedulingDecision
@@ -73,154 +74,158 @@ class Outcome:
     rejections: Callable[[], tuple[Rejection, ...]] = tuple
 
     @property
-    def now(self) -> bool:
+    def is_assigned(self) -> bool:
         """Whether it goes there now, or at the time it asked for."""
         return self.decision.action == "assign"
 
     @property
-    def explained(self) -> SchedulingDecision:
-        """The decision with what was in the way, for who is told."""
+    def full_decision(self) -> SchedulingDecision:
+        """The decision including its rejections, for whoever reads it."""
         return msgspec.structs.replace(self.decision, rejections=self.rejections())
 
     @property
     def claim(self) -> Claim:
-        """What it claims there."""
+        """Its claim on the place."""
         assert self.at is not None, "only what has a place claims it"
         return claim_at(self.seeker, self.at)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How it is planned: which of the places that fit is taken, and whose turn it is where that is by turns."""
+class QueueRules:
+    """How to plan: which of the fitting places is chosen, and whose turn it is for round robin."""
 
     strategy: str
     stopwatch: Stopwatch
     turn: Callable[[], int] = lambda: 0
 
 
-def plan(fleet: Fleet, seekers: Sequence[Seeker], rules: Rules) -> Sequence[Outcome]:
-    """Decide about all who wait, in their order; the fleet is left as it was."""
-    lifted = [(one.kept, held) for one in seekers if one.kept for held in _held(fleet, one.kept, one.holder)]
+def plan(fleet: PlaceIndex, seekers: Sequence[Seeker], rules: QueueRules) -> Sequence[PlacementOutcome]:
+    """Decide about all waiting sessions in their order. The fleet is left unchanged."""
+    lifted = [(one.kept, held) for one in seekers if one.kept for held in _claims_of(fleet, one.kept, one.holder)]
     for place_id, held in lifted:
         fleet.release(place_id, held.holder)
-    planning = _Planning(fleet, rules)
+    planning = _QueuePlanner(fleet, rules)
     try:
         ordered = sorted(seekers, key=lambda one: one.order)
-        # Nobody is promised away from where it can stay.
+        # Promised sessions that can stay are placed first, so nobody takes their place.
         stay = {one.holder: found for one in ordered if (found := planning.stay(one))}
-        return _numbered([stay.get(one.holder) or planning.decide(one) for one in ordered])
+        return _number_queue([stay.get(one.holder) or planning.decide(one) for one in ordered])
     finally:
-        planning.take_back()
+        planning.roll_back()
         for place_id, held in lifted:
             fleet.hold(place_id, held)
 
 
 def claim_at(seeker: Seeker, at: datetime) -> Claim:
-    """Give a session's claim if it begins at a moment; a slot's end stays where it is."""
+    """Return a session's claim if it begins at a moment; the end of a slot does not move."""
     claim = seeker.request.claim
     end = claim.end + (at - claim.start) if is_asap(seeker.session) else claim.end
     return Claim(start=at, end=end, need=claim.need)
 
 
-def opens(found: Place) -> bool:
-    """Tell whether a place is a seat whose worker nobody has started."""
+def is_unopened_seat(found: Place) -> bool:
+    """Return whether a place is a seat whose worker has not been started."""
     return found.seat and found.closed != BOOTING
 
 
-class _Planning:
-    """What was decided so far, held on the fleet."""
+class _QueuePlanner:
+    """The decisions so far, held as claims on the fleet."""
 
-    def __init__(self, fleet: Fleet, rules: Rules) -> None:
+    def __init__(self, fleet: PlaceIndex, rules: QueueRules) -> None:
         self._fleet = fleet
         self._rules = rules
-        shelves = (*fleet.shelves(seats=False), *fleet.shelves(seats=True))
+        shelves = (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True))
         self._lines = {line.place.id: line for shelf in shelves for line in shelf.lines}
-        self._searches: dict[object, _Search] = {}
+        self._searches: dict[object, _PlaceSearch] = {}
         self._held: list[tuple[str, str]] = []
 
-    def stay(self, seeker: Seeker) -> Outcome | None:
-        """Leave a promise where it is, if that keeps it."""
+    def stay(self, seeker: Seeker) -> PlacementOutcome | None:
+        """Leave a promised session where it is, if that keeps the promise; otherwise return None."""
         if is_asap(seeker.session):
             return None
-        own = self._search(seeker).at(seeker.kept, promised=True)
+        own = self._search_for(seeker).earliest_at(seeker.kept, promised=True)
         stays = own is not None and own[0] <= seeker.request.claim.start
-        return self._hold(_own(seeker, own[1].place)) if own and stays else None
+        return self._hold(_keep_place(seeker, own[1].place)) if own and stays else None
 
-    def decide(self, seeker: Seeker) -> Outcome:
+    def decide(self, seeker: Seeker) -> PlacementOutcome:
         began = self._rules.stopwatch.seconds()
         outcome = self._hold(self._decide(seeker))
         latency = (self._rules.stopwatch.seconds() - began) * 1000
         decision = msgspec.structs.replace(outcome.decision, latency_ms=round(latency, 3))
         return replace(outcome, decision=decision)
 
-    def _hold(self, outcome: Outcome) -> Outcome:
+    def _hold(self, outcome: PlacementOutcome) -> PlacementOutcome:
         holder = outcome.seeker.holder
         if outcome.place is not None and outcome.claim.start < outcome.claim.end:
-            self._fleet.hold(outcome.place.id, Held(holder, _likely(outcome)))
+            self._fleet.hold(outcome.place.id, HeldClaim(holder, _likely_claim(outcome)))
             self._held.append((outcome.place.id, holder))
         return outcome
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         for place_id, holder in self._held:
             self._fleet.release(place_id, holder)
 
-    def _decide(self, seeker: Seeker) -> Outcome:
-        request, search = seeker.request, self._search(seeker)
-        own = search.at(seeker.kept, promised=not is_asap(seeker.session))
+    def _decide(self, seeker: Seeker) -> PlacementOutcome:
+        request, search = seeker.request, self._search_for(seeker)
+        own = search.earliest_at(seeker.kept, promised=not is_asap(seeker.session))
         if own is not None and own[0] <= request.claim.start and not (own[1].place.seat and is_asap(seeker.session)):
-            return _own(seeker, own[1].place)
-        found = search.now(self._rules)
+            return _keep_place(seeker, own[1].place)
+        found = search.find_now(self._rules)
         if found is not None:
-            return Outcome(seeker, found.decision, found.place, found.at)
-        best = search.soonest()
+            return PlacementOutcome(seeker, found.decision, found.place, found.at)
+        best = search.find_soonest()
         if own is not None and (best is None or own[0] <= best[0] + MINUTE):
             best = own
-        return _later(seeker, search, best)
+        return _place_later(seeker, search, best)
 
-    def _search(self, seeker: Seeker) -> "_Search":
-        shape = _shape(seeker.request)
+    def _search_for(self, seeker: Seeker) -> "_PlaceSearch":
+        shape = _request_shape(seeker.request)
         if shape not in self._searches:
-            self._searches[shape] = _Search(self._fleet, self._lines, seeker.request)
+            self._searches[shape] = _PlaceSearch(self._fleet, self._lines, seeker.request)
         return self._searches[shape]
 
 
-class _Search:
-    """The search for requests of one shape: what does not fit now will not fit after others were held either."""
+class _PlaceSearch:
+    """The search for requests of one shape: what does not fit now does not fit after further holds either."""
 
-    def __init__(self, fleet: Fleet, lines: Mapping[str, Line], request: Request) -> None:
+    def __init__(self, fleet: PlaceIndex, lines: Mapping[str, IndexedPlace], request: PlacementRequest) -> None:
         self._fleet = fleet
         self._lines = lines
-        self._ask = Ask(request)
-        self.looked = len(lines)
+        self._ask = PackedRequest(request)
+        self.candidate_count = len(lines)
         self._heap: list[tuple[int, bool, str]] | None = None
         self._rejections: tuple[Rejection, ...] | None = None
 
-    def at(self, place_id: str | None, *, promised: bool) -> tuple[datetime, Line] | None:
-        """Say from when on a place would take it; None if never, or if there is no such place.
+    def earliest_at(self, place_id: str | None, *, promised: bool) -> tuple[datetime, IndexedPlace] | None:
+        """Return from when on a place would take the request; None if never, or if there is no such place.
 
-        Who was promised a place has it even if it is closed to others.
+        A session that was promised a place may use it even if it is closed to others.
         """
         line = self._lines.get(place_id) if place_id else None
-        if line is None or not (promised or accepts(line.place)) or static_rejection(line.place, self._ask.request):
+        if (
+            line is None
+            or not (promised or accepts_sessions(line.place))
+            or static_rejection(line.place, self._ask.request)
+        ):
             return None
         found = self._earliest(line)
         return None if found is None else (moment_of(found), line)
 
-    def now(self, rules: Rules) -> Placement | None:
-        """Choose a worker that takes it at the time asked for; None if there is none."""
+    def find_now(self, rules: QueueRules) -> Placement | None:
+        """Choose a worker that takes the request at the time asked for; None if there is none."""
         if self._heap is None:
             found = assign(self._fleet, self._ask, rules.strategy, number=rules.turn())
             if found is not None:
                 return found
-            shelves = (*self._fleet.shelves(seats=False), *self._fleet.shelves(seats=True))
-            lines = (line for shelf in shelves for line in shelf.of(shelf.open_to(self._ask.request)))
+            shelves = (*self._fleet.size_classes(seats=False), *self._fleet.size_classes(seats=True))
+            lines = (line for shelf in shelves for line in shelf.places_in(shelf.open_to(self._ask.request)))
             moments = ((self._earliest(line), line.place) for line in lines)
             self._heap = [(at, one.seat, one.id) for at, one in moments if at is not None]
             heapify(self._heap)
         return None
 
-    def soonest(self) -> tuple[datetime, Line] | None:
-        """Find the place that takes it first. Others were held since, so a place may only have become later."""
+    def find_soonest(self) -> tuple[datetime, IndexedPlace] | None:
+        """Find the place that takes the request first. Holds were only added since, so places only became later."""
         while self._heap:
             known, seat, place_id = self._heap[0]
             moment = self._earliest(self._lines[place_id])
@@ -233,63 +238,63 @@ class _Search:
         return None
 
     def rejections(self) -> tuple[Rejection, ...]:
-        """Count what is in the way of requests like this; asked for only where somebody is told."""
+        """Count what is in the way of requests like this; computed only when somebody is told."""
         if self._rejections is None:
-            self._rejections = rejections(self._fleet, self._ask)
+            self._rejections = count_rejections(self._fleet, self._ask)
         return self._rejections
 
-    def _earliest(self, line: Line) -> int | None:
-        """Say from when on a place that is open to it has the room."""
+    def _earliest(self, line: IndexedPlace) -> int | None:
+        """Return from when on a place that is open to the request has the room."""
         ask = self._ask
-        found = line.timeline.earliest(max(ask.start, line.usable), ask.end - ask.start, ask.packed(line.lanes))
+        found = line.timeline.earliest(max(ask.start, line.usable), ask.end - ask.start, ask.pack_need(line.lanes))
         return found if ask.request.movable or found == ask.start else None
 
 
-def _likely(outcome: Outcome) -> Claim:
-    """Give what those behind have to reckon with."""
+def _likely_claim(outcome: PlacementOutcome) -> Claim:
+    """Return the claim that the sessions behind have to expect."""
     claim, likely = outcome.claim, outcome.seeker.likely
     return claim if likely is None else msgspec.structs.replace(claim, end=min(claim.end, claim.start + likely))
 
 
-def _own(seeker: Seeker, found: Place) -> Outcome:
+def _keep_place(seeker: Seeker, found: Place) -> PlacementOutcome:
     decision = SchedulingDecision(
         action="assign", worker_id=found.id, reason=f"{found.name} is where it has its claim", candidates_evaluated=1
     )
-    return Outcome(seeker, decision, found, seeker.request.claim.start)
+    return PlacementOutcome(seeker, decision, found, seeker.request.claim.start)
 
 
-def _later(seeker: Seeker, search: _Search, best: tuple[datetime, Line] | None) -> Outcome:
+def _place_later(seeker: Seeker, search: _PlaceSearch, best: tuple[datetime, IndexedPlace] | None) -> PlacementOutcome:
     if best is None:
         reason = "no open place will ever fit it" if seeker.request.movable else "no open place fits it at its time"
-        decision = SchedulingDecision(action="wait", reason=reason, candidates_evaluated=search.looked)
-        return Outcome(seeker, decision, rejections=search.rejections)
+        decision = SchedulingDecision(action="wait", reason=reason, candidates_evaluated=search.candidate_count)
+        return PlacementOutcome(seeker, decision, rejections=search.rejections)
     at, line = best
     found = line.place
-    opened = opens(found)
+    opened = is_unopened_seat(found)
     told = f"no worker fits it sooner than the seat {found.name} would" if opened else f"{found.name} will fit it"
     decision = SchedulingDecision(
         action="scale_up" if opened else "wait",
         worker_template=found.template or None if opened else None,
-        reason=f"{told} at {clock(at)}",
-        candidates_evaluated=search.looked,
+        reason=f"{told} at {format_moment(at)}",
+        candidates_evaluated=search.candidate_count,
     )
     ends = micros(at)
     behind = next((holder for holder, one in line.held.items() if one.end == ends), "")
-    return Outcome(seeker, decision, found, at, behind, rejections=search.rejections)
+    return PlacementOutcome(seeker, decision, found, at, behind, rejections=search.rejections)
 
 
-def _numbered(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """Say of each that has to wait which in the queue it is."""
+def _number_queue(outcomes: Sequence[PlacementOutcome]) -> Sequence[PlacementOutcome]:
+    """Return the outcomes with queue positions for those that have to wait."""
     made, position = [], 0
     for one in outcomes:
-        position += not one.now
-        made.append(one if one.now else replace(one, position=position))
+        position += not one.is_assigned
+        made.append(one if one.is_assigned else replace(one, position=position))
     return made
 
 
-def _shape(request: Request) -> object:
-    return asked_of(request), request.claim, request.region_preferred, request.movable
+def _request_shape(request: PlacementRequest) -> object:
+    return request_facts(request), request.claim, request.region_preferred, request.movable
 
 
-def _held(fleet: Fleet, place_id: str, holder: str) -> Sequence[Held]:
-    return [one for one in fleet.held(place_id) if one.holder == holder] if place_id in fleet else []
+def _claims_of(fleet: PlaceIndex, place_id: str, holder: str) -> Sequence[HeldClaim]:
+    return [one for one in fleet.claims_on(place_id) if one.holder == holder] if place_id in fleet else []

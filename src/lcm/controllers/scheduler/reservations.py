@@ -1,6 +1,6 @@
-"""Keeps reservations: makes their sessions in time, counts those that have ended, ends those of a cancelled one.
+"""Keeps reservations: creates their sessions in time, counts ended ones, ends those of cancelled ones.
 
-`decide` is pure. Everything it goes by is in the store: which claims have become sessions, and what became of these.
+`decide` is pure. Everything it uses is in the store: which claims have become sessions, and what became of those.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,26 +11,26 @@ from typing import Any, Final
 import msgspec
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, Ref, Seen, Terminate, ref_of
-from lcm.controllers.runtime.reconcile import DONE, Again, at
+from lcm.control.plane.protocol import ObjectChange, Plane, Ref, Terminate, ref_of
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.model.base.clock import Clock
-from lcm.model.kinds.placement import FULFILLED_AT_ONCE
-from lcm.model.kinds.reservation import RESERVATION, Reservation, ReservationPhase, ReservationStatus
-from lcm.model.kinds.session import CLEAN_UP, SESSION, LabletSession
-from lcm.model.telemetry.alert import Complaint, Severity
+from lcm.model.kinds.placement import MAX_SESSIONS_PER_COMMIT
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation, ReservationPhase, ReservationStatus
+from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
+from lcm.model.telemetry.alert import AlertFinding, Severity
 
-AHEAD: Final = timedelta(days=7)
-"""How long before its claim begins a session is made."""
-COUNTING: Final = timedelta(seconds=15)
-"""How often sessions that have ended are counted at most."""
-STUCK: Final = "CancellationOverdue"
+CREATE_AHEAD: Final = timedelta(days=7)
+"""How long before its claim begins a session is created."""
+COUNT_INTERVAL: Final = timedelta(seconds=15)
+"""Ended sessions are counted at most this often."""
+OVERDUE_ALERT: Final = "CancellationOverdue"
 _P: Final = ReservationPhase
 ReservationRef = Ref[Reservation]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """A reservation, and those of its sessions that are still there, by name."""
+class ReservationFacts:
+    """A reservation, and those of its sessions that still exist, by name."""
 
     reservation: Reservation
     sessions: Mapping[str, LabletSession]
@@ -39,161 +39,163 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Fulfil:
-    """Make the sessions of these claims."""
+    """Create the sessions of these claims."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class TerminateSessions:
     """End these sessions."""
 
     sessions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Take a step, or count anew."""
+class ReservationReport:
+    """Write a status: another phase, or new counts."""
 
     status: ReservationStatus
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing until then, None: until something changes."""
+class ReservationWait:
+    """Do nothing until a moment; None means until something changes."""
 
     until: datetime | None = None
 
 
-Decision = Fulfil | End | Report | Wait
+ReservationDecision = Fulfil | TerminateSessions | ReservationReport | ReservationWait
 
 
-def decide(facts: Facts) -> Decision:
-    """Say what a reservation needs next."""
+def decide(facts: ReservationFacts) -> ReservationDecision:
+    """Return what a reservation needs next."""
     decider = DECIDERS.get(facts.reservation.status.phase)
-    return decider(facts) if decider else Wait()
+    return decider(facts) if decider else ReservationWait()
 
 
-def _promised(facts: Facts) -> Decision:
-    due = _due(facts)
-    return Fulfil(due) if due else Wait(_next(facts))
+def _decide_promised(facts: ReservationFacts) -> ReservationDecision:
+    due = _due_claims(facts)
+    return Fulfil(due) if due else ReservationWait(_next_due_at(facts))
 
 
-def _active(facts: Facts) -> Decision:
-    due, status = _due(facts), facts.reservation.status
+def _decide_active(facts: ReservationFacts) -> ReservationDecision:
+    due, status = _due_claims(facts), facts.reservation.status
     if due:
         return Fulfil(due)
-    limit = RESERVATION.deadline(_P.ACTIVE, status)
-    ended, left = _ended(facts), [one for one in status.held if one.session is None and one.claim.end > facts.now]
+    limit = RESERVATION_MACHINE.deadline(_P.ACTIVE, status)
+    ended, left = _count_ended(facts), [one for one in status.held if one.session is None and one.claim.end > facts.now]
     if not left and ended == sum(one.session is not None for one in status.held):
-        return _to(facts, _P.COMPLETED, "all its sessions have ended")
-    if limit is not None and facts.now >= limit[0] + CLEAN_UP:
-        return _to(facts, _P.COMPLETED, limit[1].why)
+        return _report_phase(facts, _P.COMPLETED, "all its sessions have ended")
+    if limit is not None and facts.now >= limit[0] + CLEAN_UP_TIME:
+        return _report_phase(facts, _P.COMPLETED, limit[1].why)
     if status.sessions_ended != ended:
-        return Report(msgspec.structs.replace(status, sessions_ended=ended))
-    moments = [moment for moment in (_next(facts), limit[0] + CLEAN_UP if limit else None) if moment]
-    return Wait(min(moments, default=None))
+        return ReservationReport(msgspec.structs.replace(status, sessions_ended=ended))
+    moments = [moment for moment in (_next_due_at(facts), limit[0] + CLEAN_UP_TIME if limit else None) if moment]
+    return ReservationWait(min(moments, default=None))
 
 
-def _cancelling(facts: Facts) -> Decision:
-    live = tuple(name for name, one in facts.sessions.items() if one.status.phase not in SESSION.final)
+def _decide_cancelling(facts: ReservationFacts) -> ReservationDecision:
+    live = tuple(name for name, one in facts.sessions.items() if one.status.phase not in SESSION_MACHINE.final)
     if live:
-        return End(live)
-    return _to(facts, _P.CANCELLED, "its sessions have ended and its claims are let go")
+        return TerminateSessions(live)
+    return _report_phase(facts, _P.CANCELLED, "its sessions have ended and its claims are let go")
 
 
-DECIDERS: Final[Mapping[ReservationPhase, Callable[[Facts], Decision]]] = {
-    _P.PROMISED: _promised,
-    _P.ACTIVE: _active,
-    _P.CANCELLING: _cancelling,
+DECIDERS: Final[Mapping[ReservationPhase, Callable[[ReservationFacts], ReservationDecision]]] = {
+    _P.PROMISED: _decide_promised,
+    _P.ACTIVE: _decide_active,
+    _P.CANCELLING: _decide_cancelling,
 }
 
 
-def _to(facts: Facts, phase: ReservationPhase, reason: str) -> Report:
+def _report_phase(facts: ReservationFacts, phase: ReservationPhase, reason: str) -> ReservationReport:
     made = sum(one.session is not None for one in facts.reservation.status.held)
-    changes: dict[str, Any] = {"phase": phase, "sessions_made": made, "sessions_ended": _ended(facts)}
-    return Report(msgspec.structs.replace(facts.reservation.status, **changes), reason)
+    changes: dict[str, Any] = {"phase": phase, "sessions_made": made, "sessions_ended": _count_ended(facts)}
+    return ReservationReport(msgspec.structs.replace(facts.reservation.status, **changes), reason)
 
 
-def _due(facts: Facts) -> tuple[int, ...]:
-    """Give the numbers of the claims whose sessions are to be made now; what is over needs none."""
+def _due_claims(facts: ReservationFacts) -> tuple[int, ...]:
+    """Return the numbers of the claims whose sessions are to be created now; claims that are over need none."""
     held = facts.reservation.status.held
     return tuple(
         one.number
         for one in held
-        if one.session is None and one.claim.start <= facts.now + AHEAD and one.claim.end > facts.now
+        if one.session is None and one.claim.start <= facts.now + CREATE_AHEAD and one.claim.end > facts.now
     )
 
 
-def _next(facts: Facts) -> datetime | None:
+def _next_due_at(facts: ReservationFacts) -> datetime | None:
     starts = [one.claim.start for one in facts.reservation.status.held if one.session is None]
-    return min((start - AHEAD for start in starts if start - AHEAD > facts.now), default=None)
+    return min((start - CREATE_AHEAD for start in starts if start - CREATE_AHEAD > facts.now), default=None)
 
 
-def _ended(facts: Facts) -> int:
+def _count_ended(facts: ReservationFacts) -> int:
     names = [one.session for one in facts.reservation.status.held if one.session is not None]
     found = [facts.sessions.get(name) for name in names]
-    return sum(one is None or one.status.phase in SESSION.final for one in found)
+    return sum(one is None or one.status.phase in SESSION_MACHINE.final for one in found)
 
 
-class Reservations:
-    """Looks at one reservation at a time."""
+class ReservationReconciler:
+    """Reconciles one reservation at a time."""
 
     def __init__(self, plane: Plane, cache: Cache, *, clock: Clock) -> None:
         self._plane = plane
         self._cache = cache
         self._clock = clock
-        self._of: dict[tuple[str, str], ReservationRef] = {}
-        self._names: dict[Ref[Any], frozenset[str]] = {}
-        self._counted: dict[Ref[Any], datetime] = {}
-        self._over: dict[Ref[Any], set[str]] = {}
-        self._poke: Callable[[ReservationRef], object] = lambda _: None
+        self._by_session: dict[tuple[str, str], ReservationRef] = {}
+        self._session_names: dict[Ref[Any], frozenset[str]] = {}
+        self._counted_at: dict[Ref[Any], datetime] = {}
+        self._ended_sessions: dict[Ref[Any], set[str]] = {}
+        self._requeue: Callable[[ReservationRef], object] = lambda _: None
         for reservation in cache.all(Reservation):
-            self._remember(reservation)
-        self.stop = cache.subscribe(self._note)
+            self._index(reservation)
+        self.stop = cache.subscribe(self._on_change)
 
-    def tell(self, poke: Callable[[ReservationRef], object]) -> None:
-        """Say from now on of each reservation that one of its sessions changed."""
-        self._poke = poke
+    def subscribe(self, poke: Callable[[ReservationRef], object]) -> None:
+        """Call `poke` from now on with each reservation of which a session changed."""
+        self._requeue = poke
 
-    async def reconcile(self, ref: ReservationRef) -> Again:
-        """Look at a reservation, decide, do one thing, say when again."""
+    async def reconcile(self, ref: ReservationRef) -> Requeue:
+        """Look at a reservation, decide, take one action, and return when to look again."""
         reservation = self._cache.get(ref)
-        if reservation is None or reservation.status.phase in RESERVATION.final:
+        if reservation is None or reservation.status.phase in RESERVATION_MACHINE.final:
             return DONE
         now = self._clock.now()
-        decision = decide(Facts(reservation, await self._sessions(reservation), now))
+        decision = decide(ReservationFacts(reservation, await self._find_sessions(reservation), now))
         match decision:
             case Fulfil(numbers):
                 await self._fulfil(ref, numbers)
-            case End(names):
-                return await self._end(reservation, names)
-            case Report(status) if status.phase is reservation.status.phase and now < self._counting(ref):
-                return at(self._counting(ref), now)
-            case Report(status, reason):
-                self._counted[ref] = now
+            case TerminateSessions(names):
+                return await self._end_sessions(reservation, names)
+            case ReservationReport(status) if status.phase is reservation.status.phase and now < self._next_count_at(
+                ref
+            ):
+                return requeue_at(self._next_count_at(ref), now)
+            case ReservationReport(status, reason):
+                self._counted_at[ref] = now
                 self._cache.accept(await self._plane.step(reservation, status, reason=reason))
-                await self._plane.settle(ref, STUCK)
-            case Wait(until) if until is not None:
-                return at(until, now)
+                await self._plane.clear_alert(ref, OVERDUE_ALERT)
+            case ReservationWait(until) if until is not None:
+                return requeue_at(until, now)
         return DONE
 
-    def _counting(self, ref: ReservationRef) -> datetime:
-        """Say when sessions that have ended may be counted again: one of hundreds is long to write."""
-        counted = self._counted.get(ref)
-        return counted + COUNTING if counted else self._clock.now()
+    def _next_count_at(self, ref: ReservationRef) -> datetime:
+        """Return when ended sessions may be counted again: a reservation of hundreds is expensive to write."""
+        counted = self._counted_at.get(ref)
+        return counted + COUNT_INTERVAL if counted else self._clock.now()
 
     async def _fulfil(self, ref: ReservationRef, numbers: Sequence[int]) -> None:
-        for first in range(0, len(numbers), FULFILLED_AT_ONCE):
-            for session in await self._plane.fulfil(ref, *numbers[first : first + FULFILLED_AT_ONCE]):
+        for first in range(0, len(numbers), MAX_SESSIONS_PER_COMMIT):
+            for session in await self._plane.fulfil(ref, *numbers[first : first + MAX_SESSIONS_PER_COMMIT]):
                 self._cache.accept(session)
 
-    async def _end(self, reservation: Reservation, names: Sequence[str]) -> Again:
+    async def _end_sessions(self, reservation: Reservation, names: Sequence[str]) -> Requeue:
         for name in names:
             session = Ref(LabletSession, name, reservation.metadata.namespace)
             await self._plane.act(session, Terminate(reason="its reservation was cancelled"))
-        limit = RESERVATION.deadline(reservation.status.phase, reservation.status)
+        limit = RESERVATION_MACHINE.deadline(reservation.status.phase, reservation.status)
         if limit is None:
             return DONE
         now = self._clock.now()
@@ -201,55 +203,59 @@ class Reservations:
             told = (
                 f"{reservation.metadata.name} is cancelled, and {len(names)} of its sessions do not end: {limit[1].why}"
             )
-            alert = Complaint(alert=STUCK, severity=Severity.WARNING, reason="SessionsPresent", message=told[:2000])
-            await self._plane.complain(ref_of(reservation), alert)
+            alert = AlertFinding(
+                alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=told[:2000]
+            )
+            await self._plane.raise_alert(ref_of(reservation), alert)
             return DONE
-        return at(limit[0], now)
+        return requeue_at(limit[0], now)
 
-    async def _sessions(self, reservation: Reservation) -> Mapping[str, LabletSession]:
-        """Find a reservation's sessions; what the cache does not know is asked for, for it may only be behind."""
+    async def _find_sessions(self, reservation: Reservation) -> Mapping[str, LabletSession]:
+        """Find a reservation's sessions. The plane is asked for those missing in the cache, which may lag."""
         namespace = reservation.metadata.namespace
         found: dict[str, LabletSession] = {}
-        over = self._over.setdefault(ref_of(reservation), set())
+        over = self._ended_sessions.setdefault(ref_of(reservation), set())
         for name in [one.session for one in reservation.status.held if one.session is not None]:
             ref = Ref(LabletSession, name, namespace)
-            # One that has ended stays so, and is in the archive one day: it is not asked for again and again.
+            # An ended session stays ended and moves to the archive, so it is read only once.
             session = self._cache.get(ref) or (None if name in over else await self._plane.get(ref))
-            # A session that is gone has left its name to anybody.
-            if session is not None and _is_of(session, reservation):
+            # The name of a deleted session may have been used again by somebody else.
+            if session is not None and _belongs_to(session, reservation):
                 found[name] = session
-            if name not in found or found[name].status.phase in SESSION.final:
+            if name not in found or found[name].status.phase in SESSION_MACHINE.final:
                 over.add(name)
         return found
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         if isinstance(seen.resource, Reservation):
-            self._remember(seen.resource)
+            self._index(seen.resource)
         elif seen.ref.kind is Reservation:
             self._forget(seen.ref)
-        concerned = self._of.get((seen.ref.namespace, seen.ref.name)) if seen.ref.kind is LabletSession else None
+        concerned = (
+            self._by_session.get((seen.ref.namespace, seen.ref.name)) if seen.ref.kind is LabletSession else None
+        )
         if concerned is not None:
-            self._poke(concerned)
+            self._requeue(concerned)
 
-    def _remember(self, reservation: Reservation) -> None:
+    def _index(self, reservation: Reservation) -> None:
         ref = ref_of(reservation)
-        if reservation.status.phase in RESERVATION.final:
+        if reservation.status.phase in RESERVATION_MACHINE.final:
             self._forget(ref)
             return
         names = {one.session for one in reservation.status.held if one.session is not None}
-        for name in names - self._names.get(ref, frozenset()):
-            self._of[ref.namespace, name] = ref
+        for name in names - self._session_names.get(ref, frozenset()):
+            self._by_session[ref.namespace, name] = ref
         if names:
-            self._names[ref] = frozenset(names)
+            self._session_names[ref] = frozenset(names)
 
     def _forget(self, ref: Ref[Any]) -> None:
-        self._counted.pop(ref, None)
-        self._over.pop(ref, None)
-        for name in self._names.pop(ref, ()):
-            if self._of.get((ref.namespace, name)) == ref:
-                del self._of[ref.namespace, name]
+        self._counted_at.pop(ref, None)
+        self._ended_sessions.pop(ref, None)
+        for name in self._session_names.pop(ref, ()):
+            if self._by_session.get((ref.namespace, name)) == ref:
+                del self._by_session[ref.namespace, name]
 
 
-def _is_of(session: LabletSession, reservation: Reservation) -> bool:
+def _belongs_to(session: LabletSession, reservation: Reservation) -> bool:
     owner = session.metadata.owner
     return owner is not None and owner.uid == reservation.metadata.uid

@@ -1,6 +1,8 @@
-"""When a promise is in danger, and who is told: a condition on the session and an alert. Pure.
+"""Which promises are in danger, and the condition and alert that report it. Pure except for the view it reads.
 
-`placing` first tries to keep the promise elsewhere; what is told here is what could not be helped.
+`PlacementLoop` first tries to keep a promise elsewhere; what is reported here could not be helped. `find_misfits` finds
+sessions that no longer fit on the worker they are on, because it holds less than was thought. They cannot be moved,
+only reported.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,19 +12,19 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.scheduler.view import View
-from lcm.model.base.capacity import NOTHING, Amount, Claim, Profile
-from lcm.model.base.resource import Condition, Truth, condition, with_condition
-from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, holds
+from lcm.controllers.scheduler.view import SchedulerView
+from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, Profile
+from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.telemetry.alert import Complaint, Severity
-from lcm.placement.candidate import clock
-from lcm.placement.fleet import Fleet
-from lcm.placement.places import session_holder, whole_of
+from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.placement.candidate import format_moment
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.places import full_capacity, session_holder
 from lcm.placement.request import BOOTING, Place
-from lcm.placement.seats import STRANGERS_STAY
+from lcm.placement.seats import FOREIGN_LABS_STAY
 
-ALERT: Final = "SessionAtRisk"
+AT_RISK_ALERT: Final = "SessionAtRisk"
 NO_WORKER: Final = "NoWorkerInTime"
 LATE: Final = "SeatTooLate"
 TAKEN: Final = "SeatStillTaken"
@@ -34,7 +36,7 @@ NO_LICENCE: Final = "NoLicence"
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Why a session may not get what it was promised: in one word, and in a sentence; and what an operator can do."""
+    """Why a session may not get what it was promised: a reason, a message, and what an operator can do."""
 
     reason: str
     message: str
@@ -42,155 +44,157 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a promise is judged by: the place that its seat is now, and what is held on all.
+class RiskFacts:
+    """What a promise is judged by: the place of its seat now, and the claims held on all places.
 
-    `latest` is until when its claim must begin for it to be in time. `stays` says until when others will likely be on
-    a place that should be gone by a moment.
+    `latest` is until when its claim must begin to be in time. `stays` returns until when others will likely stay on
+    a place that they should leave by a given moment.
     """
 
     place: Place | None
-    fleet: Fleet
+    fleet: PlaceIndex
     now: datetime
     grace: timedelta
     latest: datetime | None = None
     stays: Callable[[Place, datetime], datetime | None] = lambda *_: None
 
 
-def risk_of(session: LabletSession, facts: Facts) -> Risk | None:
-    """Judge a session that has a seat and no worker yet."""
+def risk_of(session: LabletSession, facts: RiskFacts) -> Risk | None:
+    """Return the risk of a session that has a seat and no worker yet, or None."""
     seat, claim = session.status.seat, session.status.claim
     if seat is None or claim is None:
         return Risk(NO_PLACE, "it has no place")
     name = f"{seat.pool}/{seat.number}"
     if facts.place is None:
         return Risk(NO_WORKER, f"its seat {name} has no worker and gets none")
-    return _late(name, claim, facts.place, facts) or _taken(name, claim, facts.place, facts)
+    return _lateness_risk(name, claim, facts.place, facts) or _occupied_risk(name, claim, facts.place, facts)
 
 
-def _late(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
+def _lateness_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> Risk | None:
     usable = place.usable_at
     if usable is not None and usable > claim.start + facts.grace:
-        # A boot that has not begun ends later with every minute, and this is told once.
+        # A boot that has not begun ends later every minute, so no time is named: the message is written only once.
         boots = place.closed == BOOTING
-        when = f"can be used from {clock(usable)} on" if boots else "has no worker that is up by then"
-        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} {when}")
+        when = f"can be used from {format_moment(usable)} on" if boots else "has no worker that is up by then"
+        return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} {when}")
     if facts.latest is not None and claim.start > facts.latest:
-        return Risk(LATE, f"its seat {seat} is its own from {clock(claim.start)} on, too late for when its slot begins")
+        return Risk(
+            LATE, f"its seat {seat} is its own from {format_moment(claim.start)} on, too late for when its slot begins"
+        )
     return None
 
 
-def _taken(seat: str, claim: Claim, place: Place, facts: Facts) -> Risk | None:
-    due, left = claim.start + facts.grace, _from(claim, facts.now)
-    until = None if _bears(facts.fleet, place, left) else facts.stays(place, claim.start)
+def _occupied_risk(seat: str, claim: Claim, place: Place, facts: RiskFacts) -> Risk | None:
+    due, left = claim.start + facts.grace, _claim_from(claim, facts.now)
+    until = None if _fits_all(facts.fleet, place, left) else facts.stays(place, claim.start)
     if until is not None and until > due:
-        told = f"sessions on {place.name} end later than they claimed, at {clock(until)}"
-        return Risk(TAKEN, f"{_needed(seat, claim)}, and {told}")
+        told = f"sessions on {place.name} end later than they claimed, at {format_moment(until)}"
+        return Risk(TAKEN, f"{_needed_text(seat, claim)}, and {told}")
     if facts.now > due:
-        return Risk(NO_WORKER, f"{_needed(seat, claim)}, and {place.name} did not take it")
-    left = _from(left, until or left.start)
-    return None if _bears(facts.fleet, place, left) else _crowded(facts.fleet, place, left, facts.now)
+        return Risk(NO_WORKER, f"{_needed_text(seat, claim)}, and {place.name} did not take it")
+    left = _claim_from(left, until or left.start)
+    return None if _fits_all(facts.fleet, place, left) else _overload_risk(facts.fleet, place, left, facts.now)
 
 
-def _needed(seat: str, claim: Claim) -> str:
-    return f"its seat {seat} is needed from {clock(claim.start)} on"
+def _needed_text(seat: str, claim: Claim) -> str:
+    return f"its seat {seat} is needed from {format_moment(claim.start)} on"
 
 
-def _crowded(fleet: Fleet, place: Place, claim: Claim, now: datetime) -> Risk | None:
-    """Say why more is held on a place than it holds; labs that no session made count only while they may last."""
-    if not _bears_alone(fleet, place, claim):
+def _overload_risk(fleet: PlaceIndex, place: Place, claim: Claim, now: datetime) -> Risk | None:
+    """Return why more is held on a place than fits. Labs that no session made count only as long as they may last."""
+    if not _fits_without_foreign(fleet, place, claim):
         return Risk(TOO_SMALL, f"{place.name} is smaller than its template says: more is promised on it than it holds")
-    near = claim.start < now + STRANGERS_STAY
+    near = claim.start < now + FOREIGN_LABS_STAY
     return (
         Risk(FOREIGN, f"labs on {place.name} that no session made take what was promised: end them") if near else None
     )
 
 
-def flagged(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
-    """Give a session's status with the condition as it is now; of a danger that is over it says what it was."""
+def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> LabletSessionStatus:
+    """Return a session's status with the condition as it is now; after a danger it tells what the danger was."""
     new = Condition(
         type=SessionCondition.AT_RISK,
         status=Truth.TRUE if risk else Truth.FALSE,
         last_transition_at=now,
         reason=risk.reason if risk else "Kept",
-        message=risk.message[:2000] if risk else _was(session),
+        message=risk.message[:2000] if risk else _past_risk_text(session),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
 
 
-def _was(session: LabletSession) -> str:
-    """Say what the danger was: who starts late is to know why, and nobody else remembers."""
-    known = condition(session.status.conditions, SessionCondition.AT_RISK)
+def _past_risk_text(session: LabletSession) -> str:
+    """Return what the danger was: the owner of a late session should learn why, and nothing else records it."""
+    known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
     return f"before: {known.reason}, {known.message}"[:2000] if known and known.status is Truth.TRUE else ""
 
 
-def complaint(session: LabletSession, risk: Risk) -> Complaint:
-    """Say to operators what is wrong."""
+def risk_alert(session: LabletSession, risk: Risk) -> AlertFinding:
+    """Return the alert that tells operators what is wrong."""
     remedy = "" if risk.message.endswith(risk.remedy) else f"; {risk.remedy}"
     text = f"{session.metadata.name}: {risk.message}{remedy}, or tell its owner"
-    return Complaint(alert=ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=text[:2000])
+    return AlertFinding(alert=AT_RISK_ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=text[:2000])
 
 
-def _from(claim: Claim, moment: datetime) -> Claim:
-    """Give what is left of a claim from a moment on."""
+def _claim_from(claim: Claim, moment: datetime) -> Claim:
+    """Return what is left of a claim from a moment on."""
     return msgspec.structs.replace(claim, start=max(claim.start, moment))
 
 
-def _bears(fleet: Fleet, place: Place, claim: Claim) -> bool:
-    """Tell whether what is held on a place is within what it holds, as long as a claim lasts."""
-    return claim.start >= claim.end or fleet.fits(place.id, msgspec.structs.replace(claim, need=NOTHING))
+def _fits_all(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
+    """Return whether everything held on a place fits for as long as a claim lasts."""
+    return claim.start >= claim.end or fleet.fits(place.id, msgspec.structs.replace(claim, need=ZERO_AMOUNT))
 
 
-def _bears_alone(fleet: Fleet, place: Place, claim: Claim) -> bool:
-    """Tell whether it would be, were there no labs that no session made."""
+def _fits_without_foreign(fleet: PlaceIndex, place: Place, claim: Claim) -> bool:
+    """Return whether everything would fit without the labs that no session made."""
     if place.whole is None:
         return False
-    return Profile.of(one.claim for one in fleet.held(place.id)).peak(claim.start, claim.end).within(place.whole)
+    return Profile.of(one.claim for one in fleet.claims_on(place.id)).peak(claim.start, claim.end).within(place.whole)
 
 
 _P: Final = SessionPhase
-_TURNS: Final[Mapping[SessionPhase, int]] = {_P.STOPPING: 0, _P.COLLECTING: 0, _P.RUNNING: 1, _P.INSTANTIATING: 2}
-"""Who has what there is: those who leave, then those who work, then those who come up; the others after them."""
-_LAST: Final = 3
-_EVER: Final = datetime.min.replace(tzinfo=UTC)
+_KEEP_ORDER: Final[Mapping[SessionPhase, int]] = {_P.STOPPING: 0, _P.COLLECTING: 0, _P.RUNNING: 1, _P.INSTANTIATING: 2}
+"""Who keeps the capacity: sessions that leave, then those that run, then those that start; all others after them."""
+_KEEP_LAST: Final = 3
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def squeezed(view: View, now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
-    """Give, by holder, the sessions that do not fit any more beside the others on their worker."""
+def find_misfits(view: SchedulerView, now: datetime) -> Mapping[str, tuple[LabletSession, Risk]]:
+    """Return, by holder, the sessions that no longer fit beside the others on their worker."""
     found: dict[str, tuple[LabletSession, Risk]] = {}
-    for uid in view.small:
+    for uid in view.undersized:
         worker, sessions = view.worker(uid), view.sessions_on(uid)
-        whole = whole_of(worker) if worker else None
-        if worker is None or whole is None or _holds_all(view, worker, sessions, now):
+        whole = full_capacity(worker) if worker else None
+        if worker is None or whole is None or _fits_everything(view, worker, sessions, now):
             continue
         text = f"{worker.metadata.name} has less than its template says: more is on it than it holds"
-        for session in _misfits(sessions, whole, now):
+        for session in _pick_misfits(sessions, whole, now):
             found[session_holder(session)] = session, Risk(TOO_SMALL, text, "end others there")
     return found
 
 
-def _holds_all(view: View, worker: LabWorker, sessions: Iterable[LabletSession], now: datetime) -> bool:
-    """Tell, by the index alone, whether everything fits that is on a worker or promised there."""
-    ends = [claim.end for one in sessions if (claim := holds(one)) is not None and claim.end > now]
+def _fits_everything(view: SchedulerView, worker: LabWorker, sessions: Iterable[LabletSession], now: datetime) -> bool:
+    """Return, from the index alone, whether everything fits that is on a worker or promised there."""
+    ends = [claim.end for one in sessions if (claim := get_claim(one)) is not None and claim.end > now]
     place = view.place_at(worker.metadata.uid)
     if not ends or place is None:
         return not ends
-    return view.fleet(worker.metadata.namespace).fits(place.id, Claim(start=now, end=max(ends), need=NOTHING))
+    return view.fleet(worker.metadata.namespace).fits(place.id, Claim(start=now, end=max(ends), need=ZERO_AMOUNT))
 
 
-def _misfits(sessions: Iterable[LabletSession], room: Amount, now: datetime) -> Iterator[LabletSession]:
+def _pick_misfits(sessions: Iterable[LabletSession], room: Amount, now: datetime) -> Iterator[LabletSession]:
     kept: list[Claim] = []
-    for session in sorted(sessions, key=_turn):
-        claim = holds(session)
+    for session in sorted(sessions, key=_keep_key):
+        claim = get_claim(session)
         if claim is None or claim.end <= now:
             continue
         left = msgspec.structs.replace(claim, start=max(claim.start, now))
-        if _TURNS.get(session.status.phase) == 0 or Profile.of(kept).fits(left, room):
+        if _KEEP_ORDER.get(session.status.phase) == 0 or Profile.of(kept).fits(left, room):
             kept.append(left)
         else:
             yield session
 
 
-def _turn(session: LabletSession) -> tuple[int, datetime, str]:
+def _keep_key(session: LabletSession) -> tuple[int, datetime, str]:
     status = session.status
-    return _TURNS.get(status.phase, _LAST), status.assigned_at or _EVER, session.metadata.name
+    return _KEEP_ORDER.get(status.phase, _KEEP_LAST), status.assigned_at or _EARLIEST, session.metadata.name

@@ -1,7 +1,8 @@
-"""What a session needs of the scheduler next, by its phase. Pure: facts in, one decision out.
+"""Takes each session through the scheduler's steps: promised, scheduled, bound at its time, or expired.
 
-It is decided from what is known now alone: whoever looks late, or again after a restart, comes to the same. Finding a
-place is not decided here but for all sessions at once, in `queue_plan`.
+`decide` is pure and uses only what is known now, so a late look, or one after a restart, comes to the same result.
+Finding places is done for all sessions at once, in `controllers.scheduler.queue_plan`. `SchedulingReconciler` is run by
+the controller.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,28 +15,28 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
-from lcm.controllers.runtime.reconcile import DONE, Again, after, at
-from lcm.controllers.scheduler.effects import Hands
-from lcm.controllers.scheduler.view import View
+from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_after, requeue_at
+from lcm.controllers.scheduler.effects import SchedulerEffects
+from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import (
-    SESSION,
+    SESSION_MACHINE,
     LabletSession,
     LabletSessionStatus,
     SessionPhase,
+    conditions_without_worker,
     is_asap,
-    without_its_worker,
 )
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.placement.claims import begins_by, too_late
-from lcm.placement.places import accepting
+from lcm.placement.claims import is_too_late, latest_start
+from lcm.placement.places import is_accepting
 
-MOST_RETRIES: Final = 5
+MAX_RETRIES: Final = 5
 _W: Final = WorkerPhase
-_LOST: Final = frozenset(
+_LOST_PHASES: Final = frozenset(
     {_W.DRAINING, _W.UNLICENSING, _W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED}
 )
 _OFF_WORKER: Final[Mapping[str, Any]] = {
@@ -51,8 +52,8 @@ _OFF_WORKER: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """A session, the worker it was put on, and the worker that fills its seat; None for what is not there."""
+class SchedulerFacts:
+    """A session, the worker it was assigned to, and the worker that fills its seat; None for what does not exist."""
 
     session: LabletSession
     now: datetime
@@ -62,8 +63,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Take a step."""
+class SchedulerMove:
+    """Change the status of the session."""
 
     status: LabletSessionStatus
     reason: str
@@ -71,88 +72,90 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Put it on the worker that fills its seat, which its time has come for."""
+    """Assign the session to the worker that fills its seat, because its time has come."""
 
     worker: LabWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing until then, None: until something changes."""
+class SchedulerWait:
+    """Do nothing until a moment; None means until something changes."""
 
     until: datetime | None = None
 
 
-Decision = Move | Bind | Wait
+StepDecision = SchedulerMove | Bind | SchedulerWait
 
 
-def decide(facts: Facts) -> Decision:
-    """Say what a session needs next."""
-    due = SESSION.deadline(facts.session.status.phase, facts.session.status)
+def decide(facts: SchedulerFacts) -> StepDecision:
+    """Return what a session needs next."""
+    due = SESSION_MACHINE.deadline(facts.session.status.phase, facts.session.status)
     decider = DECIDERS.get(facts.session.status.phase)
     if decider is None:
-        return Wait()
+        return SchedulerWait()
     if due is not None and facts.now >= due[0]:
-        return _to(facts, SessionPhase.EXPIRED, _missed(facts.session))
+        return _move_to(facts, SessionPhase.EXPIRED, _expiry_reason(facts.session))
     decision = decider(facts)
-    if isinstance(decision, Wait) and due is not None:
-        return Wait(min(decision.until or due[0], due[0]))
+    if isinstance(decision, SchedulerWait) and due is not None:
+        return SchedulerWait(min(decision.until or due[0], due[0]))
     return decision
 
 
-def lost(worker: LabWorker | None) -> bool:
-    """Tell whether nothing can be begun on a worker any more."""
+def is_worker_lost(worker: LabWorker | None) -> bool:
+    """Return whether nothing can be started on a worker any more."""
     return (
         worker is None
-        or worker.status.phase in _LOST
+        or worker.status.phase in _LOST_PHASES
         or worker.metadata.deletion_timestamp is not None
         or worker.spec.wanted_state == "stopped"
     )
 
 
-def _pending(facts: Facts) -> Decision:
+def _decide_pending(facts: SchedulerFacts) -> StepDecision:
     session, status = facts.session, facts.session.status
-    if status.retry_count >= MOST_RETRIES:
+    if status.retry_count >= MAX_RETRIES:
         told = f": {status.last_error}" if status.last_error else ""
-        return _failed(facts, f"it was tried {status.retry_count} times{told}")
+        return _fail(facts, f"it was tried {status.retry_count} times{told}")
     if not facts.defined:
-        return _failed(facts, f"its definition {session.spec.definition} is gone")
+        return _fail(facts, f"its definition {session.spec.definition} is gone")
     if not is_asap(session) and status.claim is not None and status.seat is not None:
-        return _to(facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it")
-    return Wait()
+        return _move_to(
+            facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it"
+        )
+    return SchedulerWait()
 
 
-def _scheduled(facts: Facts) -> Decision:
+def _decide_scheduled(facts: SchedulerFacts) -> StepDecision:
     status = facts.session.status
     if status.worker_id is not None:
-        return _on_worker(facts)
+        return _decide_assigned(facts)
     assert status.claim is not None, "the table lets nothing be scheduled without a claim"
     if facts.now < status.claim.start:
-        return Wait(status.claim.start)
+        return SchedulerWait(status.claim.start)
     worker = facts.seat_worker
-    return Bind(worker) if worker is not None and accepting(worker) else Wait()
+    return Bind(worker) if worker is not None and is_accepting(worker) else SchedulerWait()
 
 
-def _on_worker(facts: Facts) -> Decision:
-    """Place a session anew whose worker is lost, or on which it would begin so late that others are in its way."""
+def _decide_assigned(facts: SchedulerFacts) -> StepDecision:
+    """Send a session back whose worker is lost, or that would begin there too late because others are in the way."""
     session, name = facts.session, facts.session.status.worker_name or facts.session.status.worker_id
-    if lost(facts.worker):
+    if is_worker_lost(facts.worker):
         phase = facts.worker.status.phase if facts.worker else None
-        what = str(phase) if phase in _LOST else "leaving" if phase else "gone"
-        return _sent_back(facts, "WorkerLost", f"its worker {name} is {what}")
-    if too_late(session, facts.now):
-        return _sent_back(facts, "NotBegun", f"it could not begin on {name} in time")
-    return Wait(begins_by(session))
+        what = str(phase) if phase in _LOST_PHASES else "leaving" if phase else "gone"
+        return _send_back(facts, "WorkerLost", f"its worker {name} is {what}")
+    if is_too_late(session, facts.now):
+        return _send_back(facts, "NotBegun", f"it could not begin on {name} in time")
+    return SchedulerWait(latest_start(session))
 
 
-DECIDERS: Final[Mapping[SessionPhase, Callable[[Facts], Decision]]] = {
-    SessionPhase.PENDING: _pending,
-    SessionPhase.SCHEDULED: _scheduled,
+DECIDERS: Final[Mapping[SessionPhase, Callable[[SchedulerFacts], StepDecision]]] = {
+    SessionPhase.PENDING: _decide_pending,
+    SessionPhase.SCHEDULED: _decide_scheduled,
 }
 
 
-def rests(session: LabletSession, now: datetime) -> bool:
-    """Tell whether nothing is to be decided about a session until it changes, or until its time comes."""
+def is_resting(session: LabletSession, now: datetime) -> bool:
+    """Return whether nothing is to be decided about a session until it changes, or until its time comes."""
     status = session.status
     if status.phase not in DECIDERS:
         return True
@@ -160,59 +163,59 @@ def rests(session: LabletSession, now: datetime) -> bool:
     return promised and status.claim is not None and now < status.claim.start
 
 
-def _sent_back(facts: Facts, reason: str, why: str) -> Move:
-    """Place a session anew; what it was promised stays its own, what it only had meanwhile does not."""
+def _send_back(facts: SchedulerFacts, reason: str, why: str) -> SchedulerMove:
+    """Place a session again. It keeps what it was promised, and loses what it only held for the time being."""
     kept: dict[str, object] = {} if not is_asap(facts.session) else {"claim": None, "seat": None}
-    conditions = without_its_worker(facts.session, reason, why, facts.now)
-    return _to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)
+    conditions = conditions_without_worker(facts.session, reason, why, facts.now)
+    return _move_to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)
 
 
-def _failed(facts: Facts, why: str) -> Move:
-    return _to(facts, SessionPhase.FAILED, why, last_error=why[:2000], waiting=None)
+def _fail(facts: SchedulerFacts, why: str) -> SchedulerMove:
+    return _move_to(facts, SessionPhase.FAILED, why, last_error=why[:2000], waiting=None)
 
 
-def _missed(session: LabletSession) -> str:
+def _expiry_reason(session: LabletSession) -> str:
     return "nothing was free for it in time" if is_asap(session) else "its slot ended before it ran"
 
 
-def _to(facts: Facts, phase: SessionPhase, reason: str, **fields: object) -> Move:
+def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> SchedulerMove:
     changes: dict[str, Any] = {"phase": phase, "waiting": None, **fields}
-    return Move(msgspec.structs.replace(facts.session.status, **changes), reason[:2000])
+    return SchedulerMove(msgspec.structs.replace(facts.session.status, **changes), reason[:2000])
 
 
-AGAIN: Final = timedelta(seconds=15)
-"""After which a worker that had no room is asked again; meanwhile `placing` looks for another."""
+RETRY_AFTER: Final = timedelta(seconds=15)
+"""After this time a worker that had no room is asked again; meanwhile `PlacementLoop` looks for another place."""
 _log: Final = structlog.get_logger()
 
 
-class Sessions:
-    """Looks at one session at a time."""
+class SchedulingReconciler:
+    """Reconciles one session at a time."""
 
-    def __init__(self, plane: Plane, cache: Cache, view: View, *, clock: Clock) -> None:
+    def __init__(self, plane: Plane, cache: Cache, view: SchedulerView, *, clock: Clock) -> None:
         self._plane = plane
         self._cache = cache
         self._view = view
         self._clock = clock
-        self._hands = Hands(plane, cache)
+        self._effects = SchedulerEffects(plane, cache)
 
-    async def reconcile(self, ref: SessionRef) -> Again:
-        """Look at a session, decide, do one thing, say when again."""
+    async def reconcile(self, ref: SessionRef) -> Requeue:
+        """Look at a session, decide, take one action, and return when to look again."""
         session = self._cache.get(ref)
-        if session is None or session.status.phase in SESSION.final:
+        if session is None or session.status.phase in SESSION_MACHINE.final:
             return DONE
-        match decide(await self._facts(session)):
-            case Move(status, reason):
-                await self._hands.step(session, status, reason)
+        match decide(await self._read_facts(session)):
+            case SchedulerMove(status, reason):
+                await self._effects.step(session, status, reason)
             case Bind(worker):
                 return await self._bind(session, worker)
-            case Wait(until) if until is not None:
-                return at(until, self._clock.now())
+            case SchedulerWait(until) if until is not None:
+                return requeue_at(until, self._clock.now())
         return DONE
 
-    async def _facts(self, session: LabletSession) -> Facts:
+    async def _read_facts(self, session: LabletSession) -> SchedulerFacts:
         wanted = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
         known = self._cache.get(wanted) is not None or await self._plane.get(wanted) is not None
-        return Facts(
+        return SchedulerFacts(
             session=session,
             now=self._clock.now(),
             defined=known,
@@ -220,7 +223,7 @@ class Sessions:
             seat_worker=self._view.seat_worker(session),
         )
 
-    async def _bind(self, session: LabletSession, worker: LabWorker) -> Again:
+    async def _bind(self, session: LabletSession, worker: LabWorker) -> Requeue:
         claim = session.status.claim
         assert claim is not None, "what is bound has a claim"
         wanted = Assignment(
@@ -231,8 +234,8 @@ class Sessions:
             reason=f"its time has come, and {worker.metadata.name} has its seat",
         )
         try:
-            await self._hands.schedule(session, wanted)
+            await self._effects.schedule(session, wanted)
         except NoRoom as error:
             _log.warning("no room for a promise", session=str(ref_of(session)), error=str(error))
-            return after(AGAIN)
+            return requeue_after(RETRY_AFTER)
         return DONE

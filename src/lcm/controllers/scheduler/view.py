@@ -1,8 +1,8 @@
 """The scheduler's view of the fleet: all places with their claims, kept up to date from the cache.
 
-A seat with a worker that serves or boots is that worker's place, with all the seat's claims. A seat without one is a
-place that can be used one lead from now, if its pool opens seats. All other workers are places of their own. It only
-proposes: what it does not know yet, the plane does.
+A seat whose worker serves or boots is that worker's place, with all claims on the seat. A seat without a worker is a
+place that can be used one boot lead from now, if its pool opens seats. Every other worker is a place of its own. The
+view is only used for proposals: what it does not know yet, the plane does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,26 +12,26 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Ref, Seen, SessionRef, ref_of
-from lcm.controllers.scheduler.index import Holdings, LineUp, PoolRef, Spot, sessions_in
-from lcm.controllers.scheduler.places import Boot, Pace, boot_of, places_of
+from lcm.control.plane.protocol import ObjectChange, Ref, SessionRef, ref_of
+from lcm.controllers.scheduler.index import ClaimIndex, PoolRef, SessionIndex, Spot, sessions_in
+from lcm.controllers.scheduler.places import BootTime, SessionDurations, boot_time_of, places_of
 from lcm.model.base.capacity import Claim
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import LabletSession, Seat, holds
+from lcm.model.kinds.session import LabletSession, Seat, get_claim
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.prices import declared_capacity
 from lcm.placement.claims import Terms
-from lcm.placement.fleet import Fleet
-from lcm.placement.places import Row, row_of, worker_place
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.places import PoolSnapshot, snapshot_pool, worker_place
 from lcm.placement.request import Place
 
-_RETIME: Final = timedelta(seconds=1)
+_RETIME_INTERVAL: Final = timedelta(seconds=1)
 
 
-class View:
-    """Places by namespace: a session goes to what is in its own."""
+class SchedulerView:
+    """Places by namespace: a session can only go to a place in its own namespace."""
 
     def __init__(
         self,
@@ -41,348 +41,353 @@ class View:
         now: Callable[[], datetime],
         changed: Callable[[], object],
     ) -> None:
-        """Follow a cache that is ready; `changed` is told that something did."""
+        """Follow a cache that is ready; `changed` is called whenever something changed."""
         self._cache = cache
         self.terms = terms
         self._now = now
-        self._changed = changed
-        self._poke: Callable[[SessionRef], object] = lambda _: None
-        self.pace = Pace()
-        self.line_up = LineUp()
-        self._holdings = Holdings(lambda session, claim: self.pace.likely(session, claim, now(), terms()))
-        self._fleets: dict[str, Fleet] = {}
+        self._notify = changed
+        self._requeue: Callable[[SessionRef], object] = lambda _: None
+        self.durations = SessionDurations()
+        self.session_index = SessionIndex()
+        self._claims = ClaimIndex(lambda session, claim: self.durations.likely_claim(session, claim, now(), terms()))
+        self._fleets: dict[str, PlaceIndex] = {}
         self._workers: dict[str, LabWorker] = {}
-        self.small: dict[str, None] = {}
-        """The uids of workers that hold less than their spec says, or of which that is not known."""
+        self.undersized: dict[str, None] = {}
+        """The uids of workers that hold less than their spec declares, or whose declared capacity is not known."""
         self._uids: dict[Ref[Any], str] = {}
-        self._place_at: dict[Spot, tuple[Fleet, str]] = {}
+        self._place_at: dict[Spot, tuple[PlaceIndex, str]] = {}
         self._spots_of: dict[str, tuple[Spot, ...]] = {}
-        self._boots: dict[str, Boot] = {}
-        self._pools: dict[PoolRef, frozenset[str]] = {}
-        self._pooled: dict[str, tuple[PoolRef, int]] = {}
+        self._boot_times: dict[str, BootTime] = {}
+        self._pool_places: dict[PoolRef, frozenset[str]] = {}
+        self._seat_by_worker: dict[str, tuple[PoolRef, int]] = {}
         self._dirty: set[PoolRef | str] = set()
-        self._moving: set[PoolRef | str] = set()
+        self._time_dependent: set[PoolRef | str] = set()
         self._retimed_at: datetime | None = None
         self._barred: dict[str, tuple[datetime, str]] = {}
         self._turned_away: dict[SessionRef, datetime] = {}
-        self._empty: list[tuple[Fleet, str]] = []
-        self._news = True
+        self._unfilled_places: list[tuple[PlaceIndex, str]] = []
+        self._has_news = True
         for kind in (LabWorker, LabWorkerPool, Reservation, LabletSession):
             for resource in cache.all(kind):
-                self._note(Seen(ref_of(resource), resource))
-        self.stop = cache.subscribe(self._note)
+                self._on_change(ObjectChange(ref_of(resource), resource))
+        self.stop = cache.subscribe(self._on_change)
 
-    def tell(self, poke: Callable[[SessionRef], object]) -> None:
-        """Say from now on of each session that its worker, or that of its seat, changed."""
-        self._poke = poke
+    def subscribe(self, poke: Callable[[SessionRef], object]) -> None:
+        """Call `poke` from now on with each session whose worker, or whose seat's worker, changed."""
+        self._requeue = poke
 
-    def fleet(self, namespace: str) -> Fleet:
-        """Give the places of a namespace."""
+    def fleet(self, namespace: str) -> PlaceIndex:
+        """Return the places of a namespace."""
         found = self._fleets.get(namespace)
         if found is None:
-            found = self._fleets[namespace] = Fleet()
+            found = self._fleets[namespace] = PlaceIndex()
         return found
 
     def worker(self, uid: str | None) -> LabWorker | None:
-        """Look up a worker by its uid."""
+        """Return the worker with a uid, or None."""
         return self._workers.get(uid) if uid else None
 
     def seat_worker(self, session: LabletSession) -> LabWorker | None:
-        """Give the worker that fills a session's seat, whatever it does."""
+        """Return the worker that fills a session's seat, in whatever phase it is."""
         seat = session.status.seat
         pool = self._cache.get(_pool_of(session, seat)) if seat else None
         filled = pool.status.seats if pool else ()
         return next((self.worker(one.worker_id) for one in filled if seat and one.number == seat.number), None)
 
     def place_of(self, session: LabletSession) -> Place | None:
-        """Give the place that a session's seat is now; None if it has no seat, or that is no place any more."""
+        """Return the place of a session's seat; None if it has no seat, or the seat is no place any more."""
         seat = session.status.seat
         return self.place_at((_pool_of(session, seat), seat.number)) if seat else None
 
     def place_at(self, spot: Spot) -> Place | None:
-        """Give the place that a spot is now; None if it is none any more."""
+        """Return the place of a seat or worker; None if it is no place any more."""
         found = self._place_at.get(spot)
         return found[0][found[1]] if found else None
 
-    def tokens(self) -> Iterator[tuple[PoolRef, str | None]]:
-        """Say of each pool where the licence token of its workers is kept."""
+    def licence_tokens(self) -> Iterator[tuple[PoolRef, str | None]]:
+        """Yield for each pool where the licence token of its workers is kept."""
         for pool in self._cache.all(LabWorkerPool):
             template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, pool.metadata.namespace))
             if template is not None:
                 yield ref_of(pool), template.spec.worker.cml.license_token
 
     def claims_on(self, pool: PoolRef) -> Sequence[Sequence[Claim]]:
-        """Give the claims on each seat of a pool that has any."""
-        return [[one.claim for one in self._holdings.at((pool, n)).values()] for n in self._holdings.seats(pool)]
+        """Return the claims on each seat of a pool that has any."""
+        return [
+            [one.claim for one in self._claims.claims_at((pool, n)).values()] for n in self._claims.claimed_seats(pool)
+        ]
 
     def is_pooled(self, uid: str) -> bool:
-        """Tell whether a worker fills a seat."""
-        return uid in self._pooled
+        """Return whether a worker fills a seat."""
+        return uid in self._seat_by_worker
 
     def sessions_on(self, uid: str) -> Sequence[LabletSession]:
-        """Give the sessions that were put on a worker."""
-        return [one for one in map(self._cache.get, sessions_in(self._holdings.at(uid))) if one is not None]
+        """Return the sessions that were assigned to a worker."""
+        return [one for one in map(self._cache.get, sessions_in(self._claims.claims_at(uid))) if one is not None]
 
     def claim_of(self, holder: str) -> Claim | None:
-        """Give the claim of a session by its name as a holder, as it is kept for it."""
+        """Return the claim recorded for a session, given its holder name."""
         session = next(map(self._cache.get, sessions_in([holder])), None)
-        return holds(session) if session else None
+        return get_claim(session) if session else None
 
     def seat_of(self, place_id: str) -> Seat | None:
-        """Name the seat that a place is; None for a worker outside of pools."""
+        """Return the seat of a place; None for a worker outside of pools."""
         spot = next((one for one in self._spots_of.get(place_id, ()) if not isinstance(one, str)), None)
         return Seat(pool=spot[0].name, number=spot[1]) if spot else None
 
-    def boot(self, place_id: str) -> Boot:
-        """Say how long a place's machine takes to boot."""
-        return self._boots.get(place_id) or boot_of(None, self.terms())
+    def boot_time(self, place_id: str) -> BootTime:
+        """Return how long a place's machine takes to boot."""
+        return self._boot_times.get(place_id) or boot_time_of(None, self.terms())
 
     def bar(self, place_id: str, until: datetime, why: str, *, whole_pool: bool = False) -> None:
-        """Leave a place alone for a while, or all seats of its pool that nobody needs yet: the plane knows better.
+        """Exclude a place until a moment, because the plane refused it; or also all unused seats of its pool.
 
-        A seat with a claim gets its worker anyway, and may be let have others where no other is.
+        A seat with a claim gets its worker anyway. It is not excluded with its pool, and may be granted to others when
+        no other seat is.
         """
         pools = {spot[0] for spot in self._spots_of.get(place_id, ()) if not isinstance(spot, str)}
-        others = [one for ref in pools if whole_pool for one in self._pools[ref] if self._is_unused(one)]
+        others = [one for ref in pools if whole_pool for one in self._pool_places[ref] if self._is_unused(one)]
         for one in (place_id, *others):
             self._barred[one] = until, why
-            self._relay(one)
-        self._matters()
+            self._mark_place_dirty(one)
+        self._signal_news()
 
     def is_barred(self, place_id: str) -> bool:
-        """Tell whether a place is left alone."""
+        """Return whether a place is excluded for now."""
         return place_id in self._barred
 
     def _is_unused(self, place_id: str) -> bool:
-        """Tell whether a seat has neither a worker nor a claim."""
-        return place_id not in self._workers and not any(map(self._holdings.at, self._spots_of[place_id]))
+        """Return whether a seat has neither a worker nor a claim."""
+        return place_id not in self._workers and not any(map(self._claims.claims_at, self._spots_of[place_id]))
 
     def turn_away(self, session: SessionRef, until: datetime) -> None:
-        """Have a session wait behind the others for a while: its pool's limits let none run for it, and may others."""
+        """Move a session behind the others until a moment: its pool's limits refused it, but may admit others."""
         self._turned_away[session] = until
 
     def is_turned_away(self, session: SessionRef) -> bool:
-        """Tell whether a session waits behind the others."""
+        """Return whether a session was moved behind the others."""
         return session in self._turned_away
 
     def refresh(self, now: datetime) -> bool:
-        """Come up to the present moment; tell whether anything changed that matters to those who wait."""
+        """Update all places to the present moment. Return whether anything changed that matters to waiting sessions."""
         for place_id in [one for one, (until, _) in self._barred.items() if until <= now]:
             del self._barred[place_id]
-            self._relay(place_id)
+            self._mark_place_dirty(place_id)
         self._turned_away = {ref: until for ref, until in self._turned_away.items() if until > now}
-        if self._retimed_at is None or now - self._retimed_at >= _RETIME:
+        if self._retimed_at is None or now - self._retimed_at >= _RETIME_INTERVAL:
             self._retimed_at = now
-            moving = sorted(self._moving - self._dirty, key=str)
-            self._dirty.update(one for one in moving if not self._shift(one, now))
-            for ref in self._holdings.overdue(now):
-                self._book(ref, self._cache.get(ref))
+            moving = sorted(self._time_dependent - self._dirty, key=str)
+            self._dirty.update(one for one in moving if not self._shift_opening(one, now))
+            for ref in self._claims.find_overdue(now):
+                self._update_claims(ref, self._cache.get(ref))
         for fleet in self._fleets.values():
             fleet.advance(now)
         pools = sorted((one for one in self._dirty if not isinstance(one, str)), key=str)
         workers = sorted(one for one in self._dirty if isinstance(one, str))
         self._dirty.clear()
         for pool in pools:
-            self._lay_pool(pool, now)
+            self._rebuild_pool(pool, now)
         for uid in workers:
-            self._lay_worker(uid, now)
-        news, self._news = self._news, False
+            self._rebuild_worker(uid, now)
+        news, self._has_news = self._has_news, False
         return news
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         resource = seen.resource
         if seen.ref.kind is LabletSession:
             session = resource if isinstance(resource, LabletSession) else None
             if session is not None:
-                self.pace.note(session)
-            if self.line_up.note(seen.ref, session):
-                self._matters()
+                self.durations.learn(session)
+            if self.session_index.update(seen.ref, session):
+                self._signal_news()
         if seen.ref.kind in {LabletSession, Reservation}:
-            self._book(seen.ref, resource if isinstance(resource, LabletSession | Reservation) else None)
+            self._update_claims(seen.ref, resource if isinstance(resource, LabletSession | Reservation) else None)
         elif seen.ref.kind is LabWorker:
-            self._employ(seen.ref, resource if isinstance(resource, LabWorker) else None)
+            self._update_worker(seen.ref, resource if isinstance(resource, LabWorker) else None)
         elif seen.ref.kind is LabWorkerPool:
-            self._refill(seen.ref, resource if isinstance(resource, LabWorkerPool) else None)
+            self._update_pool(seen.ref, resource if isinstance(resource, LabWorkerPool) else None)
         elif seen.ref.kind in {WorkerTemplate, SystemSettings}:
-            self._dirty.update(self._pools)
-            self._dirty.update(self._workers.keys() - self._pooled.keys())
-            self._matters()
+            self._dirty.update(self._pool_places)
+            self._dirty.update(self._workers.keys() - self._seat_by_worker.keys())
+            self._signal_news()
         else:
-            self._matters()
+            self._signal_news()
 
-    def _matters(self) -> None:
-        self._news = True
-        self._changed()
+    def _signal_news(self) -> None:
+        self._has_news = True
+        self._notify()
 
-    def _book(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> None:
-        for spot, holder in self._holdings.note(ref, booking):
-            self._sync(spot, holder)
-            if not isinstance(spot, str) and bool(self._holdings.at(spot)) != (spot in self._place_at):
+    def _update_claims(self, ref: Ref[Any], booking: LabletSession | Reservation | None) -> None:
+        for spot, holder in self._claims.update(ref, booking):
+            self._sync_claim(spot, holder)
+            if not isinstance(spot, str) and bool(self._claims.claims_at(spot)) != (spot in self._place_at):
                 self._dirty.add(spot[0])
-            self._matters()
+            self._signal_news()
 
-    def _employ(self, ref: Ref[Any], worker: LabWorker | None) -> None:
+    def _update_worker(self, ref: Ref[Any], worker: LabWorker | None) -> None:
         uid = worker.metadata.uid if worker else None
         before = self._uids.pop(ref, None)
         if before is not None and before != uid:
             self._workers.pop(before, None)
-            self.small.pop(before, None)
-            self._touch(before)
+            self.undersized.pop(before, None)
+            self._mark_worker_dirty(before)
         if worker is not None and uid is not None:
             self._workers[uid] = worker
-            self._size_up(uid, worker)
+            self._update_undersized(uid, worker)
             self._uids[ref] = uid
-            self._touch(uid)
-        self._changed()
+            self._mark_worker_dirty(uid)
+        self._notify()
 
-    def _size_up(self, uid: str, worker: LabWorker) -> None:
+    def _update_undersized(self, uid: str, worker: LabWorker) -> None:
         has, said = worker.status.capacity, declared_capacity(worker.spec)
         if has is None or (said is not None and said.within(has)):
-            self.small.pop(uid, None)
+            self.undersized.pop(uid, None)
         else:
-            self.small[uid] = None
+            self.undersized[uid] = None
 
-    def _touch(self, uid: str) -> None:
+    def _mark_worker_dirty(self, uid: str) -> None:
         spots: list[Spot] = [uid]
-        if uid in self._pooled:
-            self._dirty.add(self._pooled[uid][0])
-            spots.append(self._pooled[uid])
+        if uid in self._seat_by_worker:
+            self._dirty.add(self._seat_by_worker[uid][0])
+            spots.append(self._seat_by_worker[uid])
         self._dirty.add(uid)
         for spot in spots:
-            self._poke_all(spot)
+            self._requeue_sessions(spot)
 
-    def _poke_all(self, spot: Spot) -> None:
-        """Have the sessions of a spot looked at; a seat's worker means nothing to those whose time is yet to come."""
+    def _requeue_sessions(self, spot: Spot) -> None:
+        """Requeue the sessions of a seat or worker; a seat's worker does not matter before a session's time."""
         now = self._now()
-        here = self._holdings.at(spot)
+        here = self._claims.claims_at(spot)
         for ref in sessions_in([one for one, held in here.items() if isinstance(spot, str) or held.claim.start <= now]):
-            self._poke(ref)
+            self._requeue(ref)
 
-    def _relay(self, place_id: str) -> None:
-        """Have a place made anew."""
+    def _mark_place_dirty(self, place_id: str) -> None:
+        """Mark a place to be rebuilt."""
         self._dirty.update(spot if isinstance(spot, str) else spot[0] for spot in self._spots_of.get(place_id, ()))
 
-    def _refill(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
-        """Take note of which workers fill a pool's seats, and have the sessions of those that changed looked at."""
+    def _update_pool(self, ref: PoolRef, pool: LabWorkerPool | None) -> None:
+        """Note that a pool changed, and requeue the sessions of seats whose worker changed."""
         self._dirty.add(ref)
         filled = {(seat.worker_id, (ref, seat.number)) for seat in pool.status.seats} if pool else set()
-        known = {(uid, spot) for uid, spot in self._pooled.items() if spot[0] == ref}
+        known = {(uid, spot) for uid, spot in self._seat_by_worker.items() if spot[0] == ref}
         for _, spot in sorted(filled ^ known, key=lambda one: (one[1][1], one[0])):
-            self._poke_all(spot)
-        self._changed()
+            self._requeue_sessions(spot)
+        self._notify()
 
-    def _lay_pool(self, ref: PoolRef, now: datetime) -> None:
-        """Make a pool's seats places, and take back those that are none any more."""
+    def _rebuild_pool(self, ref: PoolRef, now: datetime) -> None:
+        """Rebuild the places of a pool's seats, and drop those that are no places any more."""
         row, terms = self._row(ref), self.terms()
-        claimed = self._holdings.seats(ref)
-        made = {n: self._open(one) for n, one in places_of(row, now, terms, claimed)} if row else {}
-        boot = boot_of(row, terms)
+        claimed = self._claims.claimed_seats(ref)
+        made = {n: self._with_bar(one) for n, one in places_of(row, now, terms, claimed)} if row else {}
+        boot = boot_time_of(row, terms)
         ids = {place.id for place in made.values()}
-        for place_id in self._pools.get(ref, frozenset()) - ids:
-            self._drop(place_id)
-        # An index takes in fastest what sorts before all it has, and what holds nothing yet.
+        for place_id in self._pool_places.get(ref, frozenset()) - ids:
+            self._drop_place(place_id)
+        # Inserting is fastest in descending order of id and for places without claims.
         for number, place in sorted(made.items(), key=lambda one: one[1].id, reverse=True):
             seat: Spot = ref, number
-            self._put(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
-            self._boots[place.id] = boot
-        self._fill()
-        self._pools[ref] = frozenset(ids)
-        self._mark_moving(ref, made.values())
-        for uid in self._reseat(ref) - ids:
-            self._lay_worker(uid, now)
+            self._put_place(place, ref.namespace, (place.id, seat) if place.id in self._workers else (seat,))
+            self._boot_times[place.id] = boot
+        self._hold_claims()
+        self._pool_places[ref] = frozenset(ids)
+        self._mark_time_dependent(ref, made.values())
+        for uid in self._index_seats(ref) - ids:
+            self._rebuild_worker(uid, now)
         if self._cache.get(ref) is None:
-            del self._pools[ref]
+            del self._pool_places[ref]
 
-    def _shift(self, what: PoolRef | str, now: datetime) -> bool:
-        """Have a pool's seats without a worker be opened from now on; False: more than that changes with time."""
+    def _shift_opening(self, what: PoolRef | str, now: datetime) -> bool:
+        """Move the time from which seats without a worker can be used. False: more than that depends on time."""
         if isinstance(what, str):
             return False
         fleet = self.fleet(what.namespace)
-        moving = [place for one in sorted(self._pools[what]) if (place := fleet[one]).usable_at is not None]
+        moving = [place for one in sorted(self._pool_places[what]) if (place := fleet[one]).usable_at is not None]
         if any(place.id in self._workers for place in moving):
             return False
         for place in moving:
-            fleet.put(replace(place, usable_at=now + self._boots[place.id].lead))
+            fleet.put(replace(place, usable_at=now + self._boot_times[place.id].lead))
         return True
 
-    def _reseat(self, ref: PoolRef) -> set[str]:
-        """Note which workers fill a pool's seats, known or not; gives those that do and those that did."""
-        before = {uid for uid, (pool, _) in self._pooled.items() if pool == ref}
+    def _index_seats(self, ref: PoolRef) -> set[str]:
+        """Record which workers fill a pool's seats. Return those that do and those that did."""
+        before = {uid for uid, (pool, _) in self._seat_by_worker.items() if pool == ref}
         for uid in before:
-            del self._pooled[uid]
+            del self._seat_by_worker[uid]
         pool = self._cache.get(ref)
         filling = {seat.worker_id: (ref, seat.number) for seat in pool.status.seats} if pool else {}
-        self._pooled.update(filling)
+        self._seat_by_worker.update(filling)
         return before | filling.keys()
 
-    def _row(self, ref: PoolRef) -> Row | None:
+    def _row(self, ref: PoolRef) -> PoolSnapshot | None:
         pool = self._cache.get(ref)
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, ref.namespace)) if pool else None
-        return row_of(pool, template, self._workers) if pool and template else None
+        return snapshot_pool(pool, template, self._workers) if pool and template else None
 
-    def _lay_worker(self, uid: str, now: datetime) -> None:
-        """Make a worker outside of pools a place, also one whose seat does not count on it."""
-        pooled, worker = self._pooled.get(uid), self._workers.get(uid)
-        if pooled is not None and uid in self._pools.get(pooled[0], ()):
+    def _rebuild_worker(self, uid: str, now: datetime) -> None:
+        """Make a place of a worker outside of pools, or of one whose seat does not use it."""
+        pooled, worker = self._seat_by_worker.get(uid), self._workers.get(uid)
+        if pooled is not None and uid in self._pool_places.get(pooled[0], ()):
             return
         if worker is None:
-            self._drop(uid)
-            self._moving.discard(uid)
+            self._drop_place(uid)
+            self._time_dependent.discard(uid)
             return
-        place = self._open(worker_place(worker, now, boot=self.terms().boot))
-        self._put(place, worker.metadata.namespace, (uid,))
-        self._fill()
-        self._mark_moving(uid, [place])
+        place = self._with_bar(worker_place(worker, now, boot=self.terms().boot))
+        self._put_place(place, worker.metadata.namespace, (uid,))
+        self._hold_claims()
+        self._mark_time_dependent(uid, [place])
 
-    def _mark_moving(self, what: PoolRef | str, places: Iterable[Place]) -> None:
+    def _mark_time_dependent(self, what: PoolRef | str, places: Iterable[Place]) -> None:
         if any(place.usable_at is not None for place in places):
-            self._moving.add(what)
+            self._time_dependent.add(what)
         else:
-            self._moving.discard(what)
+            self._time_dependent.discard(what)
 
-    def _open(self, place: Place) -> Place:
+    def _with_bar(self, place: Place) -> Place:
         barred = self._barred.get(place.id)
         return replace(place, closed=barred[1]) if barred else place
 
-    def _put(self, place: Place, namespace: str, spots: tuple[Spot, ...]) -> None:
+    def _put_place(self, place: Place, namespace: str, spots: tuple[Spot, ...]) -> None:
         fleet, known = self.fleet(namespace), place.id in self._spots_of
         if known and self._spots_of[place.id] != spots:
-            self._drop(place.id)
+            self._drop_place(place.id)
             known = False
         if known and fleet[place.id] == place:
             return
-        self._news = self._news or not known or replace(fleet[place.id], usable_at=place.usable_at) != place
+        self._has_news = self._has_news or not known or replace(fleet[place.id], usable_at=place.usable_at) != place
         fleet.put(place)
         if known:
             return
         self._spots_of[place.id] = spots
         for spot in spots:
             self._place_at[spot] = fleet, place.id
-        self._empty.append((fleet, place.id))
+        self._unfilled_places.append((fleet, place.id))
 
-    def _fill(self) -> None:
-        """Hold on new places what is held there."""
-        for fleet, place_id in self._empty:
-            held = {holder: one for spot in self._spots_of[place_id] for holder, one in self._holdings.at(spot).items()}
+    def _hold_claims(self) -> None:
+        """Hold on new places the claims that are recorded there."""
+        for fleet, place_id in self._unfilled_places:
+            held = {
+                holder: one for spot in self._spots_of[place_id] for holder, one in self._claims.claims_at(spot).items()
+            }
             for one in held.values():
                 fleet.hold(place_id, one)
-        self._empty.clear()
+        self._unfilled_places.clear()
 
-    def _drop(self, place_id: str) -> None:
+    def _drop_place(self, place_id: str) -> None:
         for spot in self._spots_of.pop(place_id, ()):
             fleet, at = self._place_at[spot]
             if at == place_id:
                 fleet.drop(place_id)
                 del self._place_at[spot]
-                self._news = True
+                self._has_news = True
 
-    def _sync(self, spot: Spot, holder: str) -> None:
-        """Hold on a place what a holder has on any of its spots, or release it."""
+    def _sync_claim(self, spot: Spot, holder: str) -> None:
+        """Hold the claim that a holder has on any spot of a place, or release it."""
         found = self._place_at.get(spot)
         if found is None:
             return
         fleet, place_id = found
-        held = next((one for at in self._spots_of[place_id] if (one := self._holdings.at(at).get(holder))), None)
+        held = next((one for at in self._spots_of[place_id] if (one := self._claims.claims_at(at).get(holder))), None)
         if held is not None:
             fleet.hold(place_id, held)
         else:

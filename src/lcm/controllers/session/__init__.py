@@ -1,1 +1,1 @@
-"""The lablet controller: takes sessions from their worker to their end."""
+"""The lablet controller: takes each session from its assigned worker to its end."""

@@ -1,33 +1,33 @@
-"""COLLECTING and STOPPING: what a lab used and what is in it is saved, then nothing of it is left on its worker.
+"""COLLECTING and STOPPING: what a lab used and contains is saved, then everything of it is removed from its worker.
 
-Saving never keeps anybody from removing: what could not be saved in time is told, and given up.
+Saving never delays removing for long: what could not be saved in time is reported and given up.
 """
 
 from typing import Any, Final
 
-from lcm.controllers.scheduler.sessions import MOST_RETRIES
+from lcm.controllers.scheduler.sessions import MAX_RETRIES
 from lcm.controllers.session.progress import LAB_FILE, StepName, at_step
 from lcm.controllers.session.view import (
     CAN_RUN,
     Collect,
     Decision,
     Discard,
-    Do,
-    Failure,
+    EffectOutcome,
     Observe,
-    Outcome,
     Remove,
-    View,
-    Wait,
-    denied,
-    machine_gone,
+    SessionDo,
+    SessionFailure,
+    SessionView,
+    SessionWait,
+    is_condition_false,
+    is_machine_gone,
     move,
-    refused,
-    soon,
+    poll_again,
+    retry_refused,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.kinds.session import Artifact, SessionPhase, is_asap, without_its_worker
-from lcm.providers.protocols.artifacts import Stored
+from lcm.model.kinds.session import Artifact, SessionPhase, conditions_without_worker, is_asap
+from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase
 _OFF_WORKER: Final = {
@@ -40,36 +40,36 @@ _OFF_WORKER: Final = {
     "resource_allocation": None,
     "cml_lab_id": None,
 }
-_UNSEEN: Final[dict[str, Any]] = {"observed_ports": None, "port_drift_detected": False, "observed_last": False}
-"""Of what was seen of a lab that is gone, what another one would be judged by."""
-_UNREACHED: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "progress": None}
+_NO_OBSERVATION: Final[dict[str, Any]] = {"observed_ports": None, "port_drift_detected": False, "observed_last": False}
+"""Observation fields of the removed lab by which another one would be judged."""
+_NO_ACCESS: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "progress": None}
 
 
-def collecting(view: View) -> Decision:
-    """Observe the lab, save it, go on."""
-    if view.overdue:
+def decide_collecting(view: SessionView) -> Decision:
+    """Observe the lab, save it, then step to STOPPING."""
+    if view.is_overdue:
         last = f": {view.status.last_error}" if view.status.last_error else ""
-        return _on(view, f"not all could be saved in time{last}")
+        return _step_to_stopping(view, f"not all could be saved in time{last}")
     if view.lab is None:
-        return _on(view, f"its lab is gone from {view.on_worker}: nothing could be saved")
+        return _step_to_stopping(view, f"its lab is gone from {view.worker_label}: nothing could be saved")
     if isinstance(view.lab, Unknown):
-        return soon(view)
-    if view.deleted:
-        return _on(view, "it was deleted: nobody could read what was saved")
-    if _unobserved(view):
+        return poll_again(view)
+    if view.is_deleted:
+        return _step_to_stopping(view, "it was deleted: nobody could read what was saved")
+    if _needs_observation(view):
         request = view.status.observation_request
-        return Do(Observe(view.lab.lab_id, request.id if request else None))
-    return Do(Collect(view.lab.lab_id))
+        return SessionDo(Observe(view.lab.lab_id, request.id if request else None))
+    return SessionDo(Collect(view.lab.lab_id))
 
 
-def collected(view: View, outcome: Outcome) -> Decision:
-    """Take note of what was saved, or that it cannot be."""
-    if isinstance(outcome, Failure) and outcome.hopeless:
-        return _on(view, f"it could not be saved: {outcome.message}", last_error=outcome.message[:2000])
-    if isinstance(outcome, Failure):
-        return refused(view, outcome)
-    if not isinstance(outcome, Stored):
-        return soon(view)
+def after_collect(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Record what was saved, or that it cannot be."""
+    if isinstance(outcome, SessionFailure) and outcome.hopeless:
+        return _step_to_stopping(view, f"it could not be saved: {outcome.message}", last_error=outcome.message[:2000])
+    if isinstance(outcome, SessionFailure):
+        return retry_refused(view, outcome)
+    if not isinstance(outcome, StoredArtifact):
+        return poll_again(view)
     saved = Artifact(
         name=LAB_FILE,
         digest=outcome.digest,
@@ -78,72 +78,72 @@ def collected(view: View, outcome: Outcome) -> Decision:
         expires_at=view.now + view.rules.kept_for,
     )
     others = tuple(one for one in view.status.artifacts if one.name != LAB_FILE)
-    return _on(view, "observed and saved", artifacts=(*others, saved))
+    return _step_to_stopping(view, "observed and saved", artifacts=(*others, saved))
 
 
-def stopping(view: View) -> Decision:
-    """Remove the lab until its host says that there is none, then the file that it was made of."""
+def decide_stopping(view: SessionView) -> Decision:
+    """Remove the lab until its host reports none, then the file that it was made from."""
     if isinstance(view.lab, Unknown):
-        return soon(view)
+        return poll_again(view)
     if view.lab is not None:
-        return Do(Remove(view.lab.lab_id))
-    unsure = view.status.cml_lab_id is None and not machine_gone(view.worker)
+        return SessionDo(Remove(view.lab.lab_id))
+    unsure = view.status.cml_lab_id is None and not is_machine_gone(view.worker)
     if unsure and view.now < view.entered_at + view.rules.settle:
-        return Wait(view.entered_at + view.rules.settle)
-    return Do(Discard())
+        return SessionWait(view.entered_at + view.rules.settle)
+    return SessionDo(Discard())
 
 
-def removed(view: View, outcome: Outcome) -> Decision:
-    """Take note of a refusal; that the lab is gone is for its host to say."""
-    return refused(view, outcome) if isinstance(outcome, Failure) else soon(view)
+def after_remove(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Record a refusal. That the lab is gone is seen at the next look."""
+    return retry_refused(view, outcome) if isinstance(outcome, SessionFailure) else poll_again(view)
 
 
-def discarded(view: View, outcome: Outcome) -> Decision:
-    """End it, or have it tried again; a file that may not be removed keeps nobody's room."""
-    error = {"last_error": outcome.message[:2000]} if isinstance(outcome, Failure) else {}
+def after_discard(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """End the session, or have it retried. A file that cannot be removed does not delay that."""
+    error = {"last_error": outcome.message[:2000]} if isinstance(outcome, SessionFailure) else {}
     status = view.status
-    if _tried_again(view):
-        return _again(view)
+    if _may_retry(view):
+        return _retry(view)
     end = status.outcome or _P.FAILED
-    return move(view, end, status.outcome_reason or "its lab is gone from its worker", **_UNREACHED, **error)
+    return move(view, end, status.outcome_reason or "its lab is gone from its worker", **_NO_ACCESS, **error)
 
 
-def _on(view: View, why: str, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
+def _step_to_stopping(view: SessionView, why: str, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     outcome = view.status.outcome or _P.COMPLETED
     return move(view, _P.STOPPING, why, outcome=outcome, progress=at_step(view, StepName.REMOVE), **fields)
 
 
-def _unobserved(view: View) -> bool:
+def _needs_observation(view: SessionView) -> bool:
     return not view.status.observed_last and view.now < view.entered_at + view.rules.observe_within
 
 
-def _tried_again(view: View) -> bool:
+def _may_retry(view: SessionView) -> bool:
     status = view.status
-    if status.outcome is not _P.FAILED or view.deleted or denied(view.session, CAN_RUN):
+    if status.outcome is not _P.FAILED or view.is_deleted or is_condition_false(view.session, CAN_RUN):
         return False
-    return status.retry_count + 1 < MOST_RETRIES and _time_left(view)
+    return status.retry_count + 1 < MAX_RETRIES and _has_time_left(view)
 
 
-def _time_left(view: View) -> bool:
+def _has_time_left(view: SessionView) -> bool:
     status = view.status
     end = status.ends_at or view.session.spec.timeslot_end
-    patience = None if _ran(view) else status.expires_at
+    patience = None if _has_run(view) else status.expires_at
     slot = end is None or view.now + view.rules.worth_it <= end
     return slot and (patience is None or view.now < patience)
 
 
-def _ran(view: View) -> bool:
-    """Tell whether a session without a slot has run before, and so has an end of its own."""
+def _has_run(view: SessionView) -> bool:
+    """Return whether a session without a slot has run before, and so has an end of its own."""
     return is_asap(view.session) and view.status.ends_at is not None
 
 
-def _again(view: View) -> Decision:
-    """Place it anew; what it was promised stays its own, what it only had meanwhile does not."""
+def _retry(view: SessionView) -> Decision:
+    """Place it again. It keeps what it was promised, and loses what it only held for the time being."""
     asap: dict[str, Any] = {"claim": None, "seat": None} if is_asap(view.session) else {}
-    if _ran(view):
-        asap["expires_at"] = view.status.ends_at  # its patience was for its beginning
+    if _has_run(view):
+        asap["expires_at"] = view.status.ends_at  # expires_at limited only the wait for its first start
     why = view.status.outcome_reason
-    conditions = without_its_worker(view.session, "TriedAgain", why, view.now)
+    conditions = conditions_without_worker(view.session, "TriedAgain", why, view.now)
     return move(
         view,
         _P.PENDING,
@@ -153,7 +153,7 @@ def _again(view: View) -> Decision:
         retry_count=view.status.retry_count + 1,
         conditions=conditions,
         **_OFF_WORKER,
-        **_UNREACHED,
-        **_UNSEEN,
+        **_NO_ACCESS,
+        **_NO_OBSERVATION,
         **asap,
     )

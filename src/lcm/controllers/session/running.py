@@ -1,4 +1,8 @@
-"""RUNNING: a lab is somebody's until its time is over. What becomes of it meanwhile is seen, and mended or told."""
+"""RUNNING: a lab is kept up until its time is over, and what happens to it meanwhile is noticed, repaired or reported.
+
+A lab that is found stopped is started again a few times. How often, and with what result, is kept in one condition of
+the session, so a new leader continues from there.
+"""
 
 from datetime import timedelta
 from typing import Final
@@ -9,111 +13,117 @@ from lcm.controllers.session.progress import (
     access_urls,
     address_of,
     at_step,
-    coming_up,
-    left,
-    restarts,
-    tried,
-    up_again,
+    is_restarting,
+    restart_count,
+    with_lab_up,
+    with_left_stopped,
+    with_restart,
 )
 from lcm.controllers.session.starting import give_up
 from lcm.controllers.session.view import (
     Decision,
-    Do,
-    Failure,
+    EffectOutcome,
     Observe,
-    Outcome,
-    Report,
     Restart,
-    View,
-    Wait,
-    denied,
+    SessionDo,
+    SessionFailure,
+    SessionReport,
+    SessionView,
+    SessionWait,
+    is_condition_false,
+    is_worker_lost,
     move,
-    note,
-    refused,
-    soon,
-    worker_lost,
+    poll_again,
+    retry_refused,
+    update_status,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.kinds.session import SessionPhase, given_up
+from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.providers.protocols.labhost import LabSummary
 
 _P: Final = SessionPhase
 _OVER: Final = "its time is over"
-_COARSE: Final = timedelta(seconds=1)
-"""CML tells moments in whole seconds: what was changed in the second of a look may have come after it."""
+_CML_RESOLUTION: Final = timedelta(seconds=1)
+"""CML reports times in whole seconds: a change in the second of a look may have come after it."""
 
 
-def running(view: View) -> Decision:
-    """Let it run until its time is over, as long as it is there, and answer who asks in time or not at all."""
+def decide_running(view: SessionView) -> Decision:
+    """Let it run until its time is over, while its lab exists. Drop observation requests that waited too long."""
     status, lab = view.status, view.lab
-    if view.overdue:
+    if view.is_overdue:
         progress = at_step(view, StepName.COLLECT)
         return move(view, _P.COLLECTING, _OVER, outcome=_P.COMPLETED, outcome_reason=_OVER, progress=progress)
-    if worker_lost(view.worker):
-        return give_up(view, f"its worker {view.on_worker} is lost, and its lab with it")
-    if (answered := given_up(status, view.now)) is not status:
-        return Report(answered)
+    if is_worker_lost(view.worker):
+        return give_up(view, f"its worker {view.worker_label} is lost, and its lab with it")
+    if (answered := clear_timed_out_request(status, view.now)) is not status:
+        return SessionReport(answered)
     if isinstance(lab, Unknown):
-        return _watch(view)
+        return _wait_for_watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
-        return give_up(view, f"its lab is gone from {view.on_worker}")
-    return _asked(view, lab) or _moved(view) or _kept_up(view, lab) or _edited(view, lab) or _watch(view)
+        return give_up(view, f"its lab is gone from {view.worker_label}")
+    return (
+        _answer_request(view, lab)
+        or _update_urls(view)
+        or _keep_lab_up(view, lab)
+        or _observe_edit(view, lab)
+        or _wait_for_watch(view)
+    )
 
 
-def restarted(view: View, outcome: Outcome) -> Decision:
-    """Take note of a refusal, and give it time: one that does not run by the next look is started once more."""
-    told = note(view, last_error=outcome.message[:2000]) if isinstance(outcome, Failure) else None
-    return told or _watch(view)
+def after_restart(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Record a refusal, and give the lab time: if it does not run by the next look it is started once more."""
+    told = update_status(view, last_error=outcome.message[:2000]) if isinstance(outcome, SessionFailure) else None
+    return told or _wait_for_watch(view)
 
 
-def observed(view: View, outcome: Outcome) -> Decision:
-    """Go on; whoever asked reads the answer, and one that cannot be given is not asked for again at once."""
-    return refused(view, outcome) if isinstance(outcome, Failure) else soon(view)
+def after_observe(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Continue. Whoever asked reads the answer; a refused observation is not repeated at once."""
+    return retry_refused(view, outcome) if isinstance(outcome, SessionFailure) else poll_again(view)
 
 
-def _asked(view: View, lab: LabSummary) -> Decision | None:
+def _answer_request(view: SessionView, lab: LabSummary) -> Decision | None:
     request = view.status.observation_request
-    return None if request is None else Do(Observe(lab.lab_id, request.id))
+    return None if request is None else SessionDo(Observe(lab.lab_id, request.id))
 
 
-def _moved(view: View) -> Decision | None:
-    """Say where the lab is reached now: a machine that was stopped and started has another address."""
+def _update_urls(view: SessionView) -> Decision | None:
+    """Update where the lab is reached: a machine that was stopped and started has another address."""
     if view.worker is None or view.definition is None or not address_of(view.worker):
         return None
     template = view.definition.spec.port_template or {}
     urls = access_urls(view.worker, view.status.allocated_ports or {}, template)
-    return note(view, access_urls=urls, access_url=next(iter(urls.values()), None))
+    return update_status(view, access_urls=urls, access_url=next(iter(urls.values()), None))
 
 
-def _edited(view: View, lab: LabSummary) -> Decision | None:
-    """Look at what a lab has that somebody changed by hand since, but not at each of his strokes."""
+def _observe_edit(view: SessionView, lab: LabSummary) -> Decision | None:
+    """Observe a lab that somebody changed by hand, but not after every single change."""
     seen, changed = view.status.observed_at, lab.modified_at
     if changed is None or changed <= view.entered_at:
         return None
-    if seen is not None and (changed + _COARSE <= seen or view.now < seen + view.rules.observe_again):
+    if seen is not None and (changed + _CML_RESOLUTION <= seen or view.now < seen + view.rules.observe_again):
         return None
-    return Do(Observe(lab.lab_id))
+    return SessionDo(Observe(lab.lab_id))
 
 
-def _kept_up(view: View, lab: LabSummary) -> Decision | None:
-    """Start a lab again that somebody stopped, not for ever, and not all at once after a machine's reboot."""
-    if not view.stopped:
-        return _up(view)
-    if coming_up(view.session, view.now):
-        return Do(Restart(lab.lab_id))
-    if restarts(view) >= view.rules.restarts:
-        return note(view, conditions=left(view))
-    return soon(view) if view.ahead >= view.rules.starts else note(view, conditions=tried(view))
+def _keep_lab_up(view: SessionView, lab: LabSummary) -> Decision | None:
+    """Start a lab again that somebody stopped; not for ever, and not all at once after a machine's reboot."""
+    if not view.is_lab_stopped:
+        return _report_lab_up(view)
+    if is_restarting(view.session, view.now):
+        return SessionDo(Restart(lab.lab_id))
+    if restart_count(view) >= view.rules.restarts:
+        return update_status(view, conditions=with_left_stopped(view))
+    return poll_again(view) if view.ahead >= view.rules.starts else update_status(view, conditions=with_restart(view))
 
 
-def _up(view: View) -> Decision | None:
-    """Say that a lab has come up again; one that takes too long over it is not waited for any more than others."""
-    if not denied(view.session, LAB_RUNS):
+def _report_lab_up(view: SessionView) -> Decision | None:
+    """Report that a lab has come up again. One that takes too long is no longer polled."""
+    if not is_condition_false(view.session, LAB_RUNS):
         return None
     if view.converged is True:
-        return note(view, conditions=up_again(view), last_error="")
-    return soon(view) if coming_up(view.session, view.now) else None
+        return update_status(view, conditions=with_lab_up(view), last_error="")
+    return poll_again(view) if is_restarting(view.session, view.now) else None
 
 
-def _watch(view: View) -> Wait:
-    return Wait(view.no_later(view.now + view.rules.watch))
+def _wait_for_watch(view: SessionView) -> SessionWait:
+    return SessionWait(view.cap_at_deadline(view.now + view.rules.watch))

@@ -1,38 +1,47 @@
 """SCHEDULED and INSTANTIATING: from a session that has a worker to a lab that has converged there.
 
-The topology gets the session's ports before it is imported, never afterwards: no lab is ever open on ports that are
-another's. Each step is told of once it is done; what is there decides, so that a new leader goes on where it stands.
+The topology gets the session's ports before it is imported, never afterwards, so no lab is ever open on another
+session's ports. Each step is recorded once it is done. What exists decides the next step, so a new leader continues
+from there.
 """
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from lcm.controllers.session.progress import LAB_RUNS, StepName, access_urls, at_step, before_import, booting, is_at
+from lcm.controllers.session.progress import (
+    LAB_RUNS,
+    StepName,
+    access_urls,
+    at_step,
+    boot_progress,
+    is_at,
+    is_before_import,
+)
 from lcm.controllers.session.view import (
     CAN_RUN,
     Decision,
-    Do,
-    Failure,
+    EffectOutcome,
     Import,
-    Outcome,
     Prepare,
-    Report,
+    SessionDo,
+    SessionFailure,
+    SessionReport,
+    SessionView,
+    SessionWait,
     Start,
-    View,
-    Wait,
+    is_worker_lost,
     move,
-    note,
-    patiently,
-    refused,
-    said,
-    soon,
-    worker_lost,
+    poll_again,
+    poll_patiently,
+    retry_refused,
+    set_condition,
+    update_status,
 )
 from lcm.controllers.worker.view import Unknown
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import CLEAN_UP, INSTANTIATION_LIMIT, SessionPhase, is_asap
-from lcm.placement.claims import asap_length, too_late
-from lcm.placement.places import accepting
+from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, SessionPhase, is_asap
+from lcm.placement.claims import asap_length, is_too_late
+from lcm.placement.places import is_accepting
 from lcm.providers.protocols.labhost import LabSummary
 
 NOT_PREPARED = "NotPrepared"
@@ -40,62 +49,62 @@ _P = SessionPhase
 _MINUTE = timedelta(minutes=1)
 
 
-def scheduled(view: View) -> Decision:
-    """Begin when its time has come, its worker serves, and not too many labs start there."""
+def decide_scheduled(view: SessionView) -> Decision:
+    """Begin when its time has come, its worker serves, and not too many labs are starting there."""
     status = view.status
     if status.worker_id is None or status.allocated_ports is None or status.claim is None:
-        return Wait()
+        return SessionWait()
     if view.now < status.claim.start:
-        return Wait(status.claim.start)
-    if view.worker is None or not accepting(view.worker) or view.overdue or too_late(view.session, view.now):
-        return Wait()
+        return SessionWait(status.claim.start)
+    if view.worker is None or not is_accepting(view.worker) or view.is_overdue or is_too_late(view.session, view.now):
+        return SessionWait()
     if view.ahead >= view.rules.starts:
-        return soon(view)
+        return poll_again(view)
     progress = at_step(view, StepName.FETCH)
-    return move(view, _P.INSTANTIATING, f"it starts on {view.on_worker}", progress=progress, last_error="")
+    return move(view, _P.INSTANTIATING, f"it starts on {view.worker_label}", progress=progress, last_error="")
 
 
-def instantiating(view: View) -> Decision:
-    """Take the step that what is there calls for."""
-    if (over := _over(view)) is not None:
+def decide_instantiating(view: SessionView) -> Decision:
+    """Take the step that the present state calls for."""
+    if (over := _give_up_if_over(view)) is not None:
         return over
-    if before_import(view):
-        return Do(Import() if is_at(view, StepName.IMPORT) else Prepare())
+    if is_before_import(view):
+        return SessionDo(Import() if is_at(view, StepName.IMPORT) else Prepare())
     lab = view.lab
     if isinstance(lab, Unknown):
-        return soon(view)
+        return poll_again(view)
     if lab is None:
-        return Do(Prepare())
-    return Do(Start(lab.lab_id)) if view.stopped else _converging(view, lab)
+        return SessionDo(Prepare())
+    return SessionDo(Start(lab.lab_id)) if view.is_lab_stopped else _decide_converging(view, lab)
 
 
-def prepared(view: View, outcome: Outcome) -> Decision:
-    """Go on with the import."""
-    if isinstance(outcome, Failure):
-        return _refused(view, outcome)
-    return note(view, progress=at_step(view, StepName.IMPORT)) or soon(view)
+def after_prepare(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Continue with the import."""
+    if isinstance(outcome, SessionFailure):
+        return _handle_refusal(view, outcome)
+    return update_status(view, progress=at_step(view, StepName.IMPORT)) or poll_again(view)
 
 
-def imported(view: View, outcome: Outcome) -> Decision:
-    """Go on with the start; what was prepared and is gone is prepared again."""
-    if isinstance(outcome, Failure) and outcome.reason == NOT_PREPARED:
-        return note(view, progress=at_step(view, StepName.FETCH)) or soon(view)
-    if isinstance(outcome, Failure):
-        return _refused(view, outcome)
+def after_import(view: SessionView, outcome: EffectOutcome) -> Decision:
+    """Continue with the start; a prepared file that is gone is prepared again."""
+    if isinstance(outcome, SessionFailure) and outcome.reason == NOT_PREPARED:
+        return update_status(view, progress=at_step(view, StepName.FETCH)) or poll_again(view)
+    if isinstance(outcome, SessionFailure):
+        return _handle_refusal(view, outcome)
     lab_id = outcome.lab_id if isinstance(outcome, LabSummary) else None
-    return note(view, progress=at_step(view, StepName.START), cml_lab_id=lab_id) or soon(view)
+    return update_status(view, progress=at_step(view, StepName.START), cml_lab_id=lab_id) or poll_again(view)
 
 
-def started(view: View, outcome: Outcome) -> Decision:
+def after_start(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Wait for the lab's nodes."""
-    if isinstance(outcome, Failure):
-        return _refused(view, outcome)
+    if isinstance(outcome, SessionFailure):
+        return _handle_refusal(view, outcome)
     lab_id = view.lab.lab_id if isinstance(view.lab, LabSummary) else None
-    return note(view, progress=at_step(view, StepName.CONVERGE), cml_lab_id=lab_id) or soon(view)
+    return update_status(view, progress=at_step(view, StepName.CONVERGE), cml_lab_id=lab_id) or poll_again(view)
 
 
-def give_up(view: View, why: str, *, outcome: SessionPhase = _P.FAILED, **fields: Any) -> Report:  # noqa: ANN401 - fields of a status
-    """Have what is left of it removed; whether it is tried again is decided when that is gone."""
+def give_up(view: SessionView, why: str, *, outcome: SessionPhase = _P.FAILED, **fields: Any) -> SessionReport:  # noqa: ANN401 - fields of a status
+    """Step to STOPPING, which removes what is left. Whether to retry is decided when that is gone."""
     told = why[:2000]
     return move(
         view,
@@ -109,46 +118,48 @@ def give_up(view: View, why: str, *, outcome: SessionPhase = _P.FAILED, **fields
     )
 
 
-def _converging(view: View, lab: LabSummary) -> Decision:
+def _decide_converging(view: SessionView, lab: LabSummary) -> Decision:
     if view.converged is True:
-        return _runs(view, lab)
-    told = booting(view)
-    return (note(view, progress=told) if told else None) or patiently(view)
+        return _step_to_running(view, lab)
+    told = boot_progress(view)
+    return (update_status(view, progress=told) if told else None) or poll_patiently(view)
 
 
-def _over(view: View) -> Decision | None:
-    """Give up what cannot come to anything any more."""
+def _give_up_if_over(view: SessionView) -> Decision | None:
+    """Give up a session that cannot succeed any more."""
     status, session = view.status, view.session
     if status.ends_at is not None and view.now >= status.ends_at:
         told = "its time ended before it ran again" if is_asap(session) else "its slot ended before it ran"
         return give_up(view, told, outcome=_P.EXPIRED)
-    if is_asap(session) and status.claim is not None and view.now >= status.claim.end - CLEAN_UP:
-        return give_up(view, f"its time on {view.on_worker} was over before it ran")
-    if worker_lost(view.worker):
-        return give_up(view, f"its worker {view.on_worker} is lost")
+    if is_asap(session) and status.claim is not None and view.now >= status.claim.end - CLEAN_UP_TIME:
+        return give_up(view, f"its time on {view.worker_label} was over before it ran")
+    if is_worker_lost(view.worker):
+        return give_up(view, f"its worker {view.worker_label} is lost")
     if view.definition is None:
-        return _hopeless(view, Failure("NoDefinition", f"its definition {session.spec.definition} is gone"))
-    if view.overdue:
+        return _give_up_for_good(
+            view, SessionFailure("NoDefinition", f"its definition {session.spec.definition} is gone")
+        )
+    if view.is_overdue:
         last = f": {status.last_error}" if status.last_error else ""
         step = f" (at {status.progress.step})" if status.progress else ""
         return give_up(view, f"it did not run within {INSTANTIATION_LIMIT // _MINUTE} minutes{step}{last}")
     return None
 
 
-def _refused(view: View, failure: Failure) -> Decision:
+def _handle_refusal(view: SessionView, failure: SessionFailure) -> Decision:
     if failure.hopeless:
-        return _hopeless(view, failure)
+        return _give_up_for_good(view, failure)
     if view.now >= view.entered_at + view.rules.refused_for:
         return give_up(view, f"{failure.reason}: {failure.message}")
-    return refused(view, failure)
+    return retry_refused(view, failure)
 
 
-def _hopeless(view: View, failure: Failure) -> Report:
-    conditions = said(view, CAN_RUN, Truth.FALSE, failure.reason, failure.message)
+def _give_up_for_good(view: SessionView, failure: SessionFailure) -> SessionReport:
+    conditions = set_condition(view, CAN_RUN, Truth.FALSE, failure.reason, failure.message)
     return give_up(view, f"{failure.reason}: {failure.message}", conditions=conditions)
 
 
-def _runs(view: View, lab: LabSummary) -> Decision:
+def _step_to_running(view: SessionView, lab: LabSummary) -> Decision:
     assert view.worker is not None
     assert view.definition is not None
     template = view.definition.spec.port_template or {}
@@ -156,9 +167,9 @@ def _runs(view: View, lab: LabSummary) -> Decision:
     return move(
         view,
         _P.RUNNING,
-        f"the lab has converged on {view.on_worker}",
+        f"the lab has converged on {view.worker_label}",
         cml_lab_id=lab.lab_id,
-        ends_at=_ends_at(view),
+        ends_at=_end_time(view),
         access_urls=urls,
         access_url=next(iter(urls.values()), None),
         progress=at_step(view, StepName.RUN),
@@ -167,10 +178,10 @@ def _runs(view: View, lab: LabSummary) -> Decision:
     )
 
 
-def _ends_at(view: View) -> datetime | None:
-    """Say when its time is over: with its slot, or after so long, but never so late that others are in the way."""
+def _end_time(view: SessionView) -> datetime | None:
+    """Return when its time is over: with its slot or after its duration, and never in the way of others."""
     status, spec = view.status, view.session.spec
     if not is_asap(view.session):
         return status.ends_at or spec.timeslot_end
     end = view.now + asap_length(view.session, view.now)
-    return min(end, status.claim.end - CLEAN_UP) if status.claim else end
+    return min(end, status.claim.end - CLEAN_UP_TIME) if status.claim else end

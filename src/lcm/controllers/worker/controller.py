@@ -1,6 +1,7 @@
-"""The worker controller: of all processes that run one, the elected one takes workers through their lives.
+"""The worker controller of one process; the elected one takes workers through their lifecycle.
 
-Put together by `compose`. Everything it knows is in the store, so that whoever is elected next goes on.
+`compose` makes it. It runs the lifecycle, the monitor, discovery and idle detection together. Everything it knows is
+in the store, so the next elected leader can go on.
 """
 
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from lcm.control.plane.protocol import Plane, WorkerRef
 from lcm.controllers.discovery.search import Discovery
 from lcm.controllers.runtime.election import Election
 from lcm.controllers.runtime.reconcile import Runtime
-from lcm.controllers.runtime.settings import Current
-from lcm.controllers.worker.effects import Hands
-from lcm.controllers.worker.lifecycle import Lifecycle
-from lcm.controllers.worker.look import Eyes
+from lcm.controllers.runtime.settings import CurrentSettings
+from lcm.controllers.worker.effects import WorkerEffects
+from lcm.controllers.worker.lifecycle import WorkerLifecycle
+from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
-from lcm.controllers.worker.occupants import Idling, Occupants
-from lcm.controllers.worker.view import Rules
+from lcm.controllers.worker.occupants import IdleDetection, Occupants
+from lcm.controllers.worker.view import WorkerRules
 from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession
@@ -29,17 +30,20 @@ from lcm.providers.protocols.compute import Compute
 from lcm.providers.protocols.labhost import Hosts
 from lcm.providers.protocols.secrets import Secrets
 from lcm.settings.load import Settings
-from lcm.system.tasks import together
+from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "worker-controller"
 CONCURRENCY: Final = 64
-"""How many workers are looked at or acted on at once: a registration may take minutes, a silent CML seconds a look."""
-_BUFFER: Final = timedelta(minutes=5)
+"""How many workers are looked at or acted on at once.
+
+A registration may take minutes, a look at a silent CML seconds.
+"""
+_HORIZON_MARGIN: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerController:
-    """One process's worker controller."""
+    """The worker controller of one process."""
 
     plane: Plane
     cloud: Compute
@@ -51,7 +55,7 @@ class WorkerController:
     settings: Settings
     holder: str
     speed: float = 1.0
-    """How fast the cloud's time goes: who waits for a machine looks as much more often."""
+    """How fast the cloud's time goes. Machines are polled that much more often."""
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled."""
@@ -67,21 +71,21 @@ class WorkerController:
 
     async def _lead(self, plane: Plane) -> None:
         cache = Cache(plane, LabWorker, LabletSession, SystemSettings, WorkerTemplate, chance=self.chance)
-        await together(cache.run(), self._work(plane, cache))
+        await run_until_first_ends(cache.run(), self._work(plane, cache))
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
         await cache.ready()
-        settings = Current(self.settings, cache)
+        settings = CurrentSettings(self.settings, cache)
         occupants = Occupants(cache)
-        eyes = Eyes(self.cloud, self.hosts, self.clock)
-        hands = Hands(plane, self.cloud, self.hosts, self.secrets)
-        lifecycle = Lifecycle(
+        eyes = WorkerLook(self.cloud, self.hosts, self.clock)
+        hands = WorkerEffects(plane, self.cloud, self.hosts, self.secrets)
+        lifecycle = WorkerLifecycle(
             plane,
             cache,
             eyes,
             hands,
             clock=self.clock,
-            rules=settings.made(self._rules),
+            rules=settings.derive(self._rules),
             occupants=occupants,
         )
         runtime = Runtime(
@@ -93,16 +97,16 @@ class WorkerController:
             chance=self.chance,
             concurrency=CONCURRENCY,
             resync=lambda: timedelta(seconds=settings().worker_controller_reconcile_interval),
-            troubled=lifecycle.troubled,
+            report_bug=lifecycle.report_bug,
         )
 
-        occupants.tell(runtime.poke)
+        occupants.subscribe(runtime.enqueue)
         try:
-            await together(
+            await run_until_first_ends(
                 runtime.run(),
                 self._monitor(plane, cache, settings).run(),
-                self._discovery(plane, cache, settings, runtime.poke).run(),
-                Idling(plane, cache, occupants, settings=settings).run(),
+                self._discovery(plane, cache, settings, runtime.enqueue).run(),
+                IdleDetection(plane, cache, occupants, settings=settings).run(),
             )
         finally:
             occupants.stop()
@@ -115,11 +119,11 @@ class WorkerController:
     ) -> Discovery:
         return Discovery(plane, cache, self.cloud, clock=self.clock, chance=self.chance, settings=settings, poke=poke)
 
-    def _rules(self, settings: Settings) -> Rules:
+    def _rules(self, settings: Settings) -> WorkerRules:
         lead = settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes
-        return Rules(
-            horizon=timedelta(minutes=lead) + _BUFFER,
+        return WorkerRules(
+            horizon=timedelta(minutes=lead) + _HORIZON_MARGIN,
             require_licensed=settings.require_licensed_for_cml,
             monitored=settings.worker_monitoring_enabled,
-            poll=max(Rules().poll / self.speed, timedelta(seconds=0.2)),
+            poll=max(WorkerRules().poll / self.speed, timedelta(seconds=0.2)),
         )

@@ -1,20 +1,19 @@
-"""Having effects, and hearing what was answered. Refusals become values here; silence rises, and is asked about again.
+"""Carrying out a decided effect and returning its outcome. Called by `lifecycle`.
 
-Every effect is one that the worker's committed phase calls for, and may be repeated; the providers ask for the term's
-permit at the last moment.
+A refusal becomes a value here; a missing answer is raised, and the effect is tried again. Every effect is one that
+the worker's committed phase calls for, and may be repeated. The providers check the term's permit at the last moment.
 """
 
 from dataclasses import dataclass
 
 from lcm.control.plane.protocol import Plane, Ref, Terminate, ref_of
 from lcm.controllers.worker.view import (
-    Ask,
     BeginDrain,
     Deregister,
     Effect,
+    EffectOutcome,
     EndSessions,
-    Failure,
-    Outcome,
+    LaunchMachine,
     RebootMachine,
     Register,
     RemoveMachine,
@@ -22,7 +21,8 @@ from lcm.controllers.worker.view import (
     StartMachine,
     StopLabs,
     StopMachine,
-    View,
+    WorkerFailure,
+    WorkerView,
 )
 from lcm.model.base.errors import Conflict, Gone, Refused, Stuck
 from lcm.model.kinds.session import LabletSession
@@ -32,16 +32,16 @@ from lcm.providers.protocols.secrets import Secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
-    """Does what was decided."""
+class WorkerEffects:
+    """Carries out what was decided."""
 
     plane: Plane
     cloud: Compute
     hosts: Hosts
     secrets: Secrets
 
-    async def do(self, view: View, effect: Effect) -> Outcome:
-        """Have an effect; a refusal is an outcome."""
+    async def do(self, view: WorkerView, effect: Effect) -> EffectOutcome:
+        """Carry out an effect and return its outcome; a refusal is an outcome too."""
         try:
             match effect:
                 case Register() | Deregister() | SetTelemetry() | StopLabs():
@@ -52,18 +52,18 @@ class Hands:
                 case _:
                     return await self._on_machine(view, effect)
         except NoCapacity as error:
-            return Failure("NoCapacity", str(error))
+            return WorkerFailure("NoCapacity", str(error))
         except Stuck as error:
-            return Failure(error.reason, str(error))
+            return WorkerFailure(error.reason, str(error))
         except Refused as error:
-            return Failure(type(error).__name__, str(error))
+            return WorkerFailure(type(error).__name__, str(error))
         except Gone:
-            return None  # then the next look says so
+            return None  # the next look will find that out
 
-    async def _on_machine(self, view: View, effect: Effect) -> Outcome:
+    async def _on_machine(self, view: WorkerView, effect: Effect) -> EffectOutcome:
         region, instance_id = view.worker.spec.aws.region, view.status.ec2.instance_id
         match effect:
-            case Ask(launch=launch):
+            case LaunchMachine(launch=launch):
                 return await self.cloud.ensure(launch)
             case StartMachine():
                 await self.cloud.start(region, instance_id)
@@ -75,7 +75,9 @@ class Hands:
                 await self.cloud.remove(region, instance_id)
         return None
 
-    async def _on_host(self, view: View, effect: Register | Deregister | SetTelemetry | StopLabs) -> Outcome:
+    async def _on_host(
+        self, view: WorkerView, effect: Register | Deregister | SetTelemetry | StopLabs
+    ) -> EffectOutcome:
         host = await self.hosts.of(view.worker)
         match effect:
             case Register(product=product, token=token, expansion_nodes=more):
@@ -90,16 +92,16 @@ class Hands:
                     await host.stop(lab_id)
         return None
 
-    async def _on_plane(self, view: View, effect: BeginDrain | EndSessions) -> None:
+    async def _on_plane(self, view: WorkerView, effect: BeginDrain | EndSessions) -> None:
         if isinstance(effect, BeginDrain):
             await self.plane.delete(ref_of(view.worker))
             return
-        await self._unchanged(view)
+        await self._check_unchanged(view)
         for namespace, name in effect.names:
             await self.plane.act(Ref(LabletSession, name, namespace), Terminate(reason=effect.reason))
 
-    async def _unchanged(self, view: View) -> None:
-        """Raise Conflict if somebody has changed the worker meanwhile: a drain may be cancelled at the last moment."""
+    async def _check_unchanged(self, view: WorkerView) -> None:
+        """Raise Conflict if the worker was changed meanwhile: a drain may be cancelled at the last moment."""
         seen, ref = view.worker.metadata.resource_version, ref_of(view.worker)
         found = await self.plane.get(ref)
         if found is None or found.metadata.resource_version != seen:

@@ -1,6 +1,9 @@
-"""READY and ACTIVE: a worker that serves. What ends that: a hand, a wish, an illness, or nothing to do.
+"""READY, ACTIVE and DRAINING: a worker that serves, how an unhealthy one is helped, and how it is drained. Pure.
 
-The monitor keeps the facts fresh; here they are only judged. Nothing is done to a worker under a live session.
+The monitor keeps the facts fresh; here they are only judged. Nothing is done to a worker under a live session. An
+unhealthy worker gets a reboot, then another machine, twice; a machine that we did not launch is rebooted once, all
+else is for people. A draining worker gets no new sessions; the present ones have until the deadline, and are warned
+before.
 """
 
 from datetime import datetime, timedelta
@@ -8,213 +11,221 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.conditions import api_url, ec2_facts, unseen
-from lcm.controllers.worker.failing import failed, ours, replaced
-from lcm.controllers.worker.launching import gone, stopped_by_hand
+from lcm.controllers.worker.conditions import api_url, ec2_facts, without_cml_state
+from lcm.controllers.worker.failing import fail, is_our_machine, replacement_fields
+from lcm.controllers.worker.launching import record_machine_gone, record_machine_stopped
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import (
     BeginDrain,
     Decision,
-    Do,
+    EffectOutcome,
     EndSessions,
-    Failure,
-    Outcome,
     SetTelemetry,
     Unknown,
-    View,
-    Wait,
-    move,
-    note,
-    soon,
+    WorkerDo,
+    WorkerFailure,
+    WorkerView,
+    WorkerWait,
+    enter_phase,
+    poll_again,
+    update_status,
 )
-from lcm.model.base.resource import Truth, condition
+from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import CmlFacts, IdleVerdict, Remedy, WorkerCondition, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, InstanceState
 
-CURED_AFTER: Final = timedelta(hours=1)
-"""What was done helped if nothing was wrong for so long; what comes later is another illness."""
-_MOST: Final = 4
-_MOST_OF_A_STRANGER: Final = 1
+RECOVERED_AFTER: Final = timedelta(hours=1)
+"""A remedy helped if nothing was wrong for so long. What comes later is a new problem."""
+_MAX_REMEDIES: Final = 4
+_MAX_REMEDIES_ADOPTED: Final = 1
 
 
-def ailing(view: View) -> bool:
-    """Tell whether it has been unhealthy for so long that something must be done."""
+def needs_remedy(view: WorkerView) -> bool:
+    """Return whether it has been unhealthy for so long that something must be done."""
     since = view.status.unhealthy_since
     return since is not None and view.status.phase in SERVING and view.now >= since + view.rules.unhealthy_for
 
 
-def exhausted(view: View) -> bool:
-    """Tell whether all was tried that may be."""
-    return view.status.remedies >= (_MOST if ours(view) else _MOST_OF_A_STRANGER)
+def has_no_remedy_left(view: WorkerView) -> bool:
+    """Return whether everything that is allowed was tried."""
+    return view.status.remedies >= (_MAX_REMEDIES if is_our_machine(view) else _MAX_REMEDIES_ADOPTED)
 
 
-def well_for(view: View) -> timedelta:
-    """Tell how long it has been seen healthy since it was last up; zero if it is not."""
+def healthy_for(view: WorkerView) -> timedelta:
+    """Return how long it has been seen healthy since it was last up; zero if it is not."""
     status = view.status
-    known = condition(status.conditions, WorkerCondition.HEALTH_CHECK_PASSED)
+    known = find_condition(status.conditions, WorkerCondition.HEALTH_CHECK_PASSED)
     if status.phase not in SERVING or known is None or known.status is not Truth.TRUE:
         return timedelta(0)
     moments = (known.last_transition_at, status.ready_at, status.remedied_at)
     return view.now - max(one for one in moments if one is not None)
 
 
-def ready(view: View) -> Decision:
-    """Serve, with no session on it."""
+def decide_ready(view: WorkerView) -> Decision:
+    """Serve, with no session on the worker."""
     status = view.status
-    if (first := hosting(view)) is not None:
+    if (first := decide_serving(view)) is not None:
         return first
     if view.sessions:
-        return move(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
+        return enter_phase(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
     if status.cml.licensed is False and view.worker.spec.host_kind == "cml":
-        return move(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
-    return Wait(_next(view))
+        return enter_phase(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
+    return WorkerWait(_next_change_at(view))
 
 
-def active(view: View) -> Decision:
-    """Serve, with sessions on it."""
-    if (first := _interrupted(view)) is not None:
+def decide_active(view: WorkerView) -> Decision:
+    """Serve, with sessions on the worker."""
+    if (first := _check_interruption(view)) is not None:
         return first
     if not view.sessions:
-        return move(view, WorkerPhase.READY, "no session is on it")
-    return _cured(view) or Wait()
+        return enter_phase(view, WorkerPhase.READY, "no session is on it")
+    return _clear_remedies(view) or WorkerWait()
 
 
-def hosting(view: View) -> Decision | None:
-    """Judge what every worker that serves and has no session has in common; None: it may go on."""
-    if (first := _interrupted(view)) is not None:
+def decide_serving(view: WorkerView) -> Decision | None:
+    """Decide what all serving workers without a session have in common; None: it may go on."""
+    if (first := _check_interruption(view)) is not None:
         return first
     if view.sessions:
         return None
-    return _ill(view) or _paused(view) or _cured(view) or _telemetry(view)
+    return _remedy_if_unhealthy(view) or _pause_if_due(view) or _clear_remedies(view) or _set_telemetry(view)
 
 
-def confirmed(view: View) -> Decision | None:
-    """Take note of what somebody did to the machine by hand, once the cloud has said so itself; None if nothing."""
+def check_machine(view: WorkerView) -> Decision | None:
+    """Record what somebody did to the machine, once the cloud itself has said so; None if nothing happened."""
     if isinstance(view.instance, Unknown):
         return None
     if view.instance is None or view.instance.state in ENDING:
-        return gone(view)
+        return record_machine_gone(view)
     if view.instance.state is InstanceState.STOPPED:
-        return stopped_by_hand(view, view.instance)
+        return record_machine_stopped(view, view.instance)
     if view.instance.state is InstanceState.STOPPING:
-        return soon(view)
-    return note(view, ec2=ec2_facts(view.status.ec2, view.instance))  # it was, and is no more
+        return poll_again(view)
+    return update_status(view, ec2=ec2_facts(view.status.ec2, view.instance))  # it was stopped or gone, and runs again
 
 
-def _interrupted(view: View) -> Decision | None:
-    return Do(BeginDrain()) if view.deleted else confirmed(view) or _readdressed(view)
+def _check_interruption(view: WorkerView) -> Decision | None:
+    return WorkerDo(BeginDrain()) if view.is_deleted else check_machine(view) or _update_address(view)
 
 
-def _readdressed(view: View) -> Decision | None:
-    """Follow a machine to its new address, which somebody gave it by stopping and starting it."""
+def _update_address(view: WorkerView) -> Decision | None:
+    """Follow a machine to its new address, which it gets when somebody stops and starts it."""
     url = api_url(view.worker.spec, view.status.ec2)
     known = view.status.cml
-    return note(view, cml=msgspec.structs.replace(known, api_url=url)) if url and url != known.api_url else None
+    return (
+        update_status(view, cml=msgspec.structs.replace(known, api_url=url)) if url and url != known.api_url else None
+    )
 
 
-def _paused(view: View) -> Decision | None:
+def _pause_if_due(view: WorkerView) -> Decision | None:
     status = view.status
     if view.worker.spec.wanted_state == "stopped":
-        return move(view, WorkerPhase.STOPPING, "paused: it is wanted stopped", pause_count=status.pause_count + 1)
-    if status.idle is not None and _due(status.idle, view):
-        return move(view, WorkerPhase.STOPPING, f"paused: {status.idle.reason}", pause_count=status.pause_count + 1)
+        return enter_phase(
+            view, WorkerPhase.STOPPING, "paused: it is wanted stopped", pause_count=status.pause_count + 1
+        )
+    if status.idle is not None and _is_pause_due(status.idle, view):
+        return enter_phase(
+            view, WorkerPhase.STOPPING, f"paused: {status.idle.reason}", pause_count=status.pause_count + 1
+        )
     return None
 
 
-def _due(idle: IdleVerdict, view: View) -> bool:
-    """Tell whether a countdown is over.
+def _is_pause_due(idle: IdleVerdict, view: WorkerView) -> bool:
+    """Return whether a countdown is over.
 
-    Only who judged after its end can know whether somebody answered the warning, and an old verdict knows nothing of
-    now. One that is due is written anew at each judgement, so nothing is lost by waiting for it.
+    Only a verdict made after its end can know whether somebody answered the warning, and an old verdict knows
+    nothing of now. One that is due is written anew at each judgement, so nothing is lost by waiting for it.
     """
     fresh = view.now - idle.judged_at <= view.rules.judged_within
     return idle.idle and idle.pause_at is not None and idle.pause_at <= min(view.now, idle.judged_at) and fresh
 
 
-def _ill(view: View) -> Decision | None:
+def _remedy_if_unhealthy(view: WorkerView) -> Decision | None:
     status, since = view.status, view.status.unhealthy_since
-    if since is None or not ailing(view) or not view.worker.spec.auto_remediate or exhausted(view):
+    if since is None or not needs_remedy(view) or not view.worker.spec.auto_remediate or has_no_remedy_left(view):
         return None
     minutes = (view.now - since) // timedelta(minutes=1)
     illness = f"unhealthy for {minutes} minutes"
-    if status.remedy is Remedy.REBOOT and ours(view):
-        failure = Failure("Unhealthy", f"{illness} although it was rebooted")
-        return failed(view, failure, **replaced(view))
-    return move(
+    if status.remedy is Remedy.REBOOT and is_our_machine(view):
+        failure = WorkerFailure("Unhealthy", f"{illness} although it was rebooted")
+        return fail(view, failure, **replacement_fields(view))
+    return enter_phase(
         view,
         WorkerPhase.STARTING,
         f"{illness}: it is rebooted",
         remedy=Remedy.REBOOT,
         remedied_at=None,
         remedies=status.remedies + 1,
-        cml=unseen(status.cml),
+        cml=without_cml_state(status.cml),
     )
 
 
-def _cured(view: View) -> Decision | None:
+def _clear_remedies(view: WorkerView) -> Decision | None:
     status = view.status
-    if status.unhealthy_since is not None or well_for(view) < CURED_AFTER:
+    if status.unhealthy_since is not None or healthy_for(view) < RECOVERED_AFTER:
         return None
-    return note(view, remedy=Remedy.NONE, remedied_at=None, remedies=0)
+    return update_status(view, remedy=Remedy.NONE, remedied_at=None, remedies=0)
 
 
-def _telemetry(view: View) -> Decision | None:
+def _set_telemetry(view: WorkerView) -> Decision | None:
     wanted = view.worker.spec.cml.telemetry
     reached = view.worker.spec.host_kind == "cml" and view.status.cml.ready
-    return Do(SetTelemetry(wanted)) if reached and view.status.cml.telemetry is not wanted else None
+    return WorkerDo(SetTelemetry(wanted)) if reached and view.status.cml.telemetry is not wanted else None
 
 
-def told(view: View, outcome: Outcome) -> Decision:
-    """Take note of what CML was told to send; what it refused is not asked for again until the spec changes."""
-    refused = outcome.message if isinstance(outcome, Failure) else view.status.last_error
+def after_set_telemetry(view: WorkerView, outcome: EffectOutcome) -> Decision:
+    """Record what CML was set to send. What it refused is not requested again until the spec changes."""
+    refused = outcome.message if isinstance(outcome, WorkerFailure) else view.status.last_error
     cml = msgspec.structs.replace(view.status.cml, telemetry=view.worker.spec.cml.telemetry)
-    return note(view, cml=cml, last_error=refused) or soon(view)
+    return update_status(view, cml=cml, last_error=refused) or poll_again(view)
 
 
-def _next(view: View) -> datetime | None:
-    """Find the next moment at which time alone changes something."""
+def _next_change_at(view: WorkerView) -> datetime | None:
+    """Return the next moment at which time alone changes something."""
     idle, ill = view.status.idle, view.status.unhealthy_since
     moments = [idle.pause_at] if idle and idle.idle and idle.pause_at else []
     moments += [ill + view.rules.unhealthy_for] if ill else []
     return min((one for one in moments if one > view.now), default=None)
 
 
-_ENDING: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
+_ENDING_PHASES: Final = frozenset({SessionPhase.COLLECTING, SessionPhase.STOPPING})
 
 
-def draining(view: View) -> Decision:
-    """Wait for the sessions; when their time is up, end them and give them time to be collected."""
-    if (ended := confirmed(view)) is not None:
+def decide_draining(view: WorkerView) -> Decision:
+    """Wait for the sessions. When their time is up, end them and wait until they are collected."""
+    if (ended := check_machine(view)) is not None:
         return ended
     deadline = view.status.drain_deadline_at or view.entered_at
     if not view.sessions:
-        return _on(view, "empty")
+        return _leave_draining(view, "empty")
     if view.now < deadline:
-        return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
-    if lingering := [session for session in view.sessions if session.status.phase not in _ENDING]:
-        return Do(
-            EndSessions([_name(session) for session in lingering], "its worker is drained and the deadline has passed")
+        return WorkerWait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
+    if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
+        return WorkerDo(
+            EndSessions(
+                [_session_name(session) for session in lingering], "its worker is drained and the deadline has passed"
+            )
         )
     if view.now < deadline + view.rules.clean_up:
-        return Wait(deadline + view.rules.clean_up)
-    return _on(view, f"its deadline passed with {len(view.sessions)} sessions on it")
+        return WorkerWait(deadline + view.rules.clean_up)
+    return _leave_draining(view, f"its deadline passed with {len(view.sessions)} sessions on it")
 
 
-def _on(view: View, why: str) -> Decision:
+def _leave_draining(view: WorkerView, why: str) -> Decision:
     licensed = view.status.cml.licensed
     if licensed is None:
         if isinstance(view.licence, Unknown):
-            return soon(view)
-        licensed = view.licence.registered
+            return poll_again(view)
+        licensed = view.licence.is_registered
     if licensed:
-        return move(view, WorkerPhase.UNLICENSING, why, cml=_said(view, licensed=True))
-    return move(view, WorkerPhase.STOPPING, why, cml=_said(view, licensed=False))
+        return enter_phase(view, WorkerPhase.UNLICENSING, why, cml=_with_licensed(view, licensed=True))
+    return enter_phase(view, WorkerPhase.STOPPING, why, cml=_with_licensed(view, licensed=False))
 
 
-def _said(view: View, *, licensed: bool) -> CmlFacts:
+def _with_licensed(view: WorkerView, *, licensed: bool) -> CmlFacts:
     return msgspec.structs.replace(view.status.cml, licensed=licensed)
 
 
-def _name(session: LabletSession) -> tuple[str, str]:
+def _session_name(session: LabletSession) -> tuple[str, str]:
     return session.metadata.namespace, session.metadata.name

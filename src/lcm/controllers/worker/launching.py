@@ -1,7 +1,8 @@
-"""PENDING, PROVISIONING_EC2 and EC2_READY: from a wish to a machine that runs.
+"""PENDING, PROVISIONING_EC2, EC2_READY and STARTING: from a new worker to a CML that can be used.
 
-The token of a launch is committed before the launch is asked for, and kept until it is known what became of it. Only an
-answer allows another attempt: after silence the same token is used again.
+The token of a launch is committed before the launch is requested, and kept until its result is known. Only an answer
+allows another attempt: after silence the same token is used again. A worker is ready when EC2's checks pass, CML says
+so, and it is known what the machine has and whether it is licensed.
 """
 
 from collections.abc import Sequence
@@ -10,52 +11,59 @@ from typing import Final
 
 import msgspec
 
-from lcm.controllers.worker.conditions import api_url, checked, declared, ec2_facts, licence_facts, unseen
-from lcm.controllers.worker.failing import failed
+from lcm.controllers.worker.conditions import (
+    api_url,
+    capacity_of,
+    ec2_facts,
+    licence_facts,
+    with_checks,
+    without_cml_state,
+)
+from lcm.controllers.worker.failing import fail
 from lcm.controllers.worker.view import (
-    Ask,
     Decision,
-    Do,
-    Failure,
-    Outcome,
+    EffectOutcome,
+    LaunchMachine,
     RebootMachine,
     StartMachine,
     Unknown,
-    View,
-    Wait,
-    move,
-    note,
-    soon,
+    WorkerDo,
+    WorkerFailure,
+    WorkerView,
+    WorkerWait,
+    enter_phase,
+    poll_again,
+    update_status,
 )
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import CML_BOOT_LIMIT, EC2_LAUNCH_LIMIT
-from lcm.providers.protocols.compute import ENDING, Check, Checks, Instance, InstanceState, Launch
+from lcm.providers.protocols.compute import ENDING, Instance, InstanceState, Launch, StatusCheckResult, StatusChecks
 
-_RESTING: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
+_STOPPED_STATES: Final = frozenset({InstanceState.STOPPING, InstanceState.STOPPED})
 
 
-def pending(view: View) -> Decision:
-    """Adopt the machine it has, or commit to a launch."""
+def decide_pending(view: WorkerView) -> Decision:
+    """Adopt the machine that the worker has, or commit to a launch."""
     known = view.status.ec2
     if known.instance_id:
-        return _adopted(view)
-    if view.deleted:
-        return move(view, WorkerPhase.TERMINATED, "deleted before anything was launched")
+        return _adopt(view)
+    if view.is_deleted:
+        return enter_phase(view, WorkerPhase.TERMINATED, "deleted before anything was launched")
     if isinstance(view.image_missing, Unknown):
-        return soon(view)
+        return poll_again(view)
     if view.image_missing:
         aws = view.worker.spec.aws
         text = f"no image {aws.ami_name_pattern or aws.ami_id!r} in {aws.region}, or not of an owner we trust"
-        return failed(view, Failure("ImageMissing", text))
+        return fail(view, WorkerFailure("ImageMissing", text))
     if view.worker.spec.wanted_state == "stopped":
-        return Wait()  # who wants it stopped does not want it launched
+        return WorkerWait()  # a worker that is wanted stopped is not launched
     attempt = known.launch_attempt + 1
-    where = _choice(view.worker, attempt)
-    return move(
+    where = _launch_choice(view.worker, attempt)
+    return enter_phase(
         view,
         WorkerPhase.PROVISIONING_EC2,
-        f"launching {_named(where)}",
-        ec2=Ec2Facts(client_token=_token(view.worker, attempt), launch_attempt=attempt),
+        f"launching {_choice_text(where)}",
+        ec2=Ec2Facts(client_token=_launch_token(view.worker, attempt), launch_attempt=attempt),
         cml=CmlFacts(licensed=False),
         remedy=Remedy.NONE,
         remedied_at=None,
@@ -63,78 +71,88 @@ def pending(view: View) -> Decision:
     )
 
 
-def provisioning(view: View) -> Decision:
-    """Ask for the machine; once it is known, wait until it runs."""
+def decide_provisioning(view: WorkerView) -> Decision:
+    """Request the machine; once it is known, wait until it runs."""
     known, instance = view.status.ec2, view.instance
-    if view.deleted:
-        return move(view, WorkerPhase.TERMINATING_EC2, "deleted during launch")
+    if view.is_deleted:
+        return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted during launch")
     if not known.instance_id:
-        return Do(Ask(launch_of(view.worker)))
+        return WorkerDo(LaunchMachine(launch_of(view.worker)))
     if isinstance(instance, Unknown):
-        return soon(view)
+        return poll_again(view)
     if instance is None or instance.state in ENDING:
         why = instance.reason if instance else "the cloud does not know it any more"
-        return failed(view, Failure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"), ec2=_ended(view))
+        return fail(
+            view,
+            WorkerFailure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"),
+            ec2=_terminated_facts(view),
+        )
     if instance.state is InstanceState.PENDING:
         if view.now - max(view.entered_at, instance.launched_at) >= EC2_LAUNCH_LIMIT:
             text = f"{known.instance_id} did not run within {EC2_LAUNCH_LIMIT.seconds // 60} minutes"
-            return failed(view, Failure("LaunchTimeout", text))
-        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
-    return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} runs", ec2=ec2_facts(known, instance))
+            return fail(view, WorkerFailure("LaunchTimeout", text))
+        return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
+    return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} runs", ec2=ec2_facts(known, instance))
 
 
-def launched(view: View, outcome: Outcome) -> Decision:
-    """Take note of what a launch was answered with."""
+def after_launch(view: WorkerView, outcome: EffectOutcome) -> Decision:
+    """Record the answer to a launch."""
     known = view.status.ec2
-    if isinstance(outcome, Failure):
-        return _refused(view, outcome)
+    if isinstance(outcome, WorkerFailure):
+        return _retry_elsewhere(view, outcome)
     if not isinstance(outcome, Instance):
-        return soon(view)
+        return poll_again(view)
     if outcome.state in ENDING:
-        # What this token launched has ended: only another attempt launches another.
+        # What this token launched has ended: only a new attempt launches another machine.
         text = f"{outcome.instance_id} ended before it ran: {outcome.reason or 'no reason given'}"
-        return failed(view, Failure("LaunchDied", text), ec2=_ended(view))
-    return note(view, ec2=ec2_facts(known, outcome), last_error="") or soon(view)
+        return fail(view, WorkerFailure("LaunchDied", text), ec2=_terminated_facts(view))
+    return update_status(view, ec2=ec2_facts(known, outcome), last_error="") or poll_again(view)
 
 
-def ec2_ready(view: View) -> Decision:
-    """Wait for CML's address."""
+def decide_ec2_ready(view: WorkerView) -> Decision:
+    """Wait until the address of CML is known."""
     known, instance = view.status.ec2, view.instance
-    if view.deleted and view.status.cml.licensed is False:
-        return move(view, WorkerPhase.TERMINATING_EC2, "deleted before CML was up")
+    if view.is_deleted and view.status.cml.licensed is False:
+        return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted before CML was up")
     if isinstance(instance, Unknown):
-        return soon(view)
+        return poll_again(view)
     if instance is None or instance.state in ENDING:
-        return gone(view)
-    if instance.state in _RESTING:
-        return stopped_by_hand(view, instance)
+        return record_machine_gone(view)
+    if instance.state in _STOPPED_STATES:
+        return record_machine_stopped(view, instance)
     url = api_url(view.worker.spec, instance)
     facts = ec2_facts(known, instance)
     if url:
         cml = msgspec.structs.replace(view.status.cml, api_url=url)
-        return move(view, WorkerPhase.STARTING, f"CML will answer at {url}", ec2=facts, cml=cml)
+        return enter_phase(view, WorkerPhase.STARTING, f"CML will answer at {url}", ec2=facts, cml=cml)
     if view.now - view.entered_at >= EC2_LAUNCH_LIMIT:
         kind = "public" if view.worker.spec.aws.public_ip else "private"
         text = f"{known.instance_id} has no {kind} address; check its subnet, or set spec.aws.public_ip"
-        return failed(view, Failure("NoAddress", text), ec2=facts)
-    return note(view, ec2=facts) or soon(view)
+        return fail(view, WorkerFailure("NoAddress", text), ec2=facts)
+    return update_status(view, ec2=facts) or poll_again(view)
 
 
-def gone(view: View) -> Decision:
-    """Take note that somebody terminated the machine: the cloud answered so."""
+def record_machine_gone(view: WorkerView) -> Decision:
+    """End the worker because somebody terminated its machine: the cloud answered so."""
     why = view.instance.reason if isinstance(view.instance, Instance) else ""
     reason = f"{view.status.ec2.instance_id} is gone" + (f": {why}" if why else "")
-    return move(view, WorkerPhase.TERMINATED, reason, ec2=_ended(view, keep_id=True), cml=unseen(view.status.cml))
+    return enter_phase(
+        view,
+        WorkerPhase.TERMINATED,
+        reason,
+        ec2=_terminated_facts(view, keep_id=True),
+        cml=without_cml_state(view.status.cml),
+    )
 
 
-def stopped_by_hand(view: View, instance: Instance) -> Decision:
-    """Take note that somebody stopped the machine."""
+def record_machine_stopped(view: WorkerView, instance: Instance) -> Decision:
+    """Enter STOPPED because somebody stopped the machine."""
     facts = ec2_facts(view.status.ec2, instance)
     reason = f"somebody stopped {instance.instance_id}" + (f": {instance.reason}" if instance.reason else "")
-    return move(view, WorkerPhase.STOPPED, reason, ec2=facts, cml=unseen(view.status.cml))
+    return enter_phase(view, WorkerPhase.STOPPED, reason, ec2=facts, cml=without_cml_state(view.status.cml))
 
 
-def choices(worker: LabWorker) -> Sequence[tuple[str, str | None]]:
+def launch_choices(worker: LabWorker) -> Sequence[tuple[str, str | None]]:
     """List the instance types and subnets that the spec allows, in the order in which they are tried."""
     aws = worker.spec.aws
     types = dict.fromkeys((aws.instance_type, *aws.instance_type_alternatives))
@@ -142,9 +160,9 @@ def choices(worker: LabWorker) -> Sequence[tuple[str, str | None]]:
 
 
 def launch_of(worker: LabWorker) -> Launch:
-    """Write down the launch that the status commits to."""
+    """Return the launch that the status commits to."""
     known = worker.status.ec2
-    instance_type, subnet = _choice(worker, known.launch_attempt)
+    instance_type, subnet = _launch_choice(worker, known.launch_attempt)
     return Launch(
         worker_uid=worker.metadata.uid,
         worker_name=worker.metadata.name,
@@ -155,50 +173,52 @@ def launch_of(worker: LabWorker) -> Launch:
     )
 
 
-def _adopted(view: View) -> Decision:
+def _adopt(view: WorkerView) -> Decision:
     known, instance = view.status.ec2, view.instance
     if isinstance(instance, Unknown):
-        return soon(view)
+        return poll_again(view)
     if instance is None or instance.state in ENDING:
-        # Nothing of it was ever ours to launch again: the record ends with its machine.
-        return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted")
-    if instance.state in _RESTING:
-        return move(
+        # We did not launch this machine, so we do not launch another: the worker ends with its machine.
+        return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted")
+    if instance.state in _STOPPED_STATES:
+        return enter_phase(
             view, WorkerPhase.STOPPED, f"{known.instance_id} was adopted, stopped", ec2=ec2_facts(known, instance)
         )
     if instance.state is InstanceState.PENDING:
-        return note(view, ec2=ec2_facts(known, instance)) or soon(view)
-    return move(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted", ec2=ec2_facts(known, instance))
+        return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
+    return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted", ec2=ec2_facts(known, instance))
 
 
-def _refused(view: View, failure: Failure) -> Decision:
-    """Try the next place that the spec allows; when all were tried, fail."""
+def _retry_elsewhere(view: WorkerView, failure: WorkerFailure) -> Decision:
+    """Try the next instance type or subnet that the spec allows; when all were tried, fail."""
     known = view.status.ec2
     attempt = known.launch_attempt
     answered = msgspec.structs.replace(known, client_token="")
-    if failure.reason != "NoCapacity" or attempt % len(choices(view.worker)) == 0:
-        return failed(view, failure, ec2=answered)
-    following = _choice(view.worker, attempt + 1)
-    text = f"{failure.message}; trying {_named(following)}"
-    ec2 = msgspec.structs.replace(known, client_token=_token(view.worker, attempt + 1), launch_attempt=attempt + 1)
-    return note(view, ec2=ec2, last_error=text) or soon(view)
+    if failure.reason != "NoCapacity" or attempt % len(launch_choices(view.worker)) == 0:
+        return fail(view, failure, ec2=answered)
+    following = _launch_choice(view.worker, attempt + 1)
+    text = f"{failure.message}; trying {_choice_text(following)}"
+    ec2 = msgspec.structs.replace(
+        known, client_token=_launch_token(view.worker, attempt + 1), launch_attempt=attempt + 1
+    )
+    return update_status(view, ec2=ec2, last_error=text) or poll_again(view)
 
 
-def _choice(worker: LabWorker, attempt: int) -> tuple[str, str | None]:
-    every = choices(worker)
+def _launch_choice(worker: LabWorker, attempt: int) -> tuple[str, str | None]:
+    every = launch_choices(worker)
     return every[(attempt - 1) % len(every)]
 
 
-def _named(choice: tuple[str, str | None]) -> str:
+def _choice_text(choice: tuple[str, str | None]) -> str:
     instance_type, subnet = choice
     return f"{instance_type} in {subnet}" if subnet else instance_type
 
 
-def _token(worker: LabWorker, attempt: int) -> str:
+def _launch_token(worker: LabWorker, attempt: int) -> str:
     return f"{worker.metadata.uid}-{attempt}"
 
 
-def _ended(view: View, *, keep_id: bool = False) -> Ec2Facts:
+def _terminated_facts(view: WorkerView, *, keep_id: bool = False) -> Ec2Facts:
     known = view.status.ec2
     return msgspec.structs.replace(
         known,
@@ -210,51 +230,51 @@ def _ended(view: View, *, keep_id: bool = False) -> Ec2Facts:
     )
 
 
-def starting(view: View) -> Decision:
+def decide_starting(view: WorkerView) -> Decision:
     """Start or reboot the machine if that is due, then wait for CML."""
     instance = view.instance
     if isinstance(instance, Unknown):
-        return soon(view)
+        return poll_again(view)
     if instance is None or instance.state in ENDING:
-        return gone(view)
-    if view.deleted and view.status.cml.licensed is False:
-        return move(view, WorkerPhase.TERMINATING_EC2, "deleted while CML booted")
+        return record_machine_gone(view)
+    if view.is_deleted and view.status.cml.licensed is False:
+        return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted while CML booted")
     if instance.state is InstanceState.STOPPED:
-        return _stopped(view, instance)
+        return _start_machine(view, instance)
     if instance.state is InstanceState.STOPPING:
-        return soon(view)  # what it was before tells, once it is stopped, whether somebody stopped it
+        return poll_again(view)  # once it is stopped, its last known state shows whether somebody stopped it
     if instance.state is not InstanceState.RUNNING:
-        return _late(view) or note(view, ec2=ec2_facts(view.status.ec2, instance)) or soon(view)
+        return _fail_if_late(view) or update_status(view, ec2=ec2_facts(view.status.ec2, instance)) or poll_again(view)
     if view.status.remedy is Remedy.REBOOT and view.status.remedied_at is None:
-        return Do(RebootMachine())
-    return _booting(view, instance)
+        return WorkerDo(RebootMachine())
+    return _wait_for_cml(view, instance)
 
 
-def rebooted(view: View, outcome: Outcome) -> Decision:
-    """Take note that the reboot was asked for; a refused one is as good as none."""
-    if isinstance(outcome, Failure):
-        return failed(view, outcome)
-    return note(view, remedied_at=view.now, unhealthy_since=None) or soon(view)
+def after_reboot(view: WorkerView, outcome: EffectOutcome) -> Decision:
+    """Record that the reboot was requested; fail if it was refused."""
+    if isinstance(outcome, WorkerFailure):
+        return fail(view, outcome)
+    return update_status(view, remedied_at=view.now, unhealthy_since=None) or poll_again(view)
 
 
-def started(view: View, outcome: Outcome) -> Decision:
-    """Take note that the start was asked for."""
-    if isinstance(outcome, Failure):
-        return _late(view) or note(view, last_error=outcome.message) or soon(view)
-    return note(view, last_error="") or soon(view)
+def after_start(view: WorkerView, outcome: EffectOutcome) -> Decision:
+    """Record that the start was requested."""
+    if isinstance(outcome, WorkerFailure):
+        return _fail_if_late(view) or update_status(view, last_error=outcome.message) or poll_again(view)
+    return update_status(view, last_error="") or poll_again(view)
 
 
-def _stopped(view: View, instance: Instance) -> Decision:
+def _start_machine(view: WorkerView, instance: Instance) -> Decision:
     if view.status.ec2.state == InstanceState.RUNNING:
-        return stopped_by_hand(view, instance)  # it was seen running since it was started
+        return record_machine_stopped(view, instance)  # it ran after we started it, so somebody stopped it
     began = view.status.ec2.state == InstanceState.PENDING
-    return (_late(view) if began else None) or Do(StartMachine())
+    return (_fail_if_late(view) if began else None) or WorkerDo(StartMachine())
 
 
-def _booting(view: View, instance: Instance) -> Decision:
+def _wait_for_cml(view: WorkerView, instance: Instance) -> Decision:
     facts = ec2_facts(view.status.ec2, instance)
-    if isinstance(view.checks, Checks):
-        facts = checked(facts, view.checks)
+    if isinstance(view.checks, StatusChecks):
+        facts = with_checks(facts, view.checks)
     cml = msgspec.structs.replace(
         view.status.cml,
         api_url=api_url(view.worker.spec, instance) or view.status.cml.api_url,
@@ -262,25 +282,25 @@ def _booting(view: View, instance: Instance) -> Decision:
     )
     if isinstance(view.system, Unknown) or isinstance(view.checks, Unknown) or not view.system.ready:
         cml = msgspec.structs.replace(cml, ready=None if isinstance(view.system, Unknown) else view.system.ready)
-        return _late(view) or note(view, ec2=facts, cml=cml) or soon(view)
+        return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
     cml = msgspec.structs.replace(cml, version=view.system.version, ready=True)
-    if view.checks.system != Check.OK or view.checks.instance != Check.OK:
-        return _late(view) or note(view, ec2=facts, cml=cml) or soon(view)
+    if view.checks.system != StatusCheckResult.OK or view.checks.instance != StatusCheckResult.OK:
+        return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
     if isinstance(view.stats, Unknown) or isinstance(view.licence, Unknown):
-        return _late(view) or note(view, ec2=facts, cml=cml) or soon(view)
-    return _up(view, facts, cml)
+        return _fail_if_late(view) or update_status(view, ec2=facts, cml=cml) or poll_again(view)
+    return _enter_ready_unlicensed(view, facts, cml)
 
 
-def _up(view: View, facts: Ec2Facts, cml: CmlFacts) -> Decision:
+def _enter_ready_unlicensed(view: WorkerView, facts: Ec2Facts, cml: CmlFacts) -> Decision:
     assert not isinstance(view.stats, Unknown)
     assert not isinstance(view.licence, Unknown)
-    return move(
+    return enter_phase(
         view,
         WorkerPhase.READY_UNLICENSED,
         f"checks pass and CML {cml.version} is ready",
         ec2=facts,
         cml=msgspec.structs.replace(licence_facts(cml, view.licence), healthy=True),
-        capacity=declared(view.worker.spec, view.stats, view.licence),
+        capacity=capacity_of(view.worker.spec, view.stats, view.licence),
         ready_at=view.now,
         unhealthy_since=None,
         retry_at=None,
@@ -289,47 +309,53 @@ def _up(view: View, facts: Ec2Facts, cml: CmlFacts) -> Decision:
     )
 
 
-def _late(view: View) -> Decision | None:
-    """Give up on a boot that takes too long, if somebody answered that it does; None while there is time.
+def _fail_if_late(view: WorkerView) -> Decision | None:
+    """Fail a boot that takes too long, if an answer shows that it does; return None while there is time.
 
-    What cannot be reached at all is unknown, and stays so for much longer: an outage is no failed boot.
+    A machine that cannot be reached at all is unknown, and stays so for much longer: an outage is no failed
+    boot.
     """
-    took = view.now - _began(view)
+    took = view.now - _boot_started_at(view)
     minutes = took // timedelta(minutes=1)
-    impaired = isinstance(view.checks, Checks) and Check.IMPAIRED in {view.checks.system, view.checks.instance}
+    impaired = isinstance(view.checks, StatusChecks) and StatusCheckResult.IMPAIRED in {
+        view.checks.system,
+        view.checks.instance,
+    }
     waits_for_cloud = not isinstance(view.instance, Instance) or view.instance.state is not InstanceState.RUNNING
-    silent = not waits_for_cloud and not impaired and _silent(view)
+    silent = not waits_for_cloud and not impaired and _is_silent(view)
     if took < (view.rules.patience if silent else CML_BOOT_LIMIT):
         return None
     if waits_for_cloud:
         why = view.status.last_error or "EC2 did not start it"
-        return failed(view, Failure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
+        return fail(view, WorkerFailure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
     if impaired:
-        return failed(view, Failure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
-    reason = view.stuck.reason if view.stuck else "CmlNotUp"
-    return failed(view, Failure(reason, f"CML did not come up within {minutes} minutes: {_why(view)}"))
+        return fail(view, WorkerFailure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
+    reason = view.blocker.reason if view.blocker else "CmlNotUp"
+    return fail(view, WorkerFailure(reason, f"CML did not come up within {minutes} minutes: {_boot_problem(view)}"))
 
 
-def _began(view: View) -> datetime:
-    """Tell since when it can have booted: an effect that nobody heard of for a while does not count as time to boot."""
+def _boot_started_at(view: WorkerView) -> datetime:
+    """Return since when it can have booted. Time before the start or reboot took effect does not count."""
     started_at = view.instance.launched_at if isinstance(view.instance, Instance) else view.entered_at
     return max(view.entered_at, started_at, view.status.remedied_at or view.entered_at)
 
 
-def _silent(view: View) -> bool:
-    """Tell whether it is not known how far it is, for want of an answer."""
-    return any(isinstance(one, Unknown) and not one.answered for one in _asked(view))
+def _is_silent(view: WorkerView) -> bool:
+    """Return whether the progress of the boot is unknown because an answer is missing."""
+    return any(isinstance(one, Unknown) and not one.answered for one in _boot_observations(view))
 
 
-def _asked(view: View) -> Sequence[object]:
-    """List what was asked for: the licence, for instance, only of a CML that is ready."""
+def _boot_observations(view: WorkerView) -> Sequence[object]:
+    """List what was asked for. The licence, for instance, is asked only of a CML that is ready."""
     if isinstance(view.system, Unknown):
         return view.checks, view.system
     return (view.checks, view.stats, view.licence) if view.system.ready else (view.checks,)
 
 
-def _why(view: View) -> str:
-    unknown = view.stuck or next((one for one in reversed(_asked(view)) if isinstance(one, Unknown)), None)
+def _boot_problem(view: WorkerView) -> str:
+    unknown = view.blocker or next(
+        (one for one in reversed(_boot_observations(view)) if isinstance(one, Unknown)), None
+    )
     if unknown is not None:
         return unknown.why
     ready = not isinstance(view.system, Unknown) and view.system.ready

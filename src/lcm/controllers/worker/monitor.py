@@ -1,8 +1,8 @@
-"""Measures every worker once per interval and keeps its status in step with what is seen of it. Run by `compose`.
+"""Measuring every worker once per interval and keeping its status in step with what is seen. `controller` runs it.
 
-Each worker has its moment in the interval, so that the load is even, and a task of its own, so that none waits for
-another. The cloud is asked once per region. Phases are not touched: whoever decides on them hears of every fact that
-changed.
+Each worker has its slot in the interval, so that the load is even, and a task of its own, so that none waits for
+another. The cloud is asked once per region. Phases are not touched: the lifecycle hears of every fact that changed.
+`MonitorLog` writes what operators grep for, once per change; after a failover it is logged once more.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Any, Final
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import Plane, Seen, WorkerRef, ref_of
+from lcm.control.plane.protocol import ObjectChange, Plane, WorkerRef, ref_of
 from lcm.controllers.worker import measure
-from lcm.controllers.worker.measure import CloudView, Heard, HostView, Ours, ours
-from lcm.controllers.worker.polling import Census, ask, next_slot, turn
+from lcm.controllers.worker.measure import ActivityWatermark, CloudView, HostView, SessionLabs, session_labs_by_worker
+from lcm.controllers.worker.polling import RegionSnapshot, next_slot, poll_host, slot_number
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Gone, Later, LcmError, Refused, Stuck
 from lcm.model.kinds.session import LabletSession
@@ -27,13 +27,13 @@ from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase, Work
 from lcm.providers.protocols.compute import Compute, InstanceState
 from lcm.providers.protocols.labhost import Hosts
 from lcm.settings.load import Settings
-from lcm.system.tasks import ended
+from lcm.system.tasks import cancel_and_wait
 
 THRESHOLD: Final = 90.0
-CALM: Final = 10.0
-"""How far below the threshold a value must fall before crossing it is worth another line."""
+HYSTERESIS: Final = 10.0
+"""How far below the threshold a value must fall before crossing it is logged again."""
 _log: Final = structlog.get_logger()
-_LINES: Final = {
+_HIGH_MESSAGES: Final = {
     "cpu": ("HIGH CPU", "cpu_utilization"),
     "memory": ("HIGH MEMORY", "memory_utilization"),
     "disk": ("HIGH DISK", "storage_utilization"),
@@ -41,77 +41,79 @@ _LINES: Final = {
 
 
 class MonitorLog:
-    """Remembers what was said last about each worker."""
+    """Logs each change once, and remembers what was last logged about each worker."""
 
     def __init__(self) -> None:
-        self._trouble: dict[object, str] = {}
+        self._last_errors: dict[object, str] = {}
         self._high: set[tuple[WorkerRef, str]] = set()
 
-    def collected(self, ref: WorkerRef, found: WorkerTelemetry) -> None:
-        """Say that a worker was measured, and which values have become too high."""
-        first = self._trouble.get(ref) != ""
-        self._trouble[ref] = ""
+    def log_collected(self, ref: WorkerRef, found: WorkerTelemetry) -> None:
+        """Log that a worker was measured, and which values have become too high."""
+        first = self._last_errors.get(ref) != ""
+        self._last_errors[ref] = ""
         tell = _log.info if first else _log.debug
-        tell("Collected metrics for worker", **_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization)
-        for metric, (message, field) in _LINES.items():
-            self._value(ref, metric, message, getattr(found, field))
+        tell(
+            "Collected metrics for worker", **_log_keys(ref), cpu=found.cpu_utilization, memory=found.memory_utilization
+        )
+        for metric, (message, field) in _HIGH_MESSAGES.items():
+            self._log_value(ref, metric, message, getattr(found, field))
 
-    def failed(self, ref: WorkerRef, error: LcmError) -> None:
-        """Say that a worker could not be measured, unless that was said already."""
-        if self._news(ref, error):
-            _log.warning("Failed to collect metrics for worker", **_keys(ref), error=str(error))
+    def log_failed(self, ref: WorkerRef, error: LcmError) -> None:
+        """Log that a worker could not be measured, unless that was logged already."""
+        if self._is_news(ref, error):
+            _log.warning("Failed to collect metrics for worker", **_log_keys(ref), error=str(error))
 
-    def region(self, region: str, error: LcmError | None) -> None:
-        """Say that the cloud does not answer in a region, or does again."""
-        if error is None and self._trouble.pop(region, ""):
+    def log_region(self, region: str, error: LcmError | None) -> None:
+        """Log that the cloud does not answer in a region, or does again."""
+        if error is None and self._last_errors.pop(region, ""):
             _log.info("Collected facts of region again", region=region)
-        elif error is not None and self._news(region, error):
+        elif error is not None and self._is_news(region, error):
             _log.warning("Failed to collect facts of region", region=region, error=str(error))
 
-    def started(self, ref: WorkerRef) -> None:
-        """Say that a worker is measured from now on."""
-        _log.info("Started monitoring worker", **_keys(ref))
+    def log_started(self, ref: WorkerRef) -> None:
+        """Log that a worker is measured from now on."""
+        _log.info("Started monitoring worker", **_log_keys(ref))
 
-    def stopped(self, ref: WorkerRef) -> None:
-        """Say that a worker is measured no more, and forget it."""
-        self._trouble.pop(ref, None)
+    def log_stopped(self, ref: WorkerRef) -> None:
+        """Log that a worker is no longer measured, and forget it."""
+        self._last_errors.pop(ref, None)
         self._high = {one for one in self._high if one[0] != ref}
-        _log.info("Stopped monitoring worker", **_keys(ref))
+        _log.info("Stopped monitoring worker", **_log_keys(ref))
 
-    def _news(self, key: object, error: LcmError) -> bool:
+    def _is_news(self, key: object, error: LcmError) -> bool:
         kind = type(error).__name__
-        known = self._trouble.get(key)
-        self._trouble[key] = kind
+        known = self._last_errors.get(key)
+        self._last_errors[key] = kind
         return known != kind
 
-    def _value(self, ref: WorkerRef, metric: str, message: str, value: float | None) -> None:
+    def _log_value(self, ref: WorkerRef, metric: str, message: str, value: float | None) -> None:
         if value is None:
             return
         if value >= THRESHOLD and (ref, metric) not in self._high:
             self._high.add((ref, metric))
-            _log.warning(message, **_keys(ref), value=value, threshold=THRESHOLD)
-            _log.warning("Threshold Violation", **_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
-        elif value < THRESHOLD - CALM:
+            _log.warning(message, **_log_keys(ref), value=value, threshold=THRESHOLD)
+            _log.warning("Threshold Violation", **_log_keys(ref), metric=metric, value=value, threshold=THRESHOLD)
+        elif value < THRESHOLD - HYSTERESIS:
             self._high.discard((ref, metric))
 
 
-def _keys(ref: WorkerRef) -> dict[str, Any]:
+def _log_keys(ref: WorkerRef) -> dict[str, Any]:
     return {"worker": f"{ref.namespace}/{ref.name}"}
 
 
-AT_ONCE: Final = 512
-"""How many are measured at once: enough to try a thousand that never answer once a minute each."""
-GLANCE: Final = timedelta(seconds=60)
+MAX_CONCURRENT: Final = 512
+"""How many workers are measured at once: enough to try a thousand silent ones once a minute each."""
+SETTINGS_CHECK: Final = timedelta(seconds=60)
 """How long changed settings may go unnoticed, however long the interval is."""
-SELDOM: Final = 10
-"""In one of so many turns facts are read that hardly ever change."""
-_EVER: Final = datetime.min.replace(tzinfo=UTC)
-_SOONEST: Final = timedelta(seconds=5)
-_DOUBLINGS: Final = 16
+SLOW_FACTS_EVERY: Final = 10
+"""Facts that hardly ever change are read in one of so many turns."""
+_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
+_SHORTEST_PAUSE: Final = timedelta(seconds=5)
+_MAX_DOUBLINGS: Final = 16
 
 
 class Monitor:
-    """Has a task for each worker and for each region that there are workers in."""
+    """Runs one task for each worker and one for each region that has workers."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class Monitor:
         chance: Callable[[], float],
         settings: Callable[[], Settings],
     ) -> None:
-        """Measure the workers in the cache, which holds sessions too. `settings` gives those that count now."""
+        """Measure the workers in the cache, which holds sessions too. `settings` returns the current settings."""
         self._plane = plane
         self._cache = cache
         self._cloud = cloud
@@ -134,129 +136,129 @@ class Monitor:
         self._settings = settings
         self._log = MonitorLog()
         self._workers: dict[WorkerRef, LabWorker] = {}
-        self._regions: dict[str, Census] = {}
+        self._regions: dict[str, RegionSnapshot] = {}
         self._tasks: dict[WorkerRef | str, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._permits = asyncio.Semaphore(MAX_CONCURRENT)
         self._wake = asyncio.Event()
         self._failures: list[BaseException] = []
-        self._ours: dict[str, Ours] | None = None
-        self._heard: dict[WorkerRef, Heard] = {}
+        self._session_labs: dict[str, SessionLabs] | None = None
+        self._watermarks: dict[WorkerRef, ActivityWatermark] = {}
         self._on = False
 
     async def run(self) -> None:
-        """Measure until cancelled, or until an error rises that ends the term."""
+        """Measure until cancelled, or until an error ends the term."""
         await self._cache.ready()
-        end = self._cache.subscribe(self._note)
+        end = self._cache.subscribe(self._on_change)
         try:
             while not self._failures:
                 self._wake.clear()
-                await self._adjust()
+                await self._adjust_tasks()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(GLANCE.total_seconds()):
+                    async with asyncio.timeout(SETTINGS_CHECK.total_seconds()):
                         await self._wake.wait()
             raise self._failures[0]
         finally:
             end()
-            await ended(list(self._tasks.values()))
+            await cancel_and_wait(list(self._tasks.values()))
             self._tasks.clear()
 
     @property
     def _interval(self) -> timedelta:
         return timedelta(seconds=self._settings().metrics_poll_interval)
 
-    def _note(self, seen: Seen) -> None:
+    def _on_change(self, seen: ObjectChange) -> None:
         if seen.ref.kind is LabletSession:
-            self._ours = None
+            self._session_labs = None
         elif seen.ref.kind is SystemSettings:
             self._wake.set()
         elif seen.ref.kind is LabWorker:
-            measured = isinstance(seen.resource, LabWorker) and _measured(seen.resource)
+            measured = isinstance(seen.resource, LabWorker) and _is_measured(seen.resource)
             if measured is not (seen.ref in self._workers):
                 self._wake.set()
 
-    async def _adjust(self) -> None:
-        """Begin with the workers that came, and end with those that went."""
+    async def _adjust_tasks(self) -> None:
+        """Start with the workers that came, and stop with those that went."""
         on = self._settings().worker_monitoring_enabled
         if on is not self._on:
             self._on = on
             word = "Starting worker monitoring" if on else "Stopping worker monitoring"
             _log.info(word, interval_seconds=self._interval.total_seconds())
-        wanted = {ref_of(one): one for one in self._cache.all(LabWorker) if _measured(one)} if on else {}
+        wanted = {ref_of(one): one for one in self._cache.all(LabWorker) if _is_measured(one)} if on else {}
         for ref in [ref for ref in self._workers if ref not in wanted]:
-            await self._leave(ref)
+            await self._stop_worker(ref)
         for ref, worker in wanted.items():
             if ref not in self._workers:
-                self._begin(ref, worker)
+                self._start_worker(ref, worker)
         regions = {worker.spec.aws.region for worker in wanted.values()}
         for region in [region for region in self._regions if region not in regions]:
             del self._regions[region]
-            await ended([self._tasks.pop(region)])
+            await cancel_and_wait([self._tasks.pop(region)])
 
-    def _begin(self, ref: WorkerRef, worker: LabWorker) -> None:
+    def _start_worker(self, ref: WorkerRef, worker: LabWorker) -> None:
         region = worker.spec.aws.region
         if region not in self._regions:
-            self._regions[region] = Census(self._cloud, self._clock, region)
-            self._start(region, self._survey(self._regions[region]))
+            self._regions[region] = RegionSnapshot(self._cloud, self._clock, region)
+            self._start_task(region, self._poll_region(self._regions[region]))
         self._workers[ref] = worker
-        self._log.started(ref)
-        self._start(ref, self._look_after(ref))
+        self._log.log_started(ref)
+        self._start_task(ref, self._measure_in_slots(ref))
 
-    async def _leave(self, ref: WorkerRef) -> None:
+    async def _stop_worker(self, ref: WorkerRef) -> None:
         worker = self._workers.pop(ref)
-        await ended([self._tasks.pop(ref)])
-        self._heard.pop(ref, None)
-        self._log.stopped(ref)
+        await cancel_and_wait([self._tasks.pop(ref)])
+        self._watermarks.pop(ref, None)
+        self._log.log_stopped(ref)
         known = self._cache.get(ref)
         if known is None or known.status.phase is WorkerPhase.TERMINATED:
             await self._hosts.forget(worker)
 
-    def _start(self, key: WorkerRef | str, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, key: WorkerRef | str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks[key] = task
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
             self._failures.append(error)
             self._wake.set()
 
-    async def _until_slot(self, name: str, last: datetime) -> datetime:
-        """Wait for a name's next moment after the last one; a changed interval counts at once."""
+    async def _wait_for_slot(self, name: str, last: datetime) -> datetime:
+        """Wait for a name's next slot after the last one. A changed interval counts at once."""
         every, now = self._interval, self._clock.now()
         due = next_slot(name, every, after=max(last, now))
         while due > now:
-            await asyncio.sleep(min(due - now, GLANCE).total_seconds())
+            await asyncio.sleep(min(due - now, SETTINGS_CHECK).total_seconds())
             now = self._clock.now()
             if self._interval != every:
                 every = self._interval
                 due = next_slot(name, every, after=max(last, now))
         return due
 
-    async def _survey(self, census: Census) -> None:
+    async def _poll_region(self, census: RegionSnapshot) -> None:
         last, failures = self._clock.now(), 0
         while True:
-            workers = [one for one in self._cache.all(LabWorker) if _measured(one)]
+            workers = [one for one in self._cache.all(LabWorker) if _is_measured(one)]
             here = [one for one in workers if one.spec.aws.region == census.region]
-            error = await census.take(here)
-            self._log.region(census.region, error)
+            error = await census.refresh(here)
+            self._log.log_region(census.region, error)
             for worker in here:
-                await self._guarded(ref_of(worker), self._synchronise(ref_of(worker), census))
-            if error is None or census.listed:  # what else failed is not worth asking everything again
-                last, failures = await self._until_slot(census.region, last), 0
+                await self._isolate(ref_of(worker), self._report_cloud_facts(ref_of(worker), census))
+            if error is None or census.was_listed:  # other failures do not justify asking for everything again
+                last, failures = await self._wait_for_slot(census.region, last), 0
             else:
-                await asyncio.sleep(self._pause(error, failures).total_seconds())
+                await asyncio.sleep(self._retry_pause(error, failures).total_seconds())
                 failures += 1
 
-    def _pause(self, error: LcmError, failures: int) -> timedelta:
+    def _retry_pause(self, error: LcmError, failures: int) -> timedelta:
         said: timedelta = error.after if isinstance(error, Later) else self._interval
-        longer = max(said, _SOONEST) * (1 << min(failures, _DOUBLINGS))
+        longer = max(said, _SHORTEST_PAUSE) * (1 << min(failures, _MAX_DOUBLINGS))
         return min(longer, self._interval) * (1 + self._chance() / 2)
 
-    async def _synchronise(self, ref: WorkerRef, census: Census) -> None:
+    async def _report_cloud_facts(self, ref: WorkerRef, census: RegionSnapshot) -> None:
         """Report what the cloud said of a machine, if it is news.
 
         The list is a moment old, and the lifecycle may have seen what came after. So news of the machine itself is
-        looked at again, after the worker was read that it is held against.
+        confirmed by asking again, after reading the worker that it is compared with.
         """
         worker = self._cache.get(ref)
         view = census.of(worker) if worker else None
@@ -264,75 +266,75 @@ class Monitor:
             return
         if measure.contradicts(worker.status, view):
             view = replace(view, instance=await census.look(worker))
-        await self._put(worker, self._with_cloud(worker, view))
+        await self._report_status(worker, self._with_cloud(worker, view))
 
     def _with_cloud(self, worker: LabWorker, view: CloudView) -> LabWorkerStatus:
         return measure.with_cloud(worker.status, view, self._clock.now())
 
-    async def _look_after(self, ref: WorkerRef) -> None:
+    async def _measure_in_slots(self, ref: WorkerRef) -> None:
         last, uid = self._clock.now(), self._workers[ref].metadata.uid
         while True:
-            last = await self._until_slot(uid, last)
-            async with self._places:
-                await self._guarded(ref, self._measure(ref, last))
+            last = await self._wait_for_slot(uid, last)
+            async with self._permits:
+                await self._isolate(ref, self._measure(ref, last))
 
     async def _measure(self, ref: WorkerRef, slot: datetime) -> None:
         worker = self._cache.get(ref)
-        if worker is None or not _measured(worker):
+        if worker is None or not _is_measured(worker):
             return
         census = self._regions.get(worker.spec.aws.region)
         cloud = census.of(worker) if census else None
-        host = await self._ask(ref, worker, slot) if _up(worker, cloud) else None
+        host = await self._poll_host(ref, worker, slot) if _should_answer(worker, cloud) else None
         now = self._clock.now()
-        found = measure.telemetry(cloud, host, last_activity_at=self._activity(ref, host), now=now)
+        found = measure.telemetry(cloud, host, last_activity_at=self._last_activity_at(ref, host), now=now)
         if found is not None:
             await self._plane.report(ref, found)
         if host is not None and host.error is not None:
-            self._log.failed(ref, host.error)
+            self._log.log_failed(ref, host.error)
         elif found is not None:
-            self._log.collected(ref, found)
-        here = self._sessions().get(worker.metadata.uid, Ours())
-        await self._put(worker, measure.with_host(worker, host, here, now))
+            self._log.log_collected(ref, found)
+        here = self._labs_by_worker().get(worker.metadata.uid, SessionLabs())
+        await self._report_status(worker, measure.with_host(worker, host, here, now))
 
-    async def _ask(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
-        known = self._heard.get(ref)
-        since = known.newest if known and known.newest else _EVER
-        seldom = turn(worker.metadata.uid, self._interval, slot) % SELDOM == 0
-        return await ask(self._hosts, worker, now=self._clock.now(), since=since, seldom=seldom)
+    async def _poll_host(self, ref: WorkerRef, worker: LabWorker, slot: datetime) -> HostView:
+        known = self._watermarks.get(ref)
+        since = known.newest if known and known.newest else _BEGINNING
+        seldom = slot_number(worker.metadata.uid, self._interval, slot) % SLOW_FACTS_EVERY == 0
+        return await poll_host(self._hosts, worker, now=self._clock.now(), since=since, seldom=seldom)
 
-    def _activity(self, ref: WorkerRef, host: HostView | None) -> datetime | None:
-        """Tell when somebody was last active; remembered only so that CML's whole record is not read each time."""
+    def _last_activity_at(self, ref: WorkerRef, host: HostView | None) -> datetime | None:
+        """Return when somebody was last active. It is remembered only to avoid reading CML's whole record each time."""
         if host is None or host.activity is None:
             return None
-        self._heard[ref] = measure.heard(host.activity, host.at, self._heard.get(ref))
-        return self._heard[ref].happened_at
+        self._watermarks[ref] = measure.advance_watermark(host.activity, host.at, self._watermarks.get(ref))
+        return self._watermarks[ref].happened_at
 
-    def _sessions(self) -> dict[str, Ours]:
-        if self._ours is None:
-            self._ours = ours(self._cache.all(LabletSession))
-        return self._ours
+    def _labs_by_worker(self) -> dict[str, SessionLabs]:
+        if self._session_labs is None:
+            self._session_labs = session_labs_by_worker(self._cache.all(LabletSession))
+        return self._session_labs
 
-    async def _put(self, worker: LabWorker, status: LabWorkerStatus) -> None:
+    async def _report_status(self, worker: LabWorker, status: LabWorkerStatus) -> None:
         if status != worker.status:
             self._cache.accept(await self._plane.step(worker, status))
 
-    async def _guarded(self, ref: WorkerRef, work: Coroutine[Any, Any, None]) -> None:
-        """Let what goes wrong with one worker concern no other; it is tried again at its next moment."""
+    async def _isolate(self, ref: WorkerRef, work: Coroutine[Any, Any, None]) -> None:
+        """Keep a worker's errors from affecting others; it is tried again in its next slot."""
         try:
             await work
         except (Conflict, Gone):
-            pass  # somebody knows more: what was seen before is not held against what is now
+            pass  # the worker changed meanwhile: what was observed is out of date
         except (Later, Stuck, Refused) as error:
-            self._log.failed(ref, error)
+            self._log.log_failed(ref, error)
 
 
-def _measured(worker: LabWorker) -> bool:
+def _is_measured(worker: LabWorker) -> bool:
     status = worker.status
     return bool(status.ec2.instance_id) and status.ec2.gone_at is None and status.phase in measure.MEASURED
 
 
-def _up(worker: LabWorker, cloud: CloudView | None) -> bool:
-    """Tell whether CML should answer; where the cloud is silent it may."""
+def _should_answer(worker: LabWorker, cloud: CloudView | None) -> bool:
+    """Return whether CML should answer; where the cloud is silent it may."""
     if worker.status.phase not in measure.SERVING or not worker.status.cml.api_url:
         return False
     return cloud is None or (cloud.instance is not None and cloud.instance.state is InstanceState.RUNNING)

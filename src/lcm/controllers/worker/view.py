@@ -1,7 +1,7 @@
-"""What the lifecycle looks at and what it may decide: values, no I/O.
+"""What the lifecycle observes and what it may decide: values, no I/O.
 
-`look` fills a `View`, the deciders (`launching`, `booting`, `licensing`, `hosting`, `draining`, `stopping`, `failing`)
-make a `Decision` of it, `effects` carries it out.
+`look` fills a `WorkerView`, the deciders (`launching`, `licensing`, `hosting`, `stopping`, `failing`) turn it into a
+`Decision`, and `effects` carries that out.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +13,16 @@ import msgspec
 
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
-from lcm.providers.protocols.compute import Checks, Instance, Launch
+from lcm.providers.protocols.compute import Instance, Launch, StatusChecks
 from lcm.providers.protocols.labhost import Licence, Stats, System
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """There was no answer, or nobody asked. `answered`: the machine is there, and says that CML is not up.
+    """A missing observation: nobody asked, or no answer came.
 
-    With a `reason` there was an answer that only a person can change: a wrong password, a missing permission.
+    `answered` means that the machine is there and says that CML is not up. With a `reason` there was an answer
+    that only a person can change: a wrong password, a missing permission.
     """
 
     why: str = "not asked"
@@ -29,61 +30,64 @@ class Unknown:
     reason: str = ""
 
 
-UNASKED: Final = Unknown()
+NOT_ASKED: Final = Unknown()
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What the settings say that matters here, and how often a look is worth it."""
+class WorkerRules:
+    """The settings that matter to a worker's lifecycle, and how often it is worth looking."""
 
     require_licensed: bool = True
     monitored: bool = True
-    """Whether the monitor keeps facts fresh; if not, each look is one at the machine too."""
+    """Whether the monitor keeps facts fresh. If not, every look asks the machine too."""
     poll: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(hours=2)
-    """How long a booting machine that cannot be reached counts as unknown; the boot limit holds for what answers."""
+    """How long a booting machine that cannot be reached counts as unknown.
+
+    The boot limit applies to one that answers.
+    """
     horizon: timedelta = timedelta(minutes=40)
-    """How long before a session its worker must not be taken away any more."""
+    """How long before a session its worker must no longer be taken away."""
     judged_within: timedelta = timedelta(minutes=3)
-    """How old a verdict of idleness may be that still pauses a worker."""
+    """The greatest age of an idle verdict that may still pause a worker."""
     unhealthy_for: timedelta = timedelta(minutes=10)
     drain_warning: timedelta = timedelta(minutes=15)
     clean_up: timedelta = timedelta(minutes=10)
-    """What sessions get after a drain's deadline to be collected and removed."""
+    """How long sessions have after a drain's deadline to be collected and removed."""
     retries: int = 5
     same_machine: int = 2
-    """How many retries use the machine that failed, before another takes its place."""
+    """How many retries use the failed machine before another one replaces it."""
 
 
-class View(msgspec.Struct, frozen=True):
-    """A worker and what was seen of it just now. `instance` None: the cloud answered that it is gone."""
+class WorkerView(msgspec.Struct, frozen=True):
+    """A worker and what was observed of it just now. `instance` None: the cloud answered that it is gone."""
 
     worker: LabWorker
     now: datetime
-    rules: Rules = Rules()
+    rules: WorkerRules = WorkerRules()
     sessions: Sequence[LabletSession] = ()
-    instance: Instance | Unknown | None = UNASKED
+    instance: Instance | Unknown | None = NOT_ASKED
     image_missing: bool | Unknown = False
-    checks: Checks | Unknown = UNASKED
+    checks: StatusChecks | Unknown = NOT_ASKED
     certificate: str = ""
-    system: System | Unknown = UNASKED
-    stats: Stats | Unknown = UNASKED
-    licence: Licence | Unknown = UNASKED
-    busy_labs: Sequence[str] | Unknown = UNASKED
+    system: System | Unknown = NOT_ASKED
+    stats: Stats | Unknown = NOT_ASKED
+    licence: Licence | Unknown = NOT_ASKED
+    busy_labs: Sequence[str] | Unknown = NOT_ASKED
 
     @property
     def status(self) -> LabWorkerStatus:
-        """What was known before."""
+        """The worker's status as it was before this look."""
         return self.worker.status
 
     @property
-    def deleted(self) -> bool:
-        """Whether it is to go."""
+    def is_deleted(self) -> bool:
+        """Whether the worker is marked for deletion."""
         return self.worker.metadata.deletion_timestamp is not None
 
     @property
-    def stuck(self) -> Unknown | None:
-        """What only a person can mend, of all that was asked for; None if nothing."""
+    def blocker(self) -> Unknown | None:
+        """The first observation that only a person can fix; None if there is none."""
         seen = (
             self.instance,
             self.image_missing,
@@ -97,26 +101,26 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def entered_at(self) -> datetime:
-        """Since when it has been in its phase."""
+        """When the worker entered its present phase."""
         history = self.status.history
         return history[-1].at if history else self.now
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An effect was refused: `reason` in one word, `message` in a sentence."""
+class WorkerFailure:
+    """A refused effect: `reason` in one word, `message` in a sentence."""
 
     reason: str
     message: str
 
 
-Outcome = Instance | Licence | Failure | None
-"""What an effect was answered with."""
+EffectOutcome = Instance | Licence | WorkerFailure | None
+"""The answer to an effect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Launch a machine, under the token that the status holds."""
+class LaunchMachine:
+    """Launch a machine, with the token that the status holds."""
 
     launch: Launch
 
@@ -152,26 +156,26 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Deregister:
-    """Give CML's licence back."""
+    """Return CML's licence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetTelemetry:
-    """Tell CML whether to send telemetry to its maker."""
+    """Set whether CML sends telemetry to its maker."""
 
     enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StopLabs:
-    """Stop the nodes of labs, so that CML lets its licence go."""
+    """Stop the nodes of labs, so that CML can return its licence."""
 
     lab_ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class EndSessions:
-    """Ask for sessions to be collected and ended."""
+    """Request that sessions are collected and ended."""
 
     names: Sequence[tuple[str, str]]
     reason: str
@@ -179,11 +183,11 @@ class EndSessions:
 
 @dataclass(frozen=True, slots=True)
 class BeginDrain:
-    """Repeat a deletion that came before the worker could be drained."""
+    """Repeat a deletion that was requested before the worker could be drained."""
 
 
 Effect = (
-    Ask
+    LaunchMachine
     | StartMachine
     | StopMachine
     | RebootMachine
@@ -198,42 +202,42 @@ Effect = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WorkerWait:
     """Nothing to do until a moment; None: until something changes."""
 
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Another status; with another phase it is a step, and `reason` its line in the story."""
+class WorkerReport:
+    """A new status. With a new phase it is a step, and `reason` is its entry in the history."""
 
     status: LabWorkerStatus
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
-    """Have an effect, then decide again by its outcome."""
+class WorkerDo:
+    """Carry out an effect, then decide again by its outcome."""
 
     effect: Effect
 
 
-Decision = Wait | Report | Do
-Decide = Callable[[View], Decision]
+Decision = WorkerWait | WorkerReport | WorkerDo
+Decide = Callable[[WorkerView], Decision]
 
 
-def move(view: View, phase: WorkerPhase, reason: str, **fields: Any) -> Report:  # noqa: ANN401 - fields of a status
-    """Take a step, with what else of the status changes by it."""
-    return Report(msgspec.structs.replace(view.status, phase=phase, **fields), reason)
+def enter_phase(view: WorkerView, phase: WorkerPhase, reason: str, **fields: Any) -> WorkerReport:  # noqa: ANN401 - fields of a status
+    """Return a report that enters a phase and sets further fields of the status."""
+    return WorkerReport(msgspec.structs.replace(view.status, phase=phase, **fields), reason)
 
 
-def note(view: View, **fields: Any) -> Report | None:  # noqa: ANN401 - fields of a status
-    """Report other facts in the same phase; None when nothing differs."""
+def update_status(view: WorkerView, **fields: Any) -> WorkerReport | None:  # noqa: ANN401 - fields of a status
+    """Return a report of other fields in the same phase; None when nothing differs."""
     status = msgspec.structs.replace(view.status, **fields)
-    return None if status == view.status else Report(status)
+    return None if status == view.status else WorkerReport(status)
 
 
-def soon(view: View) -> Wait:
-    """Look again after a while."""
-    return Wait(view.now + view.rules.poll)
+def poll_again(view: WorkerView) -> WorkerWait:
+    """Return a wait until the next poll."""
+    return WorkerWait(view.now + view.rules.poll)

@@ -1,1 +1,1 @@
-"""Who asks and what may be shown: identities and roles, secrets, webhook addresses and signatures."""
+"""Callers and permissions, secrets, and the rules for webhooks."""

@@ -1,6 +1,8 @@
-"""Who asks, and what they may do: roles, callers, tokens, and the one table of permissions.
+"""Roles, callers, access tokens and the one table of permissions.
 
-`control` holds every call against it; the routes of `api` take their policies from it, so that the two cannot differ.
+`control` checks every call against the table, and the routes of `api` take their policies from it, so the two cannot
+differ. Also what a bearer token must look like before it may be sent: HTTP libraries repeat a header that they cannot
+send in their error, so a bad token must be refused earlier.
 """
 
 from collections.abc import Mapping
@@ -28,7 +30,7 @@ Subject = Annotated[
 
 
 class Role(StrEnum):
-    """What somebody is allowed to do, in one word."""
+    """What somebody may do, in one word."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
@@ -38,7 +40,7 @@ class Role(StrEnum):
 
 
 class Verb(StrEnum):
-    """What is done with an object. `step` reports what was seen of it, and `act` asks for one of its actions."""
+    """What is done with an object: `step` reports an observation of it, `act` requests one of its actions."""
 
     READ = "read"
     WRITE = "write"
@@ -55,7 +57,7 @@ class Caller(Part):
 
 
 class AccessToken(Part):
-    """What is kept of a bearer token; the token itself is known to its holder only."""
+    """The stored part of a bearer token. Only its holder knows the token itself."""
 
     id: str
     name: Subject
@@ -64,9 +66,9 @@ class AccessToken(Part):
     created_at: Moment
     expires_at: Moment | None = None
     session: bool = False
-    """A browser's, which presents it as a cookie."""
+    """True for a browser's token, which is presented as a cookie."""
     bound: Moment | None = None
-    """What is made with it does not outlive this moment."""
+    """Nothing made with this token outlives this moment."""
     made_by: str = ""
 
 
@@ -78,58 +80,69 @@ ADMINS: Final = frozenset({Role.ADMIN})
 STAFF: Final = frozenset({Role.ADMIN, Role.OPERATOR})
 SERVICE: Final = frozenset({Role.SERVICE})
 SEES_ALL: Final = STAFF | SERVICE
-"""Roles for which ownership does not matter; the others see and touch their own sessions and reservations only."""
+"""Roles that ownership does not limit. All others see and change only their own sessions and reservations."""
 
-_FLEET: Final = {Verb.READ: SEES_ALL | {Role.AUTHOR}, Verb.WRITE: SEES_ALL, Verb.ACT: STAFF, Verb.STEP: SERVICE}
-_OWN: Final = {Verb.READ: EVERYONE, Verb.WRITE: EVERYONE, Verb.ACT: EVERYONE, Verb.STEP: SERVICE}
-PERMITTED: Final[Mapping[str, Mapping[Verb, frozenset[Role]]]] = {
-    "LabWorker": _FLEET,
-    "LabWorkerPool": _FLEET,
-    "WorkerTemplate": _FLEET,
+_FLEET_PERMISSIONS: Final = {
+    Verb.READ: SEES_ALL | {Role.AUTHOR},
+    Verb.WRITE: SEES_ALL,
+    Verb.ACT: STAFF,
+    Verb.STEP: SERVICE,
+}
+_OWNED_PERMISSIONS: Final = {Verb.READ: EVERYONE, Verb.WRITE: EVERYONE, Verb.ACT: EVERYONE, Verb.STEP: SERVICE}
+PERMISSIONS: Final[Mapping[str, Mapping[Verb, frozenset[Role]]]] = {
+    "LabWorker": _FLEET_PERMISSIONS,
+    "LabWorkerPool": _FLEET_PERMISSIONS,
+    "WorkerTemplate": _FLEET_PERMISSIONS,
     "LabletDefinition": {
         Verb.READ: EVERYONE,
         Verb.WRITE: SEES_ALL | {Role.AUTHOR},
         Verb.ACT: STAFF | {Role.AUTHOR},
         Verb.STEP: SERVICE,
     },
-    "LabletSession": _OWN,
-    "Reservation": _OWN,
+    "LabletSession": _OWNED_PERMISSIONS,
+    "Reservation": _OWNED_PERMISSIONS,
     "SystemSettings": {Verb.READ: SEES_ALL, Verb.WRITE: STAFF, Verb.ACT: STAFF, Verb.STEP: SERVICE},
 }
-"""Which roles may do what with which kind."""
+"""The roles that may do each verb, by kind."""
 
 
 def owner_of(resource: Resource) -> str | None:
-    """Name the person an object belongs to; None for objects that belong to nobody in particular."""
+    """Return the name of an object's owner; None for kinds that have no owner."""
     return resource.spec.owner if isinstance(resource, LabletSession | Reservation) else None
 
 
-def sees(caller: Caller, resource: Resource) -> bool:
-    """Tell whether an object exists for this caller; what does not is answered like what is missing."""
+def can_see(caller: Caller, resource: Resource) -> bool:
+    """Return True if this caller may see the object.
+
+    An object that the caller may not see is answered exactly like one that does not exist.
+    """
     owner = owner_of(resource)
-    return caller.role in PERMITTED[resource.kind][Verb.READ] and (
+    return caller.role in PERMISSIONS[resource.kind][Verb.READ] and (
         caller.role in SEES_ALL or owner is None or owner == caller.name
     )
 
 
-LONGEST: Final = 16_384
-"""Those of issuers are long; what is longer is nobody's."""
+MAX_TOKEN_LENGTH: Final = 16_384
+"""Tokens of identity providers are long, but none is longer than this."""
 
 
-def bearer(text: str, path: str) -> Secret:
-    """Take a token as it was typed or pasted; Invalid, without repeating it, when it cannot be one."""
+def parse_token(text: str, path: str) -> Secret:
+    """Return a typed or pasted token as a Secret.
+
+    Raises Invalid, without repeating the text, when it cannot be a token.
+    """
     token = text.strip()
-    if problem := trouble(token):
+    if problem := find_token_problem(token):
         raise Invalid(Fault(path, problem, "copy the token again, all of it and nothing else"))
     return Secret(token)
 
 
-def trouble(token: str) -> str:
-    """Say what is wrong with a token, in words that do not give it away; empty when nothing is."""
+def find_token_problem(token: str) -> str:
+    """Return what is wrong with a token, in words that do not reveal it; empty when nothing is."""
     if not token:
         return "empty"
-    if len(token) > LONGEST:
-        return f"{len(token)} characters, of which a token has at most {LONGEST}"
+    if len(token) > MAX_TOKEN_LENGTH:
+        return f"{len(token)} characters, of which a token has at most {MAX_TOKEN_LENGTH}"
     if not (token.isascii() and token.isprintable() and " " not in token):
         return "holds a blank or a character that no token has"
     return ""

@@ -1,4 +1,8 @@
-"""Passwords, tokens and licence tokens as a type that prints `***`. Whoever needs the text says `reveal`."""
+"""The Secret type, which prints as `***`, and the search for secret references in documents.
+
+Admission uses the search to seal what a user wrote in clear; the command line and the leak checks use it too. A field
+of type `SecretRef` is found by its type wherever it stands: in nested structs, lists, mappings and optional fields.
+"""
 
 import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +30,7 @@ class Secret:
         return self._text
 
     def hide_in(self, text: str) -> str:
-        """Blot the secret out of a text that somebody else wrote."""
+        """Return a text that somebody else wrote, with the secret replaced by `***`."""
         return text.replace(self._text, _HIDDEN) if self._text else text
 
     def __repr__(self) -> str:
@@ -52,158 +56,164 @@ class Secret:
 
 
 S = TypeVar("S", bound=msgspec.Struct)
-Change = Callable[[str, str], str]
-"""Given the path of a reference, as faults spell it, and the reference; returns what shall stand there instead."""
+ReplaceRef = Callable[[str, str], str]
+"""Takes the path of a reference, spelt as in faults, and the reference; returns what replaces it."""
 
-PLAIN: Final = "plain:"
+PLAIN_PREFIX: Final = "plain:"
 """Begins a secret that somebody wrote in clear."""
-SEALED: Final = "sealed:"
-STAND_IN: Final = f"{SEALED}…"
-"""A reference that leads nowhere, for where one must stand."""
+SEALED_PREFIX: Final = "sealed:"
+PLACEHOLDER_REF: Final = f"{SEALED_PREFIX}…"
+"""A reference that leads nowhere, for places where some reference must stand."""
 
-_MARK: Final = get_args(SecretRef)[1]
-_MOST_STRAYS: Final = 100
-_LONGEST_STEP: Final = 130
+_SECRET_REF_META: Final = get_args(SecretRef)[1]
+_MAX_STRAYS: Final = 100
+_MAX_STEP_LENGTH: Final = 130
 _Trail = tuple[Any, str] | None
-"""A way down into a document: the way to what holds it, and one more step."""
+"""A path into a document as a linked list: the path to the container, and one more step."""
 
 
 def holds_secrets(kind: type[msgspec.Struct]) -> bool:
-    """Tell whether documents of a type refer to secrets."""
-    return bool(_bearing(kind))
+    """Return True if documents of this type can refer to secrets."""
+    return bool(_secret_fields(kind))
 
 
-def secrets_in(document: msgspec.Struct) -> list[tuple[str, str]]:
-    """List the path and the text of every reference in a document."""
+def list_secrets(document: msgspec.Struct) -> list[tuple[str, str]]:
+    """Return the path and the text of every secret reference in a document."""
     found: list[tuple[str, str]] = []
 
     def note(path: str, ref: str) -> str:
         found.append((path, ref))
         return ref
 
-    with_secrets(document, note)
+    replace_secrets(document, note)
     return found
 
 
-def with_secrets(document: S, change: Change) -> S:
-    """Return a document with every reference replaced; the same document when nothing changes."""
-    changed: S = _changed(document, type(document), "", change)
+def replace_secrets(document: S, change: ReplaceRef) -> S:
+    """Return a document with every reference replaced; the same object when nothing changes."""
+    changed: S = _replace_refs(document, type(document), "", change)
     return changed
 
 
-def with_raw_secrets(document: object, kind: type[msgspec.Struct], change: Change) -> Any:  # noqa: ANN401 - what came in
-    """Do the same to a document that nobody has checked yet; what is not of the kind's shape stays as it is."""
-    return _changed(document, kind, "", change)
+def replace_raw_secrets(document: object, kind: type[msgspec.Struct], change: ReplaceRef) -> Any:  # noqa: ANN401 - what came in
+    """Replace the references in a document that was not validated yet.
+
+    Whatever does not have the shape of the kind stays as it is.
+    """
+    return _replace_refs(document, kind, "", change)
 
 
-def without_plain(document: object, kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - likewise
-    """Put a stand-in for every secret in clear, so that a document can be checked, and shown, without them."""
-    return with_raw_secrets(document, kind, lambda _, ref: STAND_IN if ref.startswith(PLAIN) else ref)
+def hide_plain_secrets(document: object, kind: type[msgspec.Struct]) -> Any:  # noqa: ANN401 - likewise
+    """Replace every secret in clear by a placeholder, so that a document can be checked and shown."""
+    return replace_raw_secrets(document, kind, lambda _, ref: PLACEHOLDER_REF if ref.startswith(PLAIN_PREFIX) else ref)
 
 
-def strays(document: object) -> list[str]:
-    """List where texts that call themselves secrets stand; asked of what is left when all that belong were taken out.
+def find_stray_secrets(document: object) -> list[str]:
+    """Return the paths of texts marked as secrets that stand where no secret belongs.
 
-    A name that calls itself one is not spelt.
+    Call it after all secrets in their proper fields were taken out. A name that is itself marked as a secret
+    is not part of the path.
     """
     found: list[_Trail] = []
     left: list[tuple[_Trail, object]] = [(None, document)]
-    while left and len(found) < _MOST_STRAYS:
+    while left and len(found) < _MAX_STRAYS:
         trail, value = left.pop()
-        if isinstance(value, str) and value.startswith(PLAIN):
+        if isinstance(value, str) and value.startswith(PLAIN_PREFIX):
             found.append(trail)
         elif isinstance(value, Mapping):
-            left += (((trail, f".{name}"), item) for name, item in value.items() if not str(name).startswith(PLAIN))
-            found += [trail for name in value if str(name).startswith(PLAIN)][:_MOST_STRAYS]
+            left += (
+                ((trail, f".{name}"), item) for name, item in value.items() if not str(name).startswith(PLAIN_PREFIX)
+            )
+            found += [trail for name in value if str(name).startswith(PLAIN_PREFIX)][:_MAX_STRAYS]
         elif isinstance(value, list | tuple):
             left += (((trail, f"[{number}]"), item) for number, item in enumerate(value))
-    return sorted({_spelt(trail) for trail in found})
+    return sorted({_format_trail(trail) for trail in found})
 
 
-def _spelt(trail: "_Trail") -> str:
-    """Write a way down as a path; only of the few that are told, for every step may be long."""
+def _format_trail(trail: "_Trail") -> str:
+    """Return a trail as a path. Called only for the few that are reported, because every step may be long."""
     steps = []
     while trail is not None:
         trail, step = trail
-        steps.append(step[:_LONGEST_STEP])
+        steps.append(step[:_MAX_STEP_LENGTH])
     return "".join(reversed(steps)).removeprefix(".") or "document"
 
 
-def _changed(value: Any, hint: Any, path: str, change: Change) -> Any:  # noqa: ANN401 - a value of any type, and its hint
+def _replace_refs(value: Any, hint: Any, path: str, change: ReplaceRef) -> Any:  # noqa: ANN401 - a value of any type, and its hint
     if isinstance(value, str):
-        return change(path, value) if any(_MARK in get_args(one) for one in _options(hint)) else value
+        return change(path, value) if any(_SECRET_REF_META in get_args(one) for one in _union_members(hint)) else value
     if isinstance(value, msgspec.Struct):
-        return _struct_changed(value, path, change)
+        return _replace_in_struct(value, path, change)
     if isinstance(value, Mapping):
-        return _mapping_changed(value, hint, path, change)
-    inner = next(_items(hint, Sequence), None)
+        return _replace_in_mapping(value, hint, path, change)
+    inner = next(_item_types(hint, Sequence), None)
     if isinstance(value, list | tuple) and inner is not None:
-        return type(value)(_changed(item, inner, f"{path}[{number}]", change) for number, item in enumerate(value))
+        return type(value)(_replace_refs(item, inner, f"{path}[{number}]", change) for number, item in enumerate(value))
     return value
 
 
-def _struct_changed(value: S, path: str, change: Change) -> S:
+def _replace_in_struct(value: S, path: str, change: ReplaceRef) -> S:
     new = {
-        name: _changed(getattr(value, name), hint, _below(path, encoded), change)
-        for encoded, (name, hint) in _bearing(type(value)).items()
+        name: _replace_refs(getattr(value, name), hint, _join_path(path, encoded), change)
+        for encoded, (name, hint) in _secret_fields(type(value)).items()
     }
     changed = {name: item for name, item in new.items() if item != getattr(value, name)}
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-def _mapping_changed(value: Mapping[Any, Any], hint: Any, path: str, change: Change) -> Mapping[Any, Any]:  # noqa: ANN401
+def _replace_in_mapping(value: Mapping[Any, Any], hint: Any, path: str, change: ReplaceRef) -> Mapping[Any, Any]:  # noqa: ANN401
     hints: dict[Any, Any] = {}
-    for one in _structs(hint):
-        hints |= {encoded: inner for encoded, (_, inner) in _bearing(one).items()}
-    for one in _items(hint, Mapping):
+    for one in _struct_types(hint):
+        hints |= {encoded: inner for encoded, (_, inner) in _secret_fields(one).items()}
+    for one in _item_types(hint, Mapping):
         hints |= dict.fromkeys(value, one)
     return {
-        # What no type leads to may be nested as deep as somebody likes.
-        name: _changed(item, hints[name], _below(path, name), change) if name in hints else item
+        # Do not descend into values without a type: a user may nest them to any depth.
+        name: _replace_refs(item, hints[name], _join_path(path, name), change) if name in hints else item
         for name, item in value.items()
     }
 
 
 @cache
-def _bearing(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, Any]]:
-    """Tell which fields of a struct lead to references: their names and types, by their names in documents."""
+def _secret_fields(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, Any]]:
+    """Return the fields of a struct that lead to references: name and type, by their name in documents."""
     fields = msgspec.structs.fields(kind)
-    return {field.encode_name: (field.name, field.type) for field in fields if _bears(field.type)}
+    return {field.encode_name: (field.name, field.type) for field in fields if _leads_to_secrets(field.type)}
 
 
-def _bears(hint: Any) -> bool:  # noqa: ANN401 - a type hint has no better type
+def _leads_to_secrets(hint: Any) -> bool:  # noqa: ANN401 - a type hint has no better type
     return (
-        any(_MARK in get_args(one) for one in _options(hint))
-        or any(_bearing(one) for one in _structs(hint))
-        or any(_bears(one) for one in _items(hint, Sequence, Mapping))
+        any(_SECRET_REF_META in get_args(one) for one in _union_members(hint))
+        or any(_secret_fields(one) for one in _struct_types(hint))
+        or any(_leads_to_secrets(one) for one in _item_types(hint, Sequence, Mapping))
     )
 
 
-def _options(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
-    """Take unions apart."""
+def _union_members(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    """Yield the members of a union, or the type itself."""
     if get_origin(hint) in (Union, UnionType):
         for one in get_args(hint):
-            yield from _options(one)
+            yield from _union_members(one)
     else:
         yield hint
 
 
-def _plain(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
-    for one in _options(hint):
-        yield from _plain(get_args(one)[0]) if get_origin(one) is Annotated else (one,)
+def _plain_types(hint: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    for one in _union_members(hint):
+        yield from _plain_types(get_args(one)[0]) if get_origin(one) is Annotated else (one,)
 
 
-def _structs(hint: Any) -> Iterator[type[msgspec.Struct]]:  # noqa: ANN401 - likewise
-    return (one for one in _plain(hint) if isinstance(one, type) and issubclass(one, msgspec.Struct))
+def _struct_types(hint: Any) -> Iterator[type[msgspec.Struct]]:  # noqa: ANN401 - likewise
+    return (one for one in _plain_types(hint) if isinstance(one, type) and issubclass(one, msgspec.Struct))
 
 
-def _items(hint: Any, *containers: type) -> Iterator[Any]:  # noqa: ANN401 - likewise
-    """Tell the types of what such containers hold: the values of a mapping, the items of a list."""
-    for one in _plain(hint):
+def _item_types(hint: Any, *containers: type) -> Iterator[Any]:  # noqa: ANN401 - likewise
+    """Yield the types inside these containers: the values of a mapping, the items of a list."""
+    for one in _plain_types(hint):
         origin = get_origin(one)
         if isinstance(origin, type) and issubclass(origin, containers):
             yield get_args(one)[1 if issubclass(origin, Mapping) else 0]
 
 
-def _below(path: str, name: object) -> str:
+def _join_path(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)

@@ -1,1 +1,1 @@
-"""What every kind of document shares: metadata, state machines, errors, quantities, capacity, selectors, events."""
+"""What all kinds share: metadata, state machines, errors, time, capacity, selectors, events."""

@@ -1,7 +1,7 @@
 """What a worker can hold and what a lab needs, in six dimensions, at one moment and over time.
 
-Capacity is derived from claims and never counted up and down: a claim is a need with a beginning and an end, a profile
-is the sum of claims as a step function of time. Placement builds its index on this arithmetic.
+Used capacity is derived from claims and never counted up and down. A claim is a need with a beginning and an end; a
+profile is the sum of claims as a step function of time. `placement` builds its index on this arithmetic.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +15,7 @@ from lcm.model.base.resource import Count, Moment, Part
 
 
 class Amount(Part):
-    """How much of each dimension. Whole numbers, so that sums are exact."""
+    """An amount of each dimension. Whole numbers, so that sums are exact."""
 
     cpu_millis: Count = 0
     memory_mb: Count = 0
@@ -25,32 +25,35 @@ class Amount(Part):
     labs: Count = 0
 
     def __add__(self, other: "Amount") -> "Amount":
-        return _each(self, other, 1)
+        return _combine(self, other, 1)
 
     def __sub__(self, other: "Amount") -> "Amount":
-        """Take away; may go below zero, which only says that something is over-committed."""
-        return _each(self, other, -1)
+        """Subtract. The result may be below zero, which means that something is over-committed."""
+        return _combine(self, other, -1)
 
     def within(self, room: "Amount") -> bool:
-        """Tell whether this fits into that, in every dimension."""
-        return not exceeded(self, room)
+        """Return True if this amount fits into `room` in every dimension."""
+        return not find_exceeded(self, room)
 
 
 DIMENSIONS: tuple[str, ...] = Amount.__struct_fields__
 
 
-def exceeded(need: Amount, room: Amount) -> list[str]:
-    """Name the dimensions in which a need is larger than the room."""
+def find_exceeded(need: Amount, room: Amount) -> list[str]:
+    """Return the dimensions in which a need is larger than the room."""
     return [name for name in DIMENSIONS if getattr(need, name) > getattr(room, name)]
 
 
 def can_accommodate(declared: Amount, claimed: Amount, need: Amount) -> bool:
-    """Tell whether a worker with these claims can take this need as well."""
+    """Return True if a worker with these claims can take this need as well."""
     return (claimed + need).within(declared)
 
 
 def utilization(used: Amount, declared: Amount) -> dict[str, float]:
-    """Give the used fraction of each dimension; a dimension of size nothing counts as full once anything uses it."""
+    """Return the used fraction of each dimension.
+
+    A dimension of size zero counts as full as soon as anything uses it.
+    """
     return {name: _fraction(getattr(used, name), getattr(declared, name)) for name in DIMENSIONS}
 
 
@@ -61,51 +64,55 @@ class Claim(Part):
     end: Moment
     need: Amount
 
-    def meets(self, start: datetime, end: datetime) -> bool:
-        """Tell whether it covers any moment of [start, end)."""
+    def overlaps(self, start: datetime, end: datetime) -> bool:
+        """Return True if the claim covers any moment of [start, end)."""
         return self.start < end and start < self.end
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The sum of claims over time: `levels[i]` holds during [moments[i], moments[i + 1]), nothing before and after."""
+    """The sum of claims over time.
+
+    `levels[i]` applies during [moments[i], moments[i + 1]). Before the first and after the last moment
+    nothing is claimed.
+    """
 
     moments: tuple[datetime, ...] = ()
     levels: tuple[Amount, ...] = ()
 
     @classmethod
     def of(cls, claims: Iterable[Claim]) -> "Profile":
-        """Add up claims; a claim that ends before it starts covers nothing."""
+        """Return the sum of claims. A claim that ends before it starts covers nothing."""
         steps: dict[datetime, Amount] = {}
         for claim in claims:
             if claim.start < claim.end:
-                steps[claim.start] = steps.get(claim.start, NOTHING) + claim.need
-                steps[claim.end] = steps.get(claim.end, NOTHING) - claim.need
+                steps[claim.start] = steps.get(claim.start, ZERO_AMOUNT) + claim.need
+                steps[claim.end] = steps.get(claim.end, ZERO_AMOUNT) - claim.need
         moments = sorted(steps)
-        levels, level = [], NOTHING
+        levels, level = [], ZERO_AMOUNT
         for moment in moments:
             level += steps[moment]
             levels.append(level)
         return cls(tuple(moments), tuple(levels))
 
     def at(self, moment: datetime) -> Amount:
-        """Say how much is claimed at a moment."""
+        """Return how much is claimed at a moment."""
         place = bisect_right(self.moments, moment)
-        return self.levels[place - 1] if place else NOTHING
+        return self.levels[place - 1] if place else ZERO_AMOUNT
 
     def peak(self, start: datetime, end: datetime) -> Amount:
-        """Say the greatest claim in each dimension during [start, end)."""
+        """Return the greatest claim in each dimension during [start, end)."""
         if start >= end:
-            return NOTHING
+            return ZERO_AMOUNT
         first = max(0, bisect_right(self.moments, start) - 1)
         levels = self.levels[first : bisect_left(self.moments, end)]
         return Amount(**{name: max((getattr(level, name) for level in levels), default=0) for name in DIMENSIONS})
 
     def fits(self, claim: Claim, declared: Amount) -> bool:
-        """Tell whether one more claim would stay within what is declared, at every moment."""
+        """Return True if one more claim would stay within the declared capacity at every moment."""
         return can_accommodate(declared, self.peak(claim.start, claim.end), claim.need)
 
     def earliest(self, need: Amount, declared: Amount, *, length: timedelta, not_before: datetime) -> datetime | None:
-        """Find the first moment from which a need fits for so long; None when it never can."""
+        """Return the first moment from which a need fits for this length; None when it never does."""
         if not need.within(declared):
             return None
         starts = [not_before, *(moment for moment in self.moments if moment > not_before)]
@@ -113,13 +120,13 @@ class Profile(msgspec.Struct, frozen=True):
             (start for start in starts if self.fits(Claim(start=start, end=start + length, need=need), declared)), None
         )
 
-    def overcommitted(self, declared: Amount) -> Sequence[tuple[datetime, datetime]]:
-        """List the spans in which more is claimed than declared."""
+    def find_overcommitted(self, declared: Amount) -> Sequence[tuple[datetime, datetime]]:
+        """Return the spans in which more is claimed than declared."""
         spans = zip(pairwise(self.moments), self.levels, strict=False)
         return [span for span, level in spans if not level.within(declared)]
 
 
-def _each(left: Amount, right: Amount, sign: int) -> Amount:
+def _combine(left: Amount, right: Amount, sign: int) -> Amount:
     return Amount(
         cpu_millis=left.cpu_millis + sign * right.cpu_millis,
         memory_mb=left.memory_mb + sign * right.memory_mb,
@@ -134,4 +141,4 @@ def _fraction(used: int, declared: int) -> float:
     return used / declared if declared else float(used > 0)
 
 
-NOTHING = Amount()
+ZERO_AMOUNT = Amount()

@@ -1,20 +1,20 @@
-"""Where time comes from. The model only names it; `lcm.system` reads the machine's, `lcm.sim.loop` makes it up."""
+"""The sources of time, as protocols. `system.clock` reads the machine's; `sim.time.loop` simulates one."""
 
 from datetime import datetime
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """The present moment, aware and in UTC."""
+    """The current time, timezone-aware and in UTC."""
 
     def now(self) -> datetime:
-        """Return the present moment."""
+        """Return the current time."""
         ...
 
 
 class Stopwatch(Protocol):
-    """Seconds since some fixed moment, the same for every process of the machine, never stepping."""
+    """Seconds since a fixed moment that is the same for every process of the machine; never stepped."""
 
     def seconds(self) -> float:
-        """Return the seconds that have passed; a reboot may begin anew."""
+        """Return the seconds passed. A reboot may restart the count."""
         ...

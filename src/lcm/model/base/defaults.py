@@ -1,7 +1,7 @@
-"""What an installation adds to users' documents, put beneath them. Called by admission with what `config` says.
+"""An installation's defaults, filled in below what a user's document says.
 
-What a document says always wins. A default that would contradict it is left out: a document that is sound by itself
-stays so.
+Called by admission with the defaults that `settings.load` read. What a document says always wins. A default that would
+contradict the document is left out, so that a document that is valid by itself stays valid.
 """
 
 from collections.abc import Mapping
@@ -10,80 +10,85 @@ from typing import Any, Final
 from lcm.model.kinds.worker import AwsSpec
 
 Document = Mapping[str, Any]
-_OF_A_REGION: Final = {"ami_id", "vpc_id", "subnet_ids", "security_group_ids"}
-_OF_A_NETWORK: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
+_REGION_FIELDS: Final = {"ami_id", "vpc_id", "subnet_ids", "security_group_ids"}
+_NETWORK_FIELDS: Final = {"vpc_id", "subnet_ids", "security_group_ids"}
 
 
-_AWS: Final = _OF_A_REGION | {"region", "instance_type", "iam_instance_profile"}
-_WORKER: Final = {
-    "aws": dict.fromkeys(sorted(_AWS)),
+_AWS_FIELDS: Final = _REGION_FIELDS | {"region", "instance_type", "iam_instance_profile"}
+_WORKER_FIELDS: Final = {
+    "aws": dict.fromkeys(sorted(_AWS_FIELDS)),
     "cml": dict.fromkeys(("admin_username", "admin_password", "license_token", "license_flavour", "telemetry")),
     "idle": dict.fromkeys(("threshold_minutes", "warn_minutes")),
 }
-_KEPT: Final[Mapping[str, Document]] = {
-    "LabWorker": {**_WORKER, "wanted_state": None},
-    "WorkerTemplate": {"worker": _WORKER},
+_KEPT_FIELDS: Final[Mapping[str, Document]] = {
+    "LabWorker": {**_WORKER_FIELDS, "wanted_state": None},
+    "WorkerTemplate": {"worker": _WORKER_FIELDS},
     "LabWorkerPool": {
         "min_workers": None,
         "max_workers": None,
         "thresholds": dict.fromkeys(("cpu_scale_up", "cpu_scale_down")),
     },
 }
-"""What others than a document's author may have written, by kind: the settings of the installation, or an action."""
+"""Fields that somebody other than a document's author may have set, by kind: the settings, or an action."""
 
 
-def kept(kind: str, spec: Document, defaults: Document) -> Document:
-    """Give the part of a stored spec that stays where a new document says nothing.
+def keep_stored_values(kind: str, spec: Document, defaults: Document) -> Document:
+    """Return the part of a stored spec that stays where a new document says nothing.
 
-    The settings may have been others when it was made: whoever applies the same file again changes nothing.
+    The settings may have been different when the object was created. Applying the same file again must change
+    nothing.
     """
-    always = _picked(spec, _KEPT.get(kind, {}))
-    return {"spec": _merged(always, _picked(spec, _part(defaults, "spec")))}
+    always = _pick_fields(spec, _KEPT_FIELDS.get(kind, {}))
+    return {"spec": _merge(always, _pick_fields(spec, _get_part(defaults, "spec")))}
 
 
-def _picked(part: Document, names: Document) -> dict[str, Any]:
-    """Give what a part holds under these names; a mapping goes deeper."""
+def _pick_fields(part: Document, names: Document) -> dict[str, Any]:
+    """Return the values under these names; a nested mapping of names selects within a nested value."""
     return {
-        name: _picked(part[name], deeper) if isinstance(deeper, Mapping) else part[name]
+        name: _pick_fields(part[name], deeper) if isinstance(deeper, Mapping) else part[name]
         for name, deeper in names.items()
         if name in part
     }
 
 
-def beneath(document: Document, defaults: Document) -> Document:
-    """Give the document with the defaults for its kind wherever it says nothing."""
-    said, given = _part(document, "spec"), _part(defaults, "spec")
+def apply_defaults(document: Document, defaults: Document) -> Document:
+    """Return the document with the defaults of its kind wherever it says nothing."""
+    said, given = _get_part(document, "spec"), _get_part(defaults, "spec")
     if "worker" in given:
-        fitting = given | {"worker": _worker(_part(said, "worker"), _part(given, "worker"))}
+        fitting = given | {"worker": _fit_worker(_get_part(said, "worker"), _get_part(given, "worker"))}
     else:
-        fitting = _pool(said, _worker(said, given))
-    return _merged(document, {**defaults, "spec": fitting} if given else defaults)
+        fitting = _fit_pool(said, _fit_worker(said, given))
+    return _merge(document, {**defaults, "spec": fitting} if given else defaults)
 
 
-def _worker(said: Document, given: Document) -> dict[str, Any]:
-    idle = _in_order(_part(said, "idle"), _part(given, "idle"), "warn_minutes", "threshold_minutes", equal=False)
-    return _with(given, aws=_aws(_part(said, "aws"), _part(given, "aws")), idle=idle)
+def _fit_worker(said: Document, given: Document) -> dict[str, Any]:
+    idle = _drop_crossed_bounds(
+        _get_part(said, "idle"), _get_part(given, "idle"), "warn_minutes", "threshold_minutes", equal=False
+    )
+    return _replace_parts(given, aws=_fit_aws(_get_part(said, "aws"), _get_part(given, "aws")), idle=idle)
 
 
-def _aws(said: Document, given: Document) -> dict[str, Any]:
-    """Leave out what belongs to another region or network than the document's, and an image beside a pattern."""
+def _fit_aws(said: Document, given: Document) -> dict[str, Any]:
+    """Leave out defaults of another region or network than the document's, and an image beside a name pattern."""
     usual = given.get("region", AwsSpec().region)
     unfit = {"ami_id"} if said.get("ami_name_pattern") else set[str]()
     if said.get("region", usual) != usual:
-        unfit |= _OF_A_REGION
+        unfit |= _REGION_FIELDS
     if "vpc_id" in said or "subnet_ids" in said:
-        unfit |= _OF_A_NETWORK
+        unfit |= _NETWORK_FIELDS
     return {name: value for name, value in given.items() if name not in unfit}
 
 
-def _pool(said: Document, given: Document) -> dict[str, Any]:
-    limits = _part(said, "thresholds"), _part(given, "thresholds")
-    bounded = _in_order(said, given, "min_workers", "max_workers", equal=True)
-    return _with(bounded, thresholds=_in_order(*limits, "cpu_scale_down", "cpu_scale_up", equal=False))
+def _fit_pool(said: Document, given: Document) -> dict[str, Any]:
+    limits = _get_part(said, "thresholds"), _get_part(given, "thresholds")
+    bounded = _drop_crossed_bounds(said, given, "min_workers", "max_workers", equal=True)
+    return _replace_parts(
+        bounded, thresholds=_drop_crossed_bounds(*limits, "cpu_scale_down", "cpu_scale_up", equal=False)
+    )
 
 
-def _in_order(said: Document, given: Document, low: str, high: str, *, equal: bool) -> dict[str, Any]:
-    """Leave out a bound that would lie on the wrong side of the document's own."""
+def _drop_crossed_bounds(said: Document, given: Document, low: str, high: str, *, equal: bool) -> dict[str, Any]:
+    """Leave out a default bound that would be on the wrong side of the document's own bound."""
     bounds = {**given, **said}
     least, most = bounds.get(low), bounds.get(high)
     if not isinstance(least, int | float) or not isinstance(most, int | float):
@@ -93,19 +98,19 @@ def _in_order(said: Document, given: Document, low: str, high: str, *, equal: bo
     return {name: value for name, value in given.items() if name not in (low, high)}
 
 
-def _with(given: Document, **parts: Document) -> dict[str, Any]:
-    """Put what is left of parts in their place."""
+def _replace_parts(given: Document, **parts: Document) -> dict[str, Any]:
+    """Return the mapping with these parts replaced, if it has them."""
     return {**given, **{name: part for name, part in parts.items() if name in given}}
 
 
-def _part(document: Document, name: str) -> dict[str, Any]:
+def _get_part(document: Document, name: str) -> dict[str, Any]:
     found = document.get(name)
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def _merged(document: Document, defaults: Document) -> dict[str, Any]:
+def _merge(document: Document, defaults: Document) -> dict[str, Any]:
     merged = dict(defaults)
     for name, value in document.items():
         under = defaults.get(name)
-        merged[name] = _merged(value, under) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+        merged[name] = _merge(value, under) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
     return merged

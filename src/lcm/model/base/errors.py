@@ -1,16 +1,16 @@
-"""The error tree, named by what the reader must do.
+"""The error tree. Each class is named after what its receiver must do.
 
 LcmError
-├── Conflict      somebody was faster: read again, decide again
+├── Conflict      somebody else was faster: read again, decide again
 │   └── Taken        the name belongs to somebody else: choose another
-├── Relist        the history asked for is gone: list, then watch from the list's revision
+├── Relist        the requested history is gone: list, then watch from the list's revision
 ├── Deposed       the lease's term is over: stop leading, campaign again
-├── Gone          what was asked for does not exist; a delete's success
+├── Gone          the requested object does not exist; success for a delete
 ├── Refused       the caller must change the request (4xx)
 │   ├── Invalid      the document or argument is wrong; `faults` says where and what to do
 │   ├── TooLarge     over a limit of the contract; split or shrink it
 │   ├── IllegalStep  the state machine has no such step
-│   ├── Forbidden    the caller may not
+│   ├── Forbidden    the caller is not allowed to do this
 │   └── NoRoom       it would not fit; another time, place or size may
 ├── Later         try again after `after`; nothing is known to be wrong with the request
 │   ├── Throttled    the other side asked us to slow down
@@ -26,28 +26,30 @@ from datetime import datetime, timedelta
 
 
 class LcmError(Exception):
-    """Root of everything this software raises on purpose."""
+    """Root of all errors that this software raises on purpose."""
 
 
 class Conflict(LcmError):
     """A precondition did not hold. Nothing was written."""
 
     def __init__(self, key: str, *, wanted: int, found: int, message: str = "") -> None:
-        super().__init__(message or f"{key} was expected {_at(wanted)} but is {_at(found)}")
+        super().__init__(
+            message or f"{key} was expected {_describe_revision(wanted)} but is {_describe_revision(found)}"
+        )
         self.key = key
         self.wanted = wanted
         self.found = found
 
 
 class Taken(Conflict):
-    """A name belongs to something that the caller may not know more about."""
+    """A name is used by an object about which the caller may learn nothing more."""
 
     def __init__(self, message: str) -> None:
         super().__init__("", wanted=0, found=0, message=message)
 
 
 class Relist(LcmError):
-    """The revision asked for was compacted, or the reader fell too far behind."""
+    """The requested revision was compacted, or the reader fell too far behind."""
 
 
 class Deposed(LcmError):
@@ -55,7 +57,7 @@ class Deposed(LcmError):
 
 
 class Gone(LcmError):
-    """The object does not exist (any more)."""
+    """The object does not exist, or no longer exists."""
 
 
 class Refused(LcmError):
@@ -71,7 +73,7 @@ class Fault:
     remedy: str = ""
 
     def __str__(self) -> str:
-        """Write it as one line for a terminal."""
+        """Return the fault as one line for a terminal."""
         text = f"{self.path}: {self.problem}"
         return f"{text}; {self.remedy}" if self.remedy else text
 
@@ -93,11 +95,14 @@ class IllegalStep(Refused):
 
 
 class Forbidden(Refused):
-    """The caller may not do this."""
+    """The caller is not allowed to do this."""
 
 
 class NoRoom(Refused):
-    """The capacity asked for is not there. `why` says in a word what is in the way; `nearest` are slots that work."""
+    """The requested capacity is not available.
+
+    `why` names the obstacle in a word; `nearest` are slots that would be accepted.
+    """
 
     def __init__(self, message: str, *, why: str = "", nearest: Sequence[tuple[datetime, datetime]] = ()) -> None:
         super().__init__(message)
@@ -106,7 +111,7 @@ class NoRoom(Refused):
 
 
 class Later(LcmError):
-    """Try again after a while."""
+    """A temporary failure: try again after `after`."""
 
     def __init__(self, message: str, *, after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -118,7 +123,7 @@ class Throttled(Later):
 
 
 class Unreachable(Later):
-    """No answer came: a write may or may not have been made."""
+    """No answer came: a write may or may not have happened."""
 
 
 class Stuck(LcmError):
@@ -129,5 +134,5 @@ class Stuck(LcmError):
         self.reason = reason
 
 
-def _at(revision: int) -> str:
+def _describe_revision(revision: int) -> str:
     return f"at revision {revision}" if revision else "absent"

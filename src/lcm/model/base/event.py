@@ -1,7 +1,7 @@
-"""What a change means to the outside: the events that are committed with it.
+"""The public events that are committed together with a change.
 
-The envelope carries what streams filter by; `data` is written in a form of its own per type. Made by `control.events`,
-sent on by `api`.
+The envelope, `Event`, carries what streams filter by; `data` has its own struct per type. `control.delivery.events`
+makes them, `api` and the sinks send them on.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lcm.model.base.resource import Count, Moment, Part, Text
 
 
 class ObjectEvent(Part):
-    """Something was made, changed or removed; `generation` counts changes of its spec."""
+    """An object was created, changed or removed; `resource_generation` counts changes of its spec."""
 
     kind: str
     name: str
@@ -24,7 +24,7 @@ class ObjectEvent(Part):
 
 
 class WorkerSummary(Part):
-    """A worker in a few words. `status` is the six-valued one of `model.worker.coarse`."""
+    """A worker in brief. `status` is the six-valued one of `model.kinds.worker.coarse_status`."""
 
     worker_id: str
     worker_name: str
@@ -38,7 +38,7 @@ class WorkerSummary(Part):
 
 
 class WorkerStatusUpdated(Part):
-    """A worker changed its phase."""
+    """A worker's phase changed."""
 
     worker_id: str
     worker_name: str
@@ -63,7 +63,7 @@ class WorkerMetrics(Part):
 
 
 class WorkerLabs(Part):
-    """Other labs run on a worker than before, whoever made them."""
+    """The set of labs running on a worker changed, whoever made them."""
 
     worker_id: str
     worker_name: str
@@ -73,7 +73,7 @@ class WorkerLabs(Part):
 
 
 class WorkerIdleWarning(Part):
-    """A worker does nothing and will be paused, unless something happens or somebody puts it off."""
+    """A worker is idle and will be paused, unless there is activity or somebody snoozes it."""
 
     worker_id: str
     worker_name: str
@@ -101,13 +101,13 @@ class AlertRaised(Part):
 
 
 class AlertCleared(AlertRaised, kw_only=True):
-    """What an alert was raised for is over."""
+    """The cause of an alert is gone."""
 
     cleared_at: Moment
 
 
 class SessionStatusChanged(Part):
-    """A session changed its phase. `instance_id` is what older clients call `session_id`."""
+    """A session's phase changed. `instance_id` is the old name of `session_id`, kept for older clients."""
 
     session_id: str
     instance_id: str
@@ -121,7 +121,10 @@ class SessionStatusChanged(Part):
 
 
 class SessionResourcesObserved(Part):
-    """What a running lab really has was seen. `instance_id` is what older clients call `session_id`."""
+    """The actual resources of a running lab were observed.
+
+    `instance_id` is the old name of `session_id`, kept for older clients.
+    """
 
     session_id: str
     instance_id: str
@@ -141,14 +144,14 @@ class SessionResourcesObserved(Part):
 
 
 class DriftedPort(Part):
-    """A port by its name: what was allocated, and what is there. None: there is no such port."""
+    """A port by its name: the allocated and the observed number. None means that there is no such port."""
 
     allocated: int | None
     observed: int | None
 
 
 class SessionPortDrift(Part):
-    """A running lab holds other ports than it was given; `drift` are those that differ, by name."""
+    """A running lab has other ports than it was given; `drift` holds those that differ, by name."""
 
     session_id: str
     instance_id: str
@@ -159,7 +162,7 @@ class SessionPortDrift(Part):
 
 
 class PoolScaled(Part):
-    """A pool started workers, or let some go."""
+    """A pool started or removed workers."""
 
     pool: str
     namespace: str
@@ -172,7 +175,7 @@ class PoolScaled(Part):
 
 
 class SinkTested(Part):
-    """Somebody wanted to see whether a sink is reached."""
+    """Somebody requested a test delivery to a sink."""
 
     sink: str
     requested_by: str
@@ -180,7 +183,7 @@ class SinkTested(Part):
 
 
 class EventsLost(Part):
-    """Some events did not reach a sink; what matters must be read anew."""
+    """Some events did not reach a sink; the receiver must read the current state again."""
 
     reason: Text
 
@@ -204,9 +207,9 @@ Data = (
 
 
 class Event(Part, forbid_unknown_fields=False):
-    """One event as it is stored. `owner` None: staff and services see it, and nobody else.
+    """One event as it is stored. `owner` None means that only staff and services see it.
 
-    A newer version's events are read as far as they are known: replicas are not all exchanged at once.
+    Unknown fields of a newer version are ignored: replicas are not all upgraded at the same moment.
     """
 
     type: str
@@ -226,16 +229,16 @@ _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Event)
 
 
-def encode(event: Event) -> bytes:
-    """Write an event as the store keeps it."""
+def encode_event(event: Event) -> bytes:
+    """Return an event as the store keeps it."""
     return _encoder.encode(event)
 
 
-def decode(raw: bytes) -> Event:
-    """Read an event that `encode` wrote."""
+def decode_event(raw: bytes) -> Event:
+    """Decode an event that `encode_event` wrote."""
     return _decoder.decode(raw)
 
 
-def data_of(data: Data) -> msgspec.Raw:
-    """Write an event's data."""
+def encode_data(data: Data) -> msgspec.Raw:
+    """Return an event's data as JSON."""
     return msgspec.Raw(_encoder.encode(data))

@@ -1,6 +1,7 @@
-"""State machines as tables: which step, by whom, with which status already known, and how long a phase may last.
+"""State machines as tables: the allowed steps, who takes them, what the status must hold, how long a phase may last.
 
-Only the control plane takes steps. `docs/states.md` is made from these tables by `describe`.
+Only the control plane takes steps. `describe_machine` renders a table as Markdown, from which `docs/states.md` is
+made.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from lcm.model.base.errors import IllegalStep
-from lcm.model.base.resource import PhaseChange, Status, story
+from lcm.model.base.resource import PhaseChange, Status, format_history
 
 P = TypeVar("P", bound=StrEnum)
 
@@ -22,15 +23,16 @@ WORKER_CONTROLLER: Final = "worker-controller"
 LABLET_CONTROLLER: Final = "lablet-controller"
 POOL_CONTROLLER: Final = "pool-controller"
 ACTORS: Final = frozenset({SCHEDULER, WORKER_CONTROLLER, LABLET_CONTROLLER, POOL_CONTROLLER})
-"""Our own processes besides the control plane."""
+"""Our own processes other than the control plane."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Generic[P]):
+class PhaseStep(Generic[P]):
     """One allowed change of phase.
 
-    `needs` names status fields that must hold something (`a|b` wants either), `bars` those that must hold nothing, and
-    `equals` those that must hold exactly this: where "unknown" is possible, neither of the other two will do.
+    `needs` names status fields that must be set (`a|b` needs either), `bars` those that must not be set, and
+    `equals` those that must have exactly this value. Use `equals` where a field may be unknown: neither of
+    the other two can express that.
     """
 
     source: P
@@ -43,8 +45,8 @@ class Step(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Limit(Generic[P]):
-    """How long a phase may last: a span, or the moment in a field of the status. No target: it raises an alert."""
+class PhaseLimit(Generic[P]):
+    """How long a phase may last: a time span, or the moment in a status field. No target means an alert is raised."""
 
     phase: P
     after: timedelta | str
@@ -53,71 +55,80 @@ class Limit(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine(Generic[P]):
+class StateMachine(Generic[P]):
     """All phases of a kind and the steps between them."""
 
     name: str
     initial: P
     final: frozenset[P]
-    steps: tuple[Step[P], ...]
-    limits: tuple[Limit[P], ...]
+    steps: tuple[PhaseStep[P], ...]
+    limits: tuple[PhaseLimit[P], ...]
 
     @property
     def phases(self) -> tuple[P, ...]:
-        """Every phase, in the order in which it was declared."""
+        """Every phase, in the order of declaration."""
         return tuple(type(self.initial))
 
-    def find(self, source: P, target: P) -> Sequence[Step[P]]:
-        """Every way in which this change may happen."""
+    def find(self, source: P, target: P) -> Sequence[PhaseStep[P]]:
+        """Return every step from one phase to another."""
         return [step for step in self.steps if step.source is source and step.target is target]
 
-    def take(self, source: P, target: P, *, by: str, status: Status) -> Step[P]:
-        """Allow a step, given the status as it would be afterwards, or raise IllegalStep with the object's story."""
+    def check_step(self, source: P, target: P, *, by: str, status: Status) -> PhaseStep[P]:
+        """Return the step to take, given the status as it would be afterwards.
+
+        Raises IllegalStep, with the object's history, when no step allows the change.
+        """
         ways = self.find(source, target)
         if not ways:
             allowed = ", ".join(dict.fromkeys(step.target for step in self.steps if step.source is source)) or "nothing"
-            raise self._illegal(source, target, by, f"from {source} only {allowed} may follow", status.history)
+            raise self._illegal_step(source, target, by, f"from {source} only {allowed} may follow", status.history)
         mine = [step for step in ways if step.by == by]
         if not mine:
-            raise self._illegal(source, target, by, f"only {', '.join(step.by for step in ways)} may", status.history)
-        missing = [need for need in mine[0].needs if not _known(status, need)]
+            raise self._illegal_step(
+                source, target, by, f"only {', '.join(step.by for step in ways)} may", status.history
+            )
+        missing = [need for need in mine[0].needs if not _has_any(status, need)]
         if missing:
-            raise self._illegal(source, target, by, f"status lacks {', '.join(missing)}", status.history)
-        barred = [bar for bar in mine[0].bars if _known(status, bar)]
+            raise self._illegal_step(source, target, by, f"status lacks {', '.join(missing)}", status.history)
+        barred = [bar for bar in mine[0].bars if _has_any(status, bar)]
         if barred:
-            raise self._illegal(source, target, by, f"status still holds {', '.join(barred)}", status.history)
-        other = [f"{path} is not {value}" for path, value in mine[0].equals if _value(status, path) != value]
+            raise self._illegal_step(source, target, by, f"status still holds {', '.join(barred)}", status.history)
+        other = [f"{path} is not {value}" for path, value in mine[0].equals if _read_path(status, path) != value]
         if other:
-            raise self._illegal(source, target, by, ", ".join(other), status.history)
+            raise self._illegal_step(source, target, by, ", ".join(other), status.history)
         return mine[0]
 
-    def deadline(self, phase: P, status: Status) -> tuple[datetime, Limit[P]] | None:
-        """Say until when a phase may last, and what then; None when it may last for ever, or that is not known yet."""
+    def deadline(self, phase: P, status: Status) -> tuple[datetime, PhaseLimit[P]] | None:
+        """Return until when a phase may last, and its limit.
+
+        None means that it may last forever, or that the moment is not known yet.
+        """
         limit = next((one for one in self.limits if one.phase is phase), None)
         if limit is None:
             return None
         if isinstance(limit.after, str):
-            moment = _value(status, limit.after)
+            moment = _read_path(status, limit.after)
             return (moment, limit) if isinstance(moment, datetime) else None
         return (status.history[-1].at + limit.after, limit) if status.history else None
 
-    def _illegal(self, source: P, target: P, by: str, why: str, history: Sequence[PhaseChange]) -> IllegalStep:
-        told = story(history)
+    def _illegal_step(self, source: P, target: P, by: str, why: str, history: Sequence[PhaseChange]) -> IllegalStep:
+        told = format_history(history)
         return IllegalStep(
             f"{self.name} {source} -> {target} by {by}: {why}" + (f"\nits story:\n{told}" if told else "")
         )
 
 
-def describe(machine: Machine[P]) -> str:
-    """Write a machine as Markdown: a diagram and its two tables."""
+def describe_machine(machine: StateMachine[P]) -> str:
+    """Return a state machine as Markdown: a diagram and its two tables."""
     diagram = [f"    [*] --> {machine.initial}"]
     diagram += dict.fromkeys(f"    {step.source} --> {step.target}" for step in machine.steps)
     diagram += [f"    {phase} --> [*]" for phase in machine.phases if phase in machine.final]
     steps = [
-        f"| {step.source} | {step.target} | {step.by} | {_conditions(step)} | {step.why} |" for step in machine.steps
+        f"| {step.source} | {step.target} | {step.by} | {_describe_conditions(step)} | {step.why} |"
+        for step in machine.steps
     ]
     limits = [
-        f"| {limit.phase} | {_span(limit.after)} | {limit.target or 'stays, alert raised'} | {limit.why} |"
+        f"| {limit.phase} | {_describe_span(limit.after)} | {limit.target or 'stays, alert raised'} | {limit.why} |"
         for limit in machine.limits
     ]
     return "\n".join(
@@ -141,30 +152,30 @@ def describe(machine: Machine[P]) -> str:
     )
 
 
-def _conditions(step: Step[P]) -> str:
+def _describe_conditions(step: PhaseStep[P]) -> str:
     needs = [need.replace("|", " or ") for need in step.needs]
     return ", ".join(
         [*needs, *(f"no {bar}" for bar in step.bars), *(f"{path} = {value}" for path, value in step.equals)]
     )
 
 
-def _span(after: timedelta | str) -> str:
+def _describe_span(after: timedelta | str) -> str:
     if isinstance(after, str):
         return f"until `{after}`"
     minutes = after // timedelta(minutes=1)
     return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
 
 
-def _known(status: Status, need: str) -> bool:
-    return any(_holds(_value(status, path)) for path in need.split("|"))
+def _has_any(status: Status, need: str) -> bool:
+    return any(_is_set(_read_path(status, path)) for path in need.split("|"))
 
 
-def _holds(value: object) -> bool:
-    # Zero and an empty mapping are answers: a lab without ports has been allocated none.
+def _is_set(value: object) -> bool:
+    # Zero and an empty mapping count as set: a lab without ports was allocated an empty mapping.
     return value is not None and value is not False and value not in ("", ())
 
 
-def _value(status: Status, path: str) -> object:
+def _read_path(status: Status, path: str) -> object:
     try:
         return attrgetter(path)(status)
     except AttributeError:

@@ -1,7 +1,7 @@
 """Amounts of CPU and memory as people write them: `{"cpu": "0.5", "memory": "512Mi"}`.
 
-CPU is counted in thousandths of a core and memory in MB, both whole numbers rounded up, so that sums are exact and a
-claim is never smaller than what was asked for. `Mi Gi M G` are all binary: 1G is 1024 MB.
+CPU is counted in thousandths of a core and memory in MB. Both are whole numbers, rounded up, so that sums are exact and
+a claim is never smaller than the request. `Mi Gi M G` are all binary: 1G is 1024 MB.
 """
 
 import re
@@ -13,10 +13,10 @@ import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
 
-_MOST: Final = 999_999_999
-"""More than any machine has, and few enough digits to be read again."""
+_MAX_AMOUNT: Final = 999_999_999
+"""More than any machine has, with few enough digits to be parsed again."""
 
-_MEGABYTES: Final = {"Mi": 1, "M": 1, "Gi": 1024, "G": 1024}
+_MB_BY_UNIT: Final = {"Mi": 1, "M": 1, "Gi": 1024, "G": 1024}
 _NUMBER: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})"
 _CPU: Final = re.compile(_NUMBER + r"(m?)")
 _MEMORY: Final = re.compile(_NUMBER + r"(Mi|Gi|M|G)")
@@ -25,7 +25,7 @@ _MEMORY_REMEDY: Final = 'write a number and a unit such as "512Mi", "4Gi", "512M
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """CPU and memory, exactly."""
+    """An exact amount of CPU and memory."""
 
     cpu_millis: int = 0
     memory_mb: int = 0
@@ -37,16 +37,16 @@ class Quantity(msgspec.Struct, frozen=True):
         return Quantity(self.cpu_millis - other.cpu_millis, self.memory_mb - other.memory_mb)
 
     def within(self, room: "Quantity") -> bool:
-        """Tell whether this fits into that."""
+        """Return True if this amount fits into `room`."""
         return self.cpu_millis <= room.cpu_millis and self.memory_mb <= room.memory_mb
 
     def limits(self) -> dict[str, str]:
-        """Write it as people do."""
+        """Return the amount in the notation of users."""
         return {"cpu": format(Decimal(self.cpu_millis) / 1000, "f"), "memory": f"{self.memory_mb}Mi"}
 
 
 def parse_limits(limits: object) -> Quantity:
-    """Read resource limits, or raise Invalid with every fault in them."""
+    """Parse resource limits. Raises Invalid with every fault in them."""
     faults: list[Fault] = []
     amounts = {"cpu": 0, "memory": 0}
     if not isinstance(limits, Mapping):
@@ -72,26 +72,26 @@ def parse_limits(limits: object) -> Quantity:
 
 
 def parse_cpu(text: object) -> int:
-    """Read an amount of CPU into thousandths of a core."""
+    """Parse an amount of CPU into thousandths of a core."""
     found = _CPU.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise Invalid(Fault("resource_limits.cpu", f"{text!r} is no amount of CPU", _CPU_REMEDY))
     number, unit = found.groups()
-    return _positive("cpu", text, Decimal(number) * (1 if unit else 1000), _CPU_REMEDY)
+    return _check_amount("cpu", text, Decimal(number) * (1 if unit else 1000), _CPU_REMEDY)
 
 
 def parse_memory(text: object) -> int:
-    """Read an amount of memory into MB."""
+    """Parse an amount of memory into MB."""
     found = _MEMORY.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise Invalid(Fault("resource_limits.memory", f"{text!r} is no amount of memory", _MEMORY_REMEDY))
     number, unit = found.groups()
-    return _positive("memory", text, Decimal(number) * _MEGABYTES[unit], _MEMORY_REMEDY)
+    return _check_amount("memory", text, Decimal(number) * _MB_BY_UNIT[unit], _MEMORY_REMEDY)
 
 
-def _positive(name: str, text: object, amount: Decimal, remedy: str) -> int:
+def _check_amount(name: str, text: object, amount: Decimal, remedy: str) -> int:
     if amount <= 0:
         raise Invalid(Fault(f"resource_limits.{name}", f"{text!r} is nothing", remedy))
-    if amount > _MOST:
+    if amount > _MAX_AMOUNT:
         raise Invalid(Fault(f"resource_limits.{name}", f"{text!r} is more than any machine has", remedy))
     return int(amount.to_integral_value(rounding="ROUND_CEILING"))

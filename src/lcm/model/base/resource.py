@@ -1,6 +1,7 @@
 """What every kind has in common: metadata, conditions, the history of phases.
 
-A kind is one plain struct with `api_version`, `kind`, `metadata`, `spec` (what is wanted) and `status` (what was seen).
+A kind is one plain struct with `api_version`, `kind`, `metadata`, `spec` (what is wanted) and `status` (what was
+observed).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ API_VERSION: Final = "lcm/v1"
 DEFAULT_NAMESPACE: Final = "default"
 HISTORY_LIMIT: Final = 20
 END: Final = r"$(?!\n)"
-"""Ends a pattern: `$` alone would let a line break follow, and `\\Z` is unknown to those who read our schemas."""
+"""Ends a pattern. `$` alone would let a line break follow, and not every reader of our schemas knows a Z anchor."""
 
 Name = Annotated[
     str,
@@ -31,17 +32,26 @@ Minutes = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 60, description="whole
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True, examples=["2026-11-02T09:00:00Z"])]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-MOST_TEXT: Final = 2000
-Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
-PRINTED: Final = r"^[^\x00-\x1f\x7f-\x9f]*" + END
-"""No control characters: what is shown in a terminal must not steer it."""
-_SHORT: Final = "characters, none of them a control character; in quotes if it looks like a number"
-ShortText = Annotated[str, msgspec.Meta(pattern=PRINTED, max_length=128, description=f"text of at most 128 {_SHORT}")]
+MAX_TEXT_LENGTH: Final = 2000
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)]
+NO_CONTROL_CHARACTERS: Final = r"^[^\x00-\x1f\x7f-\x9f]*" + END
+"""Allows no control characters: text shown in a terminal must not control it."""
+_SHORT_TEXT_RULE: Final = "characters, none of them a control character; in quotes if it looks like a number"
+ShortText = Annotated[
+    str,
+    msgspec.Meta(pattern=NO_CONTROL_CHARACTERS, max_length=128, description=f"text of at most 128 {_SHORT_TEXT_RULE}"),
+]
 ZoneName = Annotated[str, msgspec.Meta(max_length=64, description="a time zone such as Europe/Berlin")]
 LabelName = Annotated[
-    str, msgspec.Meta(pattern=PRINTED, min_length=1, max_length=128, description=f"text of 1 to 128 {_SHORT}")
+    str,
+    msgspec.Meta(
+        pattern=NO_CONTROL_CHARACTERS, min_length=1, max_length=128, description=f"text of 1 to 128 {_SHORT_TEXT_RULE}"
+    ),
 ]
-LabelText = Annotated[str, msgspec.Meta(pattern=PRINTED, max_length=256, description=f"text of at most 256 {_SHORT}")]
+LabelText = Annotated[
+    str,
+    msgspec.Meta(pattern=NO_CONTROL_CHARACTERS, max_length=256, description=f"text of at most 256 {_SHORT_TEXT_RULE}"),
+]
 Labels = Annotated[
     Mapping[LabelName, LabelText], msgspec.Meta(max_length=64, description="at most 64 pairs of short texts")
 ]
@@ -62,11 +72,11 @@ SecretRef = Annotated[
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An immutable piece of a document; a mis-spelt field is an error, not a silent loss."""
+    """An immutable piece of a document. A misspelt field is an error, not a silent loss."""
 
 
 class Owner(Part):
-    """The object that made this one."""
+    """The object that created this one."""
 
     kind: ShortText
     name: Name
@@ -74,7 +84,10 @@ class Owner(Part):
 
 
 class Metadata(Part):
-    """Who an object is. Users choose name, namespace, labels and annotations; the rest is bookkeeping."""
+    """The identity of an object.
+
+    Users choose name, namespace, labels and annotations; the system sets the rest.
+    """
 
     name: Name
     namespace: Name = DEFAULT_NAMESPACE
@@ -98,7 +111,7 @@ class Truth(StrEnum):
 
 
 class Condition(Part):
-    """One aspect of an object, and since when it has been so."""
+    """One aspect of an object, and since when it has had this status."""
 
     type: str
     status: Truth
@@ -108,7 +121,7 @@ class Condition(Part):
 
 
 class PhaseChange(Part):
-    """One line of an object's story."""
+    """One change of an object's phase: when, by whom and why."""
 
     phase: str
     at: Moment
@@ -125,15 +138,15 @@ class Status(Part):
 
 
 def with_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
-    """Set a condition; its moment moves only when its status does."""
-    old = condition(conditions, new.type)
+    """Return the conditions with one set. Its transition time changes only when its status does."""
+    old = find_condition(conditions, new.type)
     if old is not None and old.status is new.status:
         new = msgspec.structs.replace(new, last_transition_at=old.last_transition_at)
     return (*(one for one in conditions if one.type != new.type), new)
 
 
-def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
-    """Find a condition by its type; None means never said."""
+def find_condition(conditions: Sequence[Condition], name: str) -> Condition | None:
+    """Return the condition of this type; None means that it was never set."""
     for one in conditions:
         if one.type == name:
             return one
@@ -141,20 +154,20 @@ def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
 
 
 def with_change(history: Sequence[PhaseChange], change: PhaseChange) -> tuple[PhaseChange, ...]:
-    """Add a line to a story and forget the oldest beyond the limit."""
+    """Return the history with one change added, without the oldest beyond the limit."""
     return (*history, change)[-HISTORY_LIMIT:]
 
 
-def story(history: Sequence[PhaseChange]) -> str:
-    """Tell an object's story, oldest first, one line a change."""
+def format_history(history: Sequence[PhaseChange]) -> str:
+    """Return an object's history as text, oldest first, one line per change."""
     lines = (
         f"{change.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {change.phase} by {change.by}"
         + (f": {change.reason}" if change.reason else "")
         for change in history
     )
-    return "\n".join(map(one_line, lines))
+    return "\n".join(map(to_one_line, lines))
 
 
-def one_line(text: str) -> str:
-    """Write text as one line: nobody's words may look like a line of somebody else."""
+def to_one_line(text: str) -> str:
+    """Return text as one line, so that nobody's words can look like another line of a report."""
     return " ".join(text.splitlines())

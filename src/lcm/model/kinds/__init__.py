@@ -1,1 +1,1 @@
-"""The kinds of documents, their state machines and rules, and the registry of all of them."""
+"""The resource kinds, their state machines, and the validation of documents."""

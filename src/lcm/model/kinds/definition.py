@@ -1,4 +1,7 @@
-"""LabletDefinition: a lab that an author published, fixed per version."""
+"""LabletDefinition: a lab that an author published, immutable per version.
+
+Holds the kind, what one session of it needs from a worker, and the order of versions.
+"""
 
 import re
 from collections.abc import Mapping
@@ -26,9 +29,9 @@ Version = Annotated[
         description="numbers and lower-case letters such as 1.0.0 or 1.1-rc1: the version is part of a name",
     ),
 ]
-_NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)*")
+_LEADING_NUMBERS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _Size = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
-MOST_OTHER_PORTS: Final = 20
+MAX_OTHER_PORTS: Final = 20
 FIXED_PER_VERSION: Final = ("version", "topology", "port_template", "lab_type")
 """Fields of a definition's spec that no update may change."""
 
@@ -42,7 +45,7 @@ class DefinitionState(StrEnum):
 
 
 class Topology(Part):
-    """The lab file: where it is, and the digest it must have."""
+    """The lab file: its location, and the digest that it must have."""
 
     uri: Annotated[
         str,
@@ -69,7 +72,7 @@ class ResourceRequirements(Part):
 
 
 class PortEnd(Part):
-    """One thing that a port leads to; a placeholder that is in no port tag leads nowhere."""
+    """One endpoint that a port leads to; a placeholder that is in no port tag leads nowhere."""
 
     kind: Literal["serial", "vnc", "pat", "placeholder"]
     node: Annotated[str, msgspec.Meta(max_length=256)] = ""
@@ -79,13 +82,16 @@ class PortEnd(Part):
 
 
 class PortUse(PortEnd):
-    """What a named port leads to. A placeholder in several port tags leads to all of them: `also` are the others."""
+    """What a named port leads to.
+
+    A placeholder in several port tags leads to all of them: `also` holds the others.
+    """
 
     also: Annotated[tuple[PortEnd, ...], msgspec.Meta(max_length=256)] = ()
 
     @property
     def ends(self) -> tuple[PortEnd, ...]:
-        """All that it leads to."""
+        """All endpoints that the port leads to."""
         if self.kind == "placeholder":
             return ()
         first = PortEnd(kind=self.kind, node=self.node, line=self.line, protocol=self.protocol, inside=self.inside)
@@ -105,7 +111,7 @@ PortTemplate = Annotated[Mapping[PortName, PortUse], msgspec.Meta(max_length=600
 
 
 class AmiRequirements(Part):
-    """What the worker's CML must be and know."""
+    """The CML version and the node definitions that the worker must have."""
 
     cml_version_min: CmlVersion | None = None
     cml_version_max: CmlVersion | None = None
@@ -115,7 +121,10 @@ class AmiRequirements(Part):
 
 
 class Requirements(Part):
-    """What a lab asks of the worker it runs on besides room. A booking keeps what was asked when it was promised."""
+    """What a lab requires of its worker besides capacity.
+
+    A booking keeps the requirements of the moment at which it was promised.
+    """
 
     license_affinity: LicenseFlavour | None = None
     ami_requirements: AmiRequirements = AmiRequirements()
@@ -139,7 +148,7 @@ class LabletDefinitionSpec(Part):
 
 
 class Spread(Part):
-    """How a measured value is distributed over the sessions of a definition."""
+    """The distribution of a measured value over the sessions of a definition."""
 
     avg: float
     p50: float
@@ -150,9 +159,9 @@ class Spread(Part):
 
 
 class LabletDefinitionStatus(Status):
-    """What was learned from the sessions of a definition: what they had once they ran, and how long they booted.
+    """What was learned from the sessions of a definition: the resources of running labs and their boot times.
 
-    `other_ports` are names by which the ports of the last one differ from the template.
+    `other_ports` are the names by which the ports of the last session differ from the template.
     """
 
     observed_sessions: Count = 0
@@ -160,13 +169,13 @@ class LabletDefinitionStatus(Status):
     memory_mb: Spread | None = None
     storage_mb: Spread | None = None
     boot_seconds: Spread | None = None
-    other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MOST_OTHER_PORTS)] = ()
+    other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_OTHER_PORTS)] = ()
     needs_review: bool = False
     review_reason: Text = ""
 
 
 class LabletDefinition(Part):
-    """A lab as published: name and version, e.g. `ccna-basics:1.0.0`."""
+    """A published lab: name and version, e.g. `ccna-basics:1.0.0`."""
 
     metadata: Metadata
     spec: LabletDefinitionSpec
@@ -175,13 +184,13 @@ class LabletDefinition(Part):
     status: LabletDefinitionStatus = LabletDefinitionStatus()
 
 
-def requirements(spec: LabletDefinitionSpec) -> Requirements:
-    """Say what a lab asks of its worker besides room."""
+def get_requirements(spec: LabletDefinitionSpec) -> Requirements:
+    """Return what a lab requires of its worker besides capacity."""
     return Requirements(license_affinity=spec.license_affinity, ami_requirements=spec.ami_requirements)
 
 
-def amount(spec: LabletDefinitionSpec) -> Amount | None:
-    """Say what one session of this definition takes of a worker; None while its needs are not known."""
+def compute_amount(spec: LabletDefinitionSpec) -> Amount | None:
+    """Return how much of a worker one session of this definition takes; None while its needs are unknown."""
     needs = spec.resource_requirements
     if needs is None or spec.node_count is None:
         return None
@@ -196,27 +205,30 @@ def amount(spec: LabletDefinitionSpec) -> Amount | None:
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], bool, str]:
-    """Order versions as versions: 2.10 is newer than 2.7, 2.7.0 is 2.7, and 2.7-rc1 comes before both."""
-    numbers, rest = _numbers(version)
+    """Return a sort key for versions: 2.10 is newer than 2.7, 2.7.0 equals 2.7, and 2.7-rc1 comes before both."""
+    numbers, rest = _split_numbers(version)
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers = numbers[:-1]
     return numbers, not rest.startswith("-"), rest
 
 
-def version_allowed(version: str, requirements: AmiRequirements) -> bool:
-    """Tell whether a CML version lies within the bounds; the upper one includes everything of its own precision."""
+def is_version_allowed(version: str, requirements: AmiRequirements) -> bool:
+    """Return True if a CML version is within the bounds.
+
+    The upper bound includes all versions that agree with it in as many numbers as it has.
+    """
     low, high = requirements.cml_version_min, requirements.cml_version_max
     if low is None and high is None:
         return True
-    found, _ = _numbers(version)
+    found, _ = _split_numbers(version)
     if not found:
-        return False  # not known is not allowed
+        return False  # an unknown version is not allowed
     if low is not None and version_key(version)[0] < version_key(low)[0]:
         return False
-    most = _numbers(high)[0] if high is not None else found
+    most = _split_numbers(high)[0] if high is not None else found
     return found[: len(most)] <= most
 
 
-def _numbers(version: str) -> tuple[tuple[int, ...], str]:
-    found = _NUMBERS.match(version)
+def _split_numbers(version: str) -> tuple[tuple[int, ...], str]:
+    found = _LEADING_NUMBERS.match(version)
     return (tuple(map(int, found[0].split("."))), version[found.end() :]) if found else ((), version)

@@ -1,4 +1,8 @@
-"""What is said between those who place sessions and those who ask about it. Part of the plane's values."""
+"""The values exchanged about placement: decisions, assignments, explanations and the calendar.
+
+The scheduler and the pool controller send them, people who ask about a booking receive them; they are part of the
+control plane's protocol.
+"""
 
 from typing import Annotated, Literal
 
@@ -7,17 +11,21 @@ import msgspec
 from lcm.model.base.resource import Count, Minutes, Moment, Name, Part, Positive, Region, ShortText, Text
 from lcm.model.kinds.session import PortNumber, SchedulingDecision, Seat, Waiting
 
-LONGEST_LIST = 2000
-MOST_PLACES = 500
-MOST_BOOKED = 20_000
-FULFILLED_AT_ONCE = 30
-"""How many sessions of a reservation one commit makes: they fit, even were each on a pool with a token of its own."""
+MAX_ROWS = 2000
+MAX_PLACES = 500
+MAX_BOOKED = 20_000
+MAX_SESSIONS_PER_COMMIT = 30
+"""How many sessions of a reservation one commit creates.
+
+They fit even if each is on another pool with a licence token of its own.
+"""
 
 
 class Assignment(Part):
-    """Where a session goes from `start` to `end`: onto a worker that can be used now, or onto a seat without one yet.
+    """Where a session runs from `start` to `end`: on a usable worker, or on a planned worker (a seat).
 
-    A worker that fills a seat is named with its seat. What is only waiting keeps `waiting` for who asks.
+    A worker that fills a seat is named together with its seat. For a session that still waits, `waiting`
+    holds its place in the queue for those who ask.
     """
 
     start: Moment
@@ -29,22 +37,25 @@ class Assignment(Part):
     reason: Text = ""
 
 
-class PortWish(Part):
-    """Which ports a session would like, by name, if they are free; the others are chosen."""
+class PortRequest(Part):
+    """The preferred ports of a session, by name. Each is used if it is free; all others are chosen."""
 
     preferred: Annotated[dict[str, PortNumber], msgspec.Meta(max_length=6000)] = {}
 
 
 class SeatChange(Part):
-    """A claim that is to change its seat; `number` is the claim's within a reservation, None for a session."""
+    """A claim that is to move to another planned worker.
+
+    `number` is that of the claim within a reservation, None for a session.
+    """
 
     booking: Name
     after: Positive
     number: Count | None = None
 
 
-class Wish(Part):
-    """A booking that somebody only thinks about."""
+class PreviewRequest(Part):
+    """A hypothetical booking, to ask whether and where it would be placed."""
 
     definition: Name
     namespace: Name = "default"
@@ -58,14 +69,17 @@ class Wish(Part):
 
 
 class Slot(Part):
-    """[start, end) of a lab, without what is around it."""
+    """The time [start, end) of a lab, without the time reserved around it."""
 
     start: Moment
     end: Moment
 
 
 class PlaceAnswer(Part):
-    """What one worker or seat says to a session. `earliest`: from when on it would take it, None for never."""
+    """Whether one worker or planned worker can take a session, and why not.
+
+    `earliest` is the time from which it would accept the session, None for never.
+    """
 
     place: ShortText
     kind: Literal["worker", "seat"]
@@ -79,11 +93,11 @@ class PlaceAnswer(Part):
 
 
 class Explanation(Part):
-    """Where a session is or would go, why, and what helps if it does not."""
+    """Where a session is or would be placed, why, and what helps if it is not."""
 
     outcome: Literal["assign", "scale_up", "wait", "promise", "refuse", "placed", "over"]
     why: ShortText
-    """In one word: the filter or the reason of the refusal; "" if nothing is in the way."""
+    """One word: the filter, or the reason of the refusal; "" if there is no obstacle."""
     reason: Text
     remedy: Text = ""
     slot: Slot | None = None
@@ -92,12 +106,12 @@ class Explanation(Part):
     nearest: tuple[Slot, ...] = ()
     waiting: Waiting | None = None
     decision: SchedulingDecision | None = None
-    places: Annotated[tuple[PlaceAnswer, ...], msgspec.Meta(max_length=MOST_PLACES)] = ()
+    places: Annotated[tuple[PlaceAnswer, ...], msgspec.Meta(max_length=MAX_PLACES)] = ()
     places_left_off: Count = 0
 
 
 class Booked(Part):
-    """A claim in the calendar. Who does not see the booking is not told whose it is."""
+    """A claim in the calendar. Callers who may not see the booking are not told whose it is."""
 
     start: Moment
     end: Moment
@@ -109,22 +123,22 @@ class Booked(Part):
 
 
 class CalendarRow(Part):
-    """A seat, or a worker outside of pools, against time."""
+    """The claims on one planned worker of a pool, or on one worker outside of pools."""
 
     namespace: Name
     pool: ShortText
     """"" for a worker outside of pools."""
     seat: Count
     worker: ShortText
-    """"" for a seat without one."""
+    """"" for a planned worker that does not exist yet."""
     phase: ShortText
     booked: tuple[Booked, ...] = ()
 
 
 class CalendarView(Part):
-    """Seats and workers in a span: all of them, or as many as have MOST_BOOKED claims together."""
+    """The planned and existing workers in a span: all, or as many as have MAX_BOOKED claims together."""
 
     since: Moment
     until: Moment
-    rows: Annotated[tuple[CalendarRow, ...], msgspec.Meta(max_length=LONGEST_LIST)]
+    rows: Annotated[tuple[CalendarRow, ...], msgspec.Meta(max_length=MAX_ROWS)]
     rows_left_off: Count = 0

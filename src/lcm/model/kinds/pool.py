@@ -1,4 +1,7 @@
-"""LabWorkerPool and WorkerTemplate: the workers of one lab track, and what a new one looks like."""
+"""LabWorkerPool and WorkerTemplate: the workers of one lab track, and the template of new ones.
+
+Holds both kinds, the pool's state machine, and the pure functions that decide whether a pool grows or shrinks.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -8,7 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from lcm.model.base.capacity import Amount
-from lcm.model.base.machine import CONTROL_PLANE, POOL_CONTROLLER, Limit, Machine, Step
+from lcm.model.base.machine import CONTROL_PLANE, POOL_CONTROLLER, PhaseLimit, PhaseStep, StateMachine
 from lcm.model.base.resource import (
     API_VERSION,
     Count,
@@ -42,7 +45,7 @@ class ScalingPolicy(StrEnum):
 
 
 class PoolPhase(StrEnum):
-    """Where a pool is in its life."""
+    """The phase of a pool's life."""
 
     PENDING = "PENDING"
     INITIALIZING = "INITIALIZING"
@@ -56,7 +59,7 @@ class PoolPhase(StrEnum):
 
 
 class WorkerTemplateSpec(Part):
-    """What a new worker of this template looks like."""
+    """The spec, labels and price of a new worker of this template."""
 
     worker: LabWorkerSpec = LabWorkerSpec()
     name_prefix: Name = "worker"
@@ -66,7 +69,7 @@ class WorkerTemplateSpec(Part):
 
 
 class WorkerTemplate(Part):
-    """A pattern for workers. It has no life of its own, so no phases."""
+    """A template for workers. It has no life cycle, so no phases."""
 
     metadata: Metadata
     api_version: Literal["lcm/v1"] = API_VERSION
@@ -92,7 +95,7 @@ Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]
 
 
 class AllowedHours(Part):
-    """The hours of the day, in a time zone, during which a pool may run machines. A span may pass midnight."""
+    """The hours of the day, in a time zone, in which a pool may run machines. They may span midnight."""
 
     start_hour: Hour = 0
     end_hour: Hour = 24
@@ -100,14 +103,14 @@ class AllowedHours(Part):
 
 
 class Budget(Part):
-    """What a pool may cost. None: no limit."""
+    """What a pool may cost. None means no limit."""
 
     hourly_usd: Usd | None = None
     monthly_usd: Usd | None = None
 
 
 class LabWorkerPoolSpec(Part):
-    """What is wanted of a pool."""
+    """The desired state of a pool."""
 
     lab_track: ShortText
     template: Name
@@ -120,7 +123,7 @@ class LabWorkerPoolSpec(Part):
 
 
 class PoolCondition(StrEnum):
-    """The aspects of a pool that others look at."""
+    """The conditions of a pool."""
 
     TEMPLATE_FOUND = "TemplateFound"
     CAPACITY_KNOWN = "CapacityKnown"
@@ -138,7 +141,7 @@ class ScalingDecision(Part):
 
 
 class FilledSeat(Part):
-    """Which worker fills a seat."""
+    """A planned worker of a pool, by number, and the worker that fills its place."""
 
     number: Positive
     worker_id: str
@@ -146,7 +149,7 @@ class FilledSeat(Part):
 
 
 class PoolCapacitySummary(Part):
-    """A pool's workers added up. Utilizations are fractions; None means that nothing was measured."""
+    """The sum of a pool's workers. Utilizations are fractions; None means that nothing was measured."""
 
     workers: Count = 0
     ready_workers: Count = 0
@@ -159,10 +162,10 @@ class PoolCapacitySummary(Part):
 
 
 class LabWorkerPoolStatus(Status):
-    """What was seen of a pool.
+    """The observed state of a pool.
 
-    `boot_seconds` are its latest boots, from the launch to serving, by which it leads; all that were ready until
-    `boots_counted_until` are counted.
+    `boot_seconds` are its latest boot times, from launch to serving, from which its lead time is derived. All
+    boots that were ready until `boots_counted_until` are counted.
     """
 
     phase: PoolPhase = PoolPhase.PENDING
@@ -190,50 +193,55 @@ class LabWorkerPool(Part):
 _P = PoolPhase
 _BY = POOL_CONTROLLER
 
-POOL: Final = Machine(
+POOL_MACHINE: Final = StateMachine(
     name="LabWorkerPool",
     initial=_P.PENDING,
     final=frozenset({_P.TERMINATED}),
     steps=(
-        Step(_P.PENDING, _P.INITIALIZING, _BY, "its template exists"),
-        Step(_P.INITIALIZING, _P.READY, _BY, "the wanted minimum is ready"),
-        Step(_P.INITIALIZING, _P.FAILED, _BY, "the wanted minimum did not come up", ("last_error",)),
-        Step(_P.FAILED, _P.INITIALIZING, _BY, "tried again"),
-        Step(_P.READY, _P.SCALING_UP, _BY, "a seat must be opened"),
-        Step(_P.SCALING_UP, _P.READY, _BY, "the workers asked for are there, or given up", ("scaled_up_at",)),
-        Step(_P.READY, _P.SCALING_DOWN, _BY, "a seat is not needed"),
-        Step(_P.SCALING_DOWN, _P.READY, _BY, "the workers given up are gone", ("scaled_down_at",)),
+        PhaseStep(_P.PENDING, _P.INITIALIZING, _BY, "its template exists"),
+        PhaseStep(_P.INITIALIZING, _P.READY, _BY, "the wanted minimum is ready"),
+        PhaseStep(_P.INITIALIZING, _P.FAILED, _BY, "the wanted minimum did not come up", ("last_error",)),
+        PhaseStep(_P.FAILED, _P.INITIALIZING, _BY, "tried again"),
+        PhaseStep(_P.READY, _P.SCALING_UP, _BY, "a seat must be opened"),
+        PhaseStep(_P.SCALING_UP, _P.READY, _BY, "the workers asked for are there, or given up", ("scaled_up_at",)),
+        PhaseStep(_P.READY, _P.SCALING_DOWN, _BY, "a seat is not needed"),
+        PhaseStep(_P.SCALING_DOWN, _P.READY, _BY, "the workers given up are gone", ("scaled_down_at",)),
         *(
-            Step(phase, _P.DRAINING, CONTROL_PLANE, "deleted")
+            PhaseStep(phase, _P.DRAINING, CONTROL_PLANE, "deleted")
             for phase in (_P.PENDING, _P.INITIALIZING, _P.READY, _P.SCALING_UP, _P.SCALING_DOWN, _P.FAILED)
         ),
-        Step(_P.DRAINING, _P.TERMINATING, _BY, "no session is on any of its workers"),
-        Step(_P.TERMINATING, _P.TERMINATED, _BY, "all its workers are gone"),
+        PhaseStep(_P.DRAINING, _P.TERMINATING, _BY, "no session is on any of its workers"),
+        PhaseStep(_P.TERMINATING, _P.TERMINATED, _BY, "all its workers are gone"),
     ),
     limits=(
-        Limit(_P.INITIALIZING, timedelta(hours=1), _P.FAILED, "booting and licensing take less"),
-        Limit(_P.SCALING_UP, timedelta(hours=1), _P.READY, "what did not come up is tried anew by the next decision"),
-        Limit(_P.SCALING_DOWN, timedelta(hours=5), None, "drains end at their deadline"),
-        Limit(_P.DRAINING, timedelta(hours=5), None, "drains end at their deadline"),
-        Limit(_P.TERMINATING, timedelta(hours=1), None, "machines cost money until they are seen gone"),
+        PhaseLimit(_P.INITIALIZING, timedelta(hours=1), _P.FAILED, "booting and licensing take less"),
+        PhaseLimit(
+            _P.SCALING_UP, timedelta(hours=1), _P.READY, "what did not come up is tried anew by the next decision"
+        ),
+        PhaseLimit(_P.SCALING_DOWN, timedelta(hours=5), None, "drains end at their deadline"),
+        PhaseLimit(_P.DRAINING, timedelta(hours=5), None, "drains end at their deadline"),
+        PhaseLimit(_P.TERMINATING, timedelta(hours=1), None, "machines cost money until they are seen gone"),
     ),
 )
 
 
 def with_decision(decisions: tuple[ScalingDecision, ...], new: ScalingDecision) -> tuple[ScalingDecision, ...]:
-    """Keep the newest decisions only."""
+    """Return the decisions with one added, without the oldest beyond the limit."""
     return (*decisions, new)[-DECISIONS_KEPT:]
 
 
 def get_overall_utilization(summary: PoolCapacitySummary) -> float | None:
-    """Give the greater of CPU and memory utilization; None when neither was measured."""
+    """Return the greater of CPU and memory utilization; None when neither was measured."""
     measured = [one for one in (summary.cpu_utilization, summary.memory_utilization) if one is not None]
     return max(measured, default=None)
 
 
 def needs_scale_up(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:
-    """Tell whether any threshold for growing is passed, and no worker that is still booting may answer it."""
-    busy = _above(summary.cpu_utilization, thresholds.cpu_scale_up) or _above(
+    """Return True if any threshold for growing is exceeded.
+
+    Utilization does not count while a worker is still booting, because that worker may relieve it.
+    """
+    busy = _is_above(summary.cpu_utilization, thresholds.cpu_scale_up) or _is_above(
         summary.memory_utilization, thresholds.memory_scale_up
     )
     coming = summary.ready_workers + summary.booting_workers
@@ -241,17 +249,17 @@ def needs_scale_up(summary: PoolCapacitySummary, thresholds: CapacityThresholds)
 
 
 def needs_scale_down(summary: PoolCapacitySummary, thresholds: CapacityThresholds) -> bool:
-    """Tell whether every threshold for shrinking is passed. What was not measured forbids it."""
+    """Return True if all values are below the thresholds for shrinking. A missing measurement forbids it."""
     return (
-        _below(summary.cpu_utilization, thresholds.cpu_scale_down)
-        and _below(summary.memory_utilization, thresholds.memory_scale_down)
+        _is_below(summary.cpu_utilization, thresholds.cpu_scale_down)
+        and _is_below(summary.memory_utilization, thresholds.memory_scale_down)
         and summary.labs < summary.ready_workers * thresholds.min_labs_per_worker
     )
 
 
-def _above(measured: float | None, threshold: float) -> bool:
+def _is_above(measured: float | None, threshold: float) -> bool:
     return measured is not None and measured > threshold
 
 
-def _below(measured: float | None, threshold: float) -> bool:
+def _is_below(measured: float | None, threshold: float) -> bool:
     return measured is not None and measured < threshold

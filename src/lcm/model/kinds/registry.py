@@ -1,54 +1,57 @@
-"""Every kind in one table: its struct, its plural in paths and keys, its state machine."""
+"""Every kind in one table: its struct, its plural in paths and keys, its state machine.
+
+`python -m lcm.model.kinds.registry` renders all state machines as one Markdown page, docs/states.md.
+"""
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lcm.model.base.machine import Machine, describe
+from lcm.model.base.machine import StateMachine, describe_machine
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.pool import POOL, LabWorkerPool, WorkerTemplate
-from lcm.model.kinds.reservation import RESERVATION, Reservation
-from lcm.model.kinds.session import SESSION, LabletSession
+from lcm.model.kinds.pool import POOL_MACHINE, LabWorkerPool, WorkerTemplate
+from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.model.kinds.worker_machine import WORKER
+from lcm.model.kinds.worker_machine import WORKER_MACHINE
 
 Resource = LabWorker | LabWorkerPool | WorkerTemplate | LabletDefinition | LabletSession | Reservation | SystemSettings
-"""Any document of any kind."""
+"""A document of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known about a kind."""
+    """One kind of resource: its struct, its plural, its state machine."""
 
     struct: type[Resource]
     plural: str
-    machine: Machine[Any] | None = None
+    machine: StateMachine[Any] | None = None
 
     @property
     def name(self) -> str:
-        """The kind as documents spell it."""
+        """The kind as it is spelt in documents."""
         return self.struct.__name__
 
     def key(self, namespace: str, name: str) -> str:
-        """Where the store keeps an object of this kind."""
+        """Return the store key of an object of this kind."""
         return f"{self.plural}/{namespace}/{name}"
 
 
 KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
-        Kind(LabWorker, "workers", WORKER),
-        Kind(LabWorkerPool, "worker-pools", POOL),
+        Kind(LabWorker, "workers", WORKER_MACHINE),
+        Kind(LabWorkerPool, "worker-pools", POOL_MACHINE),
         Kind(WorkerTemplate, "worker-templates"),
         Kind(LabletDefinition, "lablet-definitions"),
-        Kind(LabletSession, "lablet-sessions", SESSION),
-        Kind(Reservation, "reservations", RESERVATION),
+        Kind(LabletSession, "lablet-sessions", SESSION_MACHINE),
+        Kind(Reservation, "reservations", RESERVATION_MACHINE),
         Kind(SystemSettings, "settings"),
     )
 }
-MACHINES: Final[tuple[Machine[Any], ...]] = tuple(kind.machine for kind in KINDS.values() if kind.machine)
+STATE_MACHINES: Final[tuple[StateMachine[Any], ...]] = tuple(kind.machine for kind in KINDS.values() if kind.machine)
 
 
 _HEADING: Final = """\
@@ -59,10 +62,10 @@ named under *by*.
 """
 
 
-def render() -> str:
-    """Write the whole page."""
-    return "\n".join([_HEADING, *map(describe, MACHINES)])
+def render_states() -> str:
+    """Return the whole Markdown page."""
+    return "\n".join([_HEADING, *map(describe_machine, STATE_MACHINES)])
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    sys.stdout.write(render_states())

@@ -1,4 +1,7 @@
-"""Reservation: N sessions or a recurring series, booked all or none."""
+"""Reservation: N sessions or a recurring series, booked all or none.
+
+Holds the kind, its state machine, and the slots of a series.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -10,7 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from lcm.model.base.capacity import Claim
-from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, Limit, Machine, Step
+from lcm.model.base.machine import CONTROL_PLANE, SCHEDULER, PhaseLimit, PhaseStep, StateMachine
 from lcm.model.base.resource import (
     API_VERSION,
     Count,
@@ -28,11 +31,11 @@ from lcm.model.kinds.definition import Requirements
 from lcm.model.kinds.session import Email, Seat
 
 OCCURRENCES_LIMIT: Final = 400
-"""Sessions one reservation may hold: its claims live in one object."""
+"""The most sessions that one reservation may hold: all its claims are stored in one object."""
 
 
 class ReservationPhase(StrEnum):
-    """Where a reservation is in its life."""
+    """The phase of a reservation's life."""
 
     PENDING = "PENDING"
     PROMISED = "PROMISED"
@@ -66,7 +69,7 @@ class Recurrence(Part):
 
 
 class ReservationSpec(Part):
-    """What a group booked."""
+    """A booking for a group."""
 
     definition: Name
     timeslot_start: Moment
@@ -80,8 +83,8 @@ class ReservationSpec(Part):
     priority: Annotated[int, msgspec.Meta(ge=-100, le=100)] = 0
 
 
-class Held(Part):
-    """One promised session: its claim, until the session exists and takes it over."""
+class ReservationClaim(Part):
+    """The claim of one promised session, held until the session exists and takes it over."""
 
     number: Count
     claim: Claim
@@ -90,12 +93,15 @@ class Held(Part):
 
 
 class ReservationStatus(Status):
-    """What became of a reservation. Its first session is made by `starts_at`, its last one is over at `ends_at`."""
+    """The observed state of a reservation.
+
+    Its first session is created by `starts_at`; its last one is over at `ends_at`.
+    """
 
     phase: ReservationPhase = ReservationPhase.PENDING
     starts_at: Moment | None = None
     ends_at: Moment | None = None
-    held: Annotated[tuple[Held, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
+    held: Annotated[tuple[ReservationClaim, ...], msgspec.Meta(max_length=OCCURRENCES_LIMIT)] = ()
     requirements: Requirements | None = None
     sessions_made: Count = 0
     sessions_ended: Count = 0
@@ -113,9 +119,10 @@ class Reservation(Part):
 
 
 def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
-    """Give the slots of a reservation, in order: each at the same wall-clock time in the zone of its recurrence.
+    """Return the slots of a reservation in order, each at the same wall-clock time in the recurrence's zone.
 
-    A slot whose wall-clock time a daylight-saving change skips begins as much later; each is as long as the first.
+    A slot whose wall-clock time is skipped by a daylight-saving change begins later by the length of the
+    change. Each slot is as long as the first.
     """
     series = spec.recurrence
     if series is None:
@@ -123,47 +130,47 @@ def occurrences(spec: ReservationSpec) -> Sequence[tuple[datetime, datetime]]:
     zone, long = ZoneInfo(series.time_zone), spec.timeslot_end - spec.timeslot_start
     first = spec.timeslot_start.astimezone(zone)
     days = takewhile(lambda day: day <= series.until, (first.date() + timedelta(days=n) for n in count()))
-    # Of an hour that comes twice the first slot is the one that was booked, the others are in the first of the two.
+    # Where an hour occurs twice, the first slot is the booked one; all others use the earlier of the two hours.
     wall = first.time().replace(fold=0)
     starts = (
         first if day == first.date() else datetime.combine(day, wall, zone)
         for day in days
-        if _recurs(series, first.date(), day)
+        if _recurs_on(series, first.date(), day)
     )
     utc = [start.astimezone(UTC) for start in islice(starts, OCCURRENCES_LIMIT + 1)]
     return [(start, start + long) for start in utc]
 
 
-def _recurs(series: Recurrence, first: date, day: date) -> bool:
+def _recurs_on(series: Recurrence, first: date, day: date) -> bool:
     if series.every == "day":
-        return (day - first).days % series.interval == 0 and _on(series, day, default=True)
+        return (day - first).days % series.interval == 0 and _is_on_weekday(series, day, default=True)
     week = (day - timedelta(days=day.weekday()) - (first - timedelta(days=first.weekday()))).days // 7
-    return week % series.interval == 0 and _on(series, day, default=day.weekday() == first.weekday())
+    return week % series.interval == 0 and _is_on_weekday(series, day, default=day.weekday() == first.weekday())
 
 
-def _on(series: Recurrence, day: date, *, default: bool) -> bool:
+def _is_on_weekday(series: Recurrence, day: date, *, default: bool) -> bool:
     return tuple(Weekday)[day.weekday()] in series.weekdays if series.weekdays else default
 
 
 _P = ReservationPhase
 
-RESERVATION: Final = Machine(
+RESERVATION_MACHINE: Final = StateMachine(
     name="Reservation",
     initial=_P.PENDING,
     final=frozenset({_P.COMPLETED, _P.CANCELLED, _P.FAILED}),
     steps=(
-        Step(_P.PENDING, _P.PROMISED, CONTROL_PLANE, "all its claims are held", ("held",)),
-        Step(_P.PENDING, _P.FAILED, CONTROL_PLANE, "not all of it fits", ("last_error",)),
-        Step(_P.PROMISED, _P.ACTIVE, SCHEDULER, "its first session exists"),
-        Step(_P.ACTIVE, _P.COMPLETED, SCHEDULER, "all its sessions have ended"),
-        Step(_P.PROMISED, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
-        Step(_P.ACTIVE, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
-        Step(_P.CANCELLING, _P.CANCELLED, SCHEDULER, "its sessions have ended and its claims are let go"),
+        PhaseStep(_P.PENDING, _P.PROMISED, CONTROL_PLANE, "all its claims are held", ("held",)),
+        PhaseStep(_P.PENDING, _P.FAILED, CONTROL_PLANE, "not all of it fits", ("last_error",)),
+        PhaseStep(_P.PROMISED, _P.ACTIVE, SCHEDULER, "its first session exists"),
+        PhaseStep(_P.ACTIVE, _P.COMPLETED, SCHEDULER, "all its sessions have ended"),
+        PhaseStep(_P.PROMISED, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        PhaseStep(_P.ACTIVE, _P.CANCELLING, CONTROL_PLANE, "cancelled by request"),
+        PhaseStep(_P.CANCELLING, _P.CANCELLED, SCHEDULER, "its sessions have ended and its claims are let go"),
     ),
     limits=(
-        Limit(_P.PENDING, timedelta(minutes=5), _P.FAILED, "a booking is promised or refused at once"),
-        Limit(_P.PROMISED, "starts_at", _P.ACTIVE, "a promise is kept by making the session"),
-        Limit(_P.ACTIVE, "ends_at", _P.COMPLETED, "nothing is left to hold"),
-        Limit(_P.CANCELLING, timedelta(hours=1), None, "its claims keep others out until they are let go"),
+        PhaseLimit(_P.PENDING, timedelta(minutes=5), _P.FAILED, "a booking is promised or refused at once"),
+        PhaseLimit(_P.PROMISED, "starts_at", _P.ACTIVE, "a promise is kept by making the session"),
+        PhaseLimit(_P.ACTIVE, "ends_at", _P.COMPLETED, "nothing is left to hold"),
+        PhaseLimit(_P.CANCELLING, timedelta(hours=1), None, "its claims keep others out until they are let go"),
     ),
 )

@@ -1,6 +1,7 @@
-"""What a document must hold beyond the types of its fields: one small function a rule, yielding faults.
+"""Rules that a document must satisfy beyond the types of its fields. Each is one small function that yields faults.
 
-A rule names the fields it is about, so that it is not applied to a document in which those are faulty in themselves.
+A rule names the fields that it is about, so that it is skipped when one of those is faulty in itself. Applied by
+`model.kinds.validate`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.quantity import parse_limits
-from lcm.model.kinds.definition import LabletDefinition, version_allowed
+from lcm.model.kinds.definition import LabletDefinition, is_version_allowed
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Reservation, ReservationSpec, occurrences
@@ -23,18 +24,18 @@ from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabType, LabWorker, LabWorkerSpec
 
 _IOPS_PER_GB: Final = {"io1": 50, "io2": 500, "gp3": 500}
-_HOURS_A_DAY: Final = 24
+_HOURS_PER_DAY: Final = 24
 SETTINGS_NAME: Final = "system"
-MOST_DOLLARS: Final = 1_000_000_000
-YEARS: Final = (2020, 2100)
+MAX_DOLLARS: Final = 1_000_000_000
+ALLOWED_YEARS: Final = (2020, 2100)
 LONGEST_SLOT: Final = timedelta(days=366)
-LONGEST_RESERVATION_NAME: Final = 63 - len(f"-{OCCURRENCES_LIMIT}")
-"""A session is named after its reservation and its number in it."""
+MAX_RESERVATION_NAME_LENGTH: Final = 63 - len(f"-{OCCURRENCES_LIMIT}")
+"""Shorter than other names: a session is named after its reservation and its number in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that the fields it is about must satisfy together."""
+    """A condition that the named fields must satisfy together. `broken` yields the faults."""
 
     kind: type[msgspec.Struct]
     about: tuple[str, ...]
@@ -54,7 +55,7 @@ def _rule(kind: type[_R], *about: str) -> Callable[[_Check[_R]], _Check[_R]]:
     return add
 
 
-def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
+def _check_worker_launch(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     aws, volume = spec.aws, spec.aws.root_volume
     if not aws.ami_id and not aws.ami_name_pattern:
         yield Fault(f"{path}.aws", "no image", "set ami_id or ami_name_pattern")
@@ -70,7 +71,7 @@ def _worker_spec(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
         yield Fault(f"{path}.aws.root_volume.iops", problem, f"use at most {most}, or a larger volume")
 
 
-def _worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
+def _check_worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
     if not spec.lab_types:
         yield Fault(f"{path}.lab_types", "empty", "name at least one lab type")
     if spec.host_kind == "container" and set(spec.lab_types) - {LabType.CONTAINER}:
@@ -82,27 +83,27 @@ def _worker_use(spec: LabWorkerSpec, path: str) -> Iterator[Fault]:
 
 @_rule(LabWorker, "spec.aws")
 def _worker_can_launch(worker: LabWorker) -> Iterator[Fault]:
-    yield from _worker_spec(worker.spec, "spec")
+    yield from _check_worker_launch(worker.spec, "spec")
 
 
 @_rule(LabWorker, "spec.lab_types", "spec.host_kind", "spec.idle")
 def _worker_can_serve(worker: LabWorker) -> Iterator[Fault]:
-    yield from _worker_use(worker.spec, "spec")
+    yield from _check_worker_use(worker.spec, "spec")
 
 
 @_rule(WorkerTemplate, "spec.worker.aws")
 def _template_can_launch(template: WorkerTemplate) -> Iterator[Fault]:
-    yield from _worker_spec(template.spec.worker, "spec.worker")
+    yield from _check_worker_launch(template.spec.worker, "spec.worker")
 
 
 @_rule(WorkerTemplate, "spec.worker.lab_types", "spec.worker.host_kind", "spec.worker.idle")
 def _template_can_serve(template: WorkerTemplate) -> Iterator[Fault]:
-    yield from _worker_use(template.spec.worker, "spec.worker")
+    yield from _check_worker_use(template.spec.worker, "spec.worker")
 
 
 @_rule(WorkerTemplate, "spec.price_per_hour_usd")
 def _template_price(template: WorkerTemplate) -> Iterator[Fault]:
-    yield from _dollars("spec.price_per_hour_usd", template.spec.price_per_hour_usd)
+    yield from _check_dollars("spec.price_per_hour_usd", template.spec.price_per_hour_usd)
 
 
 @_rule(LabWorkerPool, "spec.min_workers", "spec.max_workers")
@@ -128,15 +129,15 @@ def _pool_thresholds(pool: LabWorkerPool) -> Iterator[Fault]:
 def _pool_hours(pool: LabWorkerPool) -> Iterator[Fault]:
     hours = pool.spec.allowed_hours
     if hours is not None:
-        yield from _time_zone(hours.time_zone, "spec.allowed_hours.time_zone")
-        if hours.end_hour - hours.start_hour in (0, -_HOURS_A_DAY):
+        yield from _check_time_zone(hours.time_zone, "spec.allowed_hours.time_zone")
+        if hours.end_hour - hours.start_hour in (0, -_HOURS_PER_DAY):
             yield Fault("spec.allowed_hours", "no hour is allowed", "use 0 and 24 for the whole day, or leave it out")
 
 
 @_rule(LabWorkerPool, "spec.budget")
 def _pool_budget(pool: LabWorkerPool) -> Iterator[Fault]:
-    yield from _dollars("spec.budget.hourly_usd", pool.spec.budget.hourly_usd)
-    yield from _dollars("spec.budget.monthly_usd", pool.spec.budget.monthly_usd)
+    yield from _check_dollars("spec.budget.hourly_usd", pool.spec.budget.hourly_usd)
+    yield from _check_dollars("spec.budget.monthly_usd", pool.spec.budget.monthly_usd)
 
 
 @_rule(LabletDefinition, "metadata.name", "spec.version")
@@ -151,7 +152,7 @@ def _definition_name(definition: LabletDefinition) -> Iterator[Fault]:
 def _definition_versions(definition: LabletDefinition) -> Iterator[Fault]:
     wanted = definition.spec.ami_requirements
     low, high = wanted.cml_version_min, wanted.cml_version_max
-    if low and high and not version_allowed(low, wanted):
+    if low and high and not is_version_allowed(low, wanted):
         yield Fault("spec.ami_requirements.cml_version_min", f"{low} is newer than {high}", "swap the bounds")
 
 
@@ -177,7 +178,7 @@ def _session_time(session: LabletSession) -> Iterator[Fault]:
         missing = "timeslot_start" if start is None else "timeslot_end"
         yield Fault(f"spec.{missing}", "half a slot", "give both timeslot_start and timeslot_end, or neither for ASAP")
         return
-    yield from _slot(start, end)
+    yield from _check_slot(start, end)
     if spec.duration_minutes is not None and end - start != timedelta(minutes=spec.duration_minutes):
         yield Fault("spec.duration_minutes", "differs from the slot", "leave it out: the slot says how long")
     if spec.give_up_at is not None:
@@ -196,7 +197,7 @@ def _session_limits(session: LabletSession) -> Iterator[Fault]:
 
 @_rule(Reservation, "spec.timeslot_start", "spec.timeslot_end")
 def _reservation_time(reservation: Reservation) -> Iterator[Fault]:
-    yield from _slot(reservation.spec.timeslot_start, reservation.spec.timeslot_end)
+    yield from _check_slot(reservation.spec.timeslot_start, reservation.spec.timeslot_end)
 
 
 @_rule(Reservation, "spec.student_emails", "spec.count")
@@ -211,7 +212,7 @@ def _reservation_series(reservation: Reservation) -> Iterator[Fault]:
     spec, series = reservation.spec, reservation.spec.recurrence
     if series is None:
         return
-    if bad := list(_time_zone(series.time_zone, "spec.recurrence.time_zone")):
+    if bad := list(_check_time_zone(series.time_zone, "spec.recurrence.time_zone")):
         yield from bad
         return
     days = (series.until - spec.timeslot_start.astimezone(ZoneInfo(series.time_zone)).date()).days
@@ -219,29 +220,29 @@ def _reservation_series(reservation: Reservation) -> Iterator[Fault]:
         yield Fault("spec.recurrence.until", "before the first slot", "use a later day")
         return
     step_days = series.interval * (1 if series.every == "day" else 7)
-    yield from _reservation_size(spec, days // step_days)
+    yield from _check_reservation_size(spec, days // step_days)
     if spec.timeslot_end - spec.timeslot_start > timedelta(days=1 if series.weekdays else step_days):
         yield Fault("spec.timeslot_end", "the next slot would begin before this one ends", "use shorter slots")
 
 
-def _reservation_size(spec: ReservationSpec, steps: int) -> Iterator[Fault]:
-    """Count the sessions of a series; one that goes on for ever is not counted to its end."""
+def _check_reservation_size(spec: ReservationSpec, steps: int) -> Iterator[Fault]:
+    """Check the number of sessions of a series. A series that is too long is not counted to its end."""
     assert spec.recurrence is not None, "only a series has a size of its own"
     until = spec.recurrence.until
-    slots = len(occurrences(spec)) if steps <= OCCURRENCES_LIMIT and until.year <= YEARS[1] else steps
+    slots = len(occurrences(spec)) if steps <= OCCURRENCES_LIMIT and until.year <= ALLOWED_YEARS[1] else steps
     if slots * spec.count > OCCURRENCES_LIMIT:
         remedy = f"book at most {OCCURRENCES_LIMIT} at once"
         yield Fault("spec.recurrence", f"more than {OCCURRENCES_LIMIT} sessions", remedy)
-    elif until.year > YEARS[1]:
-        yield Fault("spec.recurrence.until", "too far away", f"use a day not after the year {YEARS[1]}")
+    elif until.year > ALLOWED_YEARS[1]:
+        yield Fault("spec.recurrence.until", "too far away", f"use a day not after the year {ALLOWED_YEARS[1]}")
     elif not slots:
         yield Fault("spec.recurrence", "no slot lies in it", "use a later until, or other weekdays")
 
 
 @_rule(Reservation, "metadata.name")
 def _reservation_name(reservation: Reservation) -> Iterator[Fault]:
-    if len(reservation.metadata.name) > LONGEST_RESERVATION_NAME:
-        remedy = f"use at most {LONGEST_RESERVATION_NAME} characters"
+    if len(reservation.metadata.name) > MAX_RESERVATION_NAME_LENGTH:
+        remedy = f"use at most {MAX_RESERVATION_NAME_LENGTH} characters"
         yield Fault("metadata.name", "its sessions could not be named after it", remedy)
 
 
@@ -273,7 +274,7 @@ def _settings_discovery(settings: SystemSettings) -> Iterator[Fault]:
 @_rule(SystemSettings, "spec.scaling.min_workers", "spec.scaling.max_workers")
 def _settings_workers(settings: SystemSettings) -> Iterator[Fault]:
     fewest, most = settings.spec.scaling.min_workers, settings.spec.scaling.max_workers
-    yield from _pair("spec.scaling", {"min_workers": fewest, "max_workers": most})
+    yield from _check_pair("spec.scaling", {"min_workers": fewest, "max_workers": most})
     if fewest is not None and most is not None and fewest > most:
         yield Fault("spec.scaling.min_workers", f"greater than max_workers ({most})", "use at most max_workers")
 
@@ -281,35 +282,39 @@ def _settings_workers(settings: SystemSettings) -> Iterator[Fault]:
 @_rule(SystemSettings, "spec.scaling.scale_up_threshold_cpu", "spec.scaling.scale_down_threshold_cpu")
 def _settings_thresholds(settings: SystemSettings) -> Iterator[Fault]:
     low, high = settings.spec.scaling.scale_down_threshold_cpu, settings.spec.scaling.scale_up_threshold_cpu
-    yield from _pair("spec.scaling", {"scale_down_threshold_cpu": low, "scale_up_threshold_cpu": high})
+    yield from _check_pair("spec.scaling", {"scale_down_threshold_cpu": low, "scale_up_threshold_cpu": high})
     if low is not None and high is not None and low >= high:
         problem = "pools would grow and shrink at once"
         yield Fault("spec.scaling.scale_down_threshold_cpu", problem, f"use less than {high}")
 
 
-def _pair(path: str, bounds: Mapping[str, float | None]) -> Iterator[Fault]:
-    """Have both bounds said, or none: one alone could contradict the other where that is said elsewhere."""
+def _check_pair(path: str, bounds: Mapping[str, float | None]) -> Iterator[Fault]:
+    """Require both bounds or neither: one alone could contradict the other where that is set elsewhere."""
     missing = [name for name, bound in bounds.items() if bound is None]
     if len(missing) == 1:
         (said,) = bounds.keys() - set(missing)
         yield Fault(f"{path}.{missing[0]}", f"missing beside {said}", "say both, or neither")
 
 
-def _dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:
-    if amount is not None and not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
-        yield Fault(path, f"{amount} is no amount of money", f"use a number of dollars from 0 to {MOST_DOLLARS:,}")
+def _check_dollars(path: str, amount: Decimal | None) -> Iterator[Fault]:
+    if amount is not None and not (amount.is_finite() and 0 <= amount <= MAX_DOLLARS):
+        yield Fault(path, f"{amount} is no amount of money", f"use a number of dollars from 0 to {MAX_DOLLARS:,}")
 
 
-def _slot(start: datetime, end: datetime) -> Iterator[Fault]:
-    if not (YEARS[0] <= start.year and end.year <= YEARS[1]):
-        yield Fault("spec.timeslot_start", "too far away", f"use a moment between the years {YEARS[0]} and {YEARS[1]}")
+def _check_slot(start: datetime, end: datetime) -> Iterator[Fault]:
+    if not (ALLOWED_YEARS[0] <= start.year and end.year <= ALLOWED_YEARS[1]):
+        yield Fault(
+            "spec.timeslot_start",
+            "too far away",
+            f"use a moment between the years {ALLOWED_YEARS[0]} and {ALLOWED_YEARS[1]}",
+        )
     if start >= end:
         yield Fault("spec.timeslot_end", "not after timeslot_start", "use a later moment")
     elif end - start > LONGEST_SLOT:
         yield Fault("spec.timeslot_end", f"{(end - start).days} days long", f"use at most {LONGEST_SLOT.days} days")
 
 
-def _time_zone(name: str, path: str) -> Iterator[Fault]:
+def _check_time_zone(name: str, path: str) -> Iterator[Fault]:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):

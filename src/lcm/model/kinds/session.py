@@ -1,4 +1,7 @@
-"""LabletSession: one person's lab during one slot. Its spec, its status, its state machine."""
+"""LabletSession: one person's lab during one slot. Its spec, its status, its state machine.
+
+Also the pure functions about a session: its claim, its worker, requests to observe it, and its type.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -8,11 +11,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from lcm.model.base.capacity import Claim
-from lcm.model.base.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, Limit, Machine, Step
+from lcm.model.base.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, PhaseLimit, PhaseStep, StateMachine
 from lcm.model.base.resource import (
     API_VERSION,
     END,
-    MOST_TEXT,
+    MAX_TEXT_LENGTH,
     Condition,
     Count,
     Metadata,
@@ -35,7 +38,7 @@ from lcm.model.telemetry.observation import ResourceObservation
 
 
 class Rejection(Part):
-    """How many workers one filter turned away, with a few of them and the reason each got."""
+    """How many workers one filter rejected, with some of them and their reasons."""
 
     filter: str
     count: int
@@ -43,7 +46,7 @@ class Rejection(Part):
 
 
 class SchedulingDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do with a session: assign it, open a seat for it, or let it wait."""
+    """What to do with a session: assign it to a worker, plan a worker for it, or let it wait."""
 
     action: Literal["assign", "scale_up", "wait"]
     worker_id: str | None = None
@@ -59,16 +62,16 @@ INSTANTIATION_LIMIT: Final = timedelta(minutes=15)
 COLLECTION_LIMIT: Final = timedelta(minutes=5)
 STOP_ALERT: Final = timedelta(minutes=10)
 OBSERVATION_LIMIT: Final = timedelta(seconds=30)
-"""How long somebody who wants a running lab observed waits for an answer."""
-CLEAN_UP: Final = timedelta(minutes=10)
-"""How long after its slot a session may still be on its worker: its claim covers that too."""
+"""How long a request to observe a running lab waits for an answer."""
+CLEAN_UP_TIME: Final = timedelta(minutes=10)
+"""How long after its slot a session may still be on its worker. Its claim covers this time too."""
 
 Email = Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=254, examples=["ada@example.org"])]
 PortNumber = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class SessionPhase(StrEnum):
-    """Where a session is in its life."""
+    """The phase of a session's life."""
 
     PENDING = "PENDING"
     SCHEDULED = "SCHEDULED"
@@ -83,14 +86,14 @@ class SessionPhase(StrEnum):
 
 
 class SessionCondition(StrEnum):
-    """The aspects of a session that others look at."""
+    """The conditions of a session."""
 
     WORKER_ASSIGNED = "WorkerAssigned"
     AT_RISK = "AtRisk"
 
 
 class LabletSessionSpec(Part):
-    """What somebody booked. Without a slot it is wanted as soon as possible, for `duration_minutes`."""
+    """A booking. Without a slot it starts as soon as possible, for `duration_minutes`."""
 
     definition: Name
     owner: ShortText = ""
@@ -109,14 +112,14 @@ class LabletSessionSpec(Part):
 
 
 class Seat(Part):
-    """A promised place in a pool: its number is its timeline, whichever worker fills it."""
+    """A planned worker of a pool. Its number identifies its timeline, whichever worker fills it."""
 
     pool: Name
     number: Count
 
 
 class Progress(Part):
-    """How far an instantiation or teardown is."""
+    """How far an instantiation or teardown has got."""
 
     step: str
     percent: Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -125,7 +128,7 @@ class Progress(Part):
 
 
 class Waiting(Part):
-    """What somebody who waits wants to know."""
+    """A waiting session's place in the queue and its estimated start."""
 
     queue_position: Positive
     estimated_start: Moment | None
@@ -133,7 +136,7 @@ class Waiting(Part):
 
 
 class Artifact(Part):
-    """Something collected from the lab that its owner may download."""
+    """A file collected from the lab that its owner may download."""
 
     name: str
     digest: str
@@ -143,7 +146,7 @@ class Artifact(Part):
 
 
 class ObservationRequest(Part):
-    """Somebody wants to know what a running lab uses. Whoever answers names it by its id, and it is answered once."""
+    """A request to observe what a running lab uses. The answer names its id; it is answered once."""
 
     id: ShortText
     requested_at: Moment
@@ -151,10 +154,11 @@ class ObservationRequest(Part):
 
 
 class LabletSessionStatus(Status):
-    """What was seen of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
+    """The observed state of a session. It must run before `expires_at`, and its slot ends at `ends_at`.
 
-    `requirements` are those of its definition when its slot was promised; a later change of that changes no promise.
-    `observed_last`: it was observed since it ended, and need not be again.
+    `requirements` are those of its definition when its slot was promised; a later change of the definition
+    changes no promise. `observed_last` means that it was observed after it ended and need not be observed
+    again.
     """
 
     phase: SessionPhase = SessionPhase.PENDING
@@ -203,90 +207,99 @@ class LabletSession(Part):
 
 
 _P = SessionPhase
-_PLACED = ("worker_id", "allocated_ports", "cml_lab_id")
+_PLACEMENT_FIELDS = ("worker_id", "allocated_ports", "cml_lab_id")
 
-SESSION: Final = Machine(
+SESSION_MACHINE: Final = StateMachine(
     name="LabletSession",
     initial=_P.PENDING,
     final=frozenset({_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED}),
     steps=(
-        Step(_P.PENDING, _P.SCHEDULED, SCHEDULER, "a seat or a worker is claimed for it", ("claim", "seat|worker_id")),
-        Step(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
-        Step(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
-        Step(_P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)),
-        Step(_P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost or late; it is placed anew", bars=_PLACED),
-        Step(
+        PhaseStep(
+            _P.PENDING, _P.SCHEDULED, SCHEDULER, "a seat or a worker is claimed for it", ("claim", "seat|worker_id")
+        ),
+        PhaseStep(_P.PENDING, _P.TERMINATED, CONTROL_PLANE, "cancelled while it waited"),
+        PhaseStep(_P.PENDING, _P.EXPIRED, SCHEDULER, "its slot, or its patience, ended before it ran"),
+        PhaseStep(
+            _P.PENDING, _P.FAILED, SCHEDULER, "it can never be placed, or was retried too often", ("last_error",)
+        ),
+        PhaseStep(
+            _P.SCHEDULED, _P.PENDING, SCHEDULER, "its worker is lost or late; it is placed anew", bars=_PLACEMENT_FIELDS
+        ),
+        PhaseStep(
             _P.SCHEDULED,
             _P.INSTANTIATING,
             LABLET_CONTROLLER,
             "its lead time has come and its worker is ready",
             ("worker_id", "allocated_ports"),
         ),
-        Step(_P.SCHEDULED, _P.TERMINATED, CONTROL_PLANE, "cancelled before anything of it was on a worker"),
-        Step(_P.SCHEDULED, _P.EXPIRED, SCHEDULER, "its slot ended before it ran"),
-        Step(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id", "ends_at")),
-        Step(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
-        Step(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
-        Step(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
-        Step(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
-        Step(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
-        Step(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
+        PhaseStep(_P.SCHEDULED, _P.TERMINATED, CONTROL_PLANE, "cancelled before anything of it was on a worker"),
+        PhaseStep(_P.SCHEDULED, _P.EXPIRED, SCHEDULER, "its slot ended before it ran"),
+        PhaseStep(_P.INSTANTIATING, _P.RUNNING, LABLET_CONTROLLER, "the lab has converged", ("cml_lab_id", "ends_at")),
+        PhaseStep(_P.INSTANTIATING, _P.STOPPING, LABLET_CONTROLLER, "a step failed, or its time is up", ("outcome",)),
+        PhaseStep(_P.INSTANTIATING, _P.STOPPING, CONTROL_PLANE, "cancelled while it started", ("outcome",)),
+        PhaseStep(_P.RUNNING, _P.COLLECTING, LABLET_CONTROLLER, "its slot has ended", ("outcome",)),
+        PhaseStep(_P.RUNNING, _P.COLLECTING, CONTROL_PLANE, "ended by request", ("outcome",)),
+        PhaseStep(_P.RUNNING, _P.STOPPING, LABLET_CONTROLLER, "the lab or its worker is lost", ("outcome",)),
+        PhaseStep(_P.COLLECTING, _P.STOPPING, LABLET_CONTROLLER, "observed and saved, or that failed", ("outcome",)),
         *(
-            Step(
+            PhaseStep(
                 _P.STOPPING, end, LABLET_CONTROLLER, "the lab is seen gone from its worker", equals=(("outcome", end),)
             )
             for end in (_P.COMPLETED, _P.FAILED, _P.TERMINATED, _P.EXPIRED)
         ),
-        Step(
+        PhaseStep(
             _P.STOPPING,
             _P.PENDING,
             LABLET_CONTROLLER,
             "the lab is seen gone; retried elsewhere while time remains",
-            bars=_PLACED,
+            bars=_PLACEMENT_FIELDS,
         ),
     ),
     limits=(
-        Limit(_P.PENDING, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
-        Limit(_P.SCHEDULED, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
-        Limit(_P.INSTANTIATING, INSTANTIATION_LIMIT, _P.STOPPING, "what is left of it is removed, then retried"),
-        Limit(_P.RUNNING, "ends_at", _P.COLLECTING, "the next booking counts on the room"),
-        Limit(_P.COLLECTING, COLLECTION_LIMIT, _P.STOPPING, "a failed collection never blocks teardown"),
-        Limit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
+        PhaseLimit(_P.PENDING, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
+        PhaseLimit(_P.SCHEDULED, "expires_at", _P.EXPIRED, "a missed slot must not wait for ever"),
+        PhaseLimit(_P.INSTANTIATING, INSTANTIATION_LIMIT, _P.STOPPING, "what is left of it is removed, then retried"),
+        PhaseLimit(_P.RUNNING, "ends_at", _P.COLLECTING, "the next booking counts on the room"),
+        PhaseLimit(_P.COLLECTING, COLLECTION_LIMIT, _P.STOPPING, "a failed collection never blocks teardown"),
+        PhaseLimit(_P.STOPPING, STOP_ALERT, None, "a lab left on a worker keeps its ports and its room"),
     ),
 )
-ON_WORKER: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
+ON_WORKER_PHASES: Final = frozenset({_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING})
 """Phases in which something of the session may be on its worker."""
 
 
-def holds(session: LabletSession) -> Claim | None:
-    """Give the claim that a session has, in whichever phase, until it has ended."""
-    return None if session.status.phase in SESSION.final else session.status.claim
+def get_claim(session: LabletSession) -> Claim | None:
+    """Return the claim of a session in any phase; None once the session has ended."""
+    return None if session.status.phase in SESSION_MACHINE.final else session.status.claim
 
 
 def worker_of(session: LabletSession) -> str | None:
-    """Name the worker, by its uid, that something of a session is on, or is promised to be."""
-    live = session.status.phase in ON_WORKER or session.status.phase is SessionPhase.SCHEDULED
+    """Return the uid of the worker that a session is on or is promised to; None if there is none."""
+    live = session.status.phase in ON_WORKER_PHASES or session.status.phase is SessionPhase.SCHEDULED
     return session.status.worker_id if live else None
 
 
 def needs_its_worker(session: LabletSession, now: datetime, horizon: timedelta) -> bool:
-    """Tell whether something of it is on its worker, or comes onto it before a machine taken away could be back."""
+    """Return True if a session is on its worker, or starts before a removed machine could be back."""
     if session.status.phase is not SessionPhase.SCHEDULED:
-        return session.status.phase in ON_WORKER
+        return session.status.phase in ON_WORKER_PHASES
     claim = session.status.claim
     start = session.spec.timeslot_start or (claim.start if claim else None)
     return start is None or start <= now + horizon
 
 
-def unanswered(request: ObservationRequest | None, now: datetime) -> bool:
-    """Tell whether a request to observe has waited for longer than it may."""
+def has_timed_out(request: ObservationRequest | None, now: datetime) -> bool:
+    """Return True if an observation request has waited longer than allowed."""
     return request is not None and now - request.requested_at >= OBSERVATION_LIMIT
 
 
-def given_up(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
-    """Clear a request to observe that nobody answered in time, and say so; else the very same status."""
+def clear_timed_out_request(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
+    """Clear an observation request that was not answered in time, and record the error.
+
+    Returns the same object when there is nothing to clear.
+    """
     request = status.observation_request
-    if request is None or not unanswered(request, now):
+    if request is None or not has_timed_out(request, now):
         return status
     asked = f"{request.requested_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
     limit = OBSERVATION_LIMIT // timedelta(seconds=1)
@@ -295,14 +308,15 @@ def given_up(status: LabletSessionStatus, now: datetime) -> LabletSessionStatus:
 
 
 def is_asap(session: LabletSession) -> bool:
-    """Tell whether it is wanted as soon as possible."""
+    """Return True if the session is to start as soon as possible."""
     return session.spec.timeslot_start is None
 
 
-def without_its_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
-    """Give the conditions of a session that is placed anew.
+def conditions_without_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
+    """Return the conditions of a session that loses its worker and is placed again.
 
-    A promise that has no seat was kept by the worker alone, and is in danger from this very moment on.
+    A booking without a planned worker depends on its worker alone, so its promise is at risk from this moment
+    on.
     """
     false = Condition(type=SessionCondition.WORKER_ASSIGNED, status=Truth.FALSE, last_transition_at=now, reason=reason)
     conditions = with_condition(session.status.conditions, false)
@@ -313,36 +327,36 @@ def without_its_worker(session: LabletSession, reason: str, why: str, now: datet
         status=Truth.TRUE,
         last_transition_at=now,
         reason=reason,
-        message=why[:MOST_TEXT],
+        message=why[:MAX_TEXT_LENGTH],
     )
     return with_condition(conditions, risk)
 
 
 def is_assigned_to_worker(session: LabletSession) -> bool:
-    """Tell whether a worker has been chosen."""
+    """Return True if a worker has been chosen."""
     return session.status.worker_id is not None
 
 
 def get_worker_ref(session: LabletSession) -> str | None:
-    """Name the chosen worker, "namespace/name"."""
+    """Return the chosen worker as "namespace/name"; None if there is none."""
     return session.status.worker_ref
 
 
 def is_cml_type(session: LabletSession) -> bool:
-    """Tell whether the lab needs CML."""
+    """Return True if the lab needs CML."""
     return session.spec.lab_instance_type in (LabType.CML, LabType.HYBRID)
 
 
 def is_container_type(session: LabletSession) -> bool:
-    """Tell whether the lab is made of containers only."""
+    """Return True if the lab consists of containers only."""
     return session.spec.lab_instance_type is LabType.CONTAINER
 
 
 def requires_worker_assignment(session: LabletSession) -> bool:
-    """Tell whether it still wants a worker."""
+    """Return True if the session still needs a worker."""
     return session.status.phase in (SessionPhase.PENDING, SessionPhase.SCHEDULED) and not is_assigned_to_worker(session)
 
 
 def get_lab_track(session: LabletSession) -> str:
-    """Name the track whose pool serves it."""
+    """Return the lab track whose pool serves the session."""
     return session.spec.lab_track

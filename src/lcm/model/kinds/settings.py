@@ -1,7 +1,7 @@
 """SystemSettings: what an operator may change while the system runs.
 
-A field that is not said (None) leaves the word to the environment, the file and the default, in this order:
-`lcm.config.effective` puts them together. The types are those of the variables.
+A field that is None leaves the value to the environment, the file and the default, in this order: `effective` in
+`settings.load` combines them. The types are those of the environment variables.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ NamePattern = Annotated[
 
 
 class Strategy(StrEnum):
-    """Which of the workers that fit is taken."""
+    """How one of the workers that fit is chosen."""
 
     BIN_PACK = "BinPack"
     BEST_FIT = "BestFit"
@@ -41,7 +41,7 @@ class Strategy(StrEnum):
 
 
 class DiscoverySettings(Part):
-    """Where and how often strangers are looked for."""
+    """Where and how often unmanaged instances are searched for."""
 
     enabled: bool | None = None
     regions: Annotated[tuple[Region, ...], msgspec.Meta(max_length=64, description="a list of at most 64")] | None = (
@@ -52,7 +52,7 @@ class DiscoverySettings(Part):
 
 
 class SchedulerSettings(Part):
-    """How sessions are placed, and how long machines and labs take to come up."""
+    """How sessions are placed, and how long machines and labs take to start."""
 
     strategy: Strategy | None = None
     reconcile_interval_seconds: Seconds | None = None
@@ -69,14 +69,14 @@ class MonitoringSettings(Part):
 
 
 class IdleSettings(Part):
-    """How often idleness is looked for, and how long it lasts before a worker is paused."""
+    """How often workers are checked for idleness, and after how long an idle worker is paused."""
 
     check_interval_seconds: Seconds | None = None
     threshold_minutes: Minutes | None = None
 
 
 class ScalingSettings(Part):
-    """What a pool that does not say otherwise has. Bounds come in pairs, so that two places never contradict."""
+    """Defaults for pools. Bounds are set in pairs, so that values from two sources never contradict."""
 
     min_workers: FewestWorkers | None = None
     max_workers: MostWorkers | None = None
@@ -85,20 +85,20 @@ class ScalingSettings(Part):
 
 
 class LearningSettings(Part):
-    """By how much, and over how many sessions, what labs use must differ from what is declared to be looked at."""
+    """When a definition needs review: how much, and over how many sessions, use must differ from what it declares."""
 
     review_difference: Share | None = None
     review_sessions: FewestSessions | None = None
 
 
 class ArtifactSettings(Part):
-    """How long what is collected from a session is kept; what was collected before was promised its own time."""
+    """How long artifacts of a session are kept. Those collected earlier keep the time they were promised."""
 
     retention_days: Days | None = None
 
 
 class SystemSettingsSpec(Part):
-    """Every group of settings."""
+    """All groups of settings."""
 
     discovery: DiscoverySettings = DiscoverySettings()
     scheduler: SchedulerSettings = SchedulerSettings()
@@ -110,7 +110,7 @@ class SystemSettingsSpec(Part):
 
 
 class SystemSettings(Part):
-    """The one object of settings; what it says wins over file and environment."""
+    """The single settings object. It takes precedence over file and environment."""
 
     metadata: Metadata
     api_version: Literal["lcm/v1"] = API_VERSION

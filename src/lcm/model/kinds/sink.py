@@ -1,7 +1,8 @@
-"""Sinks: where events are sent to, which ones, in which form, and how far each sink has got.
+"""Event sinks: where events are sent, which ones, in which format, and how far each sink has got.
 
-What an operator wants stands in `Sink`; what happens, in `SinkStatus` and `DeadLetter` under keys of their own, so that
-deliveries do not collide with edits. Written by `control.sinks` and `control.outbox`, shown by `api`.
+`Sink` holds what an operator wants. `SinkStatus` and `DeadLetter` hold what happened, under keys of their own, so that
+deliveries do not conflict with edits. Written by `control.delivery.sinks` and `control.delivery.outbox`, shown by
+`api`.
 """
 
 from collections.abc import Mapping
@@ -14,20 +15,20 @@ import msgspec
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Count, Moment, Name, Part, SecretRef, Text
 
-CREDENTIAL: Final = "{credential}"
-"""Stands in a URL for the sink's credential, for receivers whose URLs are secret."""
+CREDENTIAL_MARK: Final = "{credential}"
+"""Replaced in a URL by the sink's credential, for receivers whose URLs are secret."""
 
-RESET: Final = "reset"
-"""The type of the event that tells a sink that some were lost."""
+RESET_TYPE: Final = "reset"
+"""The type of the event that tells a sink that events were lost."""
 
-TEST: Final = "sink.test"
-"""The type of the event that somebody sends to one sink to see whether it arrives."""
+TEST_TYPE: Final = "sink.test"
+"""The type of the event that is sent to one sink to test whether it arrives."""
 
-BUILT_IN: Final = "setting."
-"""How the names begin of sinks that the settings make."""
+BUILT_IN_PREFIX: Final = "setting."
+"""The prefix of the names of sinks that come from the settings."""
 
 HIDDEN: Final = "***"
-"""Stands for the part of a URL that may be a secret."""
+"""Replaces the part of a URL that may be a secret."""
 
 TypePattern = Annotated[
     str,
@@ -41,7 +42,7 @@ Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class Format(StrEnum):
-    """The form in which a sink takes events."""
+    """The format in which a sink receives events."""
 
     CLOUDEVENTS = "cloudevents"
     SLACK = "slack"
@@ -51,8 +52,8 @@ class Format(StrEnum):
 class Sink(Part):
     """A receiver of events.
 
-    `secret` signs every request; `previous_secret` does so too while receivers change over. `credential` is what the
-    receiver wants to be shown: PagerDuty's routing key, or what {credential} in the URL stands for.
+    `secret` signs every request; `previous_secret` does so too while receivers change over. `credential` is
+    what the receiver requires: PagerDuty's routing key, or the value of {credential} in the URL.
     """
 
     name: Name
@@ -73,10 +74,10 @@ class Sink(Part):
 class SinkStatus(Part):
     """How far a sink has got: all events up to `revision` are done, and `n` of the next commit that has any.
 
-    `sink` is the revision at which the sink was made: another sink of the same name begins anew; 0 for one that the
-    settings make. `tries` counts how
-    often the next event was refused, `failures` how often in a row nothing got through, `dropped` the dead letters for
-    which there was no room. `reset` says why events were lost that the sink is yet to be told of.
+    `sink` is the revision at which the sink was created, 0 for one from the settings; another sink of the
+    same name starts over. `tries` counts how often the next event was refused, `failures` the consecutive
+    failures of all deliveries, `dropped` the dead letters for which there was no room. `reset` says why
+    events were lost that the sink was not told of yet.
     """
 
     epoch: str
@@ -96,11 +97,11 @@ class SinkStatus(Part):
 
 
 class StoredEvent(Event, forbid_unknown_fields=False):
-    """An event as perhaps a newer version wrote it: what is not known here is left out, not refused."""
+    """A stored event, perhaps written by a newer version: unknown fields are ignored, not refused."""
 
 
 class DeadLetter(Part, forbid_unknown_fields=False):
-    """An event that a sink did not take. With `replay` it waits to be sent once more, under the same id."""
+    """An event that a sink did not accept. With `replay` it waits to be sent once more, under the same id."""
 
     sink: Name
     event_id: str
@@ -111,16 +112,19 @@ class DeadLetter(Part, forbid_unknown_fields=False):
     replay: bool = False
 
 
-_ALL: Final = ("*",)
-_DEFAULTS: Final[Mapping[Format, tuple[str, ...]]] = {Format.PAGERDUTY: ("alert.*",)}
-"""What a sink gets that names no types: PagerDuty wakes people up, so it gets alerts only."""
+_ALL_TYPES: Final = ("*",)
+_DEFAULT_TYPES: Final[Mapping[Format, tuple[str, ...]]] = {Format.PAGERDUTY: ("alert.*",)}
+"""The event types of a sink that names none. PagerDuty wakes people up, so it gets alerts only."""
 
-_events: Final = msgspec.json.Decoder(StoredEvent)
+_event_decoder: Final = msgspec.json.Decoder(StoredEvent)
 
 
-def wants(sink: Sink, event: Event) -> bool:
-    """Tell whether an event passes a sink's filters; a test is for the sink that it names, whatever its filters."""
-    if event.type == TEST:
+def accepts_event(sink: Sink, event: Event) -> bool:
+    """Return True if an event passes a sink's filters.
+
+    A test event goes to the sink that it names, whatever the filters.
+    """
+    if event.type == TEST_TYPE:
         return event.name == sink.name
     pairs = (
         (sink.owner_id, event.owner),
@@ -128,27 +132,30 @@ def wants(sink: Sink, event: Event) -> bool:
         (sink.session_id, event.session_id),
         (sink.definition_id, event.definition_id),
     )
-    patterns = sink.event_types or _DEFAULTS.get(sink.format, _ALL)
+    patterns = sink.event_types or _DEFAULT_TYPES.get(sink.format, _ALL_TYPES)
     return all(wanted is None or wanted == found for wanted, found in pairs) and any(
         fnmatchcase(event.type, pattern) for pattern in patterns
     )
 
 
-def shown_url(url: str) -> str:
-    """Write a sink's URL as it may be shown: many receivers' paths are secrets, unless {credential} stands for them."""
+def redact_url(url: str) -> str:
+    """Return a sink's URL in a form that may be shown.
+
+    Many receivers' paths are secrets. The path is shown only if {credential} stands for the secret.
+    """
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     host, mark, _ = host.partition("?")
-    if CREDENTIAL in url or not (path or mark):
+    if CREDENTIAL_MARK in url or not (path or mark):
         return url
     return f"{scheme}://{host}{'?' if mark else slash}{HIDDEN}"
 
 
 def read_event(raw: bytes) -> StoredEvent:
-    """Read an event of the store. Raises ValueError if it is none."""
-    return _events.decode(raw)
+    """Decode a stored event. Raises ValueError if it is not one."""
+    return _event_decoder.decode(raw)
 
 
-def event_id(epoch: str, revision: int, place: int | str) -> str:
-    """Name an event: EPOCH.REVISION.N, the same wherever it is sent."""
+def format_event_id(epoch: str, revision: int, place: int | str) -> str:
+    """Return the id of an event, EPOCH.REVISION.N, which is the same wherever it is sent."""
     return f"{epoch}.{revision}.{place}"

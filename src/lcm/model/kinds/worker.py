@@ -1,7 +1,7 @@
-"""LabWorker: one hypervisor on EC2. What is wanted of it and what was seen.
+"""LabWorker: one hypervisor on EC2, its spec and its status.
 
-Fast-changing facts live in `WorkerTelemetry` under a key of their own, so that a measurement never collides with a
-step. The steps themselves stand in `worker_steps`.
+Fast-changing measurements live in `WorkerTelemetry` under a key of their own, so that a measurement never conflicts
+with a step. The state machine is in `model.kinds.worker_machine`.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ LICENSED_NODES: Final = 200
 
 
 class WorkerPhase(StrEnum):
-    """Where a worker is in its life."""
+    """The phase of a worker's life."""
 
     PENDING = "PENDING"
     PROVISIONING_EC2 = "PROVISIONING_EC2"
@@ -56,7 +56,7 @@ class WorkerPhase(StrEnum):
 
 
 class WorkerCondition(StrEnum):
-    """The aspects of a worker that others look at."""
+    """The conditions of a worker."""
 
     EC2_PROVISIONED = "EC2Provisioned"
     CML_READY = "CMLReady"
@@ -68,7 +68,7 @@ class WorkerCondition(StrEnum):
 
 
 class LabType(StrEnum):
-    """What a lab is made of, and so what can host it."""
+    """What a lab consists of, and so which hosts can run it."""
 
     CML = "CML"
     CONTAINER = "CONTAINER"
@@ -84,7 +84,7 @@ class LicenseFlavour(StrEnum):
     EVALUATION = "evaluation"
 
 
-_Few = msgspec.Meta(max_length=32, description="a list of at most 32")
+_SHORT_LIST = msgspec.Meta(max_length=32, description="a list of at most 32")
 
 
 class RootVolume(Part):
@@ -101,12 +101,12 @@ class AwsSpec(Part):
 
     region: Region = "us-east-1"
     instance_type: ShortText = "m5zn.metal"
-    instance_type_alternatives: Annotated[tuple[ShortText, ...], _Few] = ()
+    instance_type_alternatives: Annotated[tuple[ShortText, ...], _SHORT_LIST] = ()
     ami_id: ShortText | None = None
     ami_name_pattern: ShortText | None = None
     vpc_id: ShortText | None = None
-    subnet_ids: Annotated[tuple[ShortText, ...], _Few] = ()
-    security_group_ids: Annotated[tuple[ShortText, ...], _Few] = ()
+    subnet_ids: Annotated[tuple[ShortText, ...], _SHORT_LIST] = ()
+    security_group_ids: Annotated[tuple[ShortText, ...], _SHORT_LIST] = ()
     root_volume: RootVolume = RootVolume()
     iam_instance_profile: Annotated[str, msgspec.Meta(max_length=2048)] | None = None
     key_pair: LabelText | None = None
@@ -128,7 +128,7 @@ class CmlSpec(Part):
 
 
 class IdlePolicy(Part):
-    """When a worker that does nothing is paused."""
+    """When an idle worker is paused."""
 
     enabled: bool = True
     threshold_minutes: Minutes = 30
@@ -137,12 +137,12 @@ class IdlePolicy(Part):
 
 
 class LabWorkerSpec(Part):
-    """What is wanted of a worker."""
+    """The desired state of a worker."""
 
     aws: AwsSpec = AwsSpec()
     cml: CmlSpec = CmlSpec()
     host_kind: Literal["cml", "container"] = "cml"
-    lab_types: Annotated[tuple[LabType, ...], _Few] = (LabType.CML,)
+    lab_types: Annotated[tuple[LabType, ...], _SHORT_LIST] = (LabType.CML,)
     lab_track: ShortText = ""
     wanted_state: Literal["running", "stopped"] = "running"
     max_concurrent_labs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONCURRENT_LABS)] = MAX_CONCURRENT_LABS
@@ -152,9 +152,9 @@ class LabWorkerSpec(Part):
 
 
 class Ec2Facts(Part):
-    """What EC2 said about the instance, and what we asked it for.
+    """What EC2 reported about the instance, and what we requested.
 
-    `client_token` stays from before the launch is asked for until it is known what became of it.
+    `client_token` is set before the launch is requested and stays until the outcome of the launch is known.
     """
 
     client_token: str = ""
@@ -173,10 +173,10 @@ class Ec2Facts(Part):
 
 
 class CmlFacts(Part):
-    """What CML said about itself. `certificate` is the one it is pinned to, in PEM.
+    """What CML reported about itself. `certificate` is the pinned one, in PEM.
 
-    `licensed` is False for a machine of our own launch and unknown for an adopted one, until CML says. `telemetry` is
-    what CML was told to send to its maker, None before it was told.
+    `licensed` is False for a machine that we launched and unknown for an adopted one, until CML reports it.
+    `telemetry` is whether CML was told to send telemetry to its maker, None before it was told.
     """
 
     version: str = ""
@@ -191,7 +191,7 @@ class CmlFacts(Part):
 
 
 class IdleSignal(Part):
-    """One thing that was looked at to tell whether a worker is idle; what is not known counts as activity."""
+    """One fact that decides whether a worker is idle; an unknown fact counts as activity."""
 
     name: str
     active: Truth
@@ -199,9 +199,9 @@ class IdleSignal(Part):
 
 
 class IdleVerdict(Part):
-    """Whether a worker is idle, why, and when it will be paused for it.
+    """Whether a worker is idle, why, and when it will be paused.
 
-    The countdown begins with the warning: from then on it is known since when nothing happened, and when it is paused.
+    The countdown begins with the warning. From then on `idle_since` and `pause_at` are set.
     """
 
     idle: bool
@@ -215,7 +215,7 @@ class IdleVerdict(Part):
 
 
 class Remedy(StrEnum):
-    """What is being done, or was done last, for a worker that is not healthy."""
+    """The repair in progress, or the last one made, for an unhealthy worker."""
 
     NONE = ""
     REBOOT = "reboot"
@@ -223,11 +223,12 @@ class Remedy(StrEnum):
 
 
 class LabWorkerStatus(Status):
-    """What was seen of a worker.
+    """The observed state of a worker.
 
-    `foreign` is what labs take that no session made. `failure` names why it last failed in one word, `last_error` in a
-    sentence; it is tried again at `retry_at`. A `remedy` without `remedied_at` is still to be done. `remedies` counts
-    those since it was last healthy for a while: a reboot and a replacement by turns.
+    `foreign` is what labs use that no session made. `failure` names the last failure in one word,
+    `last_error` in a sentence; the next attempt is at `retry_at`. A `remedy` without `remedied_at` is still
+    to be done. `remedies` counts those since the worker was last healthy for a while: a reboot and a
+    replacement in turn.
     """
 
     phase: WorkerPhase = WorkerPhase.PENDING
@@ -262,10 +263,10 @@ class LabWorker(Part):
 
 
 class WorkerTelemetry(Part):
-    """The newest measurements of a worker. Each may be missing; `collected_at` is when they were last reported.
+    """The latest measurements of a worker. Any may be missing; `collected_at` is the time of the last report.
 
-    Each source tells when it last answered: EC2, CloudWatch, CML, and CML's record of what people did. What a report
-    leaves out is kept with its age from the one before.
+    Each source has the time of its last answer: EC2, CloudWatch, CML, and CML's record of user activity. A
+    value that a report leaves out is kept, with its age, from the report before.
     """
 
     collected_at: Moment
@@ -285,7 +286,7 @@ class WorkerTelemetry(Part):
     last_activity_at: Moment | None = None
 
 
-COARSE: Final[Mapping[WorkerPhase, str]] = {
+COARSE_STATUS: Final[Mapping[WorkerPhase, str]] = {
     WorkerPhase.PENDING: "PENDING",
     WorkerPhase.PROVISIONING_EC2: "PROVISIONING",
     WorkerPhase.EC2_READY: "PROVISIONING",
@@ -301,30 +302,30 @@ COARSE: Final[Mapping[WorkerPhase, str]] = {
     WorkerPhase.TERMINATING_EC2: "STOPPING",
     WorkerPhase.TERMINATED: "TERMINATED",
 }
-"""The six-valued status that older clients know, by phase; FAILED says nothing about the instance (see `coarse`)."""
+"""The six-valued status of older clients, by phase. FAILED is not listed: see `coarse_status`."""
 
-SERVES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] = {
+SATISFIED_AFFINITIES: Final[Mapping[LicenseFlavour, frozenset[LicenseFlavour]]] = {
     LicenseFlavour.PERSONAL: frozenset({LicenseFlavour.PERSONAL}),
     LicenseFlavour.ENTERPRISE: frozenset({LicenseFlavour.ENTERPRISE, LicenseFlavour.PERSONAL}),
     LicenseFlavour.EVALUATION: frozenset({LicenseFlavour.EVALUATION}),
 }
-"""Which affinities a worker with this licence satisfies."""
+"""The licence affinities that a worker with this licence satisfies."""
 
-HOSTING: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
+HOSTING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE})
 """Phases in which a worker may be given a session."""
 
 
-def coarse(status: LabWorkerStatus) -> str:
-    """Give the six-valued status; a failed worker is what its instance is."""
+def coarse_status(status: LabWorkerStatus) -> str:
+    """Return the six-valued status. That of a failed worker follows the state of its instance."""
     of_instance = {"running": "RUNNING", "stopping": "STOPPING", "stopped": "STOPPED"}
-    return COARSE.get(status.phase) or of_instance.get(status.ec2.state, "PENDING")
+    return COARSE_STATUS.get(status.phase) or of_instance.get(status.ec2.state, "PENDING")
 
 
 def worker_ref(worker: LabWorker) -> str:
-    """Name a worker the way sessions refer to it: "namespace/name"."""
+    """Return the reference by which sessions name a worker: "namespace/name"."""
     return f"{worker.metadata.namespace}/{worker.metadata.name}"
 
 
-def satisfies(licence: LicenseFlavour, affinity: LicenseFlavour | None) -> bool:
-    """Tell whether a worker with this licence may host a definition with that affinity."""
-    return affinity is None or affinity in SERVES[licence]
+def satisfies_affinity(licence: LicenseFlavour, affinity: LicenseFlavour | None) -> bool:
+    """Return True if a worker with this licence may host a definition with that affinity."""
+    return affinity is None or affinity in SATISFIED_AFFINITIES[licence]

@@ -1,1 +1,1 @@
-"""What machines cost and hold, and the licences they need."""
+"""Costs, prices and licences."""

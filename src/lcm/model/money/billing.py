@@ -1,4 +1,9 @@
-"""Dollars. Exact, so that a month of minutes adds up to the bill."""
+"""What workers cost: intervals in one billing state, each with the price at which it began.
+
+Pure. The control plane opens and closes intervals in the commits that report what EC2 said
+(`control.accounts.billing`).
+Amounts are decimal US dollars, so that a month of minutes adds up exactly to the bill.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -13,26 +18,26 @@ from lcm.model.base.resource import Count, Moment, Name, Part, Region, ShortText
 Usd = Annotated[Decimal, msgspec.Meta(description="US dollars", examples=["3.9641"])]
 
 
-MINIMUM: Final = timedelta(seconds=60)
-"""What every start costs at least."""
+MINIMUM_CHARGE: Final = timedelta(seconds=60)
+"""The shortest time for which every start is billed."""
 
 _SECOND: Final = timedelta(seconds=1)
-_HOUR: Final = Decimal(3600)
-_CENT: Final = Decimal("0.0001")
+_SECONDS_PER_HOUR: Final = Decimal(3600)
+_USD_PRECISION: Final = Decimal("0.0001")
 
 
 class Billing(StrEnum):
-    """What is paid for: machine and disk, or the disk alone."""
+    """What is billed: machine and disk, or the disk alone."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class BillingInterval(Part):
-    """A stretch during which a worker cost the same; without an end it goes on.
+    """A time during which a worker had one price; without an end it is still open.
 
-    `usd_hourly` null: the price book has no such price, and nobody knows the cost. One that is cut to a span tells in
-    `began_at` when it really began.
+    `usd_hourly` null means that the price book has no such price, so the cost is unknown. An interval that
+    was clipped to a span has its true beginning in `began_at`.
     """
 
     worker_id: ShortText
@@ -49,24 +54,24 @@ class BillingInterval(Part):
     began_at: Moment | None = None
 
     def seconds(self, now: datetime) -> Decimal:
-        """Say for how many seconds one has to pay until now: whole ones, and a minute at least, while it runs."""
-        whole = self._paid((self.until or now) - (self.began_at or self.since))
-        # What went before the cut is paid with what went before, so that the parts add up to the whole.
-        return whole if self.began_at is None else whole - self._paid(self.since - self.began_at)
+        """Return the seconds billed until now. While running: whole seconds, at least a minute."""
+        whole = self._billable_seconds((self.until or now) - (self.began_at or self.since))
+        # The part before the clip is billed there, so that all parts add up to the whole interval.
+        return whole if self.began_at is None else whole - self._billable_seconds(self.since - self.began_at)
 
     def usd(self, now: datetime) -> Decimal | None:
-        """Say what it has cost until now; None means that nobody knows."""
-        return None if self.usd_hourly is None else self.usd_hourly * self.seconds(now) / _HOUR
+        """Return the cost until now; None means that it is unknown."""
+        return None if self.usd_hourly is None else self.usd_hourly * self.seconds(now) / _SECONDS_PER_HOUR
 
-    def _paid(self, span: timedelta) -> Decimal:
+    def _billable_seconds(self, span: timedelta) -> Decimal:
         span = max(span, timedelta(0))
         if self.state is Billing.RUNNING:
-            span = max(MINIMUM, -(-span // _SECOND) * _SECOND)
+            span = max(MINIMUM_CHARGE, -(-span // _SECOND) * _SECOND)
         return Decimal(span // timedelta(microseconds=1)) / 1_000_000
 
 
 class CostTotal(Part):
-    """What several intervals cost together; `unpriced_seconds` are those whose price nobody knows."""
+    """The cost of several intervals; `unpriced_seconds` are those with an unknown price."""
 
     name: ShortText
     usd: Usd
@@ -74,8 +79,8 @@ class CostTotal(Part):
     unpriced_seconds: Count
 
 
-def cut(interval: BillingInterval, since: datetime, until: datetime, now: datetime) -> BillingInterval | None:
-    """Give the part of an interval that lies in a span; None when there is none. What goes on still has no end."""
+def clip_interval(interval: BillingInterval, since: datetime, until: datetime, now: datetime) -> BillingInterval | None:
+    """Return the part of an interval within a span; None when there is none. An open interval stays open."""
     start, end = max(interval.since, since), min(interval.until or now, until)
     moment = interval.since == end and since <= interval.since < until
     if start >= end and not moment:
@@ -88,22 +93,24 @@ def cut(interval: BillingInterval, since: datetime, until: datetime, now: dateti
     )
 
 
-def totals(
+def sum_costs_by(
     intervals: Iterable[BillingInterval], by: Callable[[BillingInterval], str], now: datetime
 ) -> Sequence[CostTotal]:
-    """Add up by something that intervals have in common, in the order of its names."""
+    """Return the total cost of each group of intervals, sorted by the name of the group."""
     groups: dict[str, list[BillingInterval]] = {}
     for one in intervals:
         groups.setdefault(by(one), []).append(one)
-    return [total(name, groups[name], now) for name in sorted(groups)]
+    return [sum_costs(name, groups[name], now) for name in sorted(groups)]
 
 
-def total(name: str, intervals: Iterable[BillingInterval], now: datetime) -> CostTotal:
-    """Add up intervals; what is not known counts as such, never as nothing."""
+def sum_costs(name: str, intervals: Iterable[BillingInterval], now: datetime) -> CostTotal:
+    """Return the total cost of intervals. Unknown costs are counted as unpriced time, never as zero."""
     usd = seconds = unpriced = Decimal(0)
     for one in intervals:
         cost, lasted = one.usd(now), one.seconds(now)
         seconds += lasted
         usd += cost or 0
         unpriced += lasted if cost is None else 0
-    return CostTotal(name=name, usd=usd.quantize(_CENT), seconds=round(seconds), unpriced_seconds=round(unpriced))
+    return CostTotal(
+        name=name, usd=usd.quantize(_USD_PRECISION), seconds=round(seconds), unpriced_seconds=round(unpriced)
+    )

@@ -1,8 +1,9 @@
-"""The fleet's licences: which token has how many seats, and which worker holds one.
+"""The fleet's CML licences: how many seats each token has, and which workers hold them.
 
-An entry is opened in the commit in which a registration is about to be asked for and closed only in one that reports
-the licence as seen given back. What remains when its worker is gone is `orphaned`: the seat is taken until a person
-frees it at the licence server and says so.
+An entry is opened in the commit before a registration is requested, and closed only in a commit that reports the
+licence
+as returned. An entry whose worker is gone becomes `orphaned`: the seat stays taken until a person frees it at the
+licence server and reports that.
 """
 
 import hashlib
@@ -15,14 +16,14 @@ from lcm.model.kinds.worker import LicenseFlavour
 
 SEAT_UNKNOWN: Final = "LicenceSeatUnknown"
 UNRETURNED: Final = frozenset({"LicenceSeatNotReturned", SEAT_UNKNOWN})
-"""What `cml.license_status` says when CML has forgotten its licence and the seat is, or may be, still taken."""
+"""Values of `cml.license_status` for which CML lost its licence and the seat is, or may be, still taken."""
 UNKNOWN_TOKEN: Final = "unknown"  # noqa: S105 - says that it is not known
 """Stands for the token of a machine that somebody licensed by hand."""
-_SHOWN: Final = 12
+_TOKEN_ID_LENGTH: Final = 12
 
 
 class SeatState(StrEnum):
-    """What is known of a seat that is not free."""
+    """The state of a licence seat that is not free."""
 
     REGISTERING = "registering"
     REGISTERED = "registered"
@@ -31,7 +32,7 @@ class SeatState(StrEnum):
 
 
 class LicenceSeat(Part):
-    """A seat that is not free. `token` tells tokens apart and is no secret."""
+    """A licence seat that is not free. `token` identifies the token and is not a secret."""
 
     worker_id: ShortText
     worker_name: Name
@@ -43,7 +44,7 @@ class LicenceSeat(Part):
 
 
 class LicenceToken(Part):
-    """A token with its seats; `seats` None: nobody said how many there are."""
+    """A licence token and its seats. `seats` is None when their number was never configured."""
 
     token: ShortText
     seats: Count | None
@@ -52,19 +53,19 @@ class LicenceToken(Part):
 
 
 class LicenceLedger(Part):
-    """All tokens in use and all seats taken."""
+    """All licence tokens in use and all seats taken."""
 
     tokens: tuple[LicenceToken, ...]
     seats: tuple[LicenceSeat, ...]
 
 
 def token_id(ref: str | None) -> str:
-    """Tell a token apart from others by where it is kept, which is no secret itself."""
-    return UNKNOWN_TOKEN if ref is None else hashlib.sha256(ref.encode()).hexdigest()[:_SHOWN]
+    """Return an identifier of a token, derived from where it is kept, which is not a secret."""
+    return UNKNOWN_TOKEN if ref is None else hashlib.sha256(ref.encode()).hexdigest()[:_TOKEN_ID_LENGTH]
 
 
-def ledger(seats: Sequence[LicenceSeat], totals: Mapping[str, int]) -> LicenceLedger:
-    """Add up the seats; `totals` says how many each token has."""
+def build_ledger(seats: Sequence[LicenceSeat], totals: Mapping[str, int]) -> LicenceLedger:
+    """Return the ledger of these seats; `totals` says how many seats each token has."""
     names = sorted({*totals, *(seat.token for seat in seats)})
     used = {name: sum(seat.token == name for seat in seats) for name in names}
     tokens = (

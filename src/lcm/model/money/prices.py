@@ -1,8 +1,11 @@
-"""The price book: what machines and disks cost by the hour, by region.
+"""The price book and the hardware of instance types.
 
-The shipped prices are AWS's public on-demand prices for Linux in US dollars as known at `SHIPPED_ON`, written down by
-hand: estimates to be checked against one's own bill. A site's file of prices wins over them, entry by entry. What
-neither has is unknown, which is not free. Used by `control.billing`; read from a file by `config_prices`.
+Prices are by the hour and region. The shipped ones are AWS's public on-demand prices for Linux in US dollars as known
+at
+`SHIPPED_ON`, entered by hand: estimates to be checked against one's own bill. A site's price file overrides them, entry
+by entry. A price in neither is unknown, which is not free. Used by `control.accounts.billing`; `settings.checks` reads
+the file. The hardware is public EC2 data, the same in every region: it says what a template promises before its first
+worker has reported. A worker that reports less puts its bookings `AtRisk`.
 """
 
 from collections.abc import Mapping
@@ -20,13 +23,13 @@ from lcm.model.money.billing import Usd
 from lcm.model.topology.ports import OPEN_PORTS
 
 SHIPPED_ON: Final = "2025-11-01"
-HOURS_A_MONTH: Final = 730
-"""Disks are priced by the month, which AWS takes to have so many hours."""
-_FINE: Final = Decimal("0.000001")
+HOURS_PER_MONTH: Final = 730
+"""Disks are priced by the month; AWS counts this many hours in one."""
+_DISK_PRECISION: Final = Decimal("0.000001")
 
 
 class DiskPrice(Part):
-    """What a kind of disk costs a month: by its size, and by each IOPS beyond those that come with it."""
+    """The monthly price of a disk type: per GB, and per IOPS beyond the included ones."""
 
     gb_month: Usd
     iops_month: Usd = Decimal(0)
@@ -34,7 +37,7 @@ class DiskPrice(Part):
 
 
 class PriceFile(Part):
-    """A site's own prices: dollars an hour by region and instance type, and disks by region and kind."""
+    """A site's own prices: dollars per hour by region and instance type, and disks by region and type."""
 
     hourly: Mapping[Region, Mapping[ShortText, Usd]] = {}
     disks: Mapping[Region, Mapping[ShortText, DiskPrice]] = {}
@@ -48,27 +51,27 @@ class PriceBook:
     disks: Mapping[tuple[str, str], DiskPrice] = field(default_factory=dict)
 
     def hourly(self, region: str, instance_type: str) -> Decimal | None:
-        """Say what a running machine costs an hour without its disk; None means that it is not known."""
+        """Return the hourly price of a running machine without its disk; None means unknown."""
         return self.machines.get((region, instance_type))
 
     def disk_hourly(self, volume: RootVolume, region: str) -> Decimal | None:
-        """Say what a disk costs an hour, whether its machine runs or not; None means that it is not known."""
+        """Return the hourly price of a disk, whether its machine runs or not; None means unknown."""
         price = self.disks.get((region, volume.kind))
         if price is None:
             return None
         extra = max(0, volume.iops - price.iops_included)
         monthly = volume.size_gb * price.gb_month + extra * price.iops_month
-        return (monthly / HOURS_A_MONTH).quantize(_FINE)
+        return (monthly / HOURS_PER_MONTH).quantize(_DISK_PRECISION)
 
-    def over(self, file: PriceFile) -> "PriceBook":
-        """Give the book with a site's own prices in place of those here."""
+    def with_file(self, file: PriceFile) -> "PriceBook":
+        """Return the book with a site's own prices in place of its own."""
         machines = {(region, kind): price for region, row in file.hourly.items() for kind, price in row.items()}
         disks = {(region, kind): price for region, row in file.disks.items() for kind, price in row.items()}
         return PriceBook({**self.machines, **machines}, {**self.disks, **disks})
 
 
-def price_file(document: Mapping[str, Any]) -> PriceFile:
-    """Give a file of prices its type; raises Invalid."""
+def parse_price_file(document: Mapping[str, Any]) -> PriceFile:
+    """Convert a price file to its type. Raises Invalid."""
     try:
         made = msgspec.convert(document, PriceFile, strict=False)
     except msgspec.ValidationError as error:
@@ -82,10 +85,18 @@ def price_file(document: Mapping[str, Any]) -> PriceFile:
     return made
 
 
-_AMERICAN: Final = ("us-east-1", "us-east-2", "us-west-2")
-_SIZES: Final = {"xlarge": 2, "2xlarge": 4, "4xlarge": 8, "8xlarge": 16, "12xlarge": 24, "16xlarge": 32, "24xlarge": 48}
-_LARGE: Final = {"c8i.": "0.09371", "m8i.": "0.10584", "r8i.": "0.13892"}
-"""What the `large` size costs; the others cost so many times as much."""
+_US_REGIONS: Final = ("us-east-1", "us-east-2", "us-west-2")
+_PRICE_FACTORS: Final = {
+    "xlarge": 2,
+    "2xlarge": 4,
+    "4xlarge": 8,
+    "8xlarge": 16,
+    "12xlarge": 24,
+    "16xlarge": 32,
+    "24xlarge": 48,
+}
+_LARGE_PRICES: Final = {"c8i.": "0.09371", "m8i.": "0.10584", "r8i.": "0.13892"}
+"""The prices of the `large` size; `_PRICE_FACTORS` gives the others."""
 _METAL_PRICES: Final = {
     "m5zn.metal": "3.9641",
     "c5.metal": "4.08",
@@ -101,7 +112,7 @@ _METAL_PRICES: Final = {
     "m7i.metal-24xl": "4.8384",
     "r7i.metal-24xl": "6.3504",
 }
-_EUROPEAN: Final = {
+_EU_PRICES: Final = {
     ("eu-west-1", "c5.metal"): "4.608",
     ("eu-west-1", "m5.metal"): "5.136",
     ("eu-west-1", "r5.metal"): "6.768",
@@ -109,40 +120,42 @@ _EUROPEAN: Final = {
     ("eu-central-1", "m5.metal"): "5.52",
     ("eu-central-1", "r5.metal"): "7.296",
 }
-_DISKS: Final = {
-    **dict.fromkeys(_AMERICAN, ("0.125", "0.065", "0.08", "0.005")),
+_DISK_PRICES: Final = {
+    **dict.fromkeys(_US_REGIONS, ("0.125", "0.065", "0.08", "0.005")),
     "eu-west-1": ("0.138", "0.072", "0.088", "0.0055"),
     "eu-central-1": ("0.149", "0.078", "0.0952", "0.006"),
 }
-"""By region: a GB and month of io1 or io2, an IOPS and month of theirs, and the same two of gp3."""
-_GP3_INCLUDES: Final = 3000
+"""By region: io1 and io2 per GB and month, io1 and io2 per IOPS and month, then the same two for gp3."""
+_GP3_IOPS_INCLUDED: Final = 3000
 
 
-def _machines() -> dict[tuple[str, str], Decimal]:
+def _shipped_machines() -> dict[tuple[str, str], Decimal]:
     sizes = {
-        family + size: Decimal(large) * times for family, large in _LARGE.items() for size, times in _SIZES.items()
+        family + size: Decimal(large) * times
+        for family, large in _LARGE_PRICES.items()
+        for size, times in _PRICE_FACTORS.items()
     }
     american = {kind: Decimal(price) for kind, price in _METAL_PRICES.items()} | sizes
-    european = {place: Decimal(price) for place, price in _EUROPEAN.items()}
-    return {(region, kind): price for region in _AMERICAN for kind, price in american.items()} | european
+    european = {place: Decimal(price) for place, price in _EU_PRICES.items()}
+    return {(region, kind): price for region in _US_REGIONS for kind, price in american.items()} | european
 
 
-def _disks() -> dict[tuple[str, str], DiskPrice]:
+def _shipped_disks() -> dict[tuple[str, str], DiskPrice]:
     made: dict[tuple[str, str], DiskPrice] = {}
-    for region, (io_gb, io_iops, gp_gb, gp_iops) in _DISKS.items():
+    for region, (io_gb, io_iops, gp_gb, gp_iops) in _DISK_PRICES.items():
         fast = DiskPrice(gb_month=Decimal(io_gb), iops_month=Decimal(io_iops))
         made |= {(region, "io1"): fast, (region, "io2"): fast}
         made[region, "gp3"] = DiskPrice(
-            gb_month=Decimal(gp_gb), iops_month=Decimal(gp_iops), iops_included=_GP3_INCLUDES
+            gb_month=Decimal(gp_gb), iops_month=Decimal(gp_iops), iops_included=_GP3_IOPS_INCLUDED
         )
     return made
 
 
-SHIPPED: Final = PriceBook(_machines(), _disks())
+SHIPPED_PRICES: Final = PriceBook(_shipped_machines(), _shipped_disks())
 
 
 class Hardware(NamedTuple):
-    """The processors and the memory of a machine."""
+    """The vCPUs and the memory of a machine."""
 
     vcpus: int
     memory_gib: int
@@ -174,9 +187,9 @@ _METAL_HARDWARE: Final[Mapping[str, Hardware]] = {
     "r7i.metal-24xl": Hardware(96, 768),
     "r7i.metal-48xl": Hardware(192, 1536),
 }
-_NESTING: Final = {"c8i": 2, "m8i": 4, "r8i": 8}
-"""GiB of memory for each vCPU in the families that can host CML without being metal."""
-_VCPUS: Final = {
+_GIB_PER_VCPU: Final = {"c8i": 2, "m8i": 4, "r8i": 8}
+"""GiB of memory per vCPU in the families that can host CML without being metal."""
+_VCPUS_BY_SIZE: Final = {
     "large": 2,
     "xlarge": 4,
     "2xlarge": 8,
@@ -197,16 +210,17 @@ HARDWARE: Final[Mapping[str, Hardware]] = {
     **_METAL_HARDWARE,
     **{
         f"{family}.{size}": Hardware(vcpus, vcpus * gib)
-        for family, gib in _NESTING.items()
-        for size, vcpus in _VCPUS.items()
+        for family, gib in _GIB_PER_VCPU.items()
+        for size, vcpus in _VCPUS_BY_SIZE.items()
     },
 }
 
 
 def declared_capacity(spec: LabWorkerSpec) -> Amount | None:
-    """Say what a licensed worker of this spec will hold; None if any instance type it may get is not known.
+    """Return what a licensed worker of this spec will hold; None if any of its instance types is unknown.
 
-    A worker may come up as any of its allowed types: only what the smallest of them has can be promised.
+    A worker may be launched as any of its allowed types, so only what the smallest of them has can be
+    promised.
     """
     types = (spec.aws.instance_type, *spec.aws.instance_type_alternatives)
     found = [HARDWARE[one] for one in types if one in HARDWARE]

@@ -1,1 +1,1 @@
-"""What was measured and what it means: idleness, observations, learning, alerts."""
+"""Idleness, observations of running labs, what is learned from them, and alerts."""

@@ -1,4 +1,7 @@
-"""Alerts: what an operator should look at. One is raised once and cleared once, however often it is seen."""
+"""Alerts: what an operator should look at. Each is raised once and cleared once, however often its cause is seen.
+
+Controllers report an `AlertFinding`; `control.telemetry.alerts` turns it into an `Alert`.
+"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -19,8 +22,11 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-class Complaint(Part):
-    """What is wrong. `alert` is its name for as long as it lasts; `reason` is one word, `message` a sentence."""
+class AlertFinding(Part):
+    """What is wrong with an object.
+
+    `alert` is its name for as long as it lasts; `reason` is one word, `message` a sentence.
+    """
 
     alert: AlertName
     severity: Severity
@@ -29,7 +35,7 @@ class Complaint(Part):
 
 
 class Alert(Part):
-    """A complaint about an object, and since when it has been one."""
+    """A finding about an object, and since when it has lasted."""
 
     kind: ShortText
     name: Name

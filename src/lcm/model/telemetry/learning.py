@@ -1,7 +1,7 @@
-"""What running labs teach about their definition: samples, how they are spread, whether somebody should look.
+"""What running labs teach about their definition: samples, their distribution, and whether somebody should review it.
 
-Pure. The lablet controller makes its observations here, `control.observing` keeps what they teach, `control.learning`
-shows it. One sample a session: whoever is observed often does not count for more.
+Pure. The session controller builds its observations here; `control.telemetry.observations` stores what they teach and
+shows it. There is one sample per session, so a session that is observed often does not count for more.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,26 +13,26 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from lcm.model.base.resource import Count, Moment, Name, Part, ShortText, Text
-from lcm.model.kinds.definition import MOST_OTHER_PORTS, LabletDefinition, PortTemplate, ResourceRequirements, Spread
+from lcm.model.kinds.definition import MAX_OTHER_PORTS, LabletDefinition, PortTemplate, ResourceRequirements, Spread
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.telemetry.observation import NodeObservation, NodeStats, ResourceObservation
-from lcm.model.topology.ports import LONGEST_NAME, observable, ports_on, read_tag
+from lcm.model.topology.ports import MAX_NAME_LENGTH, keep_observable, read_ports, read_tag
 
-KEPT: Final = 200
-"""So many sessions of a definition are remembered."""
+SAMPLES_KEPT: Final = 200
+"""How many sessions of a definition are remembered."""
 Measure = Literal["cpu_cores", "memory_mb", "storage_mb"]
 MEASURES: Final[tuple[Measure, ...]] = ("cpu_cores", "memory_mb", "storage_mb")
-_STEADY: Final = frozenset({"BOOTED", "STOPPED"})
-"""States in which a node has what it was given, and is not on its way to it."""
+_STEADY_STATES: Final = frozenset({"BOOTED", "STOPPED"})
+"""States in which a node has all its resources and is not still getting them."""
 _MB_PER_GB: Final = 1024
-_SHOWN: Final = 5
+_PORTS_SHOWN: Final = 5
 
 
 class ObservedSample(Part):
-    """What one session had once its lab ran, and how long the slowest of its nodes booted. Unknown is None.
+    """What one session's running lab had, and the boot time of its slowest node. None means unknown.
 
-    Who may not see the session is not told which it was.
+    The session's id and name are empty for callers who may not see the session.
     """
 
     session_id: str
@@ -42,18 +42,18 @@ class ObservedSample(Part):
     memory_mb: Count
     storage_mb: Count | None = None
     boot_seconds: float | None = None
-    other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MOST_OTHER_PORTS)] = ()
+    other_ports: Annotated[tuple[ShortText, ...], msgspec.Meta(max_length=MAX_OTHER_PORTS)] = ()
 
 
-class Samples(Part):
+class ObservedSamples(Part):
     """The latest sessions of a definition, oldest first, and how many there were in all."""
 
     total: Count = 0
-    items: Annotated[tuple[ObservedSample, ...], msgspec.Meta(max_length=KEPT)] = ()
+    items: Annotated[tuple[ObservedSample, ...], msgspec.Meta(max_length=SAMPLES_KEPT)] = ()
 
 
 class Learned(Part):
-    """What a definition declares of one measure, and what was observed; `difference` is that of p95, as a fraction."""
+    """The declared and the observed value of one measure; `difference` is that of p95, as a fraction."""
 
     measure: Measure
     declared: float | None
@@ -77,24 +77,24 @@ class ObservationReport(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
-    """By how much, and over how many sessions, what was observed must differ from what is declared."""
+class ReviewPolicy:
+    """By how much, and over how many sessions, observed values must differ from declared ones."""
 
     difference: float = 0.25
     sessions: int = 3
 
-    def under(self, system: SystemSettings | None) -> "Review":
-        """Put over it what the SystemSettings object says."""
+    def with_settings(self, system: SystemSettings | None) -> "ReviewPolicy":
+        """Return the policy overridden by the SystemSettings object."""
         if system is None:
             return self
         said = system.spec.learning
-        return Review(
+        return ReviewPolicy(
             self.difference if said.review_difference is None else said.review_difference,
             said.review_sessions or self.sessions,
         )
 
 
-def observation_of(
+def build_observation(
     nodes: Sequence[NodeObservation],
     template: PortTemplate,
     *,
@@ -103,10 +103,10 @@ def observation_of(
     stats: Mapping[str, NodeStats] | None = None,
     allocated: Collection[int] = (),
 ) -> ResourceObservation:
-    """Add up what the nodes of a lab have, and read its ports from the tags that are on them now, whoever wrote them.
+    """Sum up the resources of a lab's nodes and read its ports from their current tags, whoever wrote them.
 
-    Cores are `cpus`: `cpu_limit` is a percentage of them and takes none away. Of two ports for one name the one that
-    was not `allocated` gets another name.
+    Cores are `cpus`: `cpu_limit` is a percentage of them and takes none away. Of two ports for one name, the
+    one that was not `allocated` gets another name.
     """
     disks = [node.disk_gb for node in nodes if node.disk_gb is not None]
     return ResourceObservation(
@@ -118,12 +118,14 @@ def observation_of(
         nodes=tuple(nodes),
         actual_node_count=len(nodes),
         node_definitions_used=tuple(sorted({node.node_definition for node in nodes})),
-        observed_ports=ports_on(_own_first(nodes, allocated), template),
+        observed_ports=read_ports(_own_tags_first(nodes, allocated), template),
         simulation_stats=stats,
     )
 
 
-def _own_first(nodes: Sequence[NodeObservation], allocated: Collection[int]) -> Iterator[tuple[str, Sequence[str]]]:
+def _own_tags_first(
+    nodes: Sequence[NodeObservation], allocated: Collection[int]
+) -> Iterator[tuple[str, Sequence[str]]]:
     for own in (True, False):
         yield from ((node.label, [tag for tag in node.tags if _is_own(tag, allocated) is own]) for node in nodes)
 
@@ -134,14 +136,14 @@ def _is_own(text: str, allocated: Collection[int]) -> bool:
 
 
 def is_steady(observation: ResourceObservation) -> bool:
-    """Tell whether no node is still booting: what it will have is not known before. One without nodes has nothing."""
-    return bool(observation.nodes) and all(node.state in _STEADY for node in observation.nodes)
+    """Return True if no node is still booting: before that its resources are unknown. False without nodes."""
+    return bool(observation.nodes) and all(node.state in _STEADY_STATES for node in observation.nodes)
 
 
-def sample_of(
+def build_sample(
     session: LabletSession, observation: ResourceObservation, template: PortTemplate | None
 ) -> ObservedSample:
-    """Take from an observation what its definition learns from it."""
+    """Return the part of an observation from which its definition learns."""
     boots = [one.boot_seconds for one in (observation.simulation_stats or {}).values() if one.boot_seconds is not None]
     return ObservedSample(
         session_id=session.metadata.uid,
@@ -155,16 +157,19 @@ def sample_of(
     )
 
 
-def with_sample(samples: Samples, new: ObservedSample) -> Samples:
-    """Add a session's sample, in place of its earlier one, and forget the oldest beyond the limit."""
+def with_sample(samples: ObservedSamples, new: ObservedSample) -> ObservedSamples:
+    """Add a session's sample, replacing its earlier one, and drop the oldest beyond the limit."""
     others = [one for one in samples.items if one.session_id != new.session_id]
     again = len(others) < len(samples.items)
     items = sorted([*others, new], key=lambda one: one.observed_at)
-    return Samples(total=samples.total + (not again), items=tuple(items[-KEPT:]))
+    return ObservedSamples(total=samples.total + (not again), items=tuple(items[-SAMPLES_KEPT:]))
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    """Say how values, the latest last, are distributed; a percentile is the least value that so many do not exceed."""
+def compute_spread(values: Sequence[float]) -> Spread | None:
+    """Return the distribution of values, of which the last is the latest; None without values.
+
+    A percentile is the least value that this share of the values does not exceed.
+    """
     if not values:
         return None
     ordered = sorted(values)
@@ -178,32 +183,36 @@ def spread(values: Sequence[float]) -> Spread | None:
     )
 
 
-def learned(definition: LabletDefinition, samples: Samples, review: Review) -> LabletDefinition:
-    """Put what samples say into a definition's status."""
-    spreads: dict[str, Any] = {name: spread(_known(samples, name)) for name in (*MEASURES, "boot_seconds")}
+def with_learned_status(
+    definition: LabletDefinition, samples: ObservedSamples, review: ReviewPolicy
+) -> LabletDefinition:
+    """Return a definition with its status computed from samples."""
+    spreads: dict[str, Any] = {
+        name: compute_spread(_known_values(samples, name)) for name in (*MEASURES, "boot_seconds")
+    }
     status = msgspec.structs.replace(
         definition.status,
         observed_sessions=samples.total,
         other_ports=samples.items[-1].other_ports if samples.items else (),
         **spreads,
     )
-    return reviewed(msgspec.structs.replace(definition, status=status), review)
+    return with_review(msgspec.structs.replace(definition, status=status), review)
 
 
-def reviewed(definition: LabletDefinition, review: Review) -> LabletDefinition:
-    """Say whether somebody should look at what a definition declares, and why; the very same if that is said."""
-    reason = "; ".join(_doubts(definition, review))
+def with_review(definition: LabletDefinition, review: ReviewPolicy) -> LabletDefinition:
+    """Return a definition that says whether and why it needs review; the same object if that is unchanged."""
+    reason = "; ".join(_review_reasons(definition, review))
     status = msgspec.structs.replace(definition.status, needs_review=bool(reason), review_reason=reason)
     return definition if status == definition.status else msgspec.structs.replace(definition, status=status)
 
 
-def compared(definition: LabletDefinition) -> tuple[Learned, ...]:
-    """Hold what was observed against what is declared, measure by measure."""
-    return tuple(_compared(definition, measure) for measure in MEASURES)
+def compare_measures(definition: LabletDefinition) -> tuple[Learned, ...]:
+    """Compare the observed with the declared value of every measure."""
+    return tuple(_compare_measure(definition, measure) for measure in MEASURES)
 
 
-def proposed(definition: LabletDefinition) -> ResourceRequirements | None:
-    """Say what would be declared if the 95th percentile were; None while that is not known."""
+def propose_requirements(definition: LabletDefinition) -> ResourceRequirements | None:
+    """Return requirements made of the 95th percentiles; None while those are unknown."""
     status, declared = definition.status, definition.spec.resource_requirements
     if not (status.cpu_cores and status.memory_mb and status.cpu_cores.p95 and status.memory_mb.p95):
         return None
@@ -215,33 +224,33 @@ def proposed(definition: LabletDefinition) -> ResourceRequirements | None:
     )
 
 
-def report_on(definition: LabletDefinition, samples: Samples, *, named: bool) -> ObservationReport:
-    """Tell what the sessions of a definition taught; their names only to those who may see them."""
+def build_report(definition: LabletDefinition, samples: ObservedSamples, *, named: bool) -> ObservationReport:
+    """Return what the sessions of a definition taught. `named` includes the sessions' ids and names."""
     hidden = {} if named else {"session_id": "", "session_name": ""}
     return ObservationReport(
         definition=definition.metadata.name,
         namespace=definition.metadata.namespace,
         observed_sessions=definition.status.observed_sessions,
-        measures=compared(definition),
+        measures=compare_measures(definition),
         boot_seconds=definition.status.boot_seconds,
         needs_review=definition.status.needs_review,
         review_reason=definition.status.review_reason,
         declared=definition.spec.resource_requirements,
-        proposed=proposed(definition),
+        proposed=propose_requirements(definition),
         samples=tuple(msgspec.structs.replace(one, **hidden) for one in samples.items),
     )
 
 
 def _other_ports(observed: Mapping[str, int], template: PortTemplate | None) -> tuple[str, ...]:
-    """Name the ports that only the template or only the lab has; a template that is not known says nothing."""
+    """Return the ports that only the template or only the lab has; none while the template is unknown."""
     if template is None:
         return ()
-    expected = observable(dict.fromkeys(template, 0), template)
-    names = {name[:LONGEST_NAME] for name in expected.keys() ^ observed.keys()}
-    return tuple(sorted(names)[:MOST_OTHER_PORTS])
+    expected = keep_observable(dict.fromkeys(template, 0), template)
+    names = {name[:MAX_NAME_LENGTH] for name in expected.keys() ^ observed.keys()}
+    return tuple(sorted(names)[:MAX_OTHER_PORTS])
 
 
-def _known(samples: Samples, name: str) -> list[float]:
+def _known_values(samples: ObservedSamples, name: str) -> list[float]:
     values = (getattr(one, name) for one in samples.items)
     return [float(value) for value in values if value is not None]
 
@@ -250,8 +259,8 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[ceil(len(ordered) * share) - 1]
 
 
-def _declared(definition: LabletDefinition, measure: Measure) -> float | None:
-    """Say what is declared of a measure; nothing of what is zero, which stands for not said."""
+def _declared_value(definition: LabletDefinition, measure: Measure) -> float | None:
+    """Return the declared value of a measure; None for zero, which means not declared."""
     needs = definition.spec.resource_requirements
     if needs is None:
         return None
@@ -259,20 +268,20 @@ def _declared(definition: LabletDefinition, measure: Measure) -> float | None:
     return (gigabytes[measure] * _MB_PER_GB if measure in gigabytes else needs.cpu_cores) or None
 
 
-def _compared(definition: LabletDefinition, measure: Measure) -> Learned:
-    declared = _declared(definition, measure)
+def _compare_measure(definition: LabletDefinition, measure: Measure) -> Learned:
+    declared = _declared_value(definition, measure)
     observed: Spread | None = getattr(definition.status, measure)
     difference = (observed.p95 - declared) / declared if observed and declared else None
     return Learned(measure=measure, declared=declared, observed=observed, difference=difference)
 
 
-def _doubts(definition: LabletDefinition, review: Review) -> Iterator[str]:
-    for one in compared(definition):
+def _review_reasons(definition: LabletDefinition, review: ReviewPolicy) -> Iterator[str]:
+    for one in compare_measures(definition):
         if one.observed is None or one.difference is None or one.observed.count < review.sessions:
             continue
         if abs(one.difference) >= review.difference:
             told = f"95 % of {one.observed.count} sessions had at most {one.observed.p95:g}"
             yield f"{one.measure}: {told}, declared are {one.declared:g} ({one.difference:+.0%})"
     if other := definition.status.other_ports:
-        rest = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
-        yield f"ports that only the template or only the lab has: {', '.join(other[:_SHOWN])}{rest}"
+        rest = f" and {len(other) - _PORTS_SHOWN} more" if len(other) > _PORTS_SHOWN else ""
+        yield f"ports that only the template or only the lab has: {', '.join(other[:_PORTS_SHOWN])}{rest}"

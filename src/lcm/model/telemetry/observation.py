@@ -1,4 +1,8 @@
-"""What a running lab really used: resources, ports, nodes. Real units: whole CPUs, MB; boot and steady state apart."""
+"""What a running lab really uses: resources, ports, nodes; and how much of it is kept.
+
+Units are whole CPUs and MB; boot and steady state are kept apart. A lab may be larger than a session object can hold:
+the session controller trims what it sends, and `control.telemetry.observations` trims what it stores.
+"""
 
 from collections.abc import Callable, Mapping
 from itertools import accumulate, islice, takewhile
@@ -8,7 +12,7 @@ import msgspec
 
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.definition import PortTemplate
-from lcm.model.topology.ports import observable
+from lcm.model.topology.ports import keep_observable
 
 
 class InterfaceObservation(Part):
@@ -38,7 +42,7 @@ class NodeObservation(Part):
 
 
 class NodeStats(Part):
-    """CML's running statistics of one node."""
+    """CML's runtime statistics of one node."""
 
     cpu_usage: float | None = None
     ram_usage: float | None = None
@@ -47,9 +51,9 @@ class NodeStats(Part):
 
 
 class ResourceObservation(Part):
-    """Everything observed of one lab at one moment. What CML did not say is None, never zero.
+    """Everything observed of one lab at one moment. A value that CML did not report is None, never zero.
 
-    `left_out` names what there was too much of to be kept.
+    `left_out` names the parts that were too large to be kept.
     """
 
     observed_at: Moment
@@ -66,24 +70,24 @@ class ResourceObservation(Part):
 
 
 def drift(allocated: Mapping[str, int], observed: Mapping[str, int]) -> dict[str, tuple[int | None, int | None]]:
-    """Compare ports by name: for each name that differs, what was allocated and what is there."""
+    """Compare ports by name. Return the allocated and the observed port of each name that differs."""
     names = sorted(allocated.keys() | observed.keys())
     return {
         name: (allocated.get(name), observed.get(name)) for name in names if allocated.get(name) != observed.get(name)
     }
 
 
-LARGEST_BYTES: Final = 200_000
-"""So much of an observation is kept on a session; what is most numerous is left out first."""
-_PORTS: Final = "ports"
-_NUMBER_BYTES: Final = len(":65535,")
+MAX_OBSERVATION_BYTES: Final = 200_000
+"""How much of an observation is kept on a session; the most numerous parts are left out first."""
+_PORTS_PART: Final = "ports"
+_PORT_BYTES: Final = len(":65535,")
 
 
-def bounded(observation: ResourceObservation) -> ResourceObservation:
-    """Leave out of a lab so large that a session could not hold it what is most numerous, and say what that was."""
+def trim_observation(observation: ResourceObservation) -> ResourceObservation:
+    """Leave out the most numerous parts of an observation too large for a session, and record which."""
     found, left_out = observation, list(observation.left_out)
-    for name, less in _LESS.items():
-        if _bytes(found) <= LARGEST_BYTES:
+    for name, less in _REDUCTIONS.items():
+        if _encoded_size(found) <= MAX_OBSERVATION_BYTES:
             break
         found = less(found)
         left_out.append(name)
@@ -92,7 +96,7 @@ def bounded(observation: ResourceObservation) -> ResourceObservation:
     return msgspec.structs.replace(found, left_out=tuple(dict.fromkeys(left_out)))
 
 
-def _without_of_nodes(name: str) -> Callable[[ResourceObservation], ResourceObservation]:
+def _without_node_field(name: str) -> Callable[[ResourceObservation], ResourceObservation]:
     def less(observation: ResourceObservation) -> ResourceObservation:
         nodes = tuple(msgspec.structs.replace(node, **{name: ()}) for node in observation.nodes)
         return msgspec.structs.replace(observation, nodes=nodes)
@@ -100,10 +104,10 @@ def _without_of_nodes(name: str) -> Callable[[ResourceObservation], ResourceObse
     return less
 
 
-def _fewer_ports(observation: ResourceObservation) -> ResourceObservation:
-    """Keep the first ports, among which are all that the lab was given."""
-    sizes = accumulate(len(msgspec.json.encode(port)) + _NUMBER_BYTES for port in observation.observed_ports)
-    kept = sum(1 for _ in takewhile(lambda size: size <= LARGEST_BYTES // 2, sizes))
+def _with_fewer_ports(observation: ResourceObservation) -> ResourceObservation:
+    """Keep the first ports, which include all that were allocated to the lab."""
+    sizes = accumulate(len(msgspec.json.encode(port)) + _PORT_BYTES for port in observation.observed_ports)
+    kept = sum(1 for _ in takewhile(lambda size: size <= MAX_OBSERVATION_BYTES // 2, sizes))
     ports = dict(islice(observation.observed_ports.items(), kept))
     return msgspec.structs.replace(observation, observed_ports=ports)
 
@@ -112,24 +116,24 @@ def _without_nodes(observation: ResourceObservation) -> ResourceObservation:
     return msgspec.structs.replace(observation, nodes=(), simulation_stats=None)
 
 
-_LESS: Final[Mapping[str, Callable[[ResourceObservation], ResourceObservation]]] = {
-    "interfaces": _without_of_nodes("interfaces"),
-    "tags": _without_of_nodes("tags"),
-    _PORTS: _fewer_ports,
+_REDUCTIONS: Final[Mapping[str, Callable[[ResourceObservation], ResourceObservation]]] = {
+    "interfaces": _without_node_field("interfaces"),
+    "tags": _without_node_field("tags"),
+    _PORTS_PART: _with_fewer_ports,
     "nodes": _without_nodes,
 }
-"""What is left out, the least missed first: ports are named beside the tags that hold them."""
+"""What is left out, the least useful first: ports are also named by the tags that hold them."""
 
 
-def drifted(
+def find_drift(
     allocated: Mapping[str, int], template: PortTemplate, seen: ResourceObservation
 ) -> dict[str, tuple[int | None, int | None]]:
-    """Compare a session's ports with those seen; of ports that were left out nobody knows."""
-    differs = drift(observable(allocated, template), seen.observed_ports)
-    if _PORTS not in seen.left_out:
+    """Compare a session's ports with the observed ones. Ports that were left out are unknown and not compared."""
+    differs = drift(keep_observable(allocated, template), seen.observed_ports)
+    if _PORTS_PART not in seen.left_out:
         return differs
     return {name: ports for name, ports in differs.items() if name in seen.observed_ports}
 
 
-def _bytes(observation: ResourceObservation) -> int:
+def _encoded_size(observation: ResourceObservation) -> int:
     return len(msgspec.json.encode(observation))

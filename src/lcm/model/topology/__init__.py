@@ -1,1 +1,1 @@
-"""Lab files: reading, checking, sizing and rewriting them."""
+"""CML lab files: parsing, port tags, rewriting, node sizes."""

@@ -1,7 +1,8 @@
-"""Lab files: what is in them, what they need, and the same file with other ports.
+"""Lab files: what they contain, what they need, and the same file with other ports.
 
-Admission parses a file when its definition is published; the lablet controller rewrites it before each import. The
-original is always rewritten, never a rewritten one: a placeholder is gone once it has become a number.
+Admission parses a file when its definition is published; the session controller rewrites it before each import.
+Always rewrite the original, never a rewritten file: a placeholder is gone once it has become a number. `patch_document`
+changes scalars in place and verifies that nothing else changed. `TopologyReport` is the answer to an upload.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,97 +13,110 @@ from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Count, Part
 from lcm.model.kinds.definition import PortTemplate, ResourceRequirements
 from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
-from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, Site, Survey, Tagged, ports_on
-from lcm.model.topology.yaml_tree import Document, Fields, Scalar, Table, Tree, kind_of, read, shown
+from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, PortIndex, RewriteSite, TaggedNode, read_ports
+from lcm.model.topology.yaml_tree import (
+    FieldReader,
+    YamlDocument,
+    YamlMapping,
+    YamlNode,
+    YamlScalar,
+    kind_of,
+    quote_text,
+    read_yaml,
+)
 
 
-def patch(document: Document, sites: Iterable[Site], ports: Mapping[str, int]) -> bytes:
-    """Write each site's new value in place of its old one, in the quotes it has."""
+def patch_document(document: YamlDocument, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
+    """Return the file with each site's new value in place of its old one, in the same quotes."""
     ordered = sorted(sites, key=lambda site: site.scalar.start)
-    _check(ordered, ports)
+    _check_ports(ordered, ports)
     pieces: list[str] = []
     done = 0
     for site in ordered:
         start, end = document.span(site.scalar)
-        pieces += (document.text[done:start], _written(site, document.text[start:end], ports))
+        pieces += (document.text[done:start], _write_site(site, document.text[start:end], ports))
         done = end
     pieces.append(document.text[done:])
     data = document.with_text("".join(pieces))
-    _prove(document, read(data), {site.scalar.ordinal: site for site in ordered}, ports)
+    _verify_rest(document, read_yaml(data), {site.scalar.ordinal: site for site in ordered}, ports)
     return data
 
 
-def _check(sites: Iterable[Site], ports: Mapping[str, int]) -> None:
-    """Refuse to write a port that is not there, is none, or is another's."""
+def _check_ports(sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> None:
+    """Refuse to write a port that is missing, invalid, or given to another name."""
     faults: list[Fault] = []
     owners: dict[int, str] = {}
     for site in sites:
         for name in site.parts[1::2]:
             port = ports.get(name)
             if port is None:
-                faults.append(_fault(site, f"no port was given for {name!r}", "allocate all ports of the template"))
+                faults.append(
+                    _site_fault(site, f"no port was given for {name!r}", "allocate all ports of the template")
+                )
             elif not 0 < port <= LAST_PORT:
-                faults.append(_fault(site, f"{port} for {name!r} is no port", f"use 1 to {LAST_PORT}"))
+                faults.append(_site_fault(site, f"{port} for {name!r} is no port", f"use 1 to {LAST_PORT}"))
             elif owners.setdefault(port, name) != name:
                 problem = f"port {port} was given to {owners[port]!r} and to {name!r}"
-                faults.append(_fault(site, problem, "allocate each port once"))
+                faults.append(_site_fault(site, problem, "allocate each port once"))
     if faults:
         raise Invalid(*faults)
 
 
-def _written(site: Site, source: str, ports: Mapping[str, int]) -> str:
-    """Write a site as it was written before, with the new ports."""
+def _write_site(site: RewriteSite, source: str, ports: Mapping[str, int]) -> str:
+    """Return a site in the notation that it had, with the new ports."""
     scalar, value = site.scalar, site.value(ports)
     if source.count(scalar.value) == 1:
         written = source.replace(scalar.value, value)
     else:
         written = PLACEHOLDER.sub(lambda found: str(ports.get(found[1], found[0])), source)
     changed_kind = scalar.plain and kind_of(value) != scalar.kind
-    # A lone ${PORT_X} without quotes is text, but the number that takes its place would not be.
+    # A lone unquoted ${PORT_X} is text to YAML, but the number that replaces it would not be: add quotes.
     return f"'{written}'" if changed_kind else written
 
 
-def _prove(before: Document, after: Document, sites: Mapping[int, Site], ports: Mapping[str, int]) -> None:
-    """Compare both files thing by thing, and what is between them: but for the sites all is as it was."""
+def _verify_rest(
+    before: YamlDocument, after: YamlDocument, sites: Mapping[int, RewriteSite], ports: Mapping[str, int]
+) -> None:
+    """Compare both files event by event, and the text between: only the sites may differ."""
     for number, (old, new) in enumerate(zip_longest(before.happenings, after.happenings)):
-        if isinstance(old, Scalar) and isinstance(new, Scalar):
+        if isinstance(old, YamlScalar) and isinstance(new, YamlScalar):
             site = sites.get(number)
             if site is None:
                 assert (new.value, new.plain) == (old.value, old.plain), f"line {old.line} changed"
             elif new.value != site.value(ports) or new.kind != old.kind:
-                problem = f"{shown(old.value)} is written in a way that cannot be changed in place"
-                raise Invalid(_fault(site, problem, "write it on one line, plain or in quotes, without escapes"))
+                problem = f"{quote_text(old.value)} is written in a way that cannot be changed in place"
+                raise Invalid(_site_fault(site, problem, "write it on one line, plain or in quotes, without escapes"))
         else:
             assert old == new, f"the structure changed at {old} or {new}"
-    assert _around(before, sites) == _around(after, sites), "a comment or a space changed"
+    assert _text_outside(before, sites) == _text_outside(after, sites), "a comment or a space changed"
 
 
-def _around(document: Document, sites: Iterable[int]) -> list[str]:
-    """Cut out what may change, and give the rest."""
+def _text_outside(document: YamlDocument, sites: Iterable[int]) -> list[str]:
+    """Return the text of a file without the sites, which may change."""
     pieces: list[str] = []
     done = 0
     for number in sites:
         scalar = document.happenings[number]
-        assert isinstance(scalar, Scalar)
+        assert isinstance(scalar, YamlScalar)
         start, end = document.span(scalar)
         pieces.append(document.text[done:start])
         done = end
     return [*pieces, document.text[done:]]
 
 
-def _fault(site: Site, problem: str, remedy: str) -> Fault:
+def _site_fault(site: RewriteSite, problem: str, remedy: str) -> Fault:
     where = f"line {site.scalar.line}"
     return Fault(f"{where}: {site.path}" if site.path else where, problem, remedy)
 
 
-VERSIONS: Final = ("0.0.1", "0.0.2", "0.0.3", "0.0.4", "0.0.5", "0.1.0", "0.2.0", "0.2.1", "0.2.2", "0.3.0")
-LONGEST_TAG: Final = 64
-MOST_FAULTS: Final = 100
+SCHEMA_VERSIONS: Final = ("0.0.1", "0.0.2", "0.0.3", "0.0.4", "0.0.5", "0.1.0", "0.2.0", "0.2.1", "0.2.2", "0.3.0")
+MAX_TAG_LENGTH: Final = 64
+MAX_FAULTS: Final = 100
 _MB_PER_GB: Final = 1024
 
 
 class LabNode(Part):
-    """A node of a lab. What is None is inherited from its definition; `cpu_limit_percent` is no number of cores."""
+    """A node of a lab. None means inherited from its definition; `cpu_limit_percent` is not a number of cores."""
 
     node_id: str
     label: str
@@ -117,8 +131,8 @@ class LabNode(Part):
     tags: tuple[str, ...] = ()
 
 
-class Lab(Part):
-    """What a lab file says."""
+class ParsedLab(Part):
+    """The contents of a lab file."""
 
     version: str
     title: str
@@ -129,37 +143,39 @@ class Lab(Part):
 
     @property
     def node_count(self) -> int:
-        """How many nodes it has, switches and connectors included."""
+        """The number of nodes, switches and connectors included."""
         return len(self.nodes)
 
     @property
     def node_definitions(self) -> tuple[str, ...]:
-        """Which definitions a worker must know, each once."""
+        """The node definitions that a worker must have, each once."""
         return tuple(sorted({node.node_definition for node in self.nodes}))
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Which ports its tags hold now; placeholders hold none."""
-        return ports_on(((node.label, node.tags) for node in self.nodes), self.port_template)
+        """The ports that its tags hold now; placeholders hold none."""
+        return read_ports(((node.label, node.tags) for node in self.nodes), self.port_template)
 
 
-def parse(data: bytes) -> Lab:
-    """Read a lab file. Raises TooLarge, or Invalid with the faults found, each with its line."""
-    return _surveyed(read(data)).lab
+def parse_lab(data: bytes) -> ParsedLab:
+    """Parse a lab file. Raises TooLarge, or Invalid with the faults found, each with its line."""
+    return _parse_document(read_yaml(data)).lab
 
 
-def needs(lab: Lab, definitions: Mapping[str, NodeSize], *, otherwise: NodeSize | None = None) -> ResourceRequirements:
-    """Add up what a lab needs; a value that a node leaves unset is its definition's.
+def compute_needs(
+    lab: ParsedLab, definitions: Mapping[str, NodeSize], *, otherwise: NodeSize | None = None
+) -> ResourceRequirements:
+    """Return the sum of what the nodes of a lab need. Where a node sets no value its definition's counts.
 
-    A limit on CPU use in percent does not make a node smaller: it may still be given all of its cores. Raises Invalid
-    for nodes of unknown size unless `otherwise` says what to take for them.
+    A CPU limit in percent does not make a node smaller: it may still be given all of its cores. Raises
+    Invalid for nodes of unknown size unless `otherwise` says which size to assume for them.
     """
     faults: list[Fault] = []
     cpus = ram_mb = disk_gb = 0.0
     for number, node in enumerate(lab.nodes):
         size = definitions.get(node.node_definition, otherwise)
         if size is None:
-            faults += _unknown_size(node, f"line {node.line}: nodes[{number}].node_definition")
+            faults += _unknown_size_faults(node, f"line {node.line}: nodes[{number}].node_definition")
             size = NO_SIZE
         cpus += size.cpus if node.cpus is None else node.cpus
         ram_mb += size.ram_mb if node.ram_mb is None else node.ram_mb
@@ -171,41 +187,41 @@ def needs(lab: Lab, definitions: Mapping[str, NodeSize], *, otherwise: NodeSize 
 
 
 def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
-    """Give the file with these ports by name, the same byte for byte in every other place.
+    """Return the file with these ports by name, identical byte for byte everywhere else.
 
-    Ports that the file does not name are ignored. Raises what `parse` raises, and Invalid when a port is missing, no
-    port at all or given twice, or when a tag is written in a way that cannot be changed.
+    Ports that the file does not name are ignored. Raises what `parse_lab` raises, and Invalid when a port is
+    missing, is not a valid port or is given twice, or when a tag is written in a way that cannot be changed.
     """
-    document = read(data)
-    return patch(document, _surveyed(document).survey.sites.values(), ports)
+    document = read_yaml(data)
+    return patch_document(document, _parse_document(document).survey.sites.values(), ports)
 
 
-class _Surveyed(NamedTuple):
-    lab: Lab
-    survey: Survey
+class _LabAndPorts(NamedTuple):
+    lab: ParsedLab
+    survey: PortIndex
 
 
-def _unknown_size(node: LabNode, path: str) -> Iterator[Fault]:
+def _unknown_size_faults(node: LabNode, path: str) -> Iterator[Fault]:
     if node.cpus is None or node.ram_mb is None:
         problem = f"the size of a {node.node_definition!r} is not known"
         yield Fault(path, problem, "set cpus and ram on the node, or give the definition's resource_requirements")
 
 
-def _surveyed(document: Document) -> _Surveyed:
-    fields, survey = Fields(), Survey()
+def _parse_document(document: YamlDocument) -> _LabAndPorts:
+    fields, survey = FieldReader(), PortIndex()
     root = fields.table(document.root, "document")
     if root is None:
         raise Invalid(*fields.faults)
-    version, title, description = _heading(fields, root)
+    version, title, description = _read_heading(fields, root)
     interfaces: dict[str, frozenset[str]] = {}
-    nodes = tuple(_nodes(fields, survey, interfaces, root))
-    link_count = _links(fields, interfaces, root)
-    for annotation in _annotations(fields, root):
+    nodes = tuple(_read_nodes(fields, survey, interfaces, root))
+    link_count = _count_links(fields, interfaces, root)
+    for annotation in _read_annotations(fields, root):
         survey.add_annotation(annotation)
     survey.add_placeholders(document)
     if faults := (*fields.faults, *survey.faults):
-        raise Invalid(*faults[:MOST_FAULTS], *_too_many(len(faults) - MOST_FAULTS))
-    lab = Lab(
+        raise Invalid(*faults[:MAX_FAULTS], *_more_faults(len(faults) - MAX_FAULTS))
+    lab = ParsedLab(
         version=version,
         title=title,
         description=description,
@@ -213,15 +229,15 @@ def _surveyed(document: Document) -> _Surveyed:
         link_count=link_count,
         port_template=survey.template,
     )
-    return _Surveyed(lab, survey)
+    return _LabAndPorts(lab, survey)
 
 
-def _too_many(left_off: int) -> Iterator[Fault]:
+def _more_faults(left_off: int) -> Iterator[Fault]:
     if left_off > 0:
         yield Fault("document", f"and {left_off} faults more", "correct these first")
 
 
-def _heading(fields: Fields, root: Table) -> tuple[str, str, str]:
+def _read_heading(fields: FieldReader, root: YamlMapping) -> tuple[str, str, str]:
     tree = root.entries.get("lab")
     if tree is None:
         fields.fault(root, "lab", "missing", "add `lab:` with the schema's version and a title")
@@ -230,8 +246,8 @@ def _heading(fields: Fields, root: Table) -> tuple[str, str, str]:
     if heading is None:
         return "", "", ""
     version = fields.text(heading, "version", "lab", most=64, required=True)
-    if version and version not in VERSIONS:
-        remedy = f"export the lab from CML 2.9 or older; known are {VERSIONS[0]} to {VERSIONS[-1]}"
+    if version and version not in SCHEMA_VERSIONS:
+        remedy = f"export the lab from CML 2.9 or older; known are {SCHEMA_VERSIONS[0]} to {SCHEMA_VERSIONS[-1]}"
         fields.fault(heading.entries["version"], "lab.version", f"{version} is no known schema version", remedy)
     fields.text(heading, "notes", "lab", most=32_768)
     return (
@@ -241,10 +257,12 @@ def _heading(fields: Fields, root: Table) -> tuple[str, str, str]:
     )
 
 
-def _nodes(fields: Fields, survey: Survey, interfaces: dict[str, frozenset[str]], root: Table) -> Iterator[LabNode]:
+def _read_nodes(
+    fields: FieldReader, survey: PortIndex, interfaces: dict[str, frozenset[str]], root: YamlMapping
+) -> Iterator[LabNode]:
     for path, table in fields.tables(root, "nodes", required=True):
-        tags = list(_tags(fields, path, table))
-        node = _node(fields, path, table, tags)
+        tags = list(_read_tags(fields, path, table))
+        node = _read_node(fields, path, table, tags)
         if node.node_id in interfaces:
             problem = f"there is another node of the id {node.node_id!r}"
             fields.fault(table, f"{path}.id", problem, "give each node an id of its own")
@@ -252,11 +270,11 @@ def _nodes(fields: Fields, survey: Survey, interfaces: dict[str, frozenset[str]]
             fields.text(interface, "id", where, most=64, required=True)
             for where, interface in fields.tables(table, "interfaces", path)
         )
-        survey.add_node(Tagged(node.label, tags))
+        survey.add_node(TaggedNode(node.label, tags))
         yield node
 
 
-def _node(fields: Fields, path: str, table: Table, tags: Iterable[tuple[str, Scalar]]) -> LabNode:
+def _read_node(fields: FieldReader, path: str, table: YamlMapping, tags: Iterable[tuple[str, YamlScalar]]) -> LabNode:
     fields.number(table, "x", path)
     fields.number(table, "y", path)
     return LabNode(
@@ -274,22 +292,22 @@ def _node(fields: Fields, path: str, table: Table, tags: Iterable[tuple[str, Sca
     )
 
 
-def _tags(fields: Fields, path: str, table: Table) -> Iterator[tuple[str, Scalar]]:
+def _read_tags(fields: FieldReader, path: str, table: YamlMapping) -> Iterator[tuple[str, YamlScalar]]:
     for where, tree in fields.members(table, "tags", path):
-        if isinstance(tree, Table):
+        if isinstance(tree, YamlMapping):
             remedy = "write serial:5041 without a space after the colon"
             fields.fault(tree, where, "a mapping, not a tag", remedy)
-        elif (tag := fields.plain_text(tree, where, most=_longest_tag(tree))) is not None:
+        elif (tag := fields.plain_text(tree, where, most=_max_tag_length(tree))) is not None:
             yield where, tag
 
 
-def _longest_tag(tree: Tree) -> int:
-    """Allow a tag what a placeholder in it is longer than a port."""
-    value = tree.value if isinstance(tree, Scalar) else ""
-    return LONGEST_TAG + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
+def _max_tag_length(tree: YamlNode) -> int:
+    """Return the allowed length of a tag: a placeholder may be longer than the port that replaces it."""
+    value = tree.value if isinstance(tree, YamlScalar) else ""
+    return MAX_TAG_LENGTH + len(value) - len(PLACEHOLDER.sub(str(LAST_PORT), value))
 
 
-def _links(fields: Fields, interfaces: Mapping[str, frozenset[str]], root: Table) -> int:
+def _count_links(fields: FieldReader, interfaces: Mapping[str, frozenset[str]], root: YamlMapping) -> int:
     links = list(fields.tables(root, "links", required=True))
     for path, link in links:
         for node_key, interface_key in (("n1", "i1"), ("n2", "i2")):
@@ -304,16 +322,16 @@ def _links(fields: Fields, interfaces: Mapping[str, frozenset[str]], root: Table
     return len(links)
 
 
-def _annotations(fields: Fields, root: Table) -> Iterator[Annotation]:
+def _read_annotations(fields: FieldReader, root: YamlMapping) -> Iterator[Annotation]:
     for path, table in fields.tables(root, "smart_annotations"):
         tag = table.entries.get("tag")
         label = table.entries.get("label")
-        if isinstance(tag, Scalar):
-            yield Annotation(path, tag, label if isinstance(label, Scalar) else None)
+        if isinstance(tag, YamlScalar):
+            yield Annotation(path, tag, label if isinstance(label, YamlScalar) else None)
 
 
 class TopologyFault(Part):
-    """Something about a lab file that its author should know; it can be used all the same."""
+    """Something about a lab file that its author should know; the file can be used nevertheless."""
 
     path: str
     problem: str
@@ -321,9 +339,9 @@ class TopologyFault(Part):
 
 
 class TopologyReport(Part):
-    """A lab file that was stored, and what it says.
+    """A stored lab file and its contents.
 
-    `needs` is null when the size of a node is not known; `faults` says of which.
+    `needs` is null when the size of a node is unknown; `faults` says of which.
     """
 
     uri: str

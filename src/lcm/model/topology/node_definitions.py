@@ -1,6 +1,6 @@
-"""The node definitions that CML 2.9 ships, with the sizes they ship with.
+"""The node definitions that CML 2.9 ships, with their default sizes.
 
-Used to derive a lab's needs while no worker has told us its own definitions, and by the simulator. A disk of 0 means
+Used to derive a lab's needs while no worker has reported its own definitions, and by the simulator. A disk of 0 means
 that CML declares none: the node runs on a thin clone of its image.
 """
 
@@ -11,7 +11,7 @@ from lcm.model.base.resource import Part
 
 
 class NodeSize(Protocol):
-    """What a node gets when its file says nothing."""
+    """The size of a node whose lab file sets none."""
 
     @property
     def cpus(self) -> float:
@@ -25,17 +25,17 @@ class NodeSize(Protocol):
 
     @property
     def boot_disk_gb(self) -> float:
-        """The disk it boots from, in GB."""
+        """The boot disk, in GB."""
         ...
 
     @property
     def data_volume_gb(self) -> float:
-        """A second disk, in GB."""
+        """The second disk, in GB."""
         ...
 
 
-class Size(Part):
-    """A size of nothing unless said otherwise."""
+class FixedNodeSize(Part):
+    """A node size whose values default to zero."""
 
     cpus: float = 0.0
     ram_mb: int = 0
@@ -44,7 +44,7 @@ class Size(Part):
 
 
 class ShippedNode(Part):
-    """One node definition of CML: its size, and what a node of it looks like from the outside."""
+    """One node definition of CML: its size, driver, ports and interfaces."""
 
     definition_id: str
     nature: str
@@ -67,16 +67,16 @@ class ShippedNode(Part):
         return self.boot_disk_gb + self.data_volume_gb
 
 
-def _ports(prefix: str, count: int, *, first: int = 0) -> tuple[str, ...]:
+def _port_names(prefix: str, count: int, *, first: int = 0) -> tuple[str, ...]:
     return tuple(f"{prefix}{number}" for number in range(first, first + count))
 
 
-def _slots(prefix: str, slots: int, each: int) -> tuple[str, ...]:
+def _slot_port_names(prefix: str, slots: int, each: int) -> tuple[str, ...]:
     return tuple(f"{prefix}{slot}/{port}" for slot in range(slots) for port in range(each))
 
 
 def _router(definition_id: str, *, cpus: float = 1, ram_mb: int, image: str = "", seconds: int = 250) -> ShippedNode:
-    """Describe a virtual IOS XE router."""
+    """Return the definition of a virtual IOS XE router."""
     return ShippedNode(
         definition_id=definition_id,
         nature="router",
@@ -85,7 +85,7 @@ def _router(definition_id: str, *, cpus: float = 1, ram_mb: int, image: str = ""
         ram_mb=ram_mb,
         boot_timeout_seconds=seconds,
         serial_ports=2,
-        interfaces=_ports("GigabitEthernet", 26, first=1),
+        interfaces=_port_names("GigabitEthernet", 26, first=1),
         default_interfaces=4,
         has_loopback=True,
         image_definitions=(image,) if image else (),
@@ -93,7 +93,7 @@ def _router(definition_id: str, *, cpus: float = 1, ram_mb: int, image: str = ""
 
 
 def _ios(definition_id: str, *, nature: str, ram_mb: int, image: str, seconds: int) -> ShippedNode:
-    """Describe classic IOS, as a router or as a switch."""
+    """Return the definition of classic IOS, as a router or as a switch."""
     return ShippedNode(
         definition_id=definition_id,
         nature=nature,
@@ -102,7 +102,7 @@ def _ios(definition_id: str, *, nature: str, ram_mb: int, image: str, seconds: i
         ram_mb=ram_mb,
         boot_timeout_seconds=seconds,
         serial_ports=2,
-        interfaces=_slots("GigabitEthernet", 4, 4),
+        interfaces=_slot_port_names("GigabitEthernet", 4, 4),
         default_interfaces=4,
         has_loopback=True,
         image_definitions=(image,),
@@ -110,7 +110,7 @@ def _ios(definition_id: str, *, nature: str, ram_mb: int, image: str, seconds: i
 
 
 def _iol(definition_id: str, *, nature: str, image: str) -> ShippedNode:
-    """Describe IOS on Linux, which CML runs as a process of one core."""
+    """Return the definition of IOS on Linux, which CML runs as a process on one core."""
     return ShippedNode(
         definition_id=definition_id,
         nature=nature,
@@ -119,7 +119,7 @@ def _iol(definition_id: str, *, nature: str, image: str) -> ShippedNode:
         ram_mb=1_024,
         boot_timeout_seconds=30,
         serial_ports=1,
-        interfaces=_slots("Ethernet", 8, 4),
+        interfaces=_slot_port_names("Ethernet", 8, 4),
         default_interfaces=4,
         has_loopback=True,
         image_definitions=(image,),
@@ -135,7 +135,7 @@ def _cat9000(definition_id: str, *, ram_mb: int, image: str) -> ShippedNode:
         ram_mb=ram_mb,
         boot_timeout_seconds=600,
         serial_ports=2,
-        interfaces=("GigabitEthernet0/0", *_ports("GigabitEthernet1/0/", 24, first=1)),
+        interfaces=("GigabitEthernet0/0", *_port_names("GigabitEthernet1/0/", 24, first=1)),
         default_interfaces=25,
         has_loopback=True,
         image_definitions=(image,),
@@ -180,7 +180,7 @@ def _container(
         ram_mb=ram_mb,
         boot_timeout_seconds=seconds,
         serial_ports=consoles,
-        interfaces=_ports("eth", max(count, 4)),
+        interfaces=_port_names("eth", max(count, 4)),
         default_interfaces=count,
     )
 
@@ -195,13 +195,13 @@ def _sdwan(definition_id: str, *, cpus: float, ram_mb: int, data_gb: float = 0.0
         data_volume_gb=data_gb,
         boot_timeout_seconds=seconds,
         serial_ports=1,
-        interfaces=_ports("eth", 32),
+        interfaces=_port_names("eth", 32),
         default_interfaces=4,
     )
 
 
-def _fabric(definition_id: str, *, nature: str, ports: int, count: int) -> ShippedNode:
-    """Describe what CML makes of the host's own network: it costs nothing."""
+def _host_network(definition_id: str, *, nature: str, ports: int, count: int) -> ShippedNode:
+    """Return the definition of a node that CML makes from the host's own network: it costs nothing."""
     return ShippedNode(
         definition_id=definition_id,
         nature=nature,
@@ -210,17 +210,17 @@ def _fabric(definition_id: str, *, nature: str, ports: int, count: int) -> Shipp
         ram_mb=0,
         boot_timeout_seconds=5,
         serial_ports=0,
-        interfaces=_ports("port", ports) if ports > 1 else ("port",),
+        interfaces=_port_names("port", ports) if ports > 1 else ("port",),
         default_interfaces=count,
     )
 
 
-def _by_id(nodes: Iterable[ShippedNode]) -> Mapping[str, ShippedNode]:
+def _index_by_id(nodes: Iterable[ShippedNode]) -> Mapping[str, ShippedNode]:
     return {node.definition_id: node for node in nodes}
 
 
-NO_SIZE: Final = Size()
-SHIPPED: Final = _by_id(
+NO_SIZE: Final = FixedNodeSize()
+SHIPPED_NODES: Final = _index_by_id(
     [
         _ios("iosv", nature="router", ram_mb=512, image="iosv-159-3-m8", seconds=180),
         _ios("iosvl2", nature="switch", ram_mb=768, image="iosvl2-2020", seconds=300),
@@ -239,7 +239,7 @@ SHIPPED: Final = _by_id(
             ram_mb=20_480,
             boot_timeout_seconds=3_600,
             serial_ports=4,
-            interfaces=("MgmtEth0/RP0/CPU0/0", "donotuse1", "donotuse2", *_ports("GigabitEthernet0/0/0/", 31)),
+            interfaces=("MgmtEth0/RP0/CPU0/0", "donotuse1", "donotuse2", *_port_names("GigabitEthernet0/0/0/", 31)),
             default_interfaces=4,
             has_loopback=True,
             image_definitions=("iosxrv9000-07-11-1",),
@@ -252,7 +252,7 @@ SHIPPED: Final = _by_id(
             ram_mb=12_288,
             boot_timeout_seconds=480,
             serial_ports=2,
-            interfaces=("mgmt0", *_ports("Ethernet1/", 64, first=1)),
+            interfaces=("mgmt0", *_port_names("Ethernet1/", 64, first=1)),
             default_interfaces=4,
             has_loopback=True,
             image_definitions=("nxosv9300-10-4-2-f",),
@@ -265,7 +265,7 @@ SHIPPED: Final = _by_id(
             ram_mb=2_048,
             boot_timeout_seconds=120,
             serial_ports=1,
-            interfaces=("Management0/0", *_ports("GigabitEthernet0/", 9)),
+            interfaces=("Management0/0", *_port_names("GigabitEthernet0/", 9)),
             default_interfaces=2,
             image_definitions=("asav-9-20-2",),
         ),
@@ -277,7 +277,7 @@ SHIPPED: Final = _by_id(
             ram_mb=8_192,
             boot_timeout_seconds=300,
             serial_ports=1,
-            interfaces=("Management0/0", "donotuse1", *_ports("GigabitEthernet0/", 8)),
+            interfaces=("Management0/0", "donotuse1", *_port_names("GigabitEthernet0/", 8)),
             default_interfaces=4,
         ),
         ShippedNode(
@@ -296,13 +296,17 @@ SHIPPED: Final = _by_id(
         _sdwan("cat-sdwan-controller", cpus=2, ram_mb=4_096),
         _sdwan("cat-sdwan-validator", cpus=2, ram_mb=4_096),
         _sdwan("cat-sdwan-vedge", cpus=2, ram_mb=2_048, seconds=120),
-        _linux("alpine", ram_mb=512, disk_gb=16, interfaces=_ports("eth", 4), image="alpine-base-3-19-1", vnc=True),
-        _linux("desktop", ram_mb=512, disk_gb=16, interfaces=_ports("eth", 4), image="alpine-desktop-3-19-1", vnc=True),
+        _linux(
+            "alpine", ram_mb=512, disk_gb=16, interfaces=_port_names("eth", 4), image="alpine-base-3-19-1", vnc=True
+        ),
+        _linux(
+            "desktop", ram_mb=512, disk_gb=16, interfaces=_port_names("eth", 4), image="alpine-desktop-3-19-1", vnc=True
+        ),
         _linux(
             "server",
             ram_mb=128,
             disk_gb=16,
-            interfaces=_ports("eth", 10),
+            interfaces=_port_names("eth", 10),
             image="server-tcl-14-0",
             seconds=20,
             vnc=True,
@@ -311,13 +315,18 @@ SHIPPED: Final = _by_id(
             "ubuntu",
             ram_mb=2_048,
             disk_gb=64,
-            interfaces=_ports("ens", 8, first=2),
+            interfaces=_port_names("ens", 8, first=2),
             image="ubuntu-22-04-20240126",
             seconds=180,
         ),
-        _linux("trex", ram_mb=512, disk_gb=0, interfaces=_ports("eth", 3), image="alpine-trex-3-19-1", count=2),
+        _linux("trex", ram_mb=512, disk_gb=0, interfaces=_port_names("eth", 3), image="alpine-trex-3-19-1", count=2),
         _linux(
-            "wan_emulator", ram_mb=512, disk_gb=0, interfaces=_ports("eth", 2), image="alpine-wanem-3-19-1", count=2
+            "wan_emulator",
+            ram_mb=512,
+            disk_gb=0,
+            interfaces=_port_names("eth", 2),
+            image="alpine-wanem-3-19-1",
+            count=2,
         ),
         _container("chrome", ram_mb=2_048, nature="host", count=1),
         _container("firefox", ram_mb=2_048, nature="host", count=1),
@@ -331,8 +340,8 @@ SHIPPED: Final = _by_id(
         _container("syslog", ram_mb=512),
         _container("tacplus", ram_mb=512),
         _container("thousandeyes-ea", ram_mb=2_048, count=1),
-        _fabric("external_connector", nature="external_connector", ports=1, count=1),
-        _fabric("unmanaged_switch", nature="switch", ports=32, count=8),
+        _host_network("external_connector", nature="external_connector", ports=1, count=1),
+        _host_network("unmanaged_switch", nature="switch", ports=32, count=8),
     ]
 )
-"""Every one by its id."""
+"""Every shipped definition by its id."""

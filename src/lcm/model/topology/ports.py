@@ -1,7 +1,9 @@
-"""Port tags: their grammar, the names of their ports, and where a file holds them. Called by `topology` and observers.
+"""Port tags of lab files: their grammar, the names of their ports, and where a file holds them.
 
 `serial:N[:line]`, `vnc:N` and `pat:[tcp|udp:]OUT:IN` say what CML serves on which of its own ports. In place of N or
-OUT, and anywhere else in the file, a placeholder `${PORT_X}` may stand for port X.
+OUT, and anywhere else in the file, a placeholder `${PORT_X}` may stand for port X. Called by `model.topology.lab` and
+by
+whoever observes labs.
 """
 
 import re
@@ -11,25 +13,25 @@ from typing import Final, Literal, NamedTuple
 from lcm.model.base.errors import Fault
 from lcm.model.base.resource import Part
 from lcm.model.kinds.definition import PortEnd, PortTemplate, PortUse
-from lcm.model.topology.yaml_tree import Document, Scalar, shown
+from lcm.model.topology.yaml_tree import YamlDocument, YamlScalar, quote_text
 
 OPEN_PORTS: Final = range(2000, 8000)
-"""What CML's PATty opens. A port tag with another number is just text to it."""
+"""The ports that CML's PATty opens. To PATty a port tag with another number is just text."""
 LAST_PORT: Final = 65535
 LAST_LINE: Final = 99
-LONGEST_NAME: Final = 128
+MAX_NAME_LENGTH: Final = 128
 PLACEHOLDER: Final = re.compile(r"\$\{PORT_([A-Za-z0-9_.-]{1,128})\}")
-_PLACEHOLDER_BEGINS: Final = "${PORT_"
-_NO_PLACEHOLDER: Final = re.compile(r"\$\{PORT_(?![A-Za-z0-9_.-]{1,128}\})")
-_OUTSIDE: Final = r"(?P<outside>[1-9][0-9]{0,4}|\$\{PORT_[A-Za-z0-9_.-]{1,128}\})"
+_PLACEHOLDER_PREFIX: Final = "${PORT_"
+_BROKEN_PLACEHOLDER: Final = re.compile(r"\$\{PORT_(?![A-Za-z0-9_.-]{1,128}\})")
+_OUTSIDE_PORT: Final = r"(?P<outside>[1-9][0-9]{0,4}|\$\{PORT_[A-Za-z0-9_.-]{1,128}\})"
 _PORT_TAG: Final = re.compile(
-    rf"(?P<head>serial:|vnc:|pat:(?:(?:tcp|udp):)?){_OUTSIDE}(?::(?P<tail>0|[1-9][0-9]{{0,4}}))?"
+    rf"(?P<head>serial:|vnc:|pat:(?:(?:tcp|udp):)?){_OUTSIDE_PORT}(?::(?P<tail>0|[1-9][0-9]{{0,4}}))?"
 )
-_LIKE_PORT_TAG: Final = re.compile(r"\s*(?:serial|vnc|pat)\s*:", re.IGNORECASE)
+_RESEMBLES_PORT_TAG: Final = re.compile(r"\s*(?:serial|vnc|pat)\s*:", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,64}")
-_UNCLEAN: Final = re.compile(r"[^A-Za-z0-9_.-]")
-_FORMS: Final = "write serial:N, serial:N:LINE, vnc:N, pat:OUT:IN, pat:tcp:OUT:IN or pat:udp:OUT:IN"
-_PLACEHOLDERS: Final = "write ${PORT_NAME} with letters, digits, '_', '.' and '-'"
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_TAG_REMEDY: Final = "write serial:N, serial:N:LINE, vnc:N, pat:OUT:IN, pat:tcp:OUT:IN or pat:udp:OUT:IN"
+_PLACEHOLDER_REMEDY: Final = "write ${PORT_NAME} with letters, digits, '_', '.' and '-'"
 
 
 class PortTag(Part):
@@ -43,12 +45,12 @@ class PortTag(Part):
     inside: int | None = None
 
     def end(self, label: str) -> PortEnd:
-        """Say what the port leads to when the tag is on a node of this label."""
+        """Return what the port leads to when the tag is on a node with this label."""
         return PortEnd(kind=self.kind, node=label, line=self.line, protocol=self.protocol, inside=self.inside)
 
 
 def read_tag(text: str) -> PortTag | None:
-    """Read a tag; None when it is not a port tag, or one that CML would not understand."""
+    """Parse a tag; None when it is not a port tag, or not one that CML would understand."""
     found = _PORT_TAG.fullmatch(text)
     if found is None:
         return None
@@ -69,22 +71,23 @@ def read_tag(text: str) -> PortTag | None:
 
 
 def used_ports(tags: Iterable[str]) -> frozenset[int]:
-    """Say which of CML's ports these tags take, whoever wrote them."""
-    return frozenset(port for tag in tags for port in _taken(tag))
+    """Return the CML ports that these tags use, whoever wrote them."""
+    return frozenset(port for tag in tags for port in _claimed_ports(tag))
 
 
 def port_name(end: PortEnd) -> str:
-    """Name a port after what it leads to; characters of the label that a name cannot hold become `_`."""
-    label = _UNCLEAN.sub("_", end.node)
+    """Return the name of a port, after what it leads to; `_` replaces characters that a name cannot hold."""
+    label = _NOT_IN_NAMES.sub("_", end.node)
     if end.kind == "serial":
         return f"{label}_serial" if end.line is None else f"{label}_serial_{end.line}"
     return f"{label}_vnc" if end.kind == "vnc" else f"{label}_pat_{end.protocol}_{end.inside}"
 
 
-def ports_on(nodes: Iterable[tuple[str, Iterable[str]]], template: PortTemplate) -> dict[str, int]:
-    """Name the ports that the tags on these nodes (label, tags) hold now, as the template names them.
+def read_ports(nodes: Iterable[tuple[str, Iterable[str]]], template: PortTemplate) -> dict[str, int]:
+    """Return the ports that the tags of these nodes (label, tags) hold now, by their names in the template.
 
-    Where tags that should hold one port hold several, the others are named with their number: none is left out.
+    Where tags for one port hold several numbers, the number is added to the names of the others: none is left
+    out.
     """
     known = {end: name for name, use in template.items() for end in use.ends}
     held: dict[str, int] = {}
@@ -97,55 +100,58 @@ def ports_on(nodes: Iterable[tuple[str, Iterable[str]]], template: PortTemplate)
     return held
 
 
-def observable(ports: Mapping[str, int], template: PortTemplate) -> dict[str, int]:
-    """Leave out the ports that are only words in the lab: no tag shows them, so whether they drifted is not known."""
+def keep_observable(ports: Mapping[str, int], template: PortTemplate) -> dict[str, int]:
+    """Return the ports that can be observed, without those that only occur in text.
+
+    No tag shows the latter, so it cannot be known whether they drifted.
+    """
     return {name: port for name, port in ports.items() if name not in template or template[name].ends}
 
 
-def _taken(text: str) -> Iterable[int]:
+def _claimed_ports(text: str) -> Iterable[int]:
     tag = read_tag(text)
     if tag is not None:
         return () if tag.outside is None else (tag.outside,)
-    # What others make of a tag that we cannot read is not known, so whatever it may hold counts as taken.
-    numbers = map(int, _NUMBER.findall(text)) if _LIKE_PORT_TAG.match(text) else ()
+    # CML may understand a tag that we cannot read, so every port that it might mean counts as used.
+    numbers = map(int, _NUMBER.findall(text)) if _RESEMBLES_PORT_TAG.match(text) else ()
     return (number for number in numbers if number in OPEN_PORTS)
 
 
-class Tagged(NamedTuple):
-    """A node's label and the tags on it, each with its path."""
+class TaggedNode(NamedTuple):
+    """A node's label and its tags, each with its path."""
 
     label: str
-    tags: Sequence[tuple[str, Scalar]]
+    tags: Sequence[tuple[str, YamlScalar]]
 
 
 class Annotation(NamedTuple):
-    """A smart annotation: the tag it draws, and the text it shows for it."""
+    """A smart annotation: the tag that it marks, and the label that it shows for it."""
 
     path: str
-    tag: Scalar
-    label: Scalar | None
+    tag: YamlScalar
+    label: YamlScalar | None
 
 
-class Site(NamedTuple):
+class RewriteSite(NamedTuple):
     """A scalar to rewrite: `parts` are text, port name, text, port name, …, text."""
 
-    scalar: Scalar
+    scalar: YamlScalar
     path: str
     parts: Sequence[str]
 
     def value(self, ports: Mapping[str, int]) -> str:
-        """Say what it holds with these ports."""
+        """Return the value of the scalar with these ports."""
         return "".join(str(ports[part]) if number % 2 else part for number, part in enumerate(self.parts))
 
 
-class Survey:
-    """The ports of a file: what each leads to, which scalars hold it, and what is wrong with them."""
+class PortIndex:
+    """The ports of a file: what each leads to, which scalars hold it, and the faults in them."""
 
     def __init__(self) -> None:
-        self.sites: dict[int, Site] = {}
+        self.sites: dict[int, RewriteSite] = {}
         self.faults: list[Fault] = []
         self._faulty: set[int] = set()
-        self._first: dict[str, Scalar] = {}
+        self._first: dict[str, YamlScalar] = {}
         self._ends: dict[str, list[PortEnd]] = {}
         self._names: dict[PortEnd, str] = {}
         self._by_text: dict[str, list[str]] = {}
@@ -153,117 +159,121 @@ class Survey:
     @property
     def template(self) -> PortTemplate:
         """What each port leads to, by its name."""
-        return {name: _use(ends) for name, ends in self._ends.items()}
+        return {name: _make_use(ends) for name, ends in self._ends.items()}
 
-    def add_node(self, node: Tagged) -> None:
-        """Take in the tags of a node."""
+    def add_node(self, node: TaggedNode) -> None:
+        """Add the tags of a node."""
         for path, scalar in node.tags:
-            tag = self._checked(scalar, path)
+            tag = self._read_checked_tag(scalar, path)
             if tag is None:
                 continue
             end = tag.end(node.label)
             if tag.outside is None:
-                self._placeholder(PLACEHOLDER.findall(scalar.value)[0], scalar, path, end)
+                self._add_placeholder(PLACEHOLDER.findall(scalar.value)[0], scalar, path, end)
             else:
                 name = port_name(end)
-                self._name(name, scalar, path, end)
+                self._add_named_port(name, scalar, path, end)
                 self._by_text.setdefault(tag.text, []).append(name)
-                self._site(scalar, path, name, tag)
+                self._add_site(scalar, path, name, tag)
 
     def add_annotation(self, annotation: Annotation) -> None:
-        """Take in a smart annotation; its tag is some node's tag and follows it."""
+        """Add a smart annotation. Its tag repeats some node's tag and is rewritten with it."""
         scalar, path = annotation.tag, f"{annotation.path}.tag"
-        tag = self._checked(scalar, path)
+        tag = self._read_checked_tag(scalar, path)
         if tag is None or tag.outside is None:
             return
         names = self._by_text.get(tag.text, [])
         if len(names) != 1:
             problem = f"{tag.text} is on {'several nodes' if names else 'no node'}, so its port is not known"
             remedy = "give each node a port of its own" if names else "remove the annotation, or tag the node"
-            self._fault(scalar, path, problem, remedy)
+            self._add_fault(scalar, path, problem, remedy)
             return
-        self._site(scalar, path, names[0], tag)
+        self._add_site(scalar, path, names[0], tag)
         if annotation.label is not None and annotation.label.value == tag.text:
-            self._site(annotation.label, f"{annotation.path}.label", names[0], tag)
+            self._add_site(annotation.label, f"{annotation.path}.label", names[0], tag)
 
-    def add_placeholders(self, document: Document) -> None:
-        """Take in every scalar with a placeholder that is not a tag already seen."""
+    def add_placeholders(self, document: YamlDocument) -> None:
+        """Add every scalar with a placeholder, except tags that were added already."""
         for scalar in document.happenings:
-            if isinstance(scalar, Scalar) and _PLACEHOLDER_BEGINS in scalar.value:
+            if isinstance(scalar, YamlScalar) and _PLACEHOLDER_PREFIX in scalar.value:
                 self._check_placeholders(document, scalar)
                 parts = PLACEHOLDER.split(scalar.value)
                 for name in parts[1::2]:
-                    self._placeholder(name, scalar, "", None)
+                    self._add_placeholder(name, scalar, "", None)
                 if len(parts) > 1:
-                    self.sites[scalar.ordinal] = Site(scalar, "", parts)
+                    self.sites[scalar.ordinal] = RewriteSite(scalar, "", parts)
 
-    def _check_placeholders(self, document: Document, scalar: Scalar) -> None:
-        found = _NO_PLACEHOLDER.search(scalar.value)
+    def _check_placeholders(self, document: YamlDocument, scalar: YamlScalar) -> None:
+        found = _BROKEN_PLACEHOLDER.search(scalar.value)
         if found is not None and scalar.ordinal not in self._faulty:
-            line = document.line_of(_NO_PLACEHOLDER, scalar)
-            problem = f"{shown(scalar.value[found.start() :])} begins with a placeholder that cannot be rewritten"
-            self.faults.append(Fault(f"line {line}", problem, _PLACEHOLDERS))
+            line = document.line_of(_BROKEN_PLACEHOLDER, scalar)
+            problem = f"{quote_text(scalar.value[found.start() :])} begins with a placeholder that cannot be rewritten"
+            self.faults.append(Fault(f"line {line}", problem, _PLACEHOLDER_REMEDY))
 
-    def _checked(self, scalar: Scalar, path: str) -> PortTag | None:
-        """Read a tag; one that looks like a port tag and is none is a fault, for its port would stay as it is."""
+    def _read_checked_tag(self, scalar: YamlScalar, path: str) -> PortTag | None:
+        """Parse a tag. One that resembles a port tag but is none is a fault: its port could not be rewritten."""
         tag = read_tag(scalar.value)
-        if tag is None and _LIKE_PORT_TAG.match(scalar.value):
-            self._fault(scalar, path, f"the port tag {shown(scalar.value)} cannot be rewritten", _FORMS)
-        elif _NO_PLACEHOLDER.search(scalar.value):
-            problem = f"{shown(scalar.value)} has a placeholder that cannot be rewritten"
-            self._fault(scalar, path, problem, _PLACEHOLDERS)
+        if tag is None and _RESEMBLES_PORT_TAG.match(scalar.value):
+            self._add_fault(scalar, path, f"the port tag {quote_text(scalar.value)} cannot be rewritten", _TAG_REMEDY)
+        elif _BROKEN_PLACEHOLDER.search(scalar.value):
+            problem = f"{quote_text(scalar.value)} has a placeholder that cannot be rewritten"
+            self._add_fault(scalar, path, problem, _PLACEHOLDER_REMEDY)
         return tag
 
-    def _site(self, scalar: Scalar, path: str, name: str, tag: PortTag) -> None:
+    def _add_site(self, scalar: YamlScalar, path: str, name: str, tag: PortTag) -> None:
         head, _, tail = tag.text.partition(str(tag.outside))
-        self.sites[scalar.ordinal] = Site(scalar, path, (head, name, tail))
+        self.sites[scalar.ordinal] = RewriteSite(scalar, path, (head, name, tail))
 
-    def _name(self, name: str, scalar: Scalar, path: str, end: PortEnd) -> None:
+    def _add_named_port(self, name: str, scalar: YamlScalar, path: str, end: PortEnd) -> None:
         first = self._first.get(name)
-        if len(name) > LONGEST_NAME:
-            self._fault(scalar, path, f"the port name {name!r} is too long", "shorten the node's label")
+        if len(name) > MAX_NAME_LENGTH:
+            self._add_fault(scalar, path, f"the port name {name!r} is too long", "shorten the node's label")
         elif first is not None:
             problem = f"{scalar.value} would be port {name!r}, which {first.value} on line {first.line} is already"
-            self._fault(scalar, path, problem, "remove one of them, or change a label")
+            self._add_fault(scalar, path, problem, "remove one of them, or change a label")
         else:
-            self._enter(name, scalar, path)
-            self._lead(name, scalar, path, end)
+            self._register_name(name, scalar, path)
+            self._add_end(name, scalar, path, end)
 
-    def _placeholder(self, name: str, scalar: Scalar, path: str, end: PortEnd | None) -> None:
-        """Note a use of a placeholder; `end` is None where it is only a number among words."""
+    def _add_placeholder(self, name: str, scalar: YamlScalar, path: str, end: PortEnd | None) -> None:
+        """Note a use of a placeholder; `end` is None where it is only a number in a text."""
         first = self._first.get(name)
-        if first is not None and _PLACEHOLDER_BEGINS not in first.value:
+        if first is not None and _PLACEHOLDER_PREFIX not in first.value:
             problem = f"${{PORT_{name}}} would be port {name!r}, which {first.value} on line {first.line} is already"
-            self._fault(scalar, path, problem, "choose another name for the placeholder")
+            self._add_fault(scalar, path, problem, "choose another name for the placeholder")
             return
         if first is None:
-            self._enter(name, scalar, path)
+            self._register_name(name, scalar, path)
         if end is not None:
-            self._lead(name, scalar, path, end)
+            self._add_end(name, scalar, path, end)
 
-    def _enter(self, name: str, scalar: Scalar, path: str) -> None:
+    def _register_name(self, name: str, scalar: YamlScalar, path: str) -> None:
         self._first[name] = scalar
         self._ends[name] = []
         if len(self._ends) == len(OPEN_PORTS) + 1:
-            self._fault(scalar, path, f"more than {len(OPEN_PORTS)} ports; a worker has no more", "split the lab")
+            self._add_fault(scalar, path, f"more than {len(OPEN_PORTS)} ports; a worker has no more", "split the lab")
 
-    def _lead(self, name: str, scalar: Scalar, path: str, end: PortEnd) -> None:
-        """Note what a port leads to. Two ports that lead to the same could not be told apart on a running lab."""
+    def _add_end(self, name: str, scalar: YamlScalar, path: str, end: PortEnd) -> None:
+        """Note what a port leads to.
+
+        Two ports that lead to the same end could not be told apart on a running lab, so that is a fault.
+        """
         known = self._names.get(end)
         if known is None:
             self._names[end] = name
             self._ends[name].append(end)
         elif known != name:
-            problem = f"{shown(scalar.value)} leads to the same as {shown(self._first[known].value)}, port {known!r}"
-            self._fault(scalar, path, problem, "remove one of them, or change a label")
+            first = quote_text(self._first[known].value)
+            problem = f"{quote_text(scalar.value)} leads to the same as {first}, port {known!r}"
+            self._add_fault(scalar, path, problem, "remove one of them, or change a label")
 
-    def _fault(self, scalar: Scalar, path: str, problem: str, remedy: str) -> None:
+    def _add_fault(self, scalar: YamlScalar, path: str, problem: str, remedy: str) -> None:
         where = f"line {scalar.line}: {path}" if path else f"line {scalar.line}"
         self._faulty.add(scalar.ordinal)
         self.faults.append(Fault(where, problem, remedy))
 
 
-def _use(ends: Sequence[PortEnd]) -> PortUse:
+def _make_use(ends: Sequence[PortEnd]) -> PortUse:
     if not ends:
         return PortUse(kind="placeholder")
     first, *others = ends

@@ -1,1 +1,1 @@
-"""AWS behind the protocols: EC2, CloudWatch, S3, Secrets Manager."""
+"""EC2, CloudWatch, S3 and Secrets Manager behind the protocols."""

@@ -10,19 +10,27 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, Stuck
 from lcm.providers.aws.clients import AwsClients
 from lcm.providers.aws.cloudwatch import CloudWatch
-from lcm.providers.aws.ec2_messages import changed, checks, image, instances, launched, run_instances, tags_of
-from lcm.providers.aws.errors import REUSED, SPENT, UNSUPPORTED, translated
+from lcm.providers.aws.ec2_messages import (
+    ec2_tags,
+    read_checks,
+    read_image,
+    read_instances,
+    read_launched,
+    read_state_change,
+    run_instances_request,
+)
+from lcm.providers.aws.errors import REUSED_LAUNCH, SPENT_LAUNCH, UNSUPPORTED, translate_errors
 from lcm.providers.protocols.compute import (
     ENDING,
     OWNER_TAG,
     WORKER_TAG,
-    Checks,
     Image,
     Instance,
     InstanceState,
     Launch,
     MachineMetrics,
-    no_image,
+    StatusChecks,
+    image_missing,
     not_listed_yet,
     oldest_live,
 )
@@ -31,14 +39,14 @@ if TYPE_CHECKING:
     from types_aiobotocore_ec2.type_defs import FilterTypeDef, ImageTypeDef
 
 
-PAGE: Final = 1000
-FILTER_VALUES: Final = 200
+PAGE_SIZE: Final = 1000
+MAX_FILTER_VALUES: Final = 200
 """How many values EC2 takes in one filter."""
-STATUS_IDS: Final = 100
-"""How many instances EC2 takes in one question about status checks."""
+MAX_STATUS_IDS: Final = 100
+"""How many instances EC2 takes in one request for status checks."""
 
-_AFTER: Final = timedelta(seconds=10)
-_ID: Final = re.compile(r"\bi-[0-9a-f]+\b")
+_RETRY_AFTER: Final = timedelta(seconds=10)
+_INSTANCE_ID: Final = re.compile(r"\bi-[0-9a-f]+\b")
 
 
 class Ec2:
@@ -55,7 +63,7 @@ class Ec2:
         *,
         owner: str = "lcm",
         image_owners: Sequence[str] = ("self",),
-        page: int = PAGE,
+        page: int = PAGE_SIZE,
     ) -> None:
         self._clients = clients
         self._clock = clock
@@ -65,13 +73,13 @@ class Ec2:
         self._cloudwatch = CloudWatch(clients)
 
     async def ensure(self, launch: Launch) -> Instance:
-        tagged = await self._listed(launch.aws.region, {f"tag:{WORKER_TAG}": [launch.worker_uid]})
+        tagged = await self._list_instances(launch.aws.region, {f"tag:{WORKER_TAG}": [launch.worker_uid]})
         return oldest_live(tagged) or await self._launch(launch)
 
     async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
         client = await self._clients.ec2(region)
         try:
-            answer = await self._clients.asked(
+            answer = await self._clients.call(
                 "ec2:DescribeInstances", client.describe_instances(InstanceIds=[instance_id])
             )
         except Gone:
@@ -79,92 +87,90 @@ class Ec2:
             if later is not None:
                 raise later from None
             return None
-        with translated("ec2:DescribeInstances"):
-            (found,) = instances([answer], region)
+        with translate_errors("ec2:DescribeInstances"):
+            (found,) = read_instances([answer], region)
             return found
 
     async def list_owned(self, region: str) -> Sequence[Instance]:
-        return await self._listed(region, {f"tag:{OWNER_TAG}": [self._owner]})
+        return await self._list_instances(region, {f"tag:{OWNER_TAG}": [self._owner]})
 
     async def list_by_image(self, region: str, name_pattern: str) -> Sequence[Instance]:
-        # Those that run from a deprecated image are wanted too.
-        images = await self._images(region, {"name": [name_pattern]}, deprecated=True)
+        # Include instances of deprecated images.
+        images = await self._list_images(region, {"name": [name_pattern]}, deprecated=True)
         ids = [one["ImageId"] for one in images]
-        chunks = [ids[at : at + FILTER_VALUES] for at in range(0, len(ids), FILTER_VALUES)]
-        return list(itertools.chain(*[await self._listed(region, {"image-id": chunk}) for chunk in chunks]))
+        chunks = [ids[at : at + MAX_FILTER_VALUES] for at in range(0, len(ids), MAX_FILTER_VALUES)]
+        return list(itertools.chain(*[await self._list_instances(region, {"image-id": chunk}) for chunk in chunks]))
 
     async def newest_image(self, region: str, name_pattern: str) -> Image | None:
-        newest = await self._newest(region, name_pattern)
-        return image(newest) if newest else None
+        newest = await self._newest_image(region, name_pattern)
+        return read_image(newest) if newest else None
 
     async def start(self, region: str, instance_id: str) -> None:
-        found = await self._living(region, instance_id)
+        found = await self._find_living(region, instance_id)
         if found.state is InstanceState.STOPPING:
-            raise Later(f"{instance_id} is still stopping", after=_AFTER)
+            raise Later(f"{instance_id} is still stopping", after=_RETRY_AFTER)
         if found.state is InstanceState.STOPPED:
             client = await self._clients.ec2(region)
             starting = client.start_instances(InstanceIds=[instance_id])
-            answer = await self._clients.asked("ec2:StartInstances", starting, machine=found.instance_type)
-            with translated("ec2:StartInstances"):
-                changed(answer["StartingInstances"], instance_id)
+            answer = await self._clients.call("ec2:StartInstances", starting, machine=found.instance_type)
+            with translate_errors("ec2:StartInstances"):
+                read_state_change(answer["StartingInstances"], instance_id)
 
     async def stop(self, region: str, instance_id: str) -> None:
-        found = await self._living(region, instance_id)
+        found = await self._find_living(region, instance_id)
         if found.state is InstanceState.PENDING:
-            raise Later(f"{instance_id} does not run yet", after=_AFTER)
+            raise Later(f"{instance_id} does not run yet", after=_RETRY_AFTER)
         if found.state is InstanceState.RUNNING:
             client = await self._clients.ec2(region)
-            answer = await self._clients.asked("ec2:StopInstances", client.stop_instances(InstanceIds=[instance_id]))
-            with translated("ec2:StopInstances"):
-                changed(answer["StoppingInstances"], instance_id)
+            answer = await self._clients.call("ec2:StopInstances", client.stop_instances(InstanceIds=[instance_id]))
+            with translate_errors("ec2:StopInstances"):
+                read_state_change(answer["StoppingInstances"], instance_id)
 
     async def reboot(self, region: str, instance_id: str) -> None:
-        found = await self._living(region, instance_id)
+        found = await self._find_living(region, instance_id)
         if found.state is not InstanceState.RUNNING:
-            raise Later(f"{instance_id} is {found.state}", after=_AFTER)
+            raise Later(f"{instance_id} is {found.state}", after=_RETRY_AFTER)
         client = await self._clients.ec2(region)
-        await self._clients.asked("ec2:RebootInstances", client.reboot_instances(InstanceIds=[instance_id]))
+        await self._clients.call("ec2:RebootInstances", client.reboot_instances(InstanceIds=[instance_id]))
 
     async def remove(self, region: str, instance_id: str) -> None:
         found = await self.find(region, instance_id)
         if found is not None and found.state in ENDING:
             return
-        # One that is not listed may only be too fresh for that: it is asked to end all the same.
+        # An instance that is not listed may be too new for that: terminate it all the same.
         client = await self._clients.ec2(region)
         try:
-            answer = await self._clients.asked(
+            answer = await self._clients.call(
                 "ec2:TerminateInstances", client.terminate_instances(InstanceIds=[instance_id])
             )
         except Gone:
             return
-        with translated("ec2:TerminateInstances"):
-            state = changed(answer["TerminatingInstances"], instance_id)
+        with translate_errors("ec2:TerminateInstances"):
+            state = read_state_change(answer["TerminatingInstances"], instance_id)
         if state not in ENDING:
-            raise Later(f"{instance_id} is still {state}", after=_AFTER)
+            raise Later(f"{instance_id} is still {state}", after=_RETRY_AFTER)
 
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
-        await self._living(region, instance_id)
+        await self._find_living(region, instance_id)
         client = await self._clients.ec2(region)
-        await self._clients.asked("ec2:CreateTags", client.create_tags(Resources=[instance_id], Tags=tags_of(tags)))
+        await self._clients.call("ec2:CreateTags", client.create_tags(Resources=[instance_id], Tags=ec2_tags(tags)))
 
     async def console(self, region: str, instance_id: str) -> str:
         client = await self._clients.ec2(region)
         try:
             newest = client.get_console_output(InstanceId=instance_id, Latest=True)
-            answer = await self._clients.asked("ec2:GetConsoleOutput", newest)
+            answer = await self._clients.call("ec2:GetConsoleOutput", newest)
         except Stuck as refused:
             if refused.reason != UNSUPPORTED:
                 raise
-            # Older machine types keep only what they wrote at their last boot.
-            answer = await self._clients.asked(
-                "ec2:GetConsoleOutput", client.get_console_output(InstanceId=instance_id)
-            )
+            # Older machine types keep only the output of their last boot.
+            answer = await self._clients.call("ec2:GetConsoleOutput", client.get_console_output(InstanceId=instance_id))
         return answer.get("Output", "")
 
-    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
-        found: dict[str, Checks] = {}
-        for at in range(0, len(instance_ids), STATUS_IDS):
-            found.update(await self._checks(region, list(instance_ids[at : at + STATUS_IDS])))
+    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, StatusChecks]:
+        found: dict[str, StatusChecks] = {}
+        for at in range(0, len(instance_ids), MAX_STATUS_IDS):
+            found.update(await self._read_checks(region, list(instance_ids[at : at + MAX_STATUS_IDS])))
         return found
 
     async def metrics(
@@ -179,48 +185,48 @@ class Ec2:
         region = launch.aws.region
         chosen = await self._image_of(launch)
         client = await self._clients.ec2(region)
-        with translated("ec2:DescribeImages"):
-            request = run_instances(
+        with translate_errors("ec2:DescribeImages"):
+            request = run_instances_request(
                 launch, image_id=chosen["ImageId"], root_device=chosen["RootDeviceName"], owner=self._owner
             )
         try:
-            answer = await self._clients.asked(
+            answer = await self._clients.call(
                 "ec2:RunInstances", client.run_instances(**request), machine=launch.instance_type
             )
         except Stuck as refused:
-            if refused.reason not in {REUSED, SPENT}:
+            if refused.reason not in {REUSED_LAUNCH, SPENT_LAUNCH}:
                 raise
-            return await self._launched_before(launch, refused)
-        with translated("ec2:RunInstances"):
-            return launched(answer, region)
+            return await self._find_launched(launch, refused)
+        with translate_errors("ec2:RunInstances"):
+            return read_launched(answer, region)
 
-    async def _launched_before(self, launch: Launch, refused: Stuck) -> Instance:
-        """Find what the token has launched, perhaps from another image, or by somebody who did not hear of it."""
-        found = await self._listed(launch.aws.region, {"client-token": [launch.token]})
+    async def _find_launched(self, launch: Launch, refused: Stuck) -> Instance:
+        """Find what the token has launched, perhaps from another image, or in a call whose answer was lost."""
+        found = await self._list_instances(launch.aws.region, {"client-token": [launch.token]})
         if found:
             return oldest_live(found) or found[0]
-        if refused.reason == SPENT:
+        if refused.reason == SPENT_LAUNCH:
             raise refused
-        raise Later(f"{launch.worker_name} was launched already and is not listed yet", after=_AFTER)
+        raise Later(f"{launch.worker_name} was launched already and is not listed yet", after=_RETRY_AFTER)
 
     async def _image_of(self, launch: Launch) -> "ImageTypeDef":
         aws = launch.aws
         chosen = None
         if aws.ami_id:
-            found = await self._images(aws.region, {"image-id": [aws.ami_id]}, owners=(), deprecated=True)
+            found = await self._list_images(aws.region, {"image-id": [aws.ami_id]}, owners=(), deprecated=True)
             chosen = next(iter(found), None)
         elif aws.ami_name_pattern:
-            chosen = await self._newest(aws.region, aws.ami_name_pattern)
+            chosen = await self._newest_image(aws.region, aws.ami_name_pattern)
         if chosen is None:
-            raise no_image(launch)
+            raise image_missing(launch)
         return chosen
 
-    async def _newest(self, region: str, name_pattern: str) -> "ImageTypeDef | None":
-        found = await self._images(region, {"name": [name_pattern], "state": ["available"]})
-        with translated("ec2:DescribeImages"):
-            return max(found, key=lambda one: (image(one).created_at, one["ImageId"]), default=None)
+    async def _newest_image(self, region: str, name_pattern: str) -> "ImageTypeDef | None":
+        found = await self._list_images(region, {"name": [name_pattern], "state": ["available"]})
+        with translate_errors("ec2:DescribeImages"):
+            return max(found, key=lambda one: (read_image(one).created_at, one["ImageId"]), default=None)
 
-    async def _images(
+    async def _list_images(
         self,
         region: str,
         wanted: Mapping[str, list[str]],
@@ -236,36 +242,36 @@ class Ec2:
             PaginationConfig={"PageSize": self._page},
         )
         found = await self._clients.all_pages("ec2:DescribeImages", pages)
-        with translated("ec2:DescribeImages"):
+        with translate_errors("ec2:DescribeImages"):
             return [one for page in found for one in page["Images"]]
 
-    async def _listed(self, region: str, wanted: Mapping[str, list[str]]) -> list[Instance]:
+    async def _list_instances(self, region: str, wanted: Mapping[str, list[str]]) -> list[Instance]:
         client = await self._clients.ec2(region)
         pages = client.get_paginator("describe_instances").paginate(
             Filters=_filters(wanted), PaginationConfig={"PageSize": self._page}
         )
         found = await self._clients.all_pages("ec2:DescribeInstances", pages)
-        with translated("ec2:DescribeInstances"):
-            return instances(found, region)
+        with translate_errors("ec2:DescribeInstances"):
+            return read_instances(found, region)
 
-    async def _living(self, region: str, instance_id: str) -> Instance:
+    async def _find_living(self, region: str, instance_id: str) -> Instance:
         found = await self.find(region, instance_id)
         if found is None or found.state in ENDING:
             raise Gone(f"{instance_id} in {region} is gone")
         return found
 
-    async def _checks(self, region: str, instance_ids: list[str]) -> Mapping[str, Checks]:
+    async def _read_checks(self, region: str, instance_ids: list[str]) -> Mapping[str, StatusChecks]:
         client = await self._clients.ec2(region)
         wanted = instance_ids
         while wanted:
             asking = client.describe_instance_status(InstanceIds=wanted, IncludeAllInstances=True)
             try:
-                answer = await self._clients.asked("ec2:DescribeInstanceStatus", asking)
+                answer = await self._clients.call("ec2:DescribeInstanceStatus", asking)
             except Gone as refused:
-                wanted = _known(wanted, refused)
+                wanted = _without_unknown(wanted, refused)
                 continue
-            with translated("ec2:DescribeInstanceStatus"):
-                return {one["InstanceId"]: checks(one) for one in answer["InstanceStatuses"]}
+            with translate_errors("ec2:DescribeInstanceStatus"):
+                return {one["InstanceId"]: read_checks(one) for one in answer["InstanceStatuses"]}
         return {}
 
 
@@ -273,10 +279,10 @@ def _filters(wanted: Mapping[str, list[str]]) -> list["FilterTypeDef"]:
     return [{"Name": name, "Values": values} for name, values in wanted.items()]
 
 
-def _known(asked_for: list[str], refused: Gone) -> list[str]:
-    """Leave out the ids that EC2 says it does not know: for one of them it refuses to speak about the others."""
-    unknown = set(_ID.findall(str(refused)))
+def _without_unknown(asked_for: list[str], refused: Gone) -> list[str]:
+    """Drop the ids that EC2 does not know: for one of them it refuses to answer about the others."""
+    unknown = set(_INSTANCE_ID.findall(str(refused)))
     known = [one for one in asked_for if one not in unknown]
     if len(known) == len(asked_for):
-        raise Later(f"EC2 does not say which instance it does not know: {refused}", after=_AFTER)
+        raise Later(f"EC2 does not say which instance it does not know: {refused}", after=_RETRY_AFTER)
     return known

@@ -1,11 +1,23 @@
-"""What a launch asks of EC2: the arguments of RunInstances, made from a `Launch` and its image. Called by `ec2`."""
+"""EC2's requests and answers: the arguments of RunInstances from a `Launch`, and EC2's answers as our values.
+
+Used by `ec2`. A missing or odd field raises what `errors.translate_errors` takes for no answer.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, cast
 
-from lcm.providers.aws.errors import clean
-from lcm.providers.protocols.compute import Check, Checks, Image, Instance, InstanceState, Launch, ownership, subnet_of
+from lcm.providers.aws.errors import redact
+from lcm.providers.protocols.compute import (
+    Image,
+    Instance,
+    InstanceState,
+    Launch,
+    StatusCheckResult,
+    StatusChecks,
+    ownership_tags,
+    subnet_of,
+)
 
 if TYPE_CHECKING:
     from types_aiobotocore_ec2.literals import InstanceTypeType
@@ -24,8 +36,10 @@ if TYPE_CHECKING:
     )
 
 
-def run_instances(launch: Launch, *, image_id: str, root_device: str, owner: str) -> "RunInstancesRequestTypeDef":
-    """Ask for exactly one machine. The same launch and image always give the same request, as its token demands."""
+def run_instances_request(
+    launch: Launch, *, image_id: str, root_device: str, owner: str
+) -> "RunInstancesRequestTypeDef":
+    """Request exactly one machine. The same launch and image make the same request, as its token demands."""
     aws = launch.aws
     request: RunInstancesRequestTypeDef = {
         "ImageId": image_id,
@@ -33,9 +47,9 @@ def run_instances(launch: Launch, *, image_id: str, root_device: str, owner: str
         "MinCount": 1,
         "MaxCount": 1,
         "ClientToken": launch.token,
-        "TagSpecifications": _tags(launch, owner),
+        "TagSpecifications": _tag_specifications(launch, owner),
         "BlockDeviceMappings": [_root_volume(launch, root_device)],
-        "NetworkInterfaces": [_network(launch)],
+        "NetworkInterfaces": [_network_interface(launch)],
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
     }
     if aws.iam_instance_profile:
@@ -48,13 +62,13 @@ def run_instances(launch: Launch, *, image_id: str, root_device: str, owner: str
     return request
 
 
-def tags_of(wanted: Mapping[str, str]) -> list["TagTypeDef"]:
-    """Write tags as EC2 takes them."""
+def ec2_tags(wanted: Mapping[str, str]) -> list["TagTypeDef"]:
+    """Return tags in EC2's form."""
     return [{"Key": key, "Value": value} for key, value in sorted(wanted.items())]
 
 
-def _tags(launch: Launch, owner: str) -> list["TagSpecificationTypeDef"]:
-    tags = tags_of(ownership(launch, owner))
+def _tag_specifications(launch: Launch, owner: str) -> list["TagSpecificationTypeDef"]:
+    tags = ec2_tags(ownership_tags(launch, owner))
     return [{"ResourceType": "instance", "Tags": tags}, {"ResourceType": "volume", "Tags": tags}]
 
 
@@ -74,7 +88,7 @@ def _root_volume(launch: Launch, root_device: str) -> "BlockDeviceMappingTypeDef
     return mapping
 
 
-def _network(launch: Launch) -> "InstanceNetworkInterfaceSpecificationTypeDef":
+def _network_interface(launch: Launch) -> "InstanceNetworkInterfaceSpecificationTypeDef":
     aws = launch.aws
     network: InstanceNetworkInterfaceSpecificationTypeDef = {
         "DeviceIndex": 0,
@@ -89,28 +103,28 @@ def _network(launch: Launch) -> "InstanceNetworkInterfaceSpecificationTypeDef":
     return network
 
 
-_CHECKS: Final[Mapping[str, Check]] = {
-    "ok": Check.OK,
-    "impaired": Check.IMPAIRED,
-    "initializing": Check.INITIALIZING,
-    "insufficient-data": Check.UNKNOWN,
-    "not-applicable": Check.UNKNOWN,
+_CHECKS: Final[Mapping[str, StatusCheckResult]] = {
+    "ok": StatusCheckResult.OK,
+    "impaired": StatusCheckResult.IMPAIRED,
+    "initializing": StatusCheckResult.INITIALIZING,
+    "insufficient-data": StatusCheckResult.UNKNOWN,
+    "not-applicable": StatusCheckResult.UNKNOWN,
 }
 
 
-def instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: str) -> list[Instance]:
+def read_instances(pages: Sequence["DescribeInstancesResultTypeDef"], region: str) -> list[Instance]:
     """Read the instances of a list."""
     found = (one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"])
-    return [instance(one, region) for one in found]
+    return [read_instance(one, region) for one in found]
 
 
-def launched(answer: "ReservationResponseTypeDef", region: str) -> Instance:
+def read_launched(answer: "ReservationResponseTypeDef", region: str) -> Instance:
     """Read the one instance of a launch."""
     (one,) = answer["Instances"]
-    return instance(one, region)
+    return read_instance(one, region)
 
 
-def instance(said: "InstanceTypeDef", region: str) -> Instance:
+def read_instance(said: "InstanceTypeDef", region: str) -> Instance:
     """Read one instance."""
     return Instance(
         instance_id=said["InstanceId"],
@@ -123,11 +137,11 @@ def instance(said: "InstanceTypeDef", region: str) -> Instance:
         private_ip=said.get("PrivateIpAddress") or None,
         public_ip=said.get("PublicIpAddress") or None,
         tags=_read_tags(said.get("Tags", [])),
-        reason=_reason(said),
+        reason=_state_reason(said),
     )
 
 
-def changed(said: Sequence["InstanceStateChangeTypeDef"], instance_id: str) -> InstanceState:
+def read_state_change(said: Sequence["InstanceStateChangeTypeDef"], instance_id: str) -> InstanceState:
     """Read the new state of the one instance that was to change."""
     (one,) = said
     if one["InstanceId"] != instance_id:
@@ -135,15 +149,15 @@ def changed(said: Sequence["InstanceStateChangeTypeDef"], instance_id: str) -> I
     return InstanceState(one["CurrentState"]["Name"])
 
 
-def image(said: "ImageTypeDef") -> Image:
+def read_image(said: "ImageTypeDef") -> Image:
     """Read one image."""
     created = datetime.fromisoformat(said["CreationDate"]).astimezone(UTC)
     return Image(image_id=said["ImageId"], name=said.get("Name", ""), created_at=created)
 
 
-def checks(said: "InstanceStatusTypeDef") -> Checks:
+def read_checks(said: "InstanceStatusTypeDef") -> StatusChecks:
     """Read the two status checks of an instance."""
-    return Checks(
+    return StatusChecks(
         system=_CHECKS[said["SystemStatus"]["Status"]],
         instance=_CHECKS[said["InstanceStatus"]["Status"]],
     )
@@ -153,5 +167,5 @@ def _read_tags(said: Sequence["TagTypeDef"]) -> dict[str, str]:
     return {tag["Key"]: tag.get("Value", "") for tag in said}
 
 
-def _reason(said: "InstanceTypeDef") -> str:
-    return clean(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", ""))
+def _state_reason(said: "InstanceTypeDef") -> str:
+    return redact(said.get("StateReason", {}).get("Message", "") or said.get("StateTransitionReason", ""))

@@ -1,6 +1,6 @@
-"""S3's five calls that we need, with few attempts, limits on everything, and errors of our own tree.
+"""The five S3 calls that `s3` needs, with few attempts, limits on everything, and our own errors.
 
-Used by `s3`. The vendor's own retries are off: they would hide how long a call takes.
+The vendor's own retries are off: they would hide how long a call takes.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Later, Unreachable
 from lcm.model.base.resource import Part
-from lcm.providers.aws.s3_errors import VENDOR, status_of, translate
+from lcm.providers.aws.s3_errors import VENDOR_ERRORS, status_of, translate
 from lcm.providers.protocols.artifacts import Content, check_size
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CHUNK: Final = 1 << 18
-_RECORD: Final = "sha256"
+_DIGEST_KEY: Final = "sha256"
 _REFUSALS: Final = range(400, 500)
-_REMOVED: Final = 204
+_NO_CONTENT: Final = 204
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}")
 
 
-class Patience(Part):
+class S3Limits(Part):
     """How long S3 may take, and how often it is asked."""
 
     attempts: int = 3
@@ -46,7 +46,7 @@ class Patience(Part):
     at_once: int = 8
 
 
-class Place(NamedTuple):
+class S3ObjectLocation(NamedTuple):
     """A bucket and a key in it."""
 
     bucket: str
@@ -56,26 +56,26 @@ class Place(NamedTuple):
         return f"s3://{self.bucket}/{self.key}"
 
 
-class Facts(NamedTuple):
-    """What S3 says of an object without showing it; the digest is the one that we recorded, if we did."""
+class S3Object(NamedTuple):
+    """What S3 says of an object without its bytes. `recorded` is the digest that we recorded, if we did."""
 
-    place: Place
+    place: S3ObjectLocation
     size_bytes: int
     stored_at: datetime
     recorded: str = ""
 
 
-class Page(NamedTuple):
-    """A part of a list, and what to ask for the next part with."""
+class S3Page(NamedTuple):
+    """A part of a list, and the token with which to request the next part."""
 
-    found: list[Facts]
+    found: list[S3Object]
     token: str
 
 
-class S3Wire:
+class S3Connection:
     """A connection to one S3-like endpoint."""
 
-    def __init__(self, client: "S3Client", stack: AsyncExitStack, patience: Patience) -> None:
+    def __init__(self, client: "S3Client", stack: AsyncExitStack, patience: S3Limits) -> None:
         self._client = client
         self._stack = stack
         self._patience = patience
@@ -89,11 +89,14 @@ class S3Wire:
         endpoint_url: str = "",
         session: AioSession | None = None,
         keys: tuple[str, str] | None = None,
-        patience: Patience | None = None,
+        patience: S3Limits | None = None,
     ) -> Self:
-        """Prepare to ask AWS, or the endpoint given; nothing is sent yet. Credentials: the keys, else the session's."""
-        patience, session = patience or Patience(), session or AioSession()
-        _check(region, endpoint_url)
+        """Prepare to call AWS, or the endpoint given; nothing is sent yet.
+
+        Credentials are the keys, else the session's.
+        """
+        patience, session = patience or S3Limits(), session or AioSession()
+        _check_endpoint(region, endpoint_url)
         if keys:
             session.set_credentials(*keys)
         stack = AsyncExitStack()
@@ -101,14 +104,14 @@ class S3Wire:
             "s3",
             region_name=region,
             endpoint_url=endpoint_url or None,
-            config=_config(patience, own=bool(endpoint_url)),
+            config=_client_config(patience, own=bool(endpoint_url)),
         )
         client = await stack.enter_async_context(creating)
-        client.meta.events.register("before-call.s3.HeadBucket", _stay)
+        client.meta.events.register("before-call.s3.HeadBucket", _forbid_redirects)
         return cls(client, stack, patience)
 
-    async def put(self, place: Place, data: bytes, digest: str) -> None:
-        """Store an object; S3 checks that it got the bytes which have the digest."""
+    async def put(self, place: S3ObjectLocation, data: bytes, digest: str) -> None:
+        """Store an object; S3 checks that it got the bytes that have the digest."""
         hexadecimal = digest.partition(":")[2]
         checksum = base64.b64encode(bytes.fromhex(hexadecimal)).decode()
 
@@ -119,37 +122,38 @@ class S3Wire:
                 Body=data,
                 ChecksumSHA256=checksum,
                 ContentType="application/octet-stream",
-                Metadata={_RECORD: hexadecimal},
+                Metadata={_DIGEST_KEY: hexadecimal},
             )
 
-        await self._ask("s3:PutObject", place, once)
+        await self._call("s3:PutObject", place, once)
 
-    async def look(self, place: Place) -> Facts | None:
-        """Tell what is there; None means that S3 said that this key is not."""
+    async def find(self, place: S3ObjectLocation) -> S3Object | None:
+        """Read an object's metadata; None means that S3 said that this key does not exist."""
 
-        async def once() -> Facts:
+        async def once() -> S3Object:
             try:
-                return _facts(place, await self._client.head_object(Bucket=place.bucket, Key=place.key))
+                return _parse_object(place, await self._client.head_object(Bucket=place.bucket, Key=place.key))
             except ClientError as error:
                 if status_of(error) not in _REFUSALS:
                     raise
-            # HEAD says neither what is missing, the key or the bucket, nor why else, nor whether it was S3 who said so.
+            # A refused HEAD has no error code: it may be the key, the bucket, a permission, or not S3 at all. GET
+            # tells.
             answer = await self._client.get_object(Bucket=place.bucket, Key=place.key)
             answer["Body"].close()
-            return _facts(place, answer)
+            return _parse_object(place, answer)
 
         try:
-            return await self._ask("s3:GetObject", place, once)
+            return await self._call("s3:GetObject", place, once)
         except Gone:
             return None
 
-    async def read(self, place: Place, limit_bytes: int) -> Content:
-        """Read an object whole. Raises Gone, TooLarge."""
+    async def read(self, place: S3ObjectLocation, limit_bytes: int) -> Content:
+        """Read a whole object. Raises Gone, TooLarge."""
 
         async def once() -> Content:
             answer = await self._client.get_object(Bucket=place.bucket, Key=place.key)
             async with answer["Body"] as body:
-                facts = _facts(place, answer)
+                facts = _parse_object(place, answer)
                 check_size(str(place), facts.size_bytes, limit_bytes)
                 digest, parts, size = hashlib.sha256(), [], 0
                 while part := await body.read(_CHUNK):
@@ -159,76 +163,76 @@ class S3Wire:
                     parts.append(part)
                 return Content(b"".join(parts), f"sha256:{digest.hexdigest()}", facts.recorded)
 
-        return await self._ask("s3:GetObject", place, once)
+        return await self._call("s3:GetObject", place, once)
 
-    async def remove(self, place: Place) -> None:
+    async def remove(self, place: S3ObjectLocation) -> None:
         """Remove an object. Not there is success."""
 
         async def once() -> None:
             answer: Any = await self._client.delete_object(Bucket=place.bucket, Key=place.key)
-            if answer["ResponseMetadata"]["HTTPStatusCode"] != _REMOVED:  # a proxy's page has 200
-                raise _unlike_s3("s3:DeleteObject", place)
+            if answer["ResponseMetadata"]["HTTPStatusCode"] != _NO_CONTENT:  # a proxy's page has 200
+                raise _not_s3("s3:DeleteObject", place)
 
-        await self._ask("s3:DeleteObject", place, once)
+        await self._call("s3:DeleteObject", place, once)
 
-    async def page(self, prefix: Place, token: str) -> Page:
+    async def list_page(self, prefix: S3ObjectLocation, token: str) -> S3Page:
         """List a part of what is below a prefix."""
 
-        async def once() -> Page:
+        async def once() -> S3Page:
             more: Any = {"ContinuationToken": token} if token else {}
             answer: Any = await self._client.list_objects_v2(Bucket=prefix.bucket, Prefix=prefix.key, **more)
             if "IsTruncated" not in answer or (answer["IsTruncated"] and not answer.get("NextContinuationToken")):
-                raise _unlike_s3("s3:ListBucket", prefix)
-            found = [_entry(prefix, one) for one in answer.get("Contents", ())]
-            return Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else "")
+                raise _not_s3("s3:ListBucket", prefix)
+            found = [_parse_entry(prefix, one) for one in answer.get("Contents", ())]
+            return S3Page(found, answer["NextContinuationToken"] if answer["IsTruncated"] else "")
 
-        return await self._ask("s3:ListBucket", prefix, once)
+        return await self._call("s3:ListBucket", prefix, once)
 
     async def close(self) -> None:
         """Close all connections. May be repeated."""
         await self._stack.aclose()
 
-    async def _ask(self, action: str, place: Place, once: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, action: str, place: S3ObjectLocation, once: Callable[[], Awaitable[T]]) -> T:
         for attempt in range(self._patience.attempts - 1):
             with suppress(Later):
-                return await self._once(action, place, once)
+                return await self._call_once(action, place, once)
             await asyncio.sleep(self._patience.pause_seconds * 2**attempt)
-        return await self._once(action, place, once)
+        return await self._call_once(action, place, once)
 
-    async def _once(self, action: str, place: Place, once: Callable[[], Awaitable[T]]) -> T:
+    async def _call_once(self, action: str, place: S3ObjectLocation, once: Callable[[], Awaitable[T]]) -> T:
         try:
-            # The wait for a slot does not count.
+            # The time limit does not include the wait for a slot.
             async with self._slots, asyncio.timeout(self._patience.request_seconds):
                 return await once()
-        except VENDOR as error:
-            # Without its cause: the vendor's text may hold what a proxy echoed of our request.
+        except VENDOR_ERRORS as error:
+            # No cause is kept: the vendor's text may hold parts of our request that a proxy echoed.
             raise translate(error, action, str(place)) from None
 
 
-def _stay(params: dict[str, Any], **_: object) -> None:
-    # Sent elsewhere, the vendor asks the bucket for its region; sent elsewhere by that too, it asks again without end.
+def _forbid_redirects(params: dict[str, Any], **_: object) -> None:
+    # After a redirect the vendor asks the bucket for its region; if that is redirected too, it asks without end.
     params["context"]["s3_redirect"]["redirected"] = True
 
 
-def _facts(place: Place, answer: Any) -> Facts:  # noqa: ANN401  the vendor's types promise what a proxy may leave out
+def _parse_object(place: S3ObjectLocation, answer: Any) -> S3Object:  # noqa: ANN401  the vendor's types promise what a proxy may leave out
     if "LastModified" not in answer or "ContentLength" not in answer:
-        raise _unlike_s3("s3:GetObject", place)
-    recorded = answer.get("Metadata", {}).get(_RECORD, "")
-    return Facts(place, answer["ContentLength"], answer["LastModified"], recorded and f"sha256:{recorded}")
+        raise _not_s3("s3:GetObject", place)
+    recorded = answer.get("Metadata", {}).get(_DIGEST_KEY, "")
+    return S3Object(place, answer["ContentLength"], answer["LastModified"], recorded and f"sha256:{recorded}")
 
 
-def _entry(prefix: Place, entry: Any) -> Facts:  # noqa: ANN401
+def _parse_entry(prefix: S3ObjectLocation, entry: Any) -> S3Object:  # noqa: ANN401
     try:
-        return Facts(Place(prefix.bucket, entry["Key"]), entry["Size"], entry["LastModified"])
+        return S3Object(S3ObjectLocation(prefix.bucket, entry["Key"]), entry["Size"], entry["LastModified"])
     except KeyError:
-        raise _unlike_s3("s3:ListBucket", prefix) from None
+        raise _not_s3("s3:ListBucket", prefix) from None
 
 
-def _unlike_s3(action: str, place: Place) -> Unreachable:
+def _not_s3(action: str, place: S3ObjectLocation) -> Unreachable:
     return Unreachable(f"S3 gave an answer that is not S3's ({action} on {place})")
 
 
-def _check(region: str, endpoint_url: str) -> None:
+def _check_endpoint(region: str, endpoint_url: str) -> None:
     faults = []
     if not _REGION.fullmatch(region):
         faults.append(Fault("region", "not a region's name", "write one such as eu-central-1"))
@@ -251,7 +255,7 @@ def _endpoint_faults(endpoint_url: str) -> list[Fault]:
     return []
 
 
-def _config(patience: Patience, *, own: bool) -> AioConfig:
+def _client_config(patience: S3Limits, *, own: bool) -> AioConfig:
     return AioConfig(
         connect_timeout=patience.connect_seconds,
         read_timeout=patience.silence_seconds,

@@ -1,6 +1,6 @@
-"""What S3's errors mean to us, in one table. `s3_wire` asks it; the texts hold nothing that S3 or a proxy wrote.
+"""What S3's errors mean to us, in one table. Used by `s3_calls`; the texts hold nothing that S3 or a proxy wrote.
 
-An answer counts as S3's own only if it uses S3's words: a bare 404 may come from whatever stands before it.
+An answer counts as S3's own only if it uses S3's error codes: a bare 404 may come from a proxy.
 """
 
 import re
@@ -19,19 +19,22 @@ from botocore.exceptions import (
 
 from lcm.model.base.errors import Gone, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
 
-VENDOR: Final = (ClientError, BotoCoreError, aiohttp.ClientError, OSError, ValueError, TypeError, LookupError)
-"""What a call can raise besides our own errors: a time-out is an OSError, and over headers and documents that are not
-S3's the vendor's own parsers stumble with the last three."""
+VENDOR_ERRORS: Final = (ClientError, BotoCoreError, aiohttp.ClientError, OSError, ValueError, TypeError, LookupError)
+"""What a call can raise besides our own errors.
+
+A time-out is an OSError; the last three are raised by the vendor's parsers over headers and documents that are not
+S3's.
+"""
 
 _Kind = type[LcmError] | str
-"""An error, or the reason of a Stuck."""
+"""An error class, or the reason of a Stuck."""
 
 _DENIED: Final = ("AccessDenied", "access is denied; allow {action}, and s3:ListBucket so that a missing key is told")
-_KEYS: Final = ("Credentials", "the credentials are refused; correct or renew them")
+_BAD_CREDENTIALS: Final = ("Credentials", "the credentials are refused; correct or renew them")
 _REGION: Final = ("WrongRegion", "the bucket is in another region; correct the region")
 _SLOW: Final = (Throttled, "asks us to slow down")
 _FAILED: Final = (Unreachable, "failed")
-_MANGLED: Final = (Unreachable, "got other bytes than we sent")
+_CORRUPTED: Final = (Unreachable, "got other bytes than we sent")
 _FULL: Final = (Later, "is full")
 _NOT_S3: Final = (Unreachable, "gave an answer that is not S3's")
 
@@ -41,11 +44,11 @@ _CODES: Final[Mapping[str, tuple[_Kind, str]]] = {
     "AccessDenied": _DENIED,
     "AllAccessDisabled": _DENIED,
     "AccountProblem": _DENIED,
-    "InvalidAccessKeyId": _KEYS,
-    "SignatureDoesNotMatch": _KEYS,
-    "InvalidToken": _KEYS,
-    "ExpiredToken": _KEYS,
-    "TokenRefreshRequired": _KEYS,
+    "InvalidAccessKeyId": _BAD_CREDENTIALS,
+    "SignatureDoesNotMatch": _BAD_CREDENTIALS,
+    "InvalidToken": _BAD_CREDENTIALS,
+    "ExpiredToken": _BAD_CREDENTIALS,
+    "TokenRefreshRequired": _BAD_CREDENTIALS,
     "PermanentRedirect": _REGION,
     "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,
@@ -63,10 +66,10 @@ _CODES: Final[Mapping[str, tuple[_Kind, str]]] = {
     "RequestLimitExceeded": _SLOW,
     "RequestTimeout": _FAILED,
     "OperationAborted": _FAILED,
-    "IncompleteBody": _MANGLED,
-    "BadDigest": _MANGLED,
-    "XAmzContentSHA256Mismatch": _MANGLED,
-    "XAmzContentChecksumMismatch": _MANGLED,
+    "IncompleteBody": _CORRUPTED,
+    "BadDigest": _CORRUPTED,
+    "XAmzContentSHA256Mismatch": _CORRUPTED,
+    "XAmzContentChecksumMismatch": _CORRUPTED,
 }
 
 _STATUSES: Final[Mapping[int, tuple[_Kind, str]]] = {
@@ -77,15 +80,15 @@ _STATUSES: Final[Mapping[int, tuple[_Kind, str]]] = {
     429: _SLOW,
     503: _SLOW,
 }
-"""What a code that is not in the table means; HEAD has no code at all."""
+"""The meaning of an HTTP status whose code is not in the table; HEAD has no code at all."""
 
-_WORD: Final = re.compile(r"[A-Za-z0-9.]{1,64}")
-_NO_KEYS: Final = (NoCredentialsError, PartialCredentialsError, ProfileNotFound)
+_ERROR_CODE: Final = re.compile(r"[A-Za-z0-9.]{1,64}")
+_NO_CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, ProfileNotFound)
 
 
 def translate(error: BaseException, action: str, where: str) -> LcmError:
-    """Say in our words what went wrong with an action such as s3:GetObject."""
-    kind, text, detail = _meaning(error)
+    """Return our error for what went wrong with an action such as s3:GetObject."""
+    kind, text, detail = _classify(error)
     message = f"S3 {text.format(action=action)} ({action} on {where}: {detail})"
     return Stuck(kind, message) if isinstance(kind, str) else kind(message)
 
@@ -95,24 +98,24 @@ def status_of(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _meaning(error: BaseException) -> tuple[_Kind, str, str]:
+def _classify(error: BaseException) -> tuple[_Kind, str, str]:
     if isinstance(error, ClientError):
-        return _answer(error)
+        return _classify_answer(error)
     detail = type(error).__name__
-    if isinstance(error, _NO_KEYS):
+    if isinstance(error, _NO_CREDENTIALS):
         return "Credentials", "cannot be asked without credentials", detail
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "Certificate", "shows a certificate that we do not trust", detail
     return Unreachable, "gave no whole answer", detail
 
 
-def _answer(error: ClientError) -> tuple[_Kind, str, str]:
+def _classify_answer(error: ClientError) -> tuple[_Kind, str, str]:
     code, status = str(error.response.get("Error", {}).get("Code", "")), status_of(error)
-    kind, text = _CODES.get(code) or _STATUSES.get(status) or _other(status)
+    kind, text = _CODES.get(code) or _STATUSES.get(status) or _classify_status(status)
     if kind is Gone and status != 404:  # noqa: PLR2004
         kind, text = _NOT_S3
-    return kind, text, f"HTTP {status} {code}" if _WORD.fullmatch(code) else f"HTTP {status}"
+    return kind, text, f"HTTP {status} {code}" if _ERROR_CODE.fullmatch(code) else f"HTTP {status}"
 
 
-def _other(status: int) -> tuple[_Kind, str]:
+def _classify_status(status: int) -> tuple[_Kind, str]:
     return ("Refused", "refused the request") if 400 <= status < 500 else _FAILED  # noqa: PLR2004  the class of 4xx

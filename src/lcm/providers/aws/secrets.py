@@ -1,7 +1,7 @@
 """Secrets in AWS Secrets Manager: `aws:NAME` or, for one text of a JSON object, `aws:NAME#key`. NAME may be an ARN.
 
-A source of `secrets`, made by `compose`. What AWS answered is kept for a few minutes, so that looking after a hundred
-workers does not mean a hundred calls; a failure is kept for some seconds, for those who asked at the same time.
+A source of `protocols.secrets`, made by `compose`. Answers are cached for a few minutes, so that a hundred workers do
+not mean a hundred calls; a failure is cached for some seconds, for those who asked at the same time.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ from aiobotocore.session import AioSession
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError, Stuck
-from lcm.providers.aws.secrets_errors import VENDOR, translate
-from lcm.providers.protocols.secrets import MISSING, UNREADABLE, not_empty
+from lcm.providers.aws.secrets_errors import VENDOR_ERRORS, translate
+from lcm.providers.protocols.secrets import MISSING, UNREADABLE, nonempty_secret
 
 if TYPE_CHECKING:
     from types_aiobotocore_secretsmanager import SecretsManagerClient
 
 
-KEPT: Final = timedelta(minutes=5)
-FAILED_AGAIN: Final = timedelta(seconds=5)
-MOST_KEPT: Final = 256
+CACHED_FOR: Final = timedelta(minutes=5)
+FAILURE_CACHED_FOR: Final = timedelta(seconds=5)
+MAX_CACHED: Final = 256
 
-_LONGEST_NAME: Final = 2048
+_MAX_NAME: Final = 2048
 _CALL_SECONDS: Final = 20.0
 _CONFIG: Final = AioConfig(
     connect_timeout=5,
     read_timeout=10,
     retries={"mode": "standard", "total_max_attempts": 2},
-    warm_up_loader_caches=True,  # the library's files are megabytes, and are read in a thread
+    warm_up_loader_caches=True,  # the library's data files are megabytes; this reads them in a thread
 )
 
 
-class _Kept(NamedTuple):
+class _CachedSecret(NamedTuple):
     outcome: Secret | LcmError
     asked_at: datetime
     until: datetime
@@ -56,7 +56,7 @@ class AwsSecrets:
         session: AioSession | None = None,
         keys: tuple[Secret, Secret] | None = None,
         endpoint_url: str = "",
-        kept: timedelta = KEPT,
+        kept: timedelta = CACHED_FOR,
         call_seconds: float = _CALL_SECONDS,
     ) -> None:
         self._region = region
@@ -65,9 +65,9 @@ class AwsSecrets:
         if keys is not None:
             self._session.set_credentials(*(one.reveal() for one in keys))
         self._endpoint_url = endpoint_url
-        self._kept_for = kept
+        self._cached_for = kept
         self._call_seconds = call_seconds
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _CachedSecret] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._client: SecretsManagerClient | None = None
         self._opening = asyncio.Lock()
@@ -75,61 +75,61 @@ class AwsSecrets:
 
     async def reveal(self, ref: str) -> Secret:
         name, _, key = ref.removeprefix("aws:").partition("#")
-        if not name or len(name) > _LONGEST_NAME or not ref.isprintable():
+        if not name or len(name) > _MAX_NAME or not ref.isprintable():
             raise Stuck(UNREADABLE, "aws: is not followed by a secret's name")
-        whole = await self._whole(name)
-        return _one_of(whole, key, ref) if key else whole
+        whole = await self._read_whole(name)
+        return _pick_key(whole, key, ref) if key else whole
 
     async def close(self) -> None:
-        """Let go of connections and of what is kept. May be repeated."""
+        """Close connections and drop the cache. May be repeated."""
         async with self._opening:
-            self._kept.clear()
+            self._cached.clear()
             self._client = None
             await self._open.aclose()
 
-    async def _whole(self, name: str) -> Secret:
+    async def _read_whole(self, name: str) -> Secret:
         async with self._asking.setdefault(name, asyncio.Lock()):
-            known = self._known(name)
+            known = self._find_cached(name)
             if known is None:
-                known = await self._outcome(name)
-                self._keep(name, known)
+                known = await self._fetch(name)
+                self._put_cached(name, known)
         if isinstance(known, LcmError):
             raise known.with_traceback(None) from None
         return known
 
-    def _known(self, name: str) -> Secret | LcmError | None:
-        kept = self._kept.get(name)
+    def _find_cached(self, name: str) -> Secret | LcmError | None:
+        kept = self._cached.get(name)
         return kept.outcome if kept and kept.asked_at <= self._clock.now() < kept.until else None
 
-    def _keep(self, name: str, outcome: Secret | LcmError) -> None:
+    def _put_cached(self, name: str, outcome: Secret | LcmError) -> None:
         now = self._clock.now()
-        self._kept.pop(name, None)
-        while len(self._kept) >= MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
-        span = FAILED_AGAIN if isinstance(outcome, LcmError) else self._kept_for
-        self._kept[name] = _Kept(outcome, now, now + span)
+        self._cached.pop(name, None)
+        while len(self._cached) >= MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
+        span = FAILURE_CACHED_FOR if isinstance(outcome, LcmError) else self._cached_for
+        self._cached[name] = _CachedSecret(outcome, now, now + span)
 
-    async def _outcome(self, name: str) -> Secret | LcmError:
+    async def _fetch(self, name: str) -> Secret | LcmError:
         ref = f"aws:{name}"
         try:
             async with asyncio.timeout(self._call_seconds):
-                answer: Any = await (await self._connected()).get_secret_value(SecretId=name)
+                answer: Any = await (await self._get_client()).get_secret_value(SecretId=name)
             return _text_of(answer, ref)
         except Stuck as error:
             return error
-        except VENDOR as error:
+        except VENDOR_ERRORS as error:
             return translate(error, ref)
 
-    async def _connected(self) -> "SecretsManagerClient":
+    async def _get_client(self) -> "SecretsManagerClient":
         async with self._opening:
             if self._client is None:
-                # At its most talkative, this logger writes down whole answers.
+                # At DEBUG this logger writes whole answers, secrets included.
                 logging.getLogger("botocore.parsers").setLevel(logging.INFO)
                 creating = self._session.create_client(
                     "secretsmanager",
                     region_name=self._region,
                     endpoint_url=self._endpoint_url or None,
-                    # Without TLS there is nothing to verify, and reading the world's certificates takes a while.
+                    # Without TLS there is nothing to verify, and loading the certificate authorities takes a while.
                     verify=False if self._endpoint_url.startswith("http://") else None,
                     config=_CONFIG,
                 )
@@ -140,13 +140,13 @@ class AwsSecrets:
 def _text_of(answer: Any, ref: str) -> Secret:  # noqa: ANN401  the vendor's types promise what a proxy may leave out
     text = answer.get("SecretString")
     if isinstance(text, str):
-        return not_empty(ref, text)
+        return nonempty_secret(ref, text)
     if "SecretBinary" in answer:
         raise Stuck(UNREADABLE, f"{ref} is not a text")
     raise LookupError("an answer without a secret is not AWS's")
 
 
-def _one_of(whole: Secret, key: str, ref: str) -> Secret:
+def _pick_key(whole: Secret, key: str, ref: str) -> Secret:
     try:
         texts = msgspec.json.decode(whole.reveal(), type=dict[str, object])
     except msgspec.MsgspecError:
@@ -157,4 +157,4 @@ def _one_of(whole: Secret, key: str, ref: str) -> Secret:
         raise Stuck(MISSING, f"{ref} is not there: its JSON object has no such key")
     if not isinstance(text := texts[key], str):
         raise Stuck(UNREADABLE, f"{ref} is not a text")
-    return not_empty(ref, text)
+    return nonempty_secret(ref, text)

@@ -1,4 +1,4 @@
-"""What the errors of AWS Secrets Manager mean to us, in one table. `secrets_aws` asks it.
+"""What the errors of AWS Secrets Manager mean to us, in one table. Used by `secrets`.
 
 The texts hold nothing that AWS or a proxy wrote: an answer that is not understood may hold the secret.
 """
@@ -24,39 +24,42 @@ from lcm.model.base.errors import LcmError, Stuck, Throttled, Unreachable
 from lcm.providers.protocols.secrets import MISSING, UNREADABLE
 
 _NO_ANSWER: Final = (BotoCoreError, aiohttp.ClientError, OSError)
-_ODD_ANSWER: Final = (ResponseParserError, ValueError, TypeError, AttributeError, LookupError)
-VENDOR: Final = (ClientError, *_NO_ANSWER, *_ODD_ANSWER)
-"""What a call can raise besides our own errors: a time-out is an OSError, and over documents that are not AWS's the
-vendor's parsers, and our reading of what they parsed, stumble."""
+_MALFORMED_ANSWER: Final = (ResponseParserError, ValueError, TypeError, AttributeError, LookupError)
+VENDOR_ERRORS: Final = (ClientError, *_NO_ANSWER, *_MALFORMED_ANSWER)
+"""What a call can raise besides our own errors.
+
+A time-out is an OSError; the vendor's parsers, and our reading of what they parsed, raise others over documents that
+are not AWS's.
+"""
 
 _Kind = type[Throttled] | type[Unreachable] | str
-"""An error, or the reason of a Stuck."""
-_Meaning = tuple[_Kind, str]
+"""An error class, or the reason of a Stuck."""
+_Classification = tuple[_Kind, str]
 
-_KEYS: Final = ("Credentials", "does not accept our credentials; correct or renew them")
+_BAD_CREDENTIALS: Final = ("Credentials", "does not accept our credentials; correct or renew them")
 _SLOW: Final = (Throttled, "asks us to slow down")
 _FAILED: Final = (Unreachable, "failed")
-_NAME: Final = (UNREADABLE, "finds this no name of a secret; correct it")
+_BAD_NAME: Final = (UNREADABLE, "finds this no name of a secret; correct it")
 
-_CODES: Final[Mapping[str, _Meaning]] = {
+_CODES: Final[Mapping[str, _Classification]] = {
     "ResourceNotFoundException": (MISSING, "has no such secret; create it, or correct name and region"),
     "InvalidRequestException": (MISSING, "is about to delete this secret, or has no value of it yet"),
-    "InvalidParameterException": _NAME,
-    "ValidationException": _NAME,
+    "InvalidParameterException": _BAD_NAME,
+    "ValidationException": _BAD_NAME,
     "DecryptionFailure": (UNREADABLE, "cannot decrypt this secret; allow kms:Decrypt with its key"),
     "AccessDeniedException": ("AccessDenied", "denies access; allow secretsmanager:GetSecretValue"),
     "AccessDenied": ("AccessDenied", "denies access; allow secretsmanager:GetSecretValue"),
-    "UnrecognizedClientException": _KEYS,
-    "InvalidClientTokenId": _KEYS,
-    "InvalidSignatureException": _KEYS,
-    "SignatureDoesNotMatch": _KEYS,
-    "IncompleteSignature": _KEYS,
-    "MissingAuthenticationToken": _KEYS,
-    "MissingAuthenticationTokenException": _KEYS,
-    "ExpiredToken": _KEYS,
-    "ExpiredTokenException": _KEYS,
-    "RequestExpired": _KEYS,
-    "OptInRequired": _KEYS,
+    "UnrecognizedClientException": _BAD_CREDENTIALS,
+    "InvalidClientTokenId": _BAD_CREDENTIALS,
+    "InvalidSignatureException": _BAD_CREDENTIALS,
+    "SignatureDoesNotMatch": _BAD_CREDENTIALS,
+    "IncompleteSignature": _BAD_CREDENTIALS,
+    "MissingAuthenticationToken": _BAD_CREDENTIALS,
+    "MissingAuthenticationTokenException": _BAD_CREDENTIALS,
+    "ExpiredToken": _BAD_CREDENTIALS,
+    "ExpiredTokenException": _BAD_CREDENTIALS,
+    "RequestExpired": _BAD_CREDENTIALS,
+    "OptInRequired": _BAD_CREDENTIALS,
     "Throttling": _SLOW,
     "ThrottlingException": _SLOW,
     "RequestLimitExceeded": _SLOW,
@@ -70,39 +73,39 @@ _CODES: Final[Mapping[str, _Meaning]] = {
     "RequestTimeoutException": _FAILED,
 }
 
-_NO_KEYS: Final = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, CredentialRetrievalError)
-_TOO_MANY: Final = 429
+_NO_CREDENTIALS: Final = (NoCredentialsError, PartialCredentialsError, ProfileNotFound, CredentialRetrievalError)
+_TOO_MANY_REQUESTS: Final = 429
 
 
 def translate(error: BaseException, ref: str) -> LcmError:
-    """Say in our words what went wrong with a reference."""
-    (kind, text), detail = _meaning(error)
+    """Return our error for what went wrong with a reference."""
+    (kind, text), detail = _classify(error)
     message = f"AWS Secrets Manager {text} ({ref}: {detail})"
     return Stuck(kind, message) if isinstance(kind, str) else kind(message)
 
 
-def _meaning(error: BaseException) -> tuple[_Meaning, str]:
+def _classify(error: BaseException) -> tuple[_Classification, str]:
     if isinstance(error, ClientError):
-        return _answer(error)
+        return _classify_answer(error)
     detail = type(error).__name__
-    if isinstance(error, _NO_KEYS):
+    if isinstance(error, _NO_CREDENTIALS):
         return ("Credentials", "cannot be asked without credentials"), detail
     if isinstance(error, NoRegionError):
         return ("Region", "cannot be asked without a region"), detail
     if isinstance(error, ParamValidationError):
-        return _NAME, detail
+        return _BAD_NAME, detail
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ("Certificate", "shows a certificate that we do not trust"), detail
     return (Unreachable, "gave no whole answer"), detail
 
 
-def _answer(error: ClientError) -> tuple[_Meaning, str]:
+def _classify_answer(error: ClientError) -> tuple[_Classification, str]:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code in _CODES:
         return _CODES[code], f"HTTP {status} {code}"
-    if status == _TOO_MANY:
+    if status == _TOO_MANY_REQUESTS:
         return _SLOW, f"HTTP {status}"
-    # Without a code of AWS it was something in between that spoke.
+    # An answer without an AWS code comes from something in between, such as a proxy.
     said_by_aws = code.endswith("Exception") and status < 500  # noqa: PLR2004  the class of 5xx
     return ("Refused", "refused the request") if said_by_aws else _FAILED, f"HTTP {status}"

@@ -1,1 +1,1 @@
-"""CML controllers behind the `LabHost` protocol, over their REST API."""
+"""Cisco Modeling Labs behind the `LabHost` and `Hosts` protocols."""

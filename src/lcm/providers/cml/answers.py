@@ -1,6 +1,6 @@
-"""What CML answers about itself, and how that becomes values of `labhost`. Used by `cml` and `cml_licence`.
+"""CML's answers about itself, and their conversion to values of `protocols.labhost`. Used by `host` and `licence`.
 
-Fields we do not use are ignored, so that a newer CML may add some; one that is missing is an error, unless CML's own
+Fields we do not use are ignored, so that a newer CML may add some; a missing one is an error, unless CML's own
 description calls it optional.
 """
 
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from lcm.providers.protocols.labhost import (
     Activity,
-    Health,
+    HostHealth,
+    HostNotice,
     Licence,
     NodeDefinition,
-    Notice,
     NotReady,
     PoolUse,
     Stats,
@@ -28,15 +28,15 @@ from lcm.providers.protocols.labhost import (
 
 _MB: Final = 1024 * 1024
 _KB_PER_MB: Final = 1024
-_TELLING: Final = re.compile(r"(?<!\w)(['\"]).*?\1|\S+(?=['\"] is not valid)|[A-Za-z0-9+/%=-]{16,}")
-"""What may be a token in CML's words: something quoted, or longer than words of English are."""
+_POSSIBLE_TOKEN: Final = re.compile(r"(?<!\w)(['\"]).*?\1|\S+(?=['\"] is not valid)|[A-Za-z0-9+/%=-]{16,}")
+"""What may be a token in CML's texts: something quoted, or longer than English words are."""
 _EXPANSION: Final = "CML_NODE_COUNT"
 _NO_FAILURE: Final = "OK"
-_VAST: Final = 10**15
-_FIRST: Final = datetime.min.replace(tzinfo=UTC)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
+_MAX_NUMBER: Final = 10**15
+_FIRST_MOMENT: Final = datetime.min.replace(tzinfo=UTC)
+_LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
-DiskGb = Annotated[int, Meta(ge=0, le=_VAST)]
+DiskGb = Annotated[int, Meta(ge=0, le=_MAX_NUMBER)]
 """Bounded, because JSON has integers that no float can hold."""
 
 
@@ -54,8 +54,8 @@ class _Health(Struct):
     computes: dict[str, dict[str, Any]]
     controller: dict[str, Any]
 
-    def value(self) -> Health:
-        return Health(healthy=self.valid is True, licensed=self.is_licensed, reasons=tuple(self._reasons()))
+    def value(self) -> HostHealth:
+        return HostHealth(healthy=self.valid is True, licensed=self.is_licensed, reasons=tuple(self._reasons()))
 
     def _reasons(self) -> Iterator[str]:
         parts = [(str(compute.get("hostname", key)), compute) for key, compute in self.computes.items()]
@@ -72,7 +72,7 @@ class _Cpu(Struct):
     percent: float
 
 
-class _Space(Struct):
+class _SizeStats(Struct):
     total: float
     used: float
 
@@ -81,7 +81,7 @@ class _Domains(Struct):
     running_nodes: int
     total_nodes: int
     allocated_cpus: float
-    allocated_memory: Annotated[float, Meta(ge=0, le=_VAST)]
+    allocated_memory: Annotated[float, Meta(ge=0, le=_MAX_NUMBER)]
 
 
 class _ComputeStats(Struct):
@@ -94,8 +94,8 @@ class _Compute(Struct):
 
 class _AllStats(Struct):
     cpu: _Cpu
-    memory: _Space
-    disk: _Space
+    memory: _SizeStats
+    disk: _SizeStats
 
 
 class _Stats(Struct):
@@ -127,8 +127,8 @@ class _Notice(Struct):
     content: str
     enabled: bool
 
-    def value(self) -> Notice:
-        return Notice(notice_id=self.id, level=self.level, label=self.label, content=self.content)
+    def value(self) -> HostNotice:
+        return HostNotice(notice_id=self.id, level=self.level, label=self.label, content=self.content)
 
 
 class _Maintenance(Struct):
@@ -159,7 +159,7 @@ class _Product(Struct):
 
 
 class LicenceAnswer(Struct):
-    """CML's licence with what only licensing itself needs to know."""
+    """CML's licence, with what only licensing itself needs to know."""
 
     registration: _Registration
     authorization: _Authorization
@@ -173,11 +173,11 @@ class LicenceAnswer(Struct):
 
     @property
     def attempt(self) -> tuple[str, str | None]:
-        """What tells one attempt to register from the one before."""
+        """A value that differs between one attempt to register and the next."""
         return self.registration.status, self.registration.register_time.attempted
 
     def value(self) -> Licence:
-        """Return it as controllers see it; CML quotes a token that it refuses, so nothing that may be one is shown."""
+        """Return it as controllers see it. CML quotes a token that it refuses, so whatever may be one is hidden."""
         failure = self.registration.register_time.failure or _NO_FAILURE
         licence = Licence(
             registration=self.registration.status,
@@ -190,11 +190,11 @@ class LicenceAnswer(Struct):
             licence.product, in_compliance=licence.in_compliance, expansion_nodes=licence.expansion_nodes
         )
         return replace(
-            licence, node_limit=limit, failure="" if failure == _NO_FAILURE else _TELLING.sub("***", failure)
+            licence, node_limit=limit, failure="" if failure == _NO_FAILURE else _POSSIBLE_TOKEN.sub("***", failure)
         )
 
 
-class _Share(Struct):
+class _PoolAmount(Struct):
     licenses: int | None = None
     ram: int | None = None
     cpus: float | None = None
@@ -203,8 +203,8 @@ class _Share(Struct):
 class _Pool(Struct):
     id: str
     label: str
-    limit: _Share
-    usage: _Share
+    limit: _PoolAmount
+    usage: _PoolAmount
 
     def value(self) -> PoolUse:
         return PoolUse(
@@ -212,8 +212,8 @@ class _Pool(Struct):
             label=self.label,
             licenses=self.usage.licenses,
             licenses_limit=self.limit.licenses,
-            cpus=_whole(self.usage.cpus),
-            cpus_limit=_whole(self.limit.cpus),
+            cpus=_from_hundredths(self.usage.cpus),
+            cpus_limit=_from_hundredths(self.limit.cpus),
             ram_mb=self.usage.ram,
             ram_limit_mb=self.limit.ram,
         )
@@ -224,7 +224,7 @@ class _Event(Struct):
     timestamp: datetime
 
     def value(self) -> Activity:
-        return Activity(category=self.category, at=aware(self.timestamp))
+        return Activity(category=self.category, at=to_utc(self.timestamp))
 
 
 class _General(Struct):
@@ -232,7 +232,7 @@ class _General(Struct):
 
 
 class _Defaults(Struct):
-    """A kind that simulates nothing, such as an external connector, has none of these."""
+    """The resources of a kind of node. One that simulates nothing, such as an external connector, has none."""
 
     cpus: float | None = None
     ram: int | None = None
@@ -258,17 +258,17 @@ class _Definition(Struct):
         )
 
 
-def aware(moment: datetime) -> datetime:
-    """Read a moment of CML's; one without a zone is in UTC, one beyond the calendar is its first or last."""
+def to_utc(moment: datetime) -> datetime:
+    """Convert a time of CML's to UTC. One without a zone is UTC; one out of range becomes the first or last moment."""
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        return _FIRST if moment.year == _FIRST.year else _LAST
+        return _FIRST_MOMENT if moment.year == _FIRST_MOMENT.year else _LAST_MOMENT
 
 
-def _whole(hundredths: float | None) -> float | None:
+def _from_hundredths(hundredths: float | None) -> float | None:
     return None if hundredths is None else hundredths / 100
 
 

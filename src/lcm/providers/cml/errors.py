@@ -1,7 +1,7 @@
-"""The one table from CML's refusals, and from what the network does to us, to the error tree. Used by `cml_wire`.
+"""The one table from CML's refusals, and from network failures, to our errors. Used by `rest` and `connection`.
 
-Only CML's own error body, `{"code": …, "description": …}`, speaks for CML. A page that some proxy wrote says that CML
-was not reached, whatever its status; so an outage never looks like "no such lab".
+Only CML's own error body, `{"code": …, "description": …}`, counts as CML's answer. A page that some proxy wrote means
+that CML was not reached, whatever its status; so an outage never looks like "no such lab".
 """
 
 import re
@@ -26,8 +26,8 @@ from lcm.providers.protocols.labhost import (
 )
 
 
-class Asked(StrEnum):
-    """What was asked, where it decides what a refusal means."""
+class CmlOperation(StrEnum):
+    """The kind of request, where it decides what a refusal means."""
 
     ANYTHING = "a request"
     SIGN_IN = "the sign-in"
@@ -37,14 +37,14 @@ class Asked(StrEnum):
     DEREGISTER = "the deregistration"
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """An answer that is no success: who was asked for what, and what came back."""
+class CmlFailure(msgspec.Struct, frozen=True):
+    """An answer that is no success: the target, the operation, and what came back."""
 
-    asked: Asked
+    asked: CmlOperation
     target: str
     status: int
     said: str | None
-    """CML's own words; None when it was not CML who answered."""
+    """CML's own text; None when the answer was not CML's."""
     retry_after: str | None = None
 
     def __str__(self) -> str:
@@ -52,51 +52,51 @@ class Failure(msgspec.Struct, frozen=True):
         return f"{self.target} answered {self.asked} with {self.status}: {words}"
 
 
-class _Said(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     code: int
     description: str
 
 
-NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder makes of broken JSON, of text in it that is not UTF-8, and of JSON nested too deeply."""
-_BUSY: Final = timedelta(seconds=5)
+JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for broken JSON, for text in it that is not UTF-8, and for JSON nested too deeply."""
+_RETRY_AFTER: Final = timedelta(seconds=5)
 _LONGEST_RETRY: Final = timedelta(hours=1)
-_LONGEST_TEXT: Final = 500
+_MAX_TEXT: Final = 500
 _SECONDS: Final = re.compile(r"[0-9]{1,6}$")
 _MISSING: Final = re.compile(r"\b(Lab|Node|Interface|Link) not found\b")
-_said: Final = msgspec.json.Decoder(_Said)
+_error_body: Final = msgspec.json.Decoder(_ErrorBody)
 
 
-def words(body: bytes, hide: Secret | None = None) -> str | None:
-    """Read CML's error body, with a secret blotted out of it; None says that this is not one."""
+def error_text(body: bytes, hide: Secret | None = None) -> str | None:
+    """Read CML's error body, with a secret removed from it; None means that this is not one."""
     try:
-        said = _said.decode(body).description
-    except NOT_JSON:
+        said = _error_body.decode(body).description
+    except JSON_ERRORS:
         return None
-    return (hide.hide_in(said) if hide else said)[:_LONGEST_TEXT]
+    return (hide.hide_in(said) if hide else said)[:_MAX_TEXT]
 
 
-def refused(failure: Failure) -> LcmError:
-    """Say what an answer other than success means."""
-    if failure.status in _WITHOUT_WORDS:
-        return _WITHOUT_WORDS[failure.status](failure)
-    meaning = _TABLE.get((failure.asked, failure.status)) or _TABLE.get((Asked.ANYTHING, failure.status))
+def translate_refusal(failure: CmlFailure) -> LcmError:
+    """Return our error for an answer other than success."""
+    if failure.status in _FRONT_END_STATUSES:
+        return _FRONT_END_STATUSES[failure.status](failure)
+    meaning = _REFUSALS.get((failure.asked, failure.status)) or _REFUSALS.get((CmlOperation.ANYTHING, failure.status))
     if failure.said is None or meaning is None:
         return Unreachable(str(failure))
     return meaning(failure)
 
 
-def unanswered(target: str, error: httpx.RequestError | OSError) -> LcmError:
-    """Say what it means that no answer came, or not all of it."""
+def translate_no_answer(target: str, error: httpx.RequestError | OSError) -> LcmError:
+    """Return our error for an answer that did not come, or not all of it."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _certificate(target, cause)
+            return _to_certificate_error(target, cause)
         if isinstance(cause, ConnectionRefusedError):
-            return NotReady(f"nothing listens at {target} yet", after=_BUSY)
+            return NotReady(f"nothing listens at {target} yet", after=_RETRY_AFTER)
     return Unreachable(f"no answer from {target}: {str(error) or type(error).__name__}")
 
 
-def _certificate(target: str, error: ssl.SSLCertVerificationError) -> LcmError:
+def _to_certificate_error(target: str, error: ssl.SSLCertVerificationError) -> LcmError:
     return CmlCertificateError(
         "CertificateNotTrusted",
         f"{target} shows a certificate that we do not trust ({error.verify_message}); if none is pinned yet, fetch and "
@@ -114,68 +114,68 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield from _causes(further)
 
 
-def _throttled(failure: Failure) -> LcmError:
+def _to_throttled(failure: CmlFailure) -> LcmError:
     seconds = _SECONDS.match(failure.retry_after or "")
-    after = timedelta(seconds=int(seconds.group())) if seconds else _BUSY
+    after = timedelta(seconds=int(seconds.group())) if seconds else _RETRY_AFTER
     return Throttled(str(failure), after=min(after, _LONGEST_RETRY))
 
 
-def _too_large(failure: Failure) -> LcmError:
-    return (CmlLabCreationError if failure.asked is Asked.IMPORT else CmlApiError)(str(failure))
+def _to_too_large(failure: CmlFailure) -> LcmError:
+    return (CmlLabCreationError if failure.asked is CmlOperation.IMPORT else CmlApiError)(str(failure))
 
 
-def _not_found(failure: Failure) -> LcmError:
+def _to_not_found(failure: CmlFailure) -> LcmError:
     found = _MISSING.search(failure.said or "")
     return Gone(failure.said) if found else CmlApiError(str(failure))
 
 
-def _credentials(failure: Failure) -> LcmError:
+def _to_bad_credentials(failure: CmlFailure) -> LcmError:
     return CmlAuthenticationError("CmlCredentialsRefused", f"{failure}; correct CML's user name and password")
 
 
-def _forbidden(failure: Failure) -> LcmError:
+def _to_forbidden(failure: CmlFailure) -> LcmError:
     return CmlAuthenticationError("CmlUserNotAllowed", f"{failure}; CML's user must be an administrator")
 
 
-def _token(failure: Failure) -> LcmError:
+def _to_token_refused(failure: CmlFailure) -> LcmError:
     return CmlAuthenticationError("CmlTokenRefused", f"{failure}, although it has just given us the token")
 
 
-def _licensing(failure: Failure) -> LcmError:
+def _to_licensing_error(failure: CmlFailure) -> LcmError:
     return CmlLicensingError("CmlLicenceRefused", str(failure))
 
 
-def _later(failure: Failure) -> LcmError:
-    return Later(str(failure), after=_BUSY)
+def _to_later(failure: CmlFailure) -> LcmError:
+    return Later(str(failure), after=_RETRY_AFTER)
 
 
-def _says(error: Callable[[str], LcmError]) -> Callable[[Failure], LcmError]:
+def _to_error(error: Callable[[str], LcmError]) -> Callable[[CmlFailure], LcmError]:
     return lambda failure: error(str(failure))
 
 
-_WITHOUT_WORDS: Final[Mapping[int, Callable[[Failure], LcmError]]] = {
-    413: _too_large,
-    429: _throttled,
-    502: lambda failure: NotReady(f"CML is not ready behind {failure.target}", after=_BUSY),
+_FRONT_END_STATUSES: Final[Mapping[int, Callable[[CmlFailure], LcmError]]] = {
+    413: _to_too_large,
+    429: _to_throttled,
+    502: lambda failure: NotReady(f"CML is not ready behind {failure.target}", after=_RETRY_AFTER),
 }
-"""What CML's own front door says in its name, in a page of its own."""
+"""What CML's own web server answers in CML's name, with a page of its own."""
 
-_TABLE: Final[Mapping[tuple[Asked, int], Callable[[Failure], LcmError]]] = {
-    (Asked.ANYTHING, 400): _says(CmlApiError),
-    (Asked.ANYTHING, 401): _token,
-    (Asked.ANYTHING, 403): _forbidden,
-    (Asked.ANYTHING, 404): _not_found,
-    (Asked.ANYTHING, 405): _says(CmlApiError),
-    (Asked.ANYTHING, 409): _later,
-    (Asked.ANYTHING, 422): _says(CmlApiError),
-    (Asked.SIGN_IN, 401): _credentials,
-    (Asked.SIGN_IN, 403): _credentials,
-    (Asked.IMPORT, 400): _says(CmlLabCreationError),
-    (Asked.IMPORT, 422): _says(CmlLabCreationError),
-    (Asked.START, 400): _says(NoRoom),
-    (Asked.LICENCE, 400): _licensing,
-    (Asked.LICENCE, 403): _licensing,
-    (Asked.DEREGISTER, 400): _later,
-    (Asked.DEREGISTER, 403): _licensing,
+_REFUSALS: Final[Mapping[tuple[CmlOperation, int], Callable[[CmlFailure], LcmError]]] = {
+    (CmlOperation.ANYTHING, 400): _to_error(CmlApiError),
+    (CmlOperation.ANYTHING, 401): _to_token_refused,
+    (CmlOperation.ANYTHING, 403): _to_forbidden,
+    (CmlOperation.ANYTHING, 404): _to_not_found,
+    (CmlOperation.ANYTHING, 405): _to_error(CmlApiError),
+    (CmlOperation.ANYTHING, 409): _to_later,
+    (CmlOperation.ANYTHING, 422): _to_error(CmlApiError),
+    (CmlOperation.SIGN_IN, 401): _to_bad_credentials,
+    (CmlOperation.SIGN_IN, 403): _to_bad_credentials,
+    (CmlOperation.IMPORT, 400): _to_error(CmlLabCreationError),
+    (CmlOperation.IMPORT, 422): _to_error(CmlLabCreationError),
+    (CmlOperation.START, 400): _to_error(NoRoom),
+    (CmlOperation.LICENCE, 400): _to_licensing_error,
+    (CmlOperation.LICENCE, 403): _to_licensing_error,
+    (CmlOperation.DEREGISTER, 400): _to_later,
+    (CmlOperation.DEREGISTER, 403): _to_licensing_error,
 }
-"""Whatever stands in neither table (other 4xx, 5xx, redirects) means that CML did not answer."""
+"""What refusals mean. Whatever is in neither table (other 4xx, 5xx, redirects) means that CML did not answer."""

@@ -1,6 +1,11 @@
-"""A CML controller behind the `LabHost` protocol, over its REST API. Made by `compose`, one object per worker.
+"""A CML controller behind the `LabHost` protocol, and all of them behind `Hosts`. Made by `compose`.
 
-The fourteen operations of the system that came before, and what they are called here:
+`CmlHosts` keeps one `CmlHost` per worker, with its connections and its token, as long as address, certificate and
+credentials are the same; another one replaces it when they change. `rest` makes the calls and holds the token,
+`connection` carries them and decides which certificate is trusted, `errors` translates refusals; `labs` and `licence`
+do what takes several calls; `answers` and `lab_answers` parse the answers.
+
+The fourteen operations of the previous system, and what they are called here:
 
 | before | here | CML |
 | --- | --- | --- |
@@ -18,9 +23,6 @@ The fourteen operations of the system that came before, and what they are called
 | delete_lab | remove | PUT /labs/{id}/stop, PUT /labs/{id}/wipe, DELETE /labs/{id} |
 | get_lab_details | look | GET /labs/{id} |
 | health_check | health | GET /system_health |
-
-`cml_wire` carries the calls and the token over `cml_line`, `cml_errors` says what a refusal means, `cml_tls` whom we
-believe; `cml_labs` and `cml_licence` do what takes several calls; `cml_answers` and `cml_lab_answers` read the answers.
 """
 
 import asyncio
@@ -39,13 +41,13 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.providers.cml import answers, lab_answers
 from lcm.providers.cml import labs as cml_labs
 from lcm.providers.cml import licence as cml_licence
-from lcm.providers.cml.connection import HTTPS_PORT, Limits, fetch_certificate
-from lcm.providers.cml.errors import Asked
-from lcm.providers.cml.rest import Wire
+from lcm.providers.cml.connection import HTTPS_PORT, CmlLimits, fetch_certificate
+from lcm.providers.cml.errors import CmlOperation
+from lcm.providers.cml.rest import CmlClient
 from lcm.providers.protocols.labhost import (
     Activity,
     Elements,
-    Health,
+    HostHealth,
     LabSummary,
     Licence,
     Maintenance,
@@ -70,126 +72,126 @@ class CmlHost:
         password: Secret,
         *,
         pin: str | None = None,
-        limits: Limits | None = None,
+        limits: CmlLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Connect later. `pin` is the worker's certificate in PEM (see `cml_tls`); `transport` replaces the network."""
-        self._wire = Wire(url, username, password, pin=pin, limits=limits, transport=transport)
+        """Connect later. `pin` is the worker's certificate in PEM; `transport` replaces the network."""
+        self._client = CmlClient(url, username, password, pin=pin, limits=limits, transport=transport)
 
     async def sign_in(self) -> None:
-        await self._wire.sign_in()
+        await self._client.sign_in()
 
     async def system(self) -> System:
-        return (await self._wire.ask("system_information", answers.SYSTEM, open_to_all=True)).value()
+        return (await self._client.read("system_information", answers.SYSTEM, open_to_all=True)).value()
 
-    async def health(self) -> Health:
-        return (await self._wire.ask("system_health", answers.HEALTH)).value()
+    async def health(self) -> HostHealth:
+        return (await self._client.read("system_health", answers.HEALTH)).value()
 
     async def stats(self) -> Stats:
-        return (await self._wire.ask("system_stats", answers.STATS)).value()
+        return (await self._client.read("system_stats", answers.STATS)).value()
 
     async def maintenance(self) -> Maintenance:
-        mode = await self._wire.ask("system/maintenance_mode", answers.MAINTENANCE, open_to_all=True)
-        notices = await self._wire.ask("system/notices", answers.NOTICES)
+        mode = await self._client.read("system/maintenance_mode", answers.MAINTENANCE, open_to_all=True)
+        notices = await self._client.read("system/notices", answers.NOTICES)
         shown = tuple(notice.value() for notice in notices if notice.enabled)
         return Maintenance(enabled=mode.maintenance_mode, notices=shown)
 
     async def licence(self) -> Licence:
-        return (await cml_licence.read(self._wire)).value()
+        return (await cml_licence.read_licence(self._client)).value()
 
     async def register(self, *, product: str, token: Secret, expansion_nodes: int = 0) -> Licence:
-        return await cml_licence.register(self._wire, product=product, token=token, expansion_nodes=expansion_nodes)
+        return await cml_licence.register(self._client, product=product, token=token, expansion_nodes=expansion_nodes)
 
     async def deregister(self) -> Licence:
-        return await cml_licence.deregister(self._wire)
+        return await cml_licence.deregister(self._client)
 
     async def labs(self) -> Sequence[LabSummary]:
-        return await cml_labs.listed(self._wire)
+        return await cml_labs.list_labs(self._client)
 
     async def find(self, title: str) -> LabSummary | None:
-        return await cml_labs.find(self._wire, title)
+        return await cml_labs.find(self._client, title)
 
     async def look(self, lab_id: str) -> LabSummary | None:
-        return await cml_labs.look(self._wire, lab_id)
+        return await cml_labs.look(self._client, lab_id)
 
     async def ensure(self, title: str, topology: str) -> LabSummary:
-        return await cml_labs.ensure(self._wire, title, topology)
+        return await cml_labs.ensure(self._client, title, topology)
 
     async def start(self, lab_id: str) -> None:
-        await self._wire.tell("PUT", cml_labs.path(lab_id, "start"), asked=Asked.START)
+        await self._client.send("PUT", cml_labs.lab_path(lab_id, "start"), asked=CmlOperation.START)
 
     async def converged(self, lab_id: str) -> bool:
-        return await self._wire.ask(cml_labs.path(lab_id, "check_if_converged"), lab_answers.CONVERGED)
+        return await self._client.read(cml_labs.lab_path(lab_id, "check_if_converged"), lab_answers.CONVERGED)
 
     async def stop(self, lab_id: str) -> None:
-        await self._wire.tell("PUT", cml_labs.path(lab_id, "stop"))
+        await self._client.send("PUT", cml_labs.lab_path(lab_id, "stop"))
 
     async def remove(self, lab_id: str) -> None:
-        await cml_labs.remove(self._wire, lab_id)
+        await cml_labs.remove(self._client, lab_id)
 
     async def elements(self, lab_id: str) -> Elements:
-        return (await self._wire.ask(cml_labs.path(lab_id, "lab_element_state"), lab_answers.ELEMENTS)).value()
+        return (await self._client.read(cml_labs.lab_path(lab_id, "lab_element_state"), lab_answers.ELEMENTS)).value()
 
     async def nodes(self, lab_id: str) -> Sequence[NodeFacts]:
-        return await cml_labs.observe(self._wire, lab_id)
+        return await cml_labs.observe(self._client, lab_id)
 
     async def all_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
-        return await cml_labs.everywhere(self._wire)
+        return await cml_labs.observe_all(self._client)
 
     async def simulation_stats(self, lab_id: str) -> SimulationStats:
-        return (await self._wire.ask(cml_labs.path(lab_id, "simulation_stats"), lab_answers.SIMULATION)).value()
+        return (await self._client.read(cml_labs.lab_path(lab_id, "simulation_stats"), lab_answers.SIMULATION)).value()
 
     async def topology(self, lab_id: str) -> str:
-        return await cml_labs.download(self._wire, lab_id)
+        return await cml_labs.download(self._client, lab_id)
 
     async def set_tags(self, lab_id: str, node_id: str, tags: Sequence[str]) -> None:
-        await self._wire.tell("PATCH", cml_labs.path(lab_id, "nodes", node_id), {"tags": list(tags)})
+        await self._client.send("PATCH", cml_labs.lab_path(lab_id, "nodes", node_id), {"tags": list(tags)})
 
     async def pools(self) -> Sequence[PoolUse]:
-        return [pool.value() for pool in await self._wire.ask("resource_pool_usage", answers.POOLS)]
+        return [pool.value() for pool in await self._client.read("resource_pool_usage", answers.POOLS)]
 
     async def activity(self, *, since: datetime) -> Sequence[Activity]:
-        events = await self._wire.ask("telemetry/events", answers.EVENTS)
-        recent = [event.value() for event in events if answers.aware(event.timestamp) > since]
+        events = await self._client.read("telemetry/events", answers.EVENTS)
+        recent = [event.value() for event in events if answers.to_utc(event.timestamp) > since]
         return sorted(recent, key=lambda event: event.at)
 
     async def set_telemetry(self, *, enabled: bool) -> None:
-        await self._wire.tell("PUT", "telemetry", {"opt_in": enabled})
+        await self._client.send("PUT", "telemetry", {"opt_in": enabled})
 
     async def node_definitions(self) -> Sequence[NodeDefinition]:
-        definitions = await self._wire.ask("simplified_node_definitions", answers.DEFINITIONS)
+        definitions = await self._client.read("simplified_node_definitions", answers.DEFINITIONS)
         return [definition.value() for definition in definitions]
 
     async def close(self) -> None:
-        await self._wire.close()
+        await self._client.close()
 
 
-REVEALED_SECONDS: Final = 300.0
-"""How long a password is believed to be the one that its reference leads to."""
+PASSWORD_CACHED_SECONDS: Final = 300.0
+"""How long a password that was read is used before its reference is read again."""
 RETIRED_SECONDS: Final = 900.0
-"""How long somebody may still be using a host that another one replaced: longer than its longest call."""
+"""How long a replaced host may still be in use: longer than its longest call."""
 
 
-class _Way(NamedTuple):
-    """What leads to a worker's CML."""
+class _Endpoint(NamedTuple):
+    """What is needed to reach a worker's CML."""
 
     url: str
     certificate: str
     username: str
     password: str
-    """Where it is, not what it is."""
+    """The reference to the password, not the password."""
 
 
 @dataclass(slots=True)
-class _Kept:
-    way: _Way
+class _CachedHost:
+    endpoint: _Endpoint
     password: Secret
     host: CmlHost
     revealed_at: float
 
 
-def own_address(worker: LabWorker) -> str:
-    """Say where a worker itself says that its CML is; "" while it does not."""
+def status_address(worker: LabWorker) -> str:
+    """Return the address of CML in a worker's status; "" while there is none."""
     return worker.status.cml.api_url
 
 
@@ -200,26 +202,26 @@ class CmlHosts:
         self,
         secrets: Secrets,
         *,
-        limits: Limits | None = None,
-        address: Callable[[LabWorker], str] = own_address,
+        limits: CmlLimits | None = None,
+        address: Callable[[LabWorker], str] = status_address,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Speak to each worker at `address`; `transport` replaces the network, and shows no certificate to pin."""
+        """Connect to each worker at `address`; `transport` replaces the network, and shows no certificate to pin."""
         self._secrets = secrets
         self._limits = limits
         self._address = address
         self._transport = transport
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _CachedHost] = {}
         self._retired: deque[tuple[float, CmlHost]] = deque()
 
     async def of(self, worker: LabWorker) -> CmlHost:
-        way, uid, now = self._way(worker), worker.metadata.uid, asyncio.get_running_loop().time()
-        kept = self._kept.get(uid)
-        if kept is not None and kept.way == way and now - kept.revealed_at < REVEALED_SECONDS:
+        way, uid, now = self._endpoint(worker), worker.metadata.uid, asyncio.get_running_loop().time()
+        kept = self._cached.get(uid)
+        if kept is not None and kept.endpoint == way and now - kept.revealed_at < PASSWORD_CACHED_SECONDS:
             return kept.host
         password = await self._secrets.reveal(way.password)
-        kept = self._kept.get(uid)  # somebody else may have asked meanwhile
-        if kept is not None and kept.way == way and kept.password == password:
+        kept = self._cached.get(uid)  # another task may have done so meanwhile
+        if kept is not None and kept.endpoint == way and kept.password == password:
             kept.revealed_at = now
             return kept.host
         host = CmlHost(
@@ -231,35 +233,35 @@ class CmlHosts:
             transport=self._transport,
         )
         await self.forget(worker)
-        self._kept[uid] = _Kept(way, password, host, now)
+        self._cached[uid] = _CachedHost(way, password, host, now)
         return host
 
     async def certificate(self, worker: LabWorker) -> str:
-        parts = urlsplit(self._way(worker).url)
+        parts = urlsplit(self._endpoint(worker).url)
         if parts.scheme != "https" or self._transport is not None:
             return ""
         return await fetch_certificate(parts.hostname or "", parts.port or HTTPS_PORT)
 
     async def forget(self, worker: LabWorker) -> None:
         now = asyncio.get_running_loop().time()
-        if kept := self._kept.pop(worker.metadata.uid, None):
+        if kept := self._cached.pop(worker.metadata.uid, None):
             self._retired.append((now + RETIRED_SECONDS, kept.host))
         while self._retired and self._retired[0][0] <= now:
             await self._retired.popleft()[1].close()
 
     async def close(self) -> None:
-        hosts = [kept.host for kept in self._kept.values()] + [host for _, host in self._retired]
-        self._kept.clear()
+        hosts = [kept.host for kept in self._cached.values()] + [host for _, host in self._retired]
+        self._cached.clear()
         self._retired.clear()
         for host in hosts:
             await host.close()
 
-    def _way(self, worker: LabWorker) -> _Way:
+    def _endpoint(self, worker: LabWorker) -> _Endpoint:
         url, wanted = self._address(worker), worker.spec.cml
         if not url:
-            raise _nowhere(worker)
-        return _Way(url, worker.status.cml.certificate, wanted.admin_username, wanted.admin_password)
+            raise _no_address_yet(worker)
+        return _Endpoint(url, worker.status.cml.certificate, wanted.admin_username, wanted.admin_password)
 
 
-def _nowhere(worker: LabWorker) -> LcmError:
+def _no_address_yet(worker: LabWorker) -> LcmError:
     return NotReady(f"no address of {worker.metadata.name}'s CML is known yet")

@@ -1,4 +1,4 @@
-"""What CML answers about labs, and how that becomes values of `labhost`. Used by `cml` and `cml_labs`."""
+"""CML's answers about labs, and their conversion to values of `protocols.labhost`. Used by `host` and `labs`."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeVar
 from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
-from lcm.providers.cml.answers import DiskGb, aware
+from lcm.providers.cml.answers import DiskGb, to_utc
 from lcm.providers.protocols.labhost import (
     Elements,
     InterfaceFacts,
@@ -21,9 +21,9 @@ from lcm.providers.protocols.labhost import (
 
 T = TypeVar("T")
 
-ID: Final = r"^[A-Za-z0-9_-]+\Z"
-"""What an id looks like. Ids become parts of paths, so one of any other form could lead elsewhere."""
-_Id = Annotated[str, Meta(pattern=ID)]
+ID_PATTERN: Final = r"^[A-Za-z0-9_-]+\Z"
+"""The form of an id. Ids become parts of paths, so one of any other form could lead elsewhere."""
+_Id = Annotated[str, Meta(pattern=ID_PATTERN)]
 
 
 class _Lab(Struct):
@@ -42,12 +42,12 @@ class _Lab(Struct):
             state=self.state,
             node_count=self.node_count,
             owner=self.owner_username,
-            created_at=aware(self.created) if self.created else None,
-            modified_at=aware(self.modified) if self.modified else None,
+            created_at=to_utc(self.created) if self.created else None,
+            modified_at=to_utc(self.modified) if self.modified else None,
         )
 
 
-class _Imported(Struct):
+class _ImportedLab(Struct):
     id: _Id
     warnings: list[str] | None = None
 
@@ -61,7 +61,7 @@ class _Elements(Struct):
         return Elements(nodes=self.nodes, links=self.links, interfaces=self.interfaces)
 
 
-class _Size(Struct):
+class _NodeSize(Struct):
     cpus: float | None = None
     cpu_limit: int | None = None
     ram: int | None = None
@@ -69,8 +69,8 @@ class _Size(Struct):
     data_volume: DiskGb | None = None
 
 
-class NodeAnswer(_Size, kw_only=True):
-    """A node; what its file left unset stands in `operational` once it has started."""
+class NodeAnswer(_NodeSize, kw_only=True):
+    """A node. What its file left unset stands in `operational` once it has started."""
 
     id: _Id
     lab_id: _Id
@@ -78,21 +78,23 @@ class NodeAnswer(_Size, kw_only=True):
     node_definition: str
     state: str
     tags: list[str] | None
-    operational: _Size | None = None
+    operational: _NodeSize | None = None
 
     def value(self, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
         """Return it as controllers see it."""
-        real = self.operational or _Size()
+        real = self.operational or _NodeSize()
         return NodeFacts(
             node_id=self.id,
             label=self.label,
             node_definition=self.node_definition,
             state=self.state,
             tags=tuple(self.tags or ()),
-            cpus=_first(real.cpus, self.cpus),
-            cpu_limit=_first(real.cpu_limit, self.cpu_limit),
-            ram_mb=_first(real.ram, self.ram),
-            disk_gb=_sum(_first(real.boot_disk_size, self.boot_disk_size), _first(real.data_volume, self.data_volume)),
+            cpus=_first_known(real.cpus, self.cpus),
+            cpu_limit=_first_known(real.cpu_limit, self.cpu_limit),
+            ram_mb=_first_known(real.ram, self.ram),
+            disk_gb=_sum_known(
+                _first_known(real.boot_disk_size, self.boot_disk_size), _first_known(real.data_volume, self.data_volume)
+            ),
             interfaces=tuple(interfaces),
         )
 
@@ -102,7 +104,7 @@ class _Mac(Struct):
 
 
 class InterfaceAnswer(Struct):
-    """An interface; its own MAC address unless the file sets one stands in `operational`."""
+    """An interface. Unless the file sets a MAC address, its own stands in `operational`."""
 
     id: str
     label: str
@@ -118,7 +120,7 @@ class InterfaceAnswer(Struct):
             label=self.label,
             slot=self.slot,
             state=self.state,
-            mac_address=_first(self.operational.mac_address if self.operational else None, self.mac_address),
+            mac_address=_first_known(self.operational.mac_address if self.operational else None, self.mac_address),
             ip4=tuple(ip4),
         )
 
@@ -132,13 +134,13 @@ class _NodeAddresses(Struct):
     interfaces: dict[str, _Addresses]
 
 
-def addresses(answer: dict[str, _NodeAddresses]) -> dict[str, list[str]]:
-    """Say which IPv4 addresses were seen on which interface."""
+def addresses_by_interface(answer: dict[str, _NodeAddresses]) -> dict[str, list[str]]:
+    """Return the IPv4 addresses seen on each interface, by the interface's id."""
     return {seen.id: seen.ip4 for node in answer.values() for seen in node.interfaces.values()}
 
 
 class _NodeStats(Struct):
-    """A node that does not run has next to none of these."""
+    """Statistics of a node. One that does not run has next to none of these."""
 
     cpu_usage: float | None = None
     ram_usage: float | None = None
@@ -178,11 +180,11 @@ def _node_use(node: _NodeStats) -> NodeUse:
     )
 
 
-def _first(*values: T | None) -> T | None:
+def _first_known(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
 
 
-def _sum(*values: float | None) -> float | None:
+def _sum_known(*values: float | None) -> float | None:
     known = [value for value in values if value is not None]
     return float(sum(known)) if known else None
 
@@ -191,7 +193,7 @@ IDS: Final = Decoder(list[_Id])
 LAB: Final = Decoder(_Lab)
 STATE: Final = Decoder(LabState)
 CONVERGED: Final = Decoder(bool)
-IMPORTED: Final = Decoder(_Imported)
+IMPORTED: Final = Decoder(_ImportedLab)
 ELEMENTS: Final = Decoder(_Elements)
 NODES: Final = Decoder(list[NodeAnswer])
 INTERFACES: Final = Decoder(list[InterfaceAnswer])

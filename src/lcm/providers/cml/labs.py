@@ -1,4 +1,4 @@
-"""What takes CML more than one call: finding, importing, observing, saving and removing a lab. Used by `cml`."""
+"""What takes CML more than one call: finding, importing, observing, saving and removing a lab. Used by `host`."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,55 +9,57 @@ from typing import Final
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Later, LcmError, Refused
 from lcm.providers.cml import lab_answers as answers
-from lcm.providers.cml.errors import Asked
-from lcm.providers.cml.polling import together, until
-from lcm.providers.cml.rest import Wire
+from lcm.providers.cml.errors import CmlOperation
+from lcm.providers.cml.polling import gather_limited, poll_until
+from lcm.providers.cml.rest import CmlClient
 from lcm.providers.protocols.labhost import CmlAnswerError, LabState, LabSummary, NodeFacts
 
-_EVERYONES: Final = {"show_all": "true"}
-_BARE: Final = {"data": "true", "operational": "true", "exclude_configurations": "true"}
+_SHOW_ALL: Final = {"show_all": "true"}
+_NODE_PARAMS: Final = {"data": "true", "operational": "true", "exclude_configurations": "true"}
 _LAB_FILE: Final = re.compile(r"^lab:", re.MULTILINE)
-_ID: Final = re.compile(answers.ID)
-_EVER: Final = datetime.max.replace(tzinfo=UTC)
+_ID: Final = re.compile(answers.ID_PATTERN)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _DELETED: Final = None
 
 
-def path(lab_id: str, *rest: str) -> str:
-    """Write where a lab, or a part of it, is found; an id never leads elsewhere, and an empty one not to all labs."""
+def lab_path(lab_id: str, *rest: str) -> str:
+    """Return the path of a lab or a part of it. Raise Invalid for an id that could lead elsewhere or to all labs."""
     for part in (lab_id, *rest):
         if not _ID.match(part):
             raise Invalid(Fault("id", f"{part!r} is not an id of CML's", "use the id that CML gave"))
     return "/".join(["labs", lab_id, *rest])
 
 
-async def listed(wire: Wire) -> Sequence[LabSummary]:
+async def list_labs(wire: CmlClient) -> Sequence[LabSummary]:
     """List every lab; one that vanishes meanwhile is left out."""
-    ids = await wire.ask("labs", answers.IDS, params=_EVERYONES)
-    labs = await together(partial(look, wire, lab_id) for lab_id in ids)
+    ids = await wire.read("labs", answers.IDS, params=_SHOW_ALL)
+    labs = await gather_limited(partial(look, wire, lab_id) for lab_id in ids)
     return [lab for lab in labs if lab is not None]
 
 
-async def look(wire: Wire, lab_id: str) -> LabSummary | None:
-    """Look at one lab."""
+async def look(wire: CmlClient, lab_id: str) -> LabSummary | None:
+    """Read one lab by its id; None means that it is not there."""
     try:
-        return (await wire.ask(path(lab_id), answers.LAB)).value()
+        return (await wire.read(lab_path(lab_id), answers.LAB)).value()
     except Gone:
         return None
 
 
-async def find(wire: Wire, title: str) -> LabSummary | None:
+async def find(wire: CmlClient, title: str) -> LabSummary | None:
     """Find the oldest lab of this title."""
-    named = [lab for lab in await listed(wire) if lab.title == title]
-    return min(named, key=lambda lab: (lab.created_at or _EVER, lab.lab_id), default=None)
+    named = [lab for lab in await list_labs(wire) if lab.title == title]
+    return min(named, key=lambda lab: (lab.created_at or _LATEST, lab.lab_id), default=None)
 
 
-async def ensure(wire: Wire, title: str, topology: str) -> LabSummary:
-    """Import a lab unless there is one; after a failure that leaves open what happened, look before giving up."""
+async def ensure(wire: CmlClient, title: str, topology: str) -> LabSummary:
+    """Import a lab unless there is one. After a failure with an unknown effect, look before giving up."""
     lab = await find(wire, title)
     if lab is not None:
         return lab
     try:
-        imported = await wire.hand_in("import", topology, answers.IMPORTED, params={"title": title}, asked=Asked.IMPORT)
+        imported = await wire.submit_text(
+            "import", topology, answers.IMPORTED, params={"title": title}, asked=CmlOperation.IMPORT
+        )
     except (Later, CmlAnswerError):
         lab = await find(wire, title)
         if lab is None:
@@ -69,11 +71,11 @@ async def ensure(wire: Wire, title: str, topology: str) -> LabSummary:
     return lab
 
 
-async def observe(wire: Wire, lab_id: str) -> Sequence[NodeFacts]:
+async def observe(wire: CmlClient, lab_id: str) -> Sequence[NodeFacts]:
     """Read all nodes with their interfaces and the addresses seen on them; a node that vanishes is left out."""
-    nodes = await wire.ask(path(lab_id, "nodes"), answers.NODES, params=_BARE)
-    interfaces = await together(partial(_interfaces, wire, node) for node in nodes)
-    seen = answers.addresses(await wire.ask(path(lab_id, "layer3_addresses"), answers.ADDRESSES))
+    nodes = await wire.read(lab_path(lab_id, "nodes"), answers.NODES, params=_NODE_PARAMS)
+    interfaces = await gather_limited(partial(_interfaces, wire, node) for node in nodes)
+    seen = answers.addresses_by_interface(await wire.read(lab_path(lab_id, "layer3_addresses"), answers.ADDRESSES))
     return [
         node.value(interface.value(seen.get(interface.id, ())) for interface in of_node)
         for node, of_node in zip(nodes, interfaces, strict=True)
@@ -81,86 +83,86 @@ async def observe(wire: Wire, lab_id: str) -> Sequence[NodeFacts]:
     ]
 
 
-async def _interfaces(wire: Wire, node: answers.NodeAnswer) -> list[answers.InterfaceAnswer] | None:
-    where = path(node.lab_id, "nodes", node.id, "interfaces")
+async def _interfaces(wire: CmlClient, node: answers.NodeAnswer) -> list[answers.InterfaceAnswer] | None:
+    where = lab_path(node.lab_id, "nodes", node.id, "interfaces")
     try:
-        return await wire.ask(where, answers.INTERFACES, params={"data": "true", "operational": "true"})
+        return await wire.read(where, answers.INTERFACES, params={"data": "true", "operational": "true"})
     except Gone:
         return None
 
 
-async def everywhere(wire: Wire) -> Mapping[str, Sequence[NodeFacts]]:
+async def observe_all(wire: CmlClient) -> Mapping[str, Sequence[NodeFacts]]:
     """Read the nodes of all labs."""
-    nodes = await wire.ask("nodes", answers.NODES, params={"operational": "true", "exclude_configurations": "true"})
+    nodes = await wire.read("nodes", answers.NODES, params={"operational": "true", "exclude_configurations": "true"})
     labs: dict[str, list[NodeFacts]] = {}
     for node in nodes:
         labs.setdefault(node.lab_id, []).append(node.value())
     return labs
 
 
-async def download(wire: Wire, lab_id: str) -> str:
-    """Have the running nodes' configurations extracted, then read the lab's file."""
-    nodes = await wire.ask(path(lab_id, "nodes"), answers.NODES, params=_BARE)
-    await together(partial(_extract, wire, lab_id, node.id) for node in nodes if node.state == "BOOTED")
-    text = await wire.text(path(lab_id, "download"))
+async def download(wire: CmlClient, lab_id: str) -> str:
+    """Extract the running nodes' configurations, then read the lab's file."""
+    nodes = await wire.read(lab_path(lab_id, "nodes"), answers.NODES, params=_NODE_PARAMS)
+    await gather_limited(partial(_extract, wire, lab_id, node.id) for node in nodes if node.state == "BOOTED")
+    text = await wire.read_text(lab_path(lab_id, "download"))
     if not _LAB_FILE.search(text):
         raise CmlAnswerError("CmlAnswerNotUnderstood", f"the download of lab {lab_id} is not a lab's file")
     return text
 
 
-async def _extract(wire: Wire, lab_id: str, node_id: str) -> None:
-    # Some kinds of node have nothing to extract, and their file then holds what they were given; a node may vanish.
+async def _extract(wire: CmlClient, lab_id: str, node_id: str) -> None:
+    # Some kinds of node have nothing to extract: their file holds what they were given. A node may also vanish.
     with suppress(Refused, Gone):
-        await wire.tell("PUT", path(lab_id, "nodes", node_id, "extract_configuration"))
+        await wire.send("PUT", lab_path(lab_id, "nodes", node_id, "extract_configuration"))
 
 
-async def remove(wire: Wire, lab_id: str) -> None:
+async def remove(wire: CmlClient, lab_id: str) -> None:
     """Stop, wipe and delete, whatever state the lab is in and whoever changes that meanwhile."""
     limits = wire.limits
-    await until(
+    await poll_until(
         lambda state: state is _DELETED,
-        partial(_towards_the_end, wire, lab_id),
+        partial(_removal_step, wire, lab_id),
         every_seconds=limits.poll_seconds,
         within_seconds=limits.removal_seconds,
-        late=partial(_still_there, lab_id),
+        late=partial(_removal_late, lab_id),
     )
 
 
-async def _towards_the_end(wire: Wire, lab_id: str) -> LabState | None:
-    """Take the next step that the lab's state allows, and return that state; None is the end."""
+async def _removal_step(wire: CmlClient, lab_id: str) -> LabState | None:
+    """Take the next step that the lab's state allows, and return that state; None means deleted."""
     try:
-        state = await wire.ask(path(lab_id, "state"), answers.STATE)
-        await _STEPS[state](wire, lab_id)
+        state = await wire.read(lab_path(lab_id, "state"), answers.STATE)
+        await _REMOVAL_STEPS[state](wire, lab_id)
     except Gone:
         return _DELETED
     return state
 
 
-async def _stop(wire: Wire, lab_id: str) -> None:
-    await wire.tell("PUT", path(lab_id, "stop"))
+async def _stop(wire: CmlClient, lab_id: str) -> None:
+    await wire.send("PUT", lab_path(lab_id, "stop"))
 
 
-async def _wipe(wire: Wire, lab_id: str) -> None:
-    await _unless_busy(wire, lab_id, "PUT", path(lab_id, "wipe"))
+async def _wipe(wire: CmlClient, lab_id: str) -> None:
+    await _try_or_stop(wire, lab_id, "PUT", lab_path(lab_id, "wipe"))
 
 
-async def _delete(wire: Wire, lab_id: str) -> None:
-    await _unless_busy(wire, lab_id, "DELETE", path(lab_id))
+async def _delete(wire: CmlClient, lab_id: str) -> None:
+    await _try_or_stop(wire, lab_id, "DELETE", lab_path(lab_id))
 
 
-async def _unless_busy(wire: Wire, lab_id: str, method: str, where: str) -> None:
-    """Try a step that CML refuses while any node still runs, which the lab's state does not always tell."""
+async def _try_or_stop(wire: CmlClient, lab_id: str, method: str, where: str) -> None:
+    """Try a step that CML refuses while any node still runs, which the lab's state does not always show."""
     try:
-        await wire.tell(method, where)
+        await wire.send(method, where)
     except Refused:
         await _stop(wire, lab_id)
 
 
-def _still_there(lab_id: str, state: LabState | None) -> LcmError:
+def _removal_late(lab_id: str, state: LabState | None) -> LcmError:
     return Later(f"the removal of lab {lab_id} takes long: it is still {state}")
 
 
-_STEPS: Final[Mapping[LabState, Callable[[Wire, str], Awaitable[None]]]] = {
+_REMOVAL_STEPS: Final[Mapping[LabState, Callable[[CmlClient, str], Awaitable[None]]]] = {
     LabState.STARTED: _stop,
     LabState.STOPPED: _wipe,
     LabState.DEFINED: _delete,

@@ -1,4 +1,4 @@
-"""How the CML client waits, and how it does several things at once. Used by `cml`, `cml_labs` and `cml_licence`."""
+"""Polling until something is done, and running several calls at once. Used by `labs` and `licence`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -8,11 +8,11 @@ from lcm.model.base.errors import LcmError
 
 T = TypeVar("T")
 
-_FIRST_SECONDS: Final = 0.25
-_AT_ONCE: Final = 4
+_FIRST_PAUSE_SECONDS: Final = 0.25
+_MAX_CONCURRENT: Final = 4
 
 
-async def until(
+async def poll_until(
     done: Callable[[T], bool],
     look: Callable[[], Awaitable[T]],
     *,
@@ -20,12 +20,12 @@ async def until(
     within_seconds: float,
     late: Callable[[T], LcmError],
 ) -> T:
-    """Look until it is done, and return what was seen last; when time is up, raise what `late` makes of that.
+    """Poll until it is done, and return what was seen last; when time is up, raise what `late` makes of that.
 
-    What was asked for often happens at once, so the first looks follow each other quickly.
+    What was requested often happens at once, so the first polls follow each other quickly.
     """
     loop = asyncio.get_running_loop()
-    deadline, pause = loop.time() + within_seconds, min(_FIRST_SECONDS, every_seconds)
+    deadline, pause = loop.time() + within_seconds, min(_FIRST_PAUSE_SECONDS, every_seconds)
     while not done(seen := await look()):
         if loop.time() + pause > deadline:
             raise late(seen)
@@ -34,12 +34,12 @@ async def until(
     return seen
 
 
-async def together(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Do all of these, a few at a time, and return their results in order; the first failure ends the rest.
+async def gather_limited(jobs: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run all jobs, a few at a time, and return their results in order; the first failure cancels the rest.
 
-    However it ends, nothing is still being done afterwards.
+    However it ends, no job is still running afterwards.
     """
-    places = asyncio.Semaphore(_AT_ONCE)
+    places = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def in_turn(job: Callable[[], Awaitable[T]]) -> T:
         async with places:

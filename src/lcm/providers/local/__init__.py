@@ -1,1 +1,1 @@
-"""This machine behind the protocols: folders, files, sealed secrets, outgoing webhooks."""
+"""What needs no vendor: artifacts and files on disk, sealed secrets, outgoing posts."""

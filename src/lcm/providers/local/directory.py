@@ -1,11 +1,11 @@
 """Artifacts in a folder. Made by `compose`; several processes may share the folder.
 
-A file is written under a name of its own, forced to disk and then renamed, so that whoever is killed leaves no half
+A file is written under a name of its own, forced to disk and then renamed, so that a killed process leaves no half
 artifact. All work is done in threads.
 
     ROOT/sha256/ab/abcd…   by digest, the bytes as they are
     ROOT/tmp/NAME          by name: a line with the digest, then the bytes
-    ROOT/incoming/…        being written, or left behind by the killed
+    ROOT/incoming/…        being written, or left behind by killed processes
 """
 
 import asyncio
@@ -23,33 +23,33 @@ from typing import Final, ParamSpec, Self, TypeVar
 
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Invalid, Stuck
-from lcm.providers.local.files import open_plain, read_plain, translate
+from lcm.providers.local.files import open_regular, read_open, translate_os_error
 from lcm.providers.protocols.artifacts import (
     MAX_BYTES,
-    Address,
+    ArtifactAddress,
+    ArtifactSource,
     Content,
-    Listed,
-    Source,
-    Stored,
+    ListedArtifact,
+    StoredArtifact,
     check_digest,
     check_size,
     check_sources,
     digest_of,
-    named,
-    parse,
-    read,
+    parse_address,
+    read_verified,
+    temporary_address,
 )
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 LEFTOVER_AGE: Final = timedelta(hours=1)
-"""A draft that nobody has touched for so long is nobody's."""
+"""A draft that was not touched for so long was abandoned by its writer."""
 
 _SHA256: Final = "sha256"
 _TEMPORARY: Final = "tmp"
 _INCOMING: Final = "incoming"
-PARTS: Final = (_SHA256, _TEMPORARY, _INCOMING)
+FOLDERS: Final = (_SHA256, _TEMPORARY, _INCOMING)
 """The folders below the root."""
 _HEAD_BYTES: Final = len(digest_of(b"")) + 1
 _TO_FILE: Final = str.maketrans("/:", "@=")
@@ -64,7 +64,7 @@ class DirectoryArtifacts:
     """Artifacts below a folder."""
 
     def __init__(
-        self, root: Path, *, clock: Clock, sources: Sequence[Source], max_bytes: int, leftover_age: timedelta
+        self, root: Path, *, clock: Clock, sources: Sequence[ArtifactSource], max_bytes: int, leftover_age: timedelta
     ) -> None:
         self._root = root.absolute()
         self._objects = self._root / _SHA256
@@ -81,160 +81,162 @@ class DirectoryArtifacts:
         root: Path,
         *,
         clock: Clock,
-        sources: Sequence[Source] = (),
+        sources: Sequence[ArtifactSource] = (),
         max_bytes: int = MAX_BYTES,
         leftover_age: timedelta = LEFTOVER_AGE,
     ) -> Self:
-        """Make the folder where it does not exist, and remove what the killed left behind.
+        """Create the folder where it does not exist, and remove what killed processes left behind.
 
         Raises Invalid when a source would read what is stored here.
         """
         self = cls(root, clock=clock, sources=sources, max_bytes=max_bytes, leftover_age=leftover_age)
-        await self._do(self._prepare)
+        await self._run_in_thread(self._prepare)
         return self
 
-    async def put(self, data: bytes) -> Stored:
+    async def put(self, data: bytes) -> StoredArtifact:
         check_size("the artifact", len(data), self._max_bytes)
         return await self._store(None, data)
 
-    async def put_temporary(self, name: str, data: bytes) -> Stored:
-        address = named(name)
+    async def put_temporary(self, name: str, data: bytes) -> StoredArtifact:
+        address = temporary_address(name)
         check_size(name, len(data), self._max_bytes)
         return await self._store(address, data)
 
     async def get(self, uri: str, *, digest: str = "", limit_bytes: int = MAX_BYTES) -> bytes:
         limit = min(limit_bytes, self._max_bytes)
-        return await read(uri, digest=digest, limit_bytes=limit, own=self._read, sources=self._sources)
+        return await read_verified(uri, digest=digest, limit_bytes=limit, own=self._read, sources=self._sources)
 
-    async def find(self, uri: str) -> Stored | None:
-        return await self._do(self._look, parse(uri))
+    async def find(self, uri: str) -> StoredArtifact | None:
+        return await self._run_in_thread(self._find_now, parse_address(uri))
 
     async def remove(self, uri: str, *, before: datetime | None = None) -> None:
-        await self._do(self._erase, parse(uri), before)
+        await self._run_in_thread(self._remove_now, parse_address(uri), before)
 
-    async def list_temporary(self) -> Sequence[Listed]:
-        return await self._do(self._names)
+    async def list_temporary(self) -> Sequence[ListedArtifact]:
+        return await self._run_in_thread(self._list_names)
 
-    async def list_stored(self, *, before: datetime) -> Sequence[Listed]:
-        found = await self._do(self._digests)
+    async def list_stored(self, *, before: datetime) -> Sequence[ListedArtifact]:
+        found = await self._run_in_thread(self._list_digests)
         return [one for one in found if one.stored_at < before]
 
     async def close(self) -> None:
         for source in self._sources:
             await source.close()
 
-    async def _do(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_in_thread(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await asyncio.to_thread(job, *args, **kwargs)
         except OSError as error:
-            raise translate(error, self._root) from error
+            raise translate_os_error(error, self._root) from error
 
-    async def _store(self, address: Address | None, data: bytes) -> Stored:
+    async def _store(self, address: ArtifactAddress | None, data: bytes) -> StoredArtifact:
         given_up = Event()
         try:
-            return await self._do(self._write, address, data, self._clock.now(), given_up)
+            return await self._run_in_thread(self._write, address, data, self._clock.now(), given_up)
         finally:
             given_up.set()
 
-    async def _read(self, address: Address, limit_bytes: int) -> Content | None:
-        return await self._do(self._content, address, limit_bytes)
+    async def _read(self, address: ArtifactAddress, limit_bytes: int) -> Content | None:
+        return await self._run_in_thread(self._read_content, address, limit_bytes)
 
     def _prepare(self) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_sources(self._sources, [self._root.as_uri()])
         for folder in (self._objects, self._temporary, self._incoming):
             folder.mkdir(mode=0o700, exist_ok=True)
-        _force(self._root)
-        self._sweep()
+        _sync_folder(self._root)
+        self._remove_leftovers()
 
-    def _write(self, address: Address | None, data: bytes, now: datetime, given_up: Event) -> Stored:
+    def _write(self, address: ArtifactAddress | None, data: bytes, now: datetime, given_up: Event) -> StoredArtifact:
         digest = digest_of(data)
-        address = address or Address(digest=digest)
+        address = address or ArtifactAddress(digest=digest)
         fd, draft = tempfile.mkstemp(dir=self._incoming)  # mode 0600
         try:
-            _fill(fd, f"{digest}\n".encode() if address.name else b"", data, now)
+            _write_draft(fd, f"{digest}\n".encode() if address.name else b"", data, now)
             self._publish(Path(draft), self._path(address), given_up)
         finally:
             Path(draft).unlink(missing_ok=True)
-        return Stored(uri=address.uri, digest=digest, size_bytes=len(data), stored_at=now)
+        return StoredArtifact(uri=address.uri, digest=digest, size_bytes=len(data), stored_at=now)
 
     def _publish(self, draft: Path, path: Path, given_up: Event) -> None:
         if path.parent != self._temporary:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _force(self._objects)
+            _sync_folder(self._objects)
         with self._lock(fcntl.LOCK_SH):
-            # Who gave up may have stored something newer under the name; what comes late must not replace it.
+            # A caller that gave up may have stored something newer under this name: a late write must not replace it.
             if not given_up.is_set():
                 draft.replace(path)
-                _force(path.parent)
+                _sync_folder(path.parent)
 
-    def _content(self, address: Address, limit_bytes: int) -> Content | None:
+    def _read_content(self, address: ArtifactAddress, limit_bytes: int) -> Content | None:
         with ExitStack() as stack:
             fd = self._open(address, stack)
             if fd is None:
                 return None
-            recorded = _recorded(fd, address)
-            return replace(read_plain(fd, address.uri, limit_bytes), recorded=recorded)
+            recorded = _read_recorded(fd, address)
+            return replace(read_open(fd, address.uri, limit_bytes), recorded=recorded)
 
-    def _look(self, address: Address) -> Stored | None:
+    def _find_now(self, address: ArtifactAddress) -> StoredArtifact | None:
         with ExitStack() as stack:
             fd = self._open(address, stack)
             if fd is None:
                 return None
-            one = _listed(address, os.fstat(fd))
-            digest = _recorded(fd, address)
-            return Stored(uri=one.uri, digest=digest, size_bytes=one.size_bytes, stored_at=one.stored_at)
+            one = _as_listed(address, os.fstat(fd))
+            digest = _read_recorded(fd, address)
+            return StoredArtifact(uri=one.uri, digest=digest, size_bytes=one.size_bytes, stored_at=one.stored_at)
 
-    def _open(self, address: Address, stack: ExitStack) -> int | None:
+    def _open(self, address: ArtifactAddress, stack: ExitStack) -> int | None:
         try:
-            return open_plain(self._path(address), stack)
+            return open_regular(self._path(address), stack)
         except FileNotFoundError:
             self._check_mounted()
             return None
 
-    def _erase(self, address: Address, before: datetime | None) -> None:
+    def _remove_now(self, address: ArtifactAddress, before: datetime | None) -> None:
         path = self._path(address)
         with self._lock(fcntl.LOCK_EX), suppress(FileNotFoundError):
-            if before is None or _moment(path.lstat().st_mtime_ns) < before:
+            if before is None or _to_datetime(path.lstat().st_mtime_ns) < before:
                 path.unlink()
-                _force(path.parent)
+                _sync_folder(path.parent)
 
-    def _names(self) -> list[Listed]:
-        self._sweep()
-        return [*self._walk(self._temporary, lambda name: named(name.translate(_FROM_FILE)))]
+    def _list_names(self) -> list[ListedArtifact]:
+        self._remove_leftovers()
+        return [*self._walk(self._temporary, lambda name: temporary_address(name.translate(_FROM_FILE)))]
 
-    def _digests(self) -> list[Listed]:
+    def _list_digests(self) -> list[ListedArtifact]:
         folders = [entry.path for entry in os.scandir(self._objects) if entry.is_dir(follow_symlinks=False)]
         return [
             found
             for folder in folders
-            for found in self._walk(Path(folder), lambda name: Address(digest=check_digest(f"{_SHA256}:{name}")))
+            for found in self._walk(
+                Path(folder), lambda name: ArtifactAddress(digest=check_digest(f"{_SHA256}:{name}"))
+            )
         ]
 
-    def _walk(self, folder: Path, address: Callable[[str], Address]) -> Iterator[Listed]:
+    def _walk(self, folder: Path, address: Callable[[str], ArtifactAddress]) -> Iterator[ListedArtifact]:
         for name in sorted(os.listdir(folder)):  # noqa: PTH208  names are all that is wanted
             with suppress(FileNotFoundError, Invalid):  # removed since, or not ours
                 facts = (folder / name).lstat()
                 if stat.S_ISREG(facts.st_mode):
-                    yield _listed(address(name), facts)
+                    yield _as_listed(address(name), facts)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         with tempfile.NamedTemporaryFile(dir=self._incoming) as probe:
-            # By the clock that stamped the others, which on a shared disk is not this machine's.
+            # Use the clock that stamped the other files: on a shared disk it is not this machine's.
             now = os.fstat(probe.fileno()).st_ctime_ns
             for path in list(self._incoming.iterdir()):
                 with suppress(FileNotFoundError):
                     if now - path.lstat().st_ctime_ns > self._leftover_ns:
                         path.unlink()
 
-    def _path(self, address: Address) -> Path:
+    def _path(self, address: ArtifactAddress) -> Path:
         if address.name:
             return self._temporary / address.name.translate(_TO_FILE)
         hexadecimal = address.digest.partition(":")[2]
         return self._objects / hexadecimal[:2] / hexadecimal
 
     def _check_mounted(self) -> None:
-        # A volume that is not mounted is an empty folder: that nothing is in it does not mean that nothing is stored.
+        # An unmounted volume looks like an empty folder, which does not mean that nothing is stored.
         self._objects.stat()
 
     @contextmanager
@@ -242,13 +244,13 @@ class DirectoryArtifacts:
         self._check_mounted()
         fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _take(fd, how)
+            _take_lock(fd, how)
             yield
         finally:
             os.close(fd)
 
 
-def _take(fd: int, how: int) -> None:
+def _take_lock(fd: int, how: int) -> None:
     for _ in range(_LOCK_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(fd, how | fcntl.LOCK_NB)
@@ -257,7 +259,7 @@ def _take(fd: int, how: int) -> None:
     fcntl.flock(fd, how | fcntl.LOCK_NB)
 
 
-def _fill(fd: int, head: bytes, data: bytes, now: datetime) -> None:
+def _write_draft(fd: int, head: bytes, data: bytes, now: datetime) -> None:
     with os.fdopen(fd, "wb") as file:
         file.write(head)
         file.write(data)
@@ -267,7 +269,7 @@ def _fill(fd: int, head: bytes, data: bytes, now: datetime) -> None:
         os.fsync(fd)
 
 
-def _force(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -275,7 +277,7 @@ def _force(folder: Path) -> None:
         os.close(fd)
 
 
-def _recorded(fd: int, address: Address) -> str:
+def _read_recorded(fd: int, address: ArtifactAddress) -> str:
     if not address.name:
         return address.digest
     try:
@@ -284,10 +286,12 @@ def _recorded(fd: int, address: Address) -> str:
         raise Stuck("DigestMismatch", f"{address.uri} is damaged: its digest is not on it; store it again") from error
 
 
-def _listed(address: Address, facts: os.stat_result) -> Listed:
+def _as_listed(address: ArtifactAddress, facts: os.stat_result) -> ListedArtifact:
     head = _HEAD_BYTES if address.name else 0
-    return Listed(uri=address.uri, size_bytes=max(0, facts.st_size - head), stored_at=_moment(facts.st_mtime_ns))
+    return ListedArtifact(
+        uri=address.uri, size_bytes=max(0, facts.st_size - head), stored_at=_to_datetime(facts.st_mtime_ns)
+    )
 
 
-def _moment(stamp_ns: int) -> datetime:
+def _to_datetime(stamp_ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=stamp_ns // 1000)

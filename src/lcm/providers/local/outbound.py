@@ -1,8 +1,8 @@
-"""Posts to URLs that somebody else chose, and cannot be talked into reaching what `model.addresses` forbids.
+"""Posts to URLs that users chose, without ever reaching what `model.addresses` forbids.
 
-A name is resolved once for each connection, all of its answers are checked, and the socket is opened to a checked
-address; TLS then proves the name. Redirects are refused, proxies of the environment and cookies do not exist. Given to
-`control.outbox` by `compose`.
+A name is resolved once for each connection, all of its addresses are checked, and the socket is opened to a checked
+address; TLS then proves the name. Redirects are refused; the environment's proxies and cookies are not used.
+`compose` hands it to `control.outbox`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Final, NoReturn, Protocol
 
 import httpcore
 
-from lcm.model.access.webhook import Address, Reach, Target, is_address
+from lcm.model.access.webhook import Address, WebhookPolicy, WebhookTarget, is_address
 from lcm.model.base.errors import LcmError, Refused, Throttled, Unreachable
 
 _SUCCESS: Final = range(200, 300)
@@ -27,18 +27,18 @@ _REFUSALS: Final = range(400, 500)
 _BUSY: Final = frozenset({408, 425, 429, 503})
 _DEFAULT_PAUSE: Final = timedelta(seconds=1)
 _LONGEST_PAUSE: Final = timedelta(hours=1)
-_LONGEST_WORDS: Final = 200
+_MAX_TEXT: Final = 200
 _SECONDS: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]+")
-_VENDOR: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
+_NETWORK_ERRORS: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
 """All that httpcore raises for what networks and receivers do."""
 
 
 class Resolver(Protocol):
-    """Looks names up."""
+    """Resolves names."""
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Return every address, best first, with the scope if it has one; OSError when there is no answer."""
+        """Return every address, best first, with the scope if it has one. Raise OSError when there is no answer."""
         ...
 
 
@@ -46,18 +46,18 @@ class Connector(Protocol):
     """Opens sockets."""
 
     async def __call__(self, address: Address, port: int, seconds: float) -> httpcore.AsyncNetworkStream:
-        """Connect to exactly this address; OSError or httpcore's errors when it does not answer."""
+        """Connect to exactly this address. Raise OSError or httpcore's errors when it does not answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How long and how large things may get."""
+class OutboundLimits:
+    """Limits on time and size."""
 
     connect_seconds: float = 5
     silence_seconds: float = 10
     post_seconds: float = 20
-    """One post, all of it: a receiver that sends a byte now and then never trips the limit on silence."""
+    """For one whole post. A receiver that sends a byte now and then never exceeds the limit on silence."""
     answer_bytes: int = 65_536
     addresses: int = 4
     connections: int = 256
@@ -65,34 +65,34 @@ class Limits:
 
 
 class Outbound:
-    """Posts, with a pool of connections."""
+    """Posts to receivers, with a pool of connections."""
 
     def __init__(
         self,
-        reach: Reach,
+        reach: WebhookPolicy,
         *,
         resolver: Resolver | None = None,
         connector: Connector | None = None,
-        limits: Limits | None = None,
+        limits: OutboundLimits | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """Reach what `reach` permits. `trust` replaces the system's authorities."""
+        """Post only to what `reach` permits. `trust` replaces the system's authorities."""
         self._reach = reach
-        self._limits = limits or Limits()
+        self._limits = limits or OutboundLimits()
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=trust or _authorities(),
+            ssl_context=trust or _system_context(),
             max_connections=self._limits.connections,
             keepalive_expiry=self._limits.idle_seconds,
-            network_backend=_Gate(reach, resolver or resolve, connector or connect, self._limits),
+            network_backend=_CheckedBackend(reach, resolver or resolve, connector or connect, self._limits),
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Post, and return once the receiver has said that it has it.
+        """Post, and return once the receiver has confirmed it.
 
         Refused, Invalid among them: this receiver will not take this request, or may not be reached. Throttled and
         Unreachable: try again; it may have arrived. Errors show neither the URL's path nor what was sent.
         """
-        target = self._reach.target(url)
+        target = self._reach.parse_url(url)
         try:
             async with asyncio.timeout(self._limits.post_seconds):
                 answer = await self._exchange(target, body, headers)
@@ -100,16 +100,16 @@ class Outbound:
             raise Unreachable(f"no answer from {target} within {self._limits.post_seconds:g} s") from error
         except httpcore.LocalProtocolError as error:
             raise Refused(f"a request to {target} cannot be written: {error}") from error
-        except _VENDOR as error:
+        except _NETWORK_ERRORS as error:
             raise Unreachable(f"no answer from {target}: {str(error) or type(error).__name__}") from error
         if answer.status not in _SUCCESS:
-            raise answer.error(target)
+            raise answer.to_error(target)
 
     async def close(self) -> None:
-        """Let go of connections. May be repeated."""
+        """Close connections. May be repeated."""
         await self._pool.aclose()
 
-    async def _exchange(self, target: Target, body: bytes, headers: Mapping[str, str]) -> "_Answer":
+    async def _exchange(self, target: WebhookTarget, body: bytes, headers: Mapping[str, str]) -> "_Response":
         limits = self._limits
         url = httpcore.URL(
             scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
@@ -123,15 +123,15 @@ class Outbound:
         }
         fields = [(name.encode(), value.encode()) for name, value in sent.items()]
         async with self._pool.stream("POST", url, headers=fields, content=body, extensions={"timeout": seconds}) as got:
-            heard = await _body(got, limits.answer_bytes)
+            heard = await _read_body(got, limits.answer_bytes)
         said = {name.lower(): value.decode("latin-1") for name, value in got.headers}
-        return _Answer(got.status, heard, said.get(b"retry-after", ""), said.get(b"date", ""))
+        return _Response(got.status, heard, said.get(b"retry-after", ""), said.get(b"date", ""))
 
 
-class _Gate(httpcore.AsyncNetworkBackend):
-    """The only way to a socket: looks up, checks, connects."""
+class _CheckedBackend(httpcore.AsyncNetworkBackend):
+    """The only way to a socket: resolves, checks, connects."""
 
-    def __init__(self, reach: Reach, resolver: Resolver, connector: Connector, limits: Limits) -> None:
+    def __init__(self, reach: WebhookPolicy, resolver: Resolver, connector: Connector, limits: OutboundLimits) -> None:
         self._reach = reach
         self._resolve = resolver
         self._connect = connector
@@ -150,10 +150,10 @@ class _Gate(httpcore.AsyncNetworkBackend):
         except OSError as error:
             raise httpcore.ConnectError(f"the name was not resolved: {error}") from error
         failure: Exception = httpcore.ConnectError("the name has no address")
-        for address in self._reach.admit(answers)[: self._limits.addresses]:
+        for address in self._reach.check_addresses(answers)[: self._limits.addresses]:
             try:
                 return await self._connect(address, port, timeout or self._limits.connect_seconds)
-            except _VENDOR as error:
+            except _NETWORK_ERRORS as error:
                 failure = error
         raise failure
 
@@ -165,7 +165,7 @@ class _Gate(httpcore.AsyncNetworkBackend):
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the system's resolver."""
+    """Resolve a name with the system's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
     scopes = {place: f"%{place[3]}" if len(place) > 3 and place[3] else "" for *_, place in found}  # noqa: PLR2004  IPv6 has four parts
@@ -178,21 +178,21 @@ async def connect(address: Address, port: int, seconds: float) -> httpcore.Async
 
 
 @cache
-def _authorities() -> ssl.SSLContext:
-    """Trust the system's authorities. Reading them takes a while."""
+def _system_context() -> ssl.SSLContext:
+    """Trust the system's authorities. Loading them takes a while."""
     return ssl.create_default_context()
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Response:
     status: int
     body: bytes
     retry_after: str
     date: str
 
-    def error(self, target: Target) -> LcmError:
-        """Say what an answer other than success means."""
-        words = _UNPRINTABLE.sub(" ", self.body[:_LONGEST_WORDS].decode(errors="replace")).strip()
+    def to_error(self, target: WebhookTarget) -> LcmError:
+        """Return our error for an answer other than success."""
+        words = _UNPRINTABLE.sub(" ", self.body[:_MAX_TEXT].decode(errors="replace")).strip()
         text = f"{target} answered {self.status}" + (f": {words}" if words else "")
         if self.status in _BUSY:
             return Throttled(text, after=self._pause())
@@ -212,8 +212,8 @@ class _Answer:
         return min(max(pause, _DEFAULT_PAUSE), _LONGEST_PAUSE)
 
 
-async def _body(response: httpcore.Response, limit_bytes: int) -> bytes:
-    """Read an answer as far as the limit; a connection whose answer was not read to its end is closed."""
+async def _read_body(response: httpcore.Response, limit_bytes: int) -> bytes:
+    """Read an answer up to the limit. A connection whose answer was not read to its end is closed."""
     heard = bytearray()
     async for part in response.aiter_stream():
         heard += part

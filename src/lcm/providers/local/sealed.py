@@ -1,10 +1,15 @@
-"""Secrets encrypted at rest: `sealed:KEYID:BASE64URL(nonce|ciphertext)`, by AES-256-GCM.
+"""Secrets encrypted at rest: `sealed:KEYID:BASE64URL(nonce|ciphertext)`, by AES-256-GCM; and the keys for that.
 
-Admission seals what people write in clear, `secrets` opens it for whoever needs it, key rotation seals it anew.
+Admission seals what people write in clear, `protocols.secrets` opens it for whoever needs it, key rotation seals it
+anew. A sealed text is bound to the installation by its key, not to the object or field that it stands in. A pool
+copies its template's spec into the workers that it makes, people copy documents under other names, and a restore may
+bring them back elsewhere; bound to an object, all those copies could not be opened.
 
-A sealed text is bound to the installation by its key, not to the object or field that it stands in. A pool copies its
-template's spec into the workers that it makes, people copy documents under other names, and a restore may bring them
-back elsewhere; bound to an object, all those copies could not be opened.
+Keys stand in a file that only its owner may read, or in a text from the environment: one key a line, in base64; the
+first one seals, the others only open. `lcm up` creates the file. `InstalledKeys`, made by `compose`, reads nothing
+before it is needed, and reads a changed file anew, so that every process on it seals with the new key at once. To
+change keys where several machines share them, give each the new key as its second one, then as its first one, have
+everything sealed anew, and only then remove the old one.
 """
 
 import base64
@@ -24,16 +29,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, LcmError, Refused, Stuck, TooLarge
-from lcm.providers.local.files import open_plain, read_plain, translate
+from lcm.providers.local.files import open_regular, read_open, translate_os_error
 from lcm.system.clock import new_nonce, new_seal_key
 
 KEY_BYTES: Final = 32
 MAX_BYTES: Final = 3000
 """The longest secret: sealed, it must still fit into a reference."""
 UNSEALABLE: Final = "SecretUnsealable"
-"""It was changed, or is not what was sealed."""
+"""The text was changed, or is not what was sealed."""
 NO_SEAL_KEY: Final = "SealKeyMissing"
-"""It was sealed with a key that we do not have."""
+"""The text was sealed with a key that we do not have."""
 
 _NONCE_BYTES: Final = 12
 _FORM: Final = re.compile(r"sealed:([0-9a-f]{12}):([A-Za-z0-9_-]+)")
@@ -56,29 +61,30 @@ class KeyRing:
         return self._current
 
     def seal(self, secret: Secret) -> str:
-        """Encrypt a secret; twice the same gives different texts. Raises Invalid, TooLarge."""
-        clear = _encoded(secret)
+        """Encrypt a secret; the same secret gives a different text each time. Raises Invalid, TooLarge."""
+        clear = _encode_secret(secret)
         if len(clear) > MAX_BYTES:
             raise TooLarge(f"a secret to be sealed has at most {MAX_BYTES} bytes")
         nonce = self._new_nonce()
         assert len(nonce) == _NONCE_BYTES
-        sealed = nonce + self._ciphers[self._current].encrypt(nonce, clear, _bound_to(self._current))
+        sealed = nonce + self._ciphers[self._current].encrypt(nonce, clear, _associated_data(self._current))
         return f"sealed:{self._current}:{base64.urlsafe_b64encode(sealed).rstrip(b'=').decode()}"
 
     def unseal(self, text: str) -> Secret:
         """Decrypt a sealed text. Raises Stuck when it was not sealed here, or was changed since."""
         form = _FORM.fullmatch(text)
         if form is None:
-            raise Stuck(UNSEALABLE, f"{shown(text)} is not a sealed text")
+            raise Stuck(UNSEALABLE, f"{sealed_label(text)} is not a sealed text")
         if (cipher := self._ciphers.get(form[1])) is None:
             raise Stuck(
-                NO_SEAL_KEY, f"{shown(text)} was sealed with a key that is not here; give its key besides the others"
+                NO_SEAL_KEY,
+                f"{sealed_label(text)} was sealed with a key that is not here; give its key besides the others",
             )
-        sealed = _decoded(form[2])
+        sealed = _decode_base64(form[2])
         try:
-            clear = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound_to(form[1]))
-        except (InvalidTag, ValueError):  # the latter for a text too short to hold anything
-            raise Stuck(UNSEALABLE, f"{shown(text)} is not as it was sealed; write the secret again") from None
+            clear = cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _associated_data(form[1]))
+        except (InvalidTag, ValueError):  # ValueError: the text is too short to hold anything
+            raise Stuck(UNSEALABLE, f"{sealed_label(text)} is not as it was sealed; write the secret again") from None
         return Secret(clear.decode())
 
     def reseal(self, text: str) -> str:
@@ -87,29 +93,29 @@ class KeyRing:
 
 
 def fingerprint(key: bytes) -> str:
-    """Name a key by itself, so that no two keys can have the same name by mistake."""
+    """Return a key's id, derived from the key, so that no two keys can have the same id by mistake."""
     return hashlib.sha256(b"lcm seal key " + key).hexdigest()[:12]
 
 
-def shown(text: str) -> str:
-    """Name a sealed text by its key; the rest would fill a screen."""
+def sealed_label(text: str) -> str:
+    """Return a short form of a sealed text, with only its key id; the rest would fill a screen."""
     form = _FORM.fullmatch(text)
     return f"sealed:{form[1]}:…" if form else "sealed:…"
 
 
-def _bound_to(key_id: str) -> bytes:
+def _associated_data(key_id: str) -> bytes:
     return _PURPOSE + key_id.encode()
 
 
-def _encoded(secret: Secret) -> bytes:
+def _encode_secret(secret: Secret) -> bytes:
     clear = secret.reveal().encode(errors="replace")
     if not clear or clear.decode() != secret.reveal():
         raise Invalid(Fault("secret", "empty, or not a text", "write the secret"))
     return clear
 
 
-def _decoded(text: str) -> bytes:
-    whole = len(text) % 4 != 1  # no bytes are written as four times so many characters and one
+def _decode_base64(text: str) -> bytes:
+    whole = len(text) % 4 != 1  # base64 never has a length of 4n + 1
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if whole else b""
 
 
@@ -118,58 +124,61 @@ EXPOSED: Final = "SealKeyExposed"
 
 _LIMIT_BYTES: Final = 64 * 1024
 _COMMENT: Final = "# The first key seals, the others only open. Without them, sealed secrets are lost.\n"
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parse_keys(text: str, where: str) -> list[bytes]:
-    """Read keys in base64, set apart by commas or white space. Raises Invalid, which names only where it was."""
+    """Parse keys in base64, separated by commas or white space. Raises Invalid, which names only the source."""
     lines = (line.partition("#")[0] for line in text.splitlines())
     words = " ".join(lines).replace(",", " ").split()
-    keys = [_key(word) for word in words]
+    keys = [_decode_key(word) for word in words]
     if not keys or None in keys:
         raise Invalid(Fault(where, "not keys", f"write {KEY_BYTES} random bytes in base64 for each key"))
     return list(dict.fromkeys(key for key in keys if key))
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Read the file. Raises Stuck when it is missing or not its owner's alone, Invalid when it does not hold keys."""
-    with _translated(path), ExitStack() as stack:
+    """Read the key file.
+
+    Raises Stuck when it is missing or others may read it, Invalid when it does not hold keys.
+    """
+    with _translate_errors(path), ExitStack() as stack:
         try:
-            fd = open_plain(Path(os.path.realpath(path)), stack)
+            fd = open_regular(Path(os.path.realpath(path)), stack)
         except FileNotFoundError:
             raise Stuck(NO_SEAL_KEY, f"{path} does not exist; give the file with the keys of sealed secrets") from None
         facts = os.fstat(fd)
         if stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_uid not in {0, os.geteuid()}:
             raise Stuck(EXPOSED, f"{path} can be read by others; make it your own with mode 0600")
-        text = read_plain(fd, str(path), _LIMIT_BYTES).data.decode(errors="replace")
+        text = read_open(fd, str(path), _LIMIT_BYTES).data.decode(errors="replace")
     return parse_keys(text, str(path))
 
 
 def ensure_keys(path: Path, *, new_key: Callable[[], bytes]) -> list[bytes]:
-    """Read the file, made with one new key where there is none. Of several who make it at once, one does."""
-    with _translated(path):
+    """Read the key file; create it with one new key if there is none. Of several callers at once, one creates it."""
+    with _translate_errors(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(path):
+        with _exclusive(path):
             if not os.path.lexists(path):
-                _write(path, [new_key()])
+                _write_keys(path, [new_key()])
     return read_keys(path)
 
 
 def add_key(path: Path, key: bytes) -> list[bytes]:
-    """Let a new key seal from now on; the others still open. Returns all of them, as `read_keys` would."""
-    with _translated(path), _alone(path):
-        _write(path, [key, *read_keys(path)])
+    """Make a new key the one that seals; the others still open. Return all of them, as `read_keys` would."""
+    with _translate_errors(path), _exclusive(path):
+        _write_keys(path, [key, *read_keys(path)])
     return read_keys(path)
 
 
 def keep_first_key(path: Path) -> list[bytes]:
-    """Forget all keys but the one that seals. What others sealed is lost: have it sealed anew before."""
-    with _translated(path), _alone(path):
-        _write(path, read_keys(path)[:1])
+    """Remove all keys but the one that seals. What others sealed is lost, so reseal it before."""
+    with _translate_errors(path), _exclusive(path):
+        _write_keys(path, read_keys(path)[:1])
     return read_keys(path)
 
 
-def _key(word: str) -> bytes | None:
+def _decode_key(word: str) -> bytes | None:
     try:
         key = base64.b64decode(word.replace("-", "+").replace("_", "/"), validate=True)
     except ValueError:
@@ -178,7 +187,7 @@ def _key(word: str) -> bytes | None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusive(path: Path) -> Iterator[None]:
     """Keep others from changing the file meanwhile: a key lost between two writers is lost with all that it sealed."""
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -189,11 +198,11 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _write(path: Path, keys: Sequence[bytes]) -> None:
+def _write_keys(path: Path, keys: Sequence[bytes]) -> None:
     draft = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
-        draft.unlink()  # of somebody who was killed
-    with os.fdopen(os.open(draft, _NEW, 0o600), "w", encoding="ascii") as file:
+        draft.unlink()  # left by a killed process
+    with os.fdopen(os.open(draft, _NEW_FILE_FLAGS, 0o600), "w", encoding="ascii") as file:
         file.write(_COMMENT + "".join(f"{base64.b64encode(key).decode()}\n" for key in keys))
         file.flush()
         os.fsync(file.fileno())
@@ -201,19 +210,19 @@ def _write(path: Path, keys: Sequence[bytes]) -> None:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem: LcmError = translate(error, path)
+        problem: LcmError = translate_os_error(error, path)
         raise problem from error
 
 
-VARIABLE: Final = "LCM_SEAL_KEYS"
+KEYS_VARIABLE: Final = "LCM_SEAL_KEYS"
 
 
 class InstalledKeys:
-    """Seals with the first key, opens with all of them."""
+    """The keys in use. The first key seals, all of them open."""
 
     def __init__(
         self,
@@ -223,23 +232,23 @@ class InstalledKeys:
         new_key: Callable[[], bytes] = new_seal_key,
         new_nonce: Callable[[], bytes] = new_nonce,
     ) -> None:
-        """Use the keys that are given, else those of a file. Raises Invalid when what is given is no keys."""
+        """Use the given keys, else those of a file. Raises Invalid when the given text is not keys."""
         self._file = file
         self._new_key = new_key
         self._new_nonce = new_nonce
-        self._given = self._made(parse_keys(given.reveal(), VARIABLE)) if given else None
+        self._given = self._make_ring(parse_keys(given.reveal(), KEYS_VARIABLE)) if given else None
         self._read: KeyRing | None = None
         self._seen: tuple[int, ...] | None = None
 
     @property
     def current(self) -> str:
-        return self._ring().current
+        return self._load_ring().current
 
     def seal(self, secret: Secret) -> str:
-        return self._ring().seal(secret)
+        return self._load_ring().seal(secret)
 
     def unseal(self, text: str) -> Secret:
-        return self._ring().unseal(text)
+        return self._load_ring().unseal(text)
 
     def grow(self) -> bool:
         if self._given is not None:
@@ -249,7 +258,7 @@ class InstalledKeys:
 
     def forget_others(self, *, settled_by: datetime) -> int:
         if self._given is not None:
-            raise Refused(f"the keys are given by {VARIABLE}: take the old ones out there, and start again")
+            raise Refused(f"the keys are given by {KEYS_VARIABLE}: take the old ones out there, and start again")
         count = len(read_keys(self._file)) - 1
         if not count:
             return 0
@@ -262,20 +271,20 @@ class InstalledKeys:
         keep_first_key(self._file)
         return count
 
-    def _ring(self) -> KeyRing:
+    def _load_ring(self) -> KeyRing:
         if self._given is not None:
             return self._given
-        seen = _signature(self._file)
+        seen = _file_signature(self._file)
         if self._read is None or seen is None or seen != self._seen:
-            self._read, self._seen = self._made(read_keys(self._file)), seen
+            self._read, self._seen = self._make_ring(read_keys(self._file)), seen
         return self._read
 
-    def _made(self, keys: Sequence[bytes]) -> KeyRing:
+    def _make_ring(self, keys: Sequence[bytes]) -> KeyRing:
         return KeyRing(keys, new_nonce=self._new_nonce)
 
 
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """Tell states of a file apart; None when there is none, of which whoever reads it will say why."""
+def _file_signature(path: Path) -> tuple[int, ...] | None:
+    """Return a value that differs between states of a file; None if it cannot be read: the reader says why."""
     try:
         facts = os.stat(path)  # noqa: PTH116 - on the way of every secret
     except OSError:

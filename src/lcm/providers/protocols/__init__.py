@@ -1,1 +1,1 @@
-"""What the rest of the code knows of the outside world: protocols and their values."""
+"""The protocols of the outside world, as controllers see it."""

@@ -1,7 +1,8 @@
 """Machines in a cloud, as controllers see them: the `Compute` protocol.
 
-`ec2` and `cloudwatch` speak to AWS, `sim.compute` makes a cloud up; one conformance suite holds both. Every verb names
-a region, and one client serves one region. Effects are idempotent: repeating one after a crash does nothing new.
+`aws.ec2` and `aws.cloudwatch` call AWS, `sim.compute` simulates a cloud; one conformance suite tests both. Every verb
+names a region, and one client serves one region. Effects are idempotent: repeating one after a crash does nothing
+new.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ class NoCapacity(NoRoom):
 
 
 class QuotaExceeded(Stuck):
-    """The account may not have more; `quota` names what to raise."""
+    """The account's quota is used up; `quota` names the one to raise."""
 
     def __init__(self, message: str, *, quota: str) -> None:
         super().__init__("QuotaExceeded", message)
@@ -32,7 +33,7 @@ class QuotaExceeded(Stuck):
 
 
 class Unauthorized(Stuck):
-    """Our credentials are not good, or may not do this; `action` names what they lack."""
+    """Our credentials are not accepted, or lack a permission; `action` names what they lack."""
 
     def __init__(self, message: str, *, action: str) -> None:
         super().__init__("Unauthorized", message)
@@ -55,7 +56,7 @@ ENDING: Final = frozenset({InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED
 
 
 class Launch(Part):
-    """Everything a launch asks for. `token` is made of the worker's uid and the attempt, and was persisted before.
+    """All parameters of a launch. `token` is made of the worker's uid and the attempt, and was persisted before.
 
     A new attempt may only follow an answer: a refusal, or the end of the instance that this one launched. After
     Unreachable the same token is used again, or two machines may come of it.
@@ -70,7 +71,7 @@ class Launch(Part):
 
 
 class Instance(Part):
-    """What the cloud said about a machine. `reason` says in its words why the machine is in its state, if it told."""
+    """What the cloud said about a machine. `reason` is the cloud's own text on why it is in its state, if any."""
 
     instance_id: str
     region: str
@@ -85,8 +86,8 @@ class Instance(Part):
     reason: str = ""
 
 
-class Check(StrEnum):
-    """What a status check says."""
+class StatusCheckResult(StrEnum):
+    """The result of one status check."""
 
     OK = "ok"
     IMPAIRED = "impaired"
@@ -94,15 +95,15 @@ class Check(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Checks(Part):
+class StatusChecks(Part):
     """The cloud's two status checks of a machine."""
 
-    system: Check
-    instance: Check
+    system: StatusCheckResult
+    instance: StatusCheckResult
 
 
 class MachineMetrics(Part):
-    """Percentages are averages, bytes are sums over the window; None where nothing was published."""
+    """Metrics of a machine. Percentages are averages, bytes are sums over the window; None: nothing was published."""
 
     cpu_percent: float | None = None
     memory_percent: float | None = None
@@ -123,30 +124,31 @@ class Image(Part):
 class Compute(Protocol):
     """The machines of one account, in any region.
 
-    Every verb may raise Throttled, Unreachable or Unauthorized. An empty list or None is an answer of the cloud, never
-    the absence of one. Gone says that the cloud does not know the instance now, or has terminated it; of one launched a
-    moment ago only `find`, told when, knows better.
+    Every verb may raise Throttled, Unreachable or Unauthorized. An empty list or None is an answer of the
+    cloud, never the absence of one. Gone says that the cloud does not know the instance now, or has terminated
+    it. For one launched a moment ago only `find`, given the launch time, can tell "gone" from "not listed yet".
     """
 
     async def ensure(self, launch: Launch) -> Instance:
-        """Adopt the live instance tagged with this worker, else launch one with the token; tags are set by the launch.
+        """Adopt the live instance tagged with this worker, else launch one with the token and the tags.
 
-        Repeating it, also from another process, gives the same instance, even when a newer image has appeared. It is a
-        terminated one when what the token launched has ended: only a new attempt launches another. Raises NoCapacity,
-        QuotaExceeded, or Stuck when the image or another part of the request does not exist.
+        Tags are set by the launch itself. Repeating it, also from another process, returns the same instance, even
+        when a newer image has appeared. It is a terminated one when what the token launched has ended: only a new
+        attempt launches another. Raises NoCapacity, QuotaExceeded, or Stuck when the image or another part of the
+        request does not exist.
         """
         ...
 
     async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
-        """Look at one instance; None means gone. One launched a moment ago that is not listed yet raises Later."""
+        """Read one instance; None means gone. One launched a moment ago that is not listed yet raises Later."""
         ...
 
     async def list_owned(self, region: str) -> Sequence[Instance]:
-        """List every instance that carries our owner tag, the terminated ones that the cloud still shows included."""
+        """List every instance with our owner tag, including the terminated ones that the cloud still shows."""
         ...
 
     async def list_by_image(self, region: str, name_pattern: str) -> Sequence[Instance]:
-        """List every instance, also of strangers, whose image's name matches. Images that were removed do not."""
+        """List every instance, also others', whose image name matches. Instances of removed images are not found."""
         ...
 
     async def newest_image(self, region: str, name_pattern: str) -> Image | None:
@@ -166,7 +168,7 @@ class Compute(Protocol):
         ...
 
     async def remove(self, region: str, instance_id: str) -> None:
-        """Ask for termination. Gone already is success; whether it is gone is for `find` to say. Raises Stuck."""
+        """Request termination. Gone already is success; whether it is gone is for `find` to say. Raises Stuck."""
         ...
 
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
@@ -177,7 +179,7 @@ class Compute(Protocol):
         """Read the newest console output, possibly empty. Raises Gone."""
         ...
 
-    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
+    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, StatusChecks]:
         """Read status checks of many at once; an id that is missing from the answer is unknown."""
         ...
 
@@ -188,23 +190,27 @@ class Compute(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. May be repeated."""
+        """Close connections. May be repeated."""
         ...
 
 
 def oldest_live(instances: Iterable[Instance]) -> Instance | None:
-    """Choose what to adopt: of several for one worker everyone must choose the same."""
+    """Return the instance to adopt. Of several for one worker every caller must choose the same."""
     live = (instance for instance in instances if instance.state not in ENDING)
     return min(live, key=lambda one: (one.launched_at, one.instance_id), default=None)
 
 
-def ownership(launch: Launch, owner: str) -> dict[str, str]:
-    """Tell the tags of a launch; nobody's own tags replace those by which we know our machines."""
+def ownership_tags(launch: Launch, owner: str) -> dict[str, str]:
+    """Return the tags of a launch. A user's own tags never replace those by which we know our machines."""
     return {**launch.aws.tags, "Name": launch.worker_name, OWNER_TAG: owner, WORKER_TAG: launch.worker_uid}
 
 
 def subnet_of(launch: Launch) -> str | None:
-    """Choose the subnet of a launch; without any the cloud takes its default network, which nobody meant by a VPC."""
+    """Return the subnet of a launch.
+
+    Without any, the cloud takes its default network. Raise Stuck when a VPC is named without a subnet: the
+    default network is not what was meant.
+    """
     subnet = launch.subnet_id or next(iter(launch.aws.subnet_ids), None)
     if subnet is None and launch.aws.vpc_id:
         text = f"{launch.worker_name} cannot be launched: it names {launch.aws.vpc_id} and no subnet of it"
@@ -213,14 +219,14 @@ def subnet_of(launch: Launch) -> str | None:
 
 
 def not_listed_yet(instance_id: str, *, launched_at: datetime | None, now: datetime) -> Later | None:
-    """Judge the answer "no such instance": for one launched a moment ago it only means "not yet"."""
+    """Return Later when "no such instance" only means "not yet", because it was launched a moment ago."""
     if launched_at is None or now - launched_at >= VISIBLE_WITHIN:
         return None
     return Later(f"{instance_id} was launched a moment ago and is not listed yet", after=timedelta(seconds=5))
 
 
-def no_image(launch: Launch) -> Stuck:
-    """Say that the image of a launch does not exist."""
+def image_missing(launch: Launch) -> Stuck:
+    """Return the error for a launch whose image does not exist."""
     wanted = launch.aws.ami_id or launch.aws.ami_name_pattern
     text = f"no image {wanted!r} in {launch.aws.region}, or not of an owner we trust" if wanted else "it names no image"
     return Stuck("ImageMissing", f"{launch.worker_name} cannot be launched: {text}")

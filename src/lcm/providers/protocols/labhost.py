@@ -1,13 +1,13 @@
-"""A worker's hypervisor, as controllers see it: the `LabHost` protocol.
+"""A worker's hypervisor, as controllers see it: the `LabHost` protocol, and `Hosts`, which finds it for a worker.
 
-`cml` speaks to a CML controller, `sim.cml.direct` to the simulator's engine without a network; one conformance suite
-holds both. One object serves one worker. Effects are idempotent.
+`cml.host` calls a CML controller, `sim` its engine without a network; one conformance suite tests both. One object
+serves one worker. Effects are idempotent.
 
-A lab is found again by its title, because importing twice would make two labs. CML does not keep titles apart, and
+A lab is found again by its title, because importing twice would make two labs. CML does not keep titles unique, and
 names of sessions are used again, in other namespaces and at other times. So the title that a controller gives carries
 the session's UID (36 of the 64 characters that CML allows): whatever has this title is ours, and nobody adopts, or
-removes, a stranger's lab. Two who import at the same moment can still make two labs of one title; so whoever removes
-a session's lab repeats `find` and `remove` until `find` returns None.
+removes, another's lab. Two who import at the same moment can still make two labs of one title; so whoever removes a
+session's lab repeats `find` and `remove` until `find` returns None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from lcm.model.kinds.worker import LabWorker
 
 UNLICENSED_NODES: Final = 5
 INCLUDED_NODES: Final[Mapping[str, int]] = {"CML_Personal": 20, "CML_Personal40": 40, "CML_Enterprise": 20}
-"""How many nodes a product runs before expansion; a product not named here runs as many as Enterprise."""
+"""How many nodes a product runs before expansion. A product not named here runs as many as Enterprise."""
 
 
 class CmlApiError(Refused):
@@ -34,11 +34,11 @@ class CmlAuthenticationError(Stuck):
 
 
 class CmlCertificateError(Stuck):
-    """Whoever answers does not hold the certificate that is pinned for this worker."""
+    """The answering machine does not hold the certificate that is pinned for this worker."""
 
 
 class CmlAnswerError(Stuck):
-    """CML answered in a form that we do not know; the message says what was expected."""
+    """CML answered in an unknown form; the message says what was expected."""
 
 
 class CmlLicensingError(Stuck):
@@ -54,13 +54,13 @@ class NotReady(Later):
 
 
 class System(Part):
-    """What CML says about itself without asking who we are."""
+    """What CML says about itself without a sign-in."""
 
     version: str
     ready: bool
 
 
-class Health(Part):
+class HostHealth(Part):
     """CML's own view of its parts; `reasons` names what is wrong."""
 
     healthy: bool
@@ -92,7 +92,7 @@ class LabState(StrEnum):
 
 
 class LabSummary(Part):
-    """One lab on the host, ours or a stranger's."""
+    """One lab on the host, ours or another user's."""
 
     lab_id: str
     title: str
@@ -177,18 +177,18 @@ class Licence(Part):
     failure: str = ""
 
     @property
-    def registered(self) -> bool:
-        """Whether the licence server knows it."""
+    def is_registered(self) -> bool:
+        """Whether the licence server knows this CML."""
         return self.registration == "COMPLETED"
 
     @property
     def in_compliance(self) -> bool:
-        """Whether it may be used."""
-        return self.registered and self.authorization == "IN_COMPLIANCE"
+        """Whether the licence may be used."""
+        return self.is_registered and self.authorization == "IN_COMPLIANCE"
 
 
 def node_limit(product: str, *, in_compliance: bool, expansion_nodes: int) -> int:
-    """Say how many nodes may run: what the product includes and its expansion, or five without a licence."""
+    """Return how many nodes may run: the product's and its expansion, or five without a licence."""
     if not in_compliance:
         return UNLICENSED_NODES
     return INCLUDED_NODES.get(product, INCLUDED_NODES["CML_Enterprise"]) + expansion_nodes
@@ -226,8 +226,8 @@ class NodeDefinition(Part):
     image_definitions: tuple[str, ...] = ()
 
 
-class Notice(Part):
-    """Something CML's administrator wants everyone to know."""
+class HostNotice(Part):
+    """A notice that CML's administrator shows to everyone."""
 
     notice_id: str
     label: str
@@ -239,7 +239,7 @@ class Maintenance(Part):
     """Whether CML is closed for maintenance, and the notices that are on."""
 
     enabled: bool
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[HostNotice, ...] = ()
 
 
 class LabHost(Protocol):
@@ -251,14 +251,14 @@ class LabHost(Protocol):
     """
 
     async def sign_in(self) -> None:
-        """Prove that user name and password are good. The other verbs sign in by themselves."""
+        """Check that user name and password are accepted. The other verbs sign in by themselves."""
         ...
 
     async def system(self) -> System:
         """Read version and readiness; needs no sign-in. Not ready yet may also be NotReady."""
         ...
 
-    async def health(self) -> Health:
+    async def health(self) -> HostHealth:
         """Read CML's own health checks."""
         ...
 
@@ -282,12 +282,12 @@ class LabHost(Protocol):
         ...
 
     async def deregister(self) -> Licence:
-        """Give the licence back and poll until it is. Not registered is success.
+        """Return the licence and poll until it is returned. Not registered is success.
 
         Raises Later while nodes run. Raises CmlLicensingError when CML could not tell the licence server
-        (LicenceSeatNotReturned), or when the answer was lost that would have said so (LicenceSeatUnknown). CML has
-        forgotten its licence all the same, so repeating is success; but the seat stays taken until a person frees it,
-        or may stay so.
+        (LicenceSeatNotReturned), or when the answer that would have said so was lost (LicenceSeatUnknown). CML has
+        forgotten its licence all the same, so repeating is success; but the licence seat stays taken, or may stay
+        taken, until a person frees it.
         """
         ...
 
@@ -300,7 +300,7 @@ class LabHost(Protocol):
         ...
 
     async def look(self, lab_id: str) -> LabSummary | None:
-        """Look at one lab; None means that it is not there."""
+        """Read one lab by its id; None means that it is not there."""
         ...
 
     async def ensure(self, title: str, topology: str) -> LabSummary:
@@ -316,7 +316,7 @@ class LabHost(Protocol):
         ...
 
     async def converged(self, lab_id: str) -> bool:
-        """Tell whether every node has reached the state it was asked for. Raises Gone."""
+        """Return whether every node has reached the requested state. Raises Gone."""
         ...
 
     async def stop(self, lab_id: str) -> None:
@@ -326,7 +326,7 @@ class LabHost(Protocol):
     async def remove(self, lab_id: str) -> None:
         """Stop, wipe and delete, waiting between. Gone already is success. Raises Later when it takes too long.
 
-        Other labs of its title stay: to be rid of all, repeat `find` and `remove` until `find` returns None.
+        Other labs of the same title stay: to remove all, repeat `find` and `remove` until `find` returns None.
         """
         ...
 
@@ -339,7 +339,7 @@ class LabHost(Protocol):
         ...
 
     async def all_nodes(self) -> Mapping[str, Sequence[NodeFacts]]:
-        """Read all nodes of all labs by lab id, without interfaces: whose ports are in use. One call, however many."""
+        """Read the nodes of all labs by lab id, without interfaces: whose ports are in use. One call for all labs."""
         ...
 
     async def simulation_stats(self, lab_id: str) -> SimulationStats:
@@ -347,7 +347,7 @@ class LabHost(Protocol):
         ...
 
     async def topology(self, lab_id: str) -> str:
-        """Download the lab with its current configurations extracted first. Raises Gone."""
+        """Extract the current configurations, then download the lab. Raises Gone."""
         ...
 
     async def set_tags(self, lab_id: str, node_id: str, tags: Sequence[str]) -> None:
@@ -363,7 +363,7 @@ class LabHost(Protocol):
         ...
 
     async def set_telemetry(self, *, enabled: bool) -> None:
-        """Let CML send its makers telemetry, or not. May be repeated."""
+        """Set whether CML sends telemetry to its maker. May be repeated."""
         ...
 
     async def node_definitions(self) -> Sequence[NodeDefinition]:
@@ -371,7 +371,7 @@ class LabHost(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. May be repeated."""
+        """Close connections. May be repeated."""
         ...
 
 
@@ -379,21 +379,21 @@ class Hosts(Protocol):
     """Every worker's hypervisor."""
 
     async def of(self, worker: LabWorker) -> LabHost:
-        """Give the hypervisor of a worker whose `status.cml.api_url` is known.
+        """Return the hypervisor of a worker whose `status.cml.api_url` is known.
 
-        The same object as long as address, certificate and credentials are the same. Raises Stuck when the password
-        cannot be had, NotReady or Unreachable when the machine is not there.
+        It is the same object as long as address, certificate and credentials are the same. Raises Stuck when the
+        password cannot be read, NotReady or Unreachable when the machine is not there.
         """
         ...
 
     async def certificate(self, worker: LabWorker) -> str:
-        """Fetch what the machine shows at first contact, in PEM; "" where there is none to pin."""
+        """Fetch the certificate that the machine shows at first contact, in PEM; "" where there is none to pin."""
         ...
 
     async def forget(self, worker: LabWorker) -> None:
-        """Let go of what is kept for a worker that is gone. May be repeated."""
+        """Release what is cached for a worker that is gone. May be repeated."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. May be repeated."""
+        """Release everything. May be repeated."""
         ...

@@ -1,8 +1,8 @@
 """Whether this process may still act on the outside world.
 
-A leader's tasks inherit the permit of its term (`controllers.election` sets it). Every provider asks `permit` at the
-last moment before a request that changes something leaves the process: whoever slept through the end of its term is
-stopped there, and not by the memory of having asked before.
+A leader's tasks inherit the permit of its term (`controllers.election` sets it). Every provider calls `check_permit`
+at the last moment before a request that changes something leaves the process. So a leader that slept through the end
+of its term is stopped there, whatever it checked before.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ _PERMIT: Final[ContextVar[Callable[[], None] | None]] = ContextVar("PERMIT", def
 
 
 @contextmanager
-def under(check: Callable[[], None]) -> Iterator[None]:
-    """Let everything that is begun inside act only while `check` does not raise Deposed."""
+def permit_scope(check: Callable[[], None]) -> Iterator[None]:
+    """Allow everything that is begun inside to act only while `check` does not raise Deposed."""
     token = _PERMIT.set(check)
     try:
         yield
@@ -23,8 +23,8 @@ def under(check: Callable[[], None]) -> Iterator[None]:
         _PERMIT.reset(token)
 
 
-def permit() -> None:
-    """Raise Deposed if whoever began this may not act any more; people and tools without a term may."""
+def check_permit() -> None:
+    """Raise Deposed if the leader that began this may no longer act. Without a term, as in tools, it may."""
     check = _PERMIT.get()
     if check is not None:
         check()

@@ -1,6 +1,6 @@
-"""The simulated account: its machines, images and limits, and what can be done to them at once and without faults.
+"""The simulated account: its machines, images and limits, and actions on them, immediate and without faults.
 
-`compute` puts a network in front of it. People act here directly, as at the cloud's console, and so do scenarios.
+`sim.cloud.compute` puts a network in front of it. Scenarios act here directly, as people do at the cloud's console.
 """
 
 import re
@@ -15,24 +15,24 @@ from zlib import crc32
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later
 from lcm.providers.protocols.compute import ENDING, Image, InstanceState, MachineMetrics, NoCapacity, QuotaExceeded
-from lcm.sim.cloud.effects import Effect, OnEffect, unheard
-from lcm.sim.cloud.machines import METAL, RUNNING, TERMINATED, VIRTUAL, CheckName, Machine, Pace
+from lcm.sim.cloud.effects import Effect, OnEffect, ignore_effect
+from lcm.sim.cloud.machines import METAL, RUNNING, TERMINATED, VIRTUAL, CheckName, MachinePace, SimMachine
 from lcm.sim.time.chance import Chance
 
 OURS: Final = "self"
 SPREAD: Final = 0.2
-"""By how much of itself a duration may be shorter or longer."""
+"""The fraction by which a duration may be shorter or longer."""
 
 _PRIVATE: Final = IPv4Address("10.0.0.10")
 _PUBLIC: Final = IPv4Address("100.64.0.10")
-_AFTER: Final = timedelta(seconds=10)
+_RETRY_AFTER: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
-class Nature:
+class CloudBehaviour:
     """How this cloud behaves. `speed` divides every duration."""
 
-    paces: Mapping[str, Pace] = field(default_factory=dict)
+    paces: Mapping[str, MachinePace] = field(default_factory=dict)
     subnets: Mapping[str, str] = field(default_factory=dict)
     zones: str = "abc"
     listed_within: timedelta = timedelta(seconds=4)
@@ -40,11 +40,11 @@ class Nature:
     mean_life: timedelta | None = None
     speed: float = 1.0
     network: IPv4Network | None = None
-    """Where machines are really reached, each on one address for good; None: addresses lead nowhere."""
+    """Where machines can really be reached, each on one permanent address; None means addresses lead nowhere."""
 
 
-class Order(NamedTuple):
-    """What somebody asks for when launching."""
+class LaunchOrder(NamedTuple):
+    """What is requested by a launch."""
 
     region: str
     instance_type: str
@@ -55,8 +55,8 @@ class Order(NamedTuple):
     public_ip: bool = True
 
 
-class Shortage(NamedTuple):
-    """A type, or a zone, of which there is nothing until a moment."""
+class CapacityShortage(NamedTuple):
+    """An instance type, or a zone, without capacity until a moment."""
 
     region: str
     what: str
@@ -64,48 +64,48 @@ class Shortage(NamedTuple):
 
 
 @dataclass
-class Holdings:
-    """What an account has, from which another one can go on."""
+class AccountState:
+    """Everything an account has; another account can be restored from it."""
 
     images: dict[str, list[tuple[Image, str]]]
-    machines: dict[str, Machine]
+    machines: dict[str, SimMachine]
     addresses: int
 
 
-class Account:
-    """Everything one account has."""
+class SimAccount:
+    """Everything that one simulated account has."""
 
-    def __init__(self, clock: Clock, chance: Chance, nature: Nature) -> None:
+    def __init__(self, clock: Clock, chance: Chance, nature: CloudBehaviour) -> None:
         self._clock = clock
         self._chance = chance
         self._nature = nature
-        self._shortages: list[Shortage] = []
+        self._shortages: list[CapacityShortage] = []
         self._limits: dict[str, int] = {}
         self._images: defaultdict[str, list[tuple[Image, str]]] = defaultdict(list)
         self._addresses = 0
         self._never_up = 0
         self.slowness = 1.0
-        """How many times longer than usual the machines take that are launched now."""
+        """How many times longer than usual machines launched now take."""
         self.share = 1.0
-        """How much of what their type promises they have."""
+        """The fraction of their type's CPUs and memory that machines launched now have."""
         self.listed_late = timedelta(0)
-        """By how much later than usual they are listed."""
-        self.machines: dict[str, Machine] = {}
-        self.on_effect: OnEffect = unheard
+        """How much later than usual machines launched now are listed."""
+        self.machines: dict[str, SimMachine] = {}
+        self.on_effect: OnEffect = ignore_effect
 
-    def holdings(self) -> Holdings:
-        """Tell everything that it has; what is done to it later shows in this too."""
-        return Holdings(dict(self._images), self.machines, self._addresses)
+    def export_state(self) -> AccountState:
+        """Return everything that it has; later changes show in this too."""
+        return AccountState(dict(self._images), self.machines, self._addresses)
 
-    def take_over(self, holdings: Holdings) -> None:
-        """Have what another one had; a machine whose address is not of our network gets one."""
+    def restore_state(self, holdings: AccountState) -> None:
+        """Restore another account's state; a machine whose address is not in our network gets a new one."""
         self._images.update(holdings.images)
         self.machines.update(holdings.machines)
         self._addresses = holdings.addresses
         network = self._nature.network
         for number, machine in enumerate(self.machines.values()):
             if network is not None and IPv4Address(machine.private_ip) not in network:
-                machine.move_to(self._local(network, number))
+                machine.set_address(self._local_address(network, number))
 
     def add_image(self, region: str, name: str, created_at: datetime, *, owner: str = OURS) -> Image:
         """Publish an image."""
@@ -114,20 +114,20 @@ class Account:
         return image
 
     def images(self, region: str, name_pattern: str = "*") -> list[Image]:
-        """List our images whose name matches; `*` and `?` stand for anything."""
+        """Return our images whose name matches; `*` and `?` are wildcards."""
         pattern = re.escape(name_pattern).replace(r"\*", ".*").replace(r"\?", ".")
         return [image for image, owner in self._images[region] if owner == OURS and re.fullmatch(pattern, image.name)]
 
     def image(self, region: str, image_id: str) -> Image | None:
-        """Find an image of anybody."""
+        """Return an image, whoever owns it; None when there is none."""
         return next((image for image, _ in self._images[region] if image.image_id == image_id), None)
 
-    def run(self, order: Order) -> Machine:
+    def run(self, order: LaunchOrder) -> SimMachine:
         """Launch a machine."""
         now, zone = self._clock.now(), self._zone(order)
-        self._refuse_without_room(order.region, zone, order.instance_type)
+        self._refuse_without_capacity(order.region, zone, order.instance_type)
         self._refuse_over_limit(order.region)
-        machine = Machine(
+        machine = SimMachine(
             instance_id=f"i-{self._chance.getrandbits(68):017x}",
             region=order.region,
             zone=zone,
@@ -152,34 +152,34 @@ class Account:
         self.on_effect(Effect("run", machine.instance_id))
         return machine
 
-    def machine(self, region: str, instance_id: str) -> Machine:
-        """Find a machine, also one that the cloud does not list yet, or no more. Raises Gone."""
+    def machine(self, region: str, instance_id: str) -> SimMachine:
+        """Return a machine, including one that the cloud does not list yet or any more. Raise Gone."""
         machine = self.machines.get(instance_id)
         if machine is None or machine.region != region:
             raise Gone(f"{instance_id} does not exist in {region}")
         return machine
 
     def start(self, region: str, instance_id: str) -> None:
-        machine, state = self._living(region, instance_id)
+        machine, state = self._live_machine(region, instance_id)
         if state is InstanceState.STOPPING:
-            raise Later(f"{instance_id} is still stopping", after=_AFTER)
+            raise Later(f"{instance_id} is still stopping", after=_RETRY_AFTER)
         if state is InstanceState.STOPPED:
-            self._refuse_without_room(region, machine.zone, machine.instance_type)
+            self._refuse_without_capacity(region, machine.zone, machine.instance_type)
             self.on_effect(Effect("start", instance_id))
             machine.boot(self._clock.now(), self._address(machine))
 
     def stop(self, region: str, instance_id: str) -> None:
-        machine, state = self._living(region, instance_id)
+        machine, state = self._live_machine(region, instance_id)
         if state is InstanceState.PENDING:
-            raise Later(f"{instance_id} does not run yet", after=_AFTER)
+            raise Later(f"{instance_id} does not run yet", after=_RETRY_AFTER)
         if state is RUNNING:
             self.on_effect(Effect("stop", instance_id))
             machine.stop(self._clock.now())
 
     def reboot(self, region: str, instance_id: str) -> None:
-        machine, state = self._living(region, instance_id)
+        machine, state = self._live_machine(region, instance_id)
         if state is not RUNNING:
-            raise Later(f"{instance_id} is {state}", after=_AFTER)
+            raise Later(f"{instance_id} is {state}", after=_RETRY_AFTER)
         self.on_effect(Effect("reboot", instance_id))
         machine.reboots.append(self._clock.now())
 
@@ -190,51 +190,51 @@ class Account:
             machine.terminate(self._clock.now())
 
     def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
-        machine, _ = self._living(region, instance_id)
+        machine, _ = self._live_machine(region, instance_id)
         self.on_effect(Effect("tag", instance_id))
         machine.tags.update(tags)
 
     def untag(self, region: str, instance_id: str, *keys: str) -> None:
-        machine, _ = self._living(region, instance_id)
+        machine, _ = self._live_machine(region, instance_id)
         for key in keys:
             machine.tags.pop(key, None)
 
     def die(self, region: str, instance_id: str, at: datetime | None = None) -> None:
-        """Let a machine end by itself, now or at a moment to come."""
+        """Make a machine end by itself, now or at a future moment."""
         self.machine(region, instance_id).dies_at = at or self._clock.now()
 
     def impair(self, region: str, instance_id: str, check: CheckName = "instance") -> None:
-        """Let a status check fail until a reboot (the instance's) or a new start mends it."""
+        """Make a status check fail until a reboot (the instance's check) or a new start repairs it."""
         self.machine(region, instance_id).impaired[check] = self._clock.now()
 
     def never_boot(self, times: int = 1) -> None:
-        """Let nothing come up on the next machines: they run, their instance check fails, and nobody answers there."""
+        """Make the next machines never come up: they run, their instance check fails, and nothing answers there."""
         self._never_up = times
 
     def measure(self, region: str, instance_id: str, load: MachineMetrics) -> None:
-        """Say what is measured on a machine while it runs."""
+        """Set the load that is measured on a machine while it runs."""
         self.machine(region, instance_id).load = load
 
-    def shortage(self, region: str, what: str, until: datetime) -> None:
-        """Have no machine of a type, or in a zone, until a moment."""
-        self._shortages.append(Shortage(region, what, until))
+    def add_shortage(self, region: str, what: str, until: datetime) -> None:
+        """Refuse launches of a type, or in a zone, for lack of capacity until a moment."""
+        self._shortages.append(CapacityShortage(region, what, until))
 
-    def plenty(self) -> None:
-        """Have everything again of which there was nothing."""
+    def end_shortages(self) -> None:
+        """End all shortages."""
         self._shortages.clear()
 
     def limit(self, region: str, machines: int) -> None:
-        """Allow so many machines at a time."""
+        """Allow at most this many machines at a time."""
         self._limits[region] = machines
 
-    def _living(self, region: str, instance_id: str) -> tuple[Machine, InstanceState]:
+    def _live_machine(self, region: str, instance_id: str) -> tuple[SimMachine, InstanceState]:
         machine = self.machine(region, instance_id)
         state = machine.state(self._clock.now())
         if state in ENDING:
             raise Gone(f"{instance_id} in {region} is {state}")
         return machine, state
 
-    def _refuse_without_room(self, region: str, zone: str, instance_type: str) -> None:
+    def _refuse_without_capacity(self, region: str, zone: str, instance_type: str) -> None:
         now = self._clock.now()
         self._shortages = [one for one in self._shortages if one.until > now]
         if any(one.region == region and one.what in {zone, instance_type} for one in self._shortages):
@@ -248,17 +248,17 @@ class Account:
             quota = "Running On-Demand instances"
             raise QuotaExceeded(f"no more than {living} machines in {region}; raise the quota «{quota}»", quota=quota)
 
-    def _zone(self, order: Order) -> str:
+    def _zone(self, order: LaunchOrder) -> str:
         known = self._nature.subnets.get(order.subnet_id or "")
         letters = self._nature.zones
         return known or order.region + letters[crc32((order.subnet_id or "").encode()) % len(letters)]
 
-    def _pace(self, instance_type: str) -> Pace:
+    def _pace(self, instance_type: str) -> MachinePace:
         pace = self._nature.paces.get(instance_type) or (METAL if ".metal" in instance_type else VIRTUAL)
         spread = (self._chance.uniform(1 - SPREAD, 1 + SPREAD) / self._nature.speed for _ in pace)
-        return Pace(*(span * factor * self.slowness for span, factor in zip(pace, spread, strict=True)))
+        return MachinePace(*(span * factor * self.slowness for span, factor in zip(pace, spread, strict=True)))
 
-    def _address(self, machine: Machine) -> str | None:
+    def _address(self, machine: SimMachine) -> str | None:
         if not machine.public:
             return None
         if self._nature.network is not None:
@@ -268,10 +268,10 @@ class Account:
 
     def _private_ip(self) -> str:
         network, number = self._nature.network, len(self.machines)
-        return str(_PRIVATE + number) if network is None else self._local(network, number)
+        return str(_PRIVATE + number) if network is None else self._local_address(network, number)
 
-    def _local(self, network: IPv4Network, number: int) -> str:
-        """Choose an address that no living machine has; of a network of one address that one, for all."""
+    def _local_address(self, network: IPv4Network, number: int) -> str:
+        """Choose an address that no living machine has; a network of one address is shared by all."""
         now = self._clock.now()
         taken = {one.private_ip for one in self.machines.values() if one.state(now) is not TERMINATED}
         room = max(1, network.num_addresses - 2)

@@ -1,7 +1,7 @@
-"""A made-up cloud behind the `Compute` protocol, for the simulation and for `lcm up`.
+"""A simulated cloud behind the `Compute` protocol, for the simulation and for `lcm up`.
 
-Every verb suspends before and after its effect, so that a caller can be stopped on either side. What `account` is told
-directly happens as if a person did it at the cloud's console; `faults` spoils what goes over the network.
+Every verb suspends before and after its effect, so that a caller can be stopped on either side. Calls on `account` act
+at once, as a person at the cloud's console would; `faults` injects what goes wrong over the network.
 """
 
 import asyncio
@@ -17,30 +17,30 @@ from lcm.model.base.errors import Gone, Later
 from lcm.providers.protocols.compute import (
     OWNER_TAG,
     WORKER_TAG,
-    Checks,
     Image,
     Instance,
     Launch,
     MachineMetrics,
-    no_image,
+    StatusChecks,
+    image_missing,
     not_listed_yet,
     oldest_live,
-    ownership,
+    ownership_tags,
     subnet_of,
 )
-from lcm.providers.protocols.permit import permit
-from lcm.sim.cloud.account import Account, Nature, Order
-from lcm.sim.cloud.bill import Bill, Faults, Prices, bill
-from lcm.sim.cloud.effects import Power
-from lcm.sim.cloud.machines import RUNNING, Machine
+from lcm.providers.protocols.permit import check_permit
+from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder, SimAccount
+from lcm.sim.cloud.bill import Bill, CloudFaults, SimPrices, make_bill
+from lcm.sim.cloud.effects import PowerHistory
+from lcm.sim.cloud.machines import RUNNING, SimMachine
 from lcm.sim.time.chance import Chance
 
-Attach = Callable[[Instance, Power], object]
+Attach = Callable[[Instance, PowerHistory], object]
 _EFFECTS: Final = frozenset({"ensure", "start", "stop", "reboot", "remove", "tag"})
 
 
 class PastLaunch(NamedTuple):
-    """What was asked for under a token, and what came of it."""
+    """The request made with a launch token, and the machine it launched."""
 
     region: str
     token: str
@@ -49,10 +49,10 @@ class PastLaunch(NamedTuple):
 
 
 class SimCloud:
-    """The machines of one made-up account, in any region.
+    """The machines of one simulated account, in any region.
 
     `attach` makes what runs on a machine, such as a simulated CML, when it is first looked for while the machine runs.
-    It is given the machine's power, for it may be kept and must know when the machine stops, starts and reboots.
+    It is given the machine's power history, since it may be kept and must know when the machine stops, starts, reboots.
     """
 
     def __init__(
@@ -61,42 +61,42 @@ class SimCloud:
         chance: Chance,
         *,
         owner: str = "lcm",
-        nature: Nature | None = None,
-        prices: Prices | None = None,
+        nature: CloudBehaviour | None = None,
+        prices: SimPrices | None = None,
         latency: timedelta = timedelta(0),
         calls_per_second: int | None = None,
         attach: Attach | None = None,
     ) -> None:
-        self.account = Account(clock, chance, nature or Nature())
-        self.faults = Faults(calls_per_second=calls_per_second)
+        self.account = SimAccount(clock, chance, nature or CloudBehaviour())
+        self.faults = CloudFaults(calls_per_second=calls_per_second)
         self.fail_next = self.faults.fail_next
         self.lose_answer_next = self.faults.lose_answer_next
         self._clock = clock
         self._owner = owner
-        self._prices = prices or Prices()
+        self._prices = prices or SimPrices()
         self._latency_seconds = latency.total_seconds()
         self._attach = attach
         self._attached: dict[str, object] = {}
-        self._tokens: dict[tuple[str, str], tuple[bytes, Machine]] = {}
+        self._tokens: dict[tuple[str, str], tuple[bytes, SimMachine]] = {}
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a verb has had its effect, before its caller hears of it."""
+        """Called when a verb has had its effect, before its caller gets the answer."""
 
     def bill(self, until: datetime) -> Bill:
-        """Say what everything has cost until a moment."""
-        return bill(self.account.machines.values(), self._prices, until)
+        """Return what everything has cost until a moment."""
+        return make_bill(self.account.machines.values(), self._prices, until)
 
     @property
     def launches(self) -> Sequence[PastLaunch]:
-        """What was asked for under each token, from which another cloud can go on."""
+        """The requests made with each launch token; another cloud can be restored from them."""
         return [PastLaunch(*key, asked, machine.instance_id) for key, (asked, machine) in self._tokens.items()]
 
-    def recall(self, launches: Iterable[PastLaunch]) -> None:
-        """Know what another cloud was asked for, whose machines the account has."""
+    def restore_launches(self, launches: Iterable[PastLaunch]) -> None:
+        """Restore another cloud's launch requests; the account must already have its machines."""
         for one in launches:
             self._tokens[one.region, one.token] = one.asked, self.account.machines[one.instance_id]
 
-    def attached(self, instance_id: str) -> object | None:
-        """Find what runs on a machine; None while the machine does not run."""
+    def find_attached(self, instance_id: str) -> object | None:
+        """Return what runs on a machine; None while the machine does not run."""
         machine = self.account.machines.get(instance_id)
         if self._attach is None or machine is None or machine.state(self._clock.now()) is not RUNNING:
             return None
@@ -107,18 +107,18 @@ class SimCloud:
     async def ensure(self, launch: Launch) -> Instance:
         region = launch.aws.region
         async with self._call("ensure", region):
-            tagged = [one for one in self._shown(region) if one.tags.get(WORKER_TAG) == launch.worker_uid]
+            tagged = [one for one in self._list_instances(region) if one.tags.get(WORKER_TAG) == launch.worker_uid]
             found = oldest_live(tagged)
             if found is None:
-                await self._turn()
-                permit()
+                await self._delay()
+                check_permit()
                 found = self._launch(launch)
         return found
 
     async def find(self, region: str, instance_id: str, *, launched_at: datetime | None = None) -> Instance | None:
         async with self._call("find", region):
             now = self._clock.now()
-            machine = self._listed(region, instance_id)
+            machine = self._find_listed(region, instance_id)
             later = not_listed_yet(instance_id, launched_at=launched_at, now=now)
             if machine is None and later is not None:
                 raise later
@@ -126,113 +126,119 @@ class SimCloud:
 
     async def list_owned(self, region: str) -> Sequence[Instance]:
         async with self._call("list_owned", region):
-            return [one for one in self._shown(region) if one.tags.get(OWNER_TAG) == self._owner]
+            return [one for one in self._list_instances(region) if one.tags.get(OWNER_TAG) == self._owner]
 
     async def list_by_image(self, region: str, name_pattern: str) -> Sequence[Instance]:
         async with self._call("list_by_image", region):
             images = {one.image_id for one in self.account.images(region, name_pattern)}
-            return [one for one in self._shown(region) if one.image_id in images]
+            return [one for one in self._list_instances(region) if one.image_id in images]
 
     async def newest_image(self, region: str, name_pattern: str) -> Image | None:
         async with self._call("newest_image", region):
-            return self._newest(region, name_pattern)
+            return self._newest_image(region, name_pattern)
 
     async def start(self, region: str, instance_id: str) -> None:
         async with self._call("start", region):
-            permit()
-            self.account.start(region, self._known(region, instance_id))
+            check_permit()
+            self.account.start(region, self._check_listed(region, instance_id))
 
     async def stop(self, region: str, instance_id: str) -> None:
         async with self._call("stop", region):
-            permit()
-            self.account.stop(region, self._known(region, instance_id))
+            check_permit()
+            self.account.stop(region, self._check_listed(region, instance_id))
 
     async def reboot(self, region: str, instance_id: str) -> None:
         async with self._call("reboot", region):
-            permit()
-            self.account.reboot(region, self._known(region, instance_id))
+            check_permit()
+            self.account.reboot(region, self._check_listed(region, instance_id))
 
     async def remove(self, region: str, instance_id: str) -> None:
         async with self._call("remove", region):
-            if self._listed(region, instance_id) is not None:
-                permit()
+            if self._find_listed(region, instance_id) is not None:
+                check_permit()
                 self.account.terminate(region, instance_id)
 
     async def tag(self, region: str, instance_id: str, tags: Mapping[str, str]) -> None:
         async with self._call("tag", region):
-            permit()
-            self.account.tag(region, self._known(region, instance_id), tags)
+            check_permit()
+            self.account.tag(region, self._check_listed(region, instance_id), tags)
 
     async def console(self, region: str, instance_id: str) -> str:
         async with self._call("console", region):
-            machine = self.account.machine(region, self._known(region, instance_id))
-            past = [change for change in machine.story() if change.at <= self._clock.now()]
+            machine = self.account.machine(region, self._check_listed(region, instance_id))
+            past = [change for change in machine.all_changes() if change.at <= self._clock.now()]
             return "".join(f"{change.at:%Y-%m-%dT%H:%M:%SZ} {instance_id} {change.state}\n" for change in past)
 
-    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, Checks]:
+    async def checks(self, region: str, instance_ids: Sequence[str]) -> Mapping[str, StatusChecks]:
         async with self._call("checks", region):
             now = self._clock.now()
-            asked = self._asked("checks", instance_ids)
-            machines = [machine for one in asked if (machine := self._listed(region, one))]
+            asked = self._answered_ids("checks", instance_ids)
+            machines = [machine for one in asked if (machine := self._find_listed(region, one))]
             return {one.instance_id: one.checks(now) for one in machines}
 
     async def metrics(
         self, region: str, instance_ids: Sequence[str], *, since: datetime, until: datetime
     ) -> Mapping[str, MachineMetrics]:
         async with self._call("metrics", region):
-            return {one: self._measured(region, one, since, until) for one in self._asked("metrics", instance_ids)}
+            return {
+                one: self._metrics_of(region, one, since, until) for one in self._answered_ids("metrics", instance_ids)
+            }
 
     async def close(self) -> None:
-        await self._turn()
+        await self._delay()
 
     def _launch(self, launch: Launch) -> Instance:
         region, image_id = launch.aws.region, launch.aws.ami_id
-        image = self.account.image(region, image_id) if image_id else self._newest(region, launch.aws.ami_name_pattern)
+        image = (
+            self.account.image(region, image_id)
+            if image_id
+            else self._newest_image(region, launch.aws.ami_name_pattern)
+        )
         if image is None:
-            raise no_image(launch)
+            raise image_missing(launch)
         request = msgspec.json.encode((launch, image.image_id))
         if (region, launch.token) not in self._tokens:
             self._tokens[region, launch.token] = request, self.account.run(self._order(launch, image))
         known, machine = self._tokens[region, launch.token]
         now = self._clock.now()
-        if known != request and not machine.shown(now):
+        if known != request and not machine.is_listed(now):
             raise Later(f"{launch.worker_name} was launched already and is not listed yet", after=timedelta(seconds=10))
         return machine.instance(now)
 
-    def _order(self, launch: Launch, image: Image) -> Order:
-        return Order(
+    def _order(self, launch: Launch, image: Image) -> LaunchOrder:
+        return LaunchOrder(
             region=launch.aws.region,
             instance_type=launch.instance_type,
             image_id=image.image_id,
-            tags=ownership(launch, self._owner),
+            tags=ownership_tags(launch, self._owner),
             disk_gb=launch.aws.root_volume.size_gb,
             subnet_id=subnet_of(launch),
             public_ip=launch.aws.public_ip,
         )
 
-    def _newest(self, region: str, name_pattern: str | None) -> Image | None:
+    def _newest_image(self, region: str, name_pattern: str | None) -> Image | None:
         images = self.account.images(region, name_pattern or "")
         return max(images, key=lambda one: (one.created_at, one.image_id), default=None)
 
-    def _shown(self, region: str) -> list[Instance]:
+    def _list_instances(self, region: str) -> list[Instance]:
         now = self._clock.now()
         here = (one for one in self.account.machines.values() if one.region == region)
-        return [one.instance(now) for one in here if one.shown(now)]
+        return [one.instance(now) for one in here if one.is_listed(now)]
 
-    def _listed(self, region: str, instance_id: str) -> Machine | None:
+    def _find_listed(self, region: str, instance_id: str) -> SimMachine | None:
         machine = self.account.machines.get(instance_id)
-        return machine if machine and machine.region == region and machine.shown(self._clock.now()) else None
+        return machine if machine and machine.region == region and machine.is_listed(self._clock.now()) else None
 
-    def _known(self, region: str, instance_id: str) -> str:
-        if self._listed(region, instance_id) is None:
+    def _check_listed(self, region: str, instance_id: str) -> str:
+        if self._find_listed(region, instance_id) is None:
             raise Gone(f"{instance_id} in {region} is not listed")
         return instance_id
 
-    def _asked(self, verb: str, instance_ids: Sequence[str]) -> Sequence[str]:
-        """Give those of the machines asked about that the answer is about."""
-        return instance_ids[1::2] if self.faults.spells.halved(verb) else instance_ids
+    def _answered_ids(self, verb: str, instance_ids: Sequence[str]) -> Sequence[str]:
+        """Return the ids that the answer covers."""
+        return instance_ids[1::2] if self.faults.spells.is_partial(verb) else instance_ids
 
-    def _measured(self, region: str, instance_id: str, since: datetime, until: datetime) -> MachineMetrics:
+    def _metrics_of(self, region: str, instance_id: str, since: datetime, until: datetime) -> MachineMetrics:
         machine = self.account.machines.get(instance_id)
         if machine is None or machine.region != region or machine.load == MachineMetrics():
             return MachineMetrics()
@@ -242,14 +248,14 @@ class SimCloud:
 
     @asynccontextmanager
     async def _call(self, verb: str, region: str) -> AsyncIterator[None]:
-        await self._turn()
-        await self.faults.linger(verb)
-        self.faults.before(verb, region, self._clock.now())
+        await self._delay()
+        await self.faults.delay_call(verb)
+        self.faults.raise_before_effect(verb, region, self._clock.now())
         yield
         if verb in _EFFECTS:
             self.on_change()
-        await self._turn()
-        self.faults.after(verb)
+        await self._delay()
+        self.faults.raise_after_effect(verb)
 
-    async def _turn(self) -> None:
+    async def _delay(self) -> None:
         await asyncio.sleep(self._latency_seconds)

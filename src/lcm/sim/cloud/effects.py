@@ -1,6 +1,7 @@
-"""What is done to the simulated outside, told as it is done, on the host of whoever does it.
+"""Reports of what is done to the simulated cloud and labs, and when a simulated machine is on.
 
-Made by the account, by the labs of a CML and by its licence; `sim.world` listens. Without a listener nothing is told.
+Effects are reported as they happen, on the host of whoever causes them: by the account, by a CML's labs and by its
+licence. `sim.world` listens; without a listener nothing is reported.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Effect(NamedTuple):
-    """One thing that is done: to a machine, or on it to a lab, by the lab's title."""
+    """One thing that is done: to a machine, or on it to a lab, named by the lab's title."""
 
     verb: str
     instance_id: str
@@ -18,25 +19,25 @@ class Effect(NamedTuple):
 
 
 OnEffect = Callable[[Effect], None]
-"""Hears of an effect at the very moment: machines are as they were before it, but for one that is new."""
-OnLab = Callable[[str, str], None]
-"""Hears a verb and a lab's title, or nothing where it is about the CML itself."""
+"""Called at the very moment of an effect: machines are as they were before it, except for a new one."""
+OnLabEffect = Callable[[str, str], None]
+"""Called with a verb and a lab's title; the title is empty where it is about the CML itself."""
 
 
 SENDER: Final[ContextVar[str | None]] = ContextVar("SENDER", default=None)
-"""The host whose request is carried out now, where that is not done on the host itself."""
+"""The host whose request is being carried out, where that is not done on the host itself."""
 
 
-def unheard(*_told: object) -> None:
-    """Listen to nothing."""
+def ignore_effect(*_told: object) -> None:
+    """Ignore an effect."""
 
 
-class Run(NamedTuple):
-    """From when until when it was on, also moments to come; None while no end is planned."""
+class PowerRun(NamedTuple):
+    """A time span in which a machine is on, future ones included; `off` None means no end is planned."""
 
     on: datetime
     off: datetime | None
 
 
-Power = Callable[[], Sequence[Run]]
-"""Tells all runs, oldest first. Those that have ended stay at the beginning as they are."""
+PowerHistory = Callable[[], Sequence[PowerRun]]
+"""Returns all runs, oldest first. Runs that have ended stay at the beginning unchanged."""

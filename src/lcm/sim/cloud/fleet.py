@@ -1,8 +1,8 @@
-"""The simulated account of `lcm up`: CML images, machines with a simulated CML on each, one licence server, in a file.
+"""The simulated cloud of `lcm up`: images, machines with a simulated CML on each, one licence server, stored in a file.
 
-Made by `compose`. The file is written before anybody hears of a machine's launch, start, stop or end, and twice a
-second while anything else changes: a process that is killed and started again finds its machines, licences and labs.
-They lived on meanwhile, as real ones do.
+The file is written before a caller learns of a machine's launch, start, stop or end, and twice a second while anything
+else changes: a process that is killed and restarted finds its machines, licences and labs, which went on meanwhile as
+real ones do. SimHosts gives access to the CML of each machine behind the `Hosts` protocol, without a network.
 """
 
 import asyncio
@@ -21,40 +21,40 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Stuck, Unreachable
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.protocols.compute import Instance, InstanceState
-from lcm.sim.cloud.account import Holdings, Nature
+from lcm.sim.cloud.account import AccountState, CloudBehaviour
 from lcm.sim.cloud.compute import PastLaunch, SimCloud
-from lcm.sim.cloud.effects import Effect, OnEffect, Power, unheard
+from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
 from lcm.sim.cml.direct import DirectHost
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.licence import LicenceServer
-from lcm.sim.cml.snapshot import KeptCml, decode, encode, go_on, kept
-from lcm.sim.cml.stats import Machine
+from lcm.sim.cml.snapshot import CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
+from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance
-from lcm.sim.time.faults import Spells
+from lcm.sim.time.faults import ActiveFaults
 
 IMAGES: Final = (("CML-2.8.1", timedelta(days=400)), ("CML-2.9.0", timedelta(days=90)))
-"""What is installed in every region, and how old it is."""
+"""The images installed in every region, and how old they are."""
 PASSWORD: Final = "admin"  # noqa: S105  a simulator's
-EVERY_SECONDS: Final = 0.5
-_FORM: Final = 1
-_SHARE: Final = 20
+SAVE_SECONDS: Final = 0.5
+_FILE_FORMAT: Final = 1
+_SLEEP_FACTOR: Final = 20
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 _METAL_CPUS: Final = {"m5zn": 48, "c5n": 72, "z1d": 48, "m6i": 128, "c6i": 128, "r6i": 128, "m7i": 192, "c7i": 192}
 _GB_PER_CPU: Final = {"c": 2, "m": 4, "z": 8, "r": 8, "x": 16}
 _log: Final = structlog.get_logger()
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """The file."""
+class _FleetFile(msgspec.Struct, frozen=True):
+    """The content of the file."""
 
     form: int
-    account: Holdings
+    account: AccountState
     launches: tuple[PastLaunch, ...]
     taken: dict[str, str]
-    hosts: dict[str, KeptCml]
+    hosts: dict[str, CmlSnapshot]
 
 
-class Host(NamedTuple):
+class RunningMachine(NamedTuple):
     """A machine that runs, and the CML on it."""
 
     instance_id: str
@@ -62,8 +62,8 @@ class Host(NamedTuple):
     cml: Cml
 
 
-class Fleet:
-    """A simulated cloud that outlives its process; `file` None: it does not. Machines are reached in `network`."""
+class SimFleet:
+    """A simulated cloud that outlives its process, unless `file` is None. Machines are reached in `network`."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class Fleet:
         speed: float = 1.0,
         file: Path | None = None,
         network: IPv4Network | None = None,
-        on_effect: OnEffect = unheard,
+        on_effect: OnEffect = ignore_effect,
         password: str = PASSWORD,
     ) -> None:
         self._on_effect = on_effect
         self._password = password
         self.licences = LicenceServer()
         self.cloud = SimCloud(
-            clock, chance, owner=owner, nature=Nature(speed=speed, network=network), attach=self._attach
+            clock, chance, owner=owner, nature=CloudBehaviour(speed=speed, network=network), attach=self._attach
         )
         self.cloud.account.on_effect = on_effect
         self._clock = clock
@@ -90,96 +90,96 @@ class Fleet:
         self._speed = speed
         self._file = file
         self._written = b""
-        self._known: dict[str, KeptCml] = {}
+        self._known: dict[str, CmlSnapshot] = {}
         self._hosts: dict[str, Cml] = {}
         if file is not None and file.exists():
-            self._read(file)
-        self.open(regions)
+            self._load_file(file)
+        self.install_images(regions)
         self.cloud.on_change = self.save
 
-    def open(self, regions: Iterable[str]) -> None:
-        """Install CML's images where they are not yet."""
+    def install_images(self, regions: Iterable[str]) -> None:
+        """Install CML's images in regions that lack them."""
         for region in regions:
             for name, age in IMAGES:
                 if not self.cloud.account.images(region, name):
                     self.cloud.account.add_image(region, name, self._clock.now() - age)
 
-    def hosts(self) -> Iterator[Host]:
-        """Give every machine that runs now."""
+    def running_machines(self) -> Iterator[RunningMachine]:
+        """Yield every machine that runs now."""
         for machine in self.cloud.account.machines.values():
-            cml = self.cloud.attached(machine.instance_id)
+            cml = self.cloud.find_attached(machine.instance_id)
             if isinstance(cml, Cml):
-                yield Host(machine.instance_id, machine.private_ip, cml)
+                yield RunningMachine(machine.instance_id, machine.private_ip, cml)
 
-    def known(self, instance_id: str) -> Cml | None:
-        """Give the CML of a machine whatever its state; None if nobody ever looked for one there."""
+    def find_cml(self, instance_id: str) -> Cml | None:
+        """Return the CML of a machine whatever its state; None if nobody ever looked for one there."""
         return self._hosts.get(instance_id)
 
     def save(self) -> None:
-        """Write the file, if anything is new."""
+        """Write the file if anything has changed."""
         if self._file is None:
             return
-        text = msgspec.json.encode(self._state(), enc_hook=encode)
+        text = msgspec.json.encode(self._file_content(), enc_hook=encode_timeline)
         if text != self._written:
-            _write(self._file, text)
+            _replace_file(self._file, text)
             self._written = text
 
     async def run(self) -> None:
-        """Keep the file true until cancelled, and once more then."""
+        """Keep the file up to date until cancelled, and write it once more then."""
         now = asyncio.get_running_loop().time
         try:
             while True:
                 began = now()
                 self.save()
-                # However many machines there are, most of the time is others'.
-                await asyncio.sleep(max(EVERY_SECONDS, (now() - began) * _SHARE))
+                # However many machines there are, leave most of the time to others.
+                await asyncio.sleep(max(SAVE_SECONDS, (now() - began) * _SLEEP_FACTOR))
         finally:
             self.save()
 
-    def _state(self) -> _Kept:
-        account, now = self.cloud.account.holdings(), self._clock.now()
+    def _file_content(self) -> _FleetFile:
+        account, now = self.cloud.account.export_state(), self._clock.now()
         ended = [ref for ref in self._hosts if account.machines[ref].state(now) is InstanceState.TERMINATED]
         for instance_id in ended:
             del self._hosts[instance_id]
-        hosts = {**self._known, **{instance_id: kept(cml) for instance_id, cml in self._hosts.items()}}
-        return _Kept(_FORM, account, tuple(self.cloud.launches), self.licences.taken, hosts)
+        hosts = {**self._known, **{instance_id: take_snapshot(cml) for instance_id, cml in self._hosts.items()}}
+        return _FleetFile(_FILE_FORMAT, account, tuple(self.cloud.launches), self.licences.taken, hosts)
 
-    def _read(self, file: Path) -> None:
+    def _load_file(self, file: Path) -> None:
         try:
-            known = msgspec.json.decode(file.read_bytes(), type=_Kept, dec_hook=decode)
+            known = msgspec.json.decode(file.read_bytes(), type=_FleetFile, dec_hook=decode_timeline)
         except (OSError, msgspec.MsgspecError) as error:
             message = (
                 f"{file}: the simulated cloud cannot be read ({error}); remove the file to begin with an empty one"
             )
             raise Stuck("SimulatedCloudUnreadable", message) from error
-        self.cloud.account.take_over(known.account)
-        self.cloud.recall(known.launches)
+        self.cloud.account.restore_state(known.account)
+        self.cloud.restore_launches(known.launches)
         self.licences.taken.update(known.taken)
         self._known = known.hosts
         _log.info("simulated cloud goes on", machines=len(known.account.machines), licences=len(known.taken))
 
-    def _attach(self, instance: Instance, power: Power) -> Cml:
+    def _attach(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = Cml(
             self._clock,
             self._chance.stream(instance.instance_id),
             speed=self._speed,
-            machine=self._machine(instance),
+            machine=self._cml_machine(instance),
             password=self._password,
             licence_server=self.licences,
             power=power,
             on_effect=lambda verb, lab: self._on_effect(Effect(verb, instance.instance_id, lab)),
         )
         if known := self._known.pop(instance.instance_id, None):
-            go_on(cml, known)
+            restore_snapshot(cml, known)
         self._hosts[instance.instance_id] = cml
         return cml
 
-    def _machine(self, instance: Instance) -> Machine:
+    def _cml_machine(self, instance: Instance) -> CmlMachine:
         image = self.cloud.account.image(instance.region, instance.image_id)
         version = _VERSION.search(image.name) if image else None
         made = self.cloud.account.machines[instance.instance_id]
-        cpus, memory_gb = size(instance.instance_type)
-        return Machine(
+        cpus, memory_gb = machine_size(instance.instance_type)
+        return CmlMachine(
             cpu_count=int(cpus * made.share),
             memory_mb=int(memory_gb * 1024 * made.share),
             disk_gb=made.disk_gb,
@@ -187,8 +187,8 @@ class Fleet:
         )
 
 
-def _write(file: Path, text: bytes) -> None:
-    """Put a file in the place of another, whole or not at all."""
+def _replace_file(file: Path, text: bytes) -> None:
+    """Replace a file, completely or not at all."""
     beside = file.with_suffix(".new")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
@@ -199,8 +199,8 @@ def _write(file: Path, text: bytes) -> None:
         raise Stuck("SimulatedCloudNotKept", message) from error
 
 
-def size(instance_type: str) -> tuple[int, int]:
-    """Say how many CPUs and how many GB of memory a machine of this type has, by the rules of EC2's names."""
+def machine_size(instance_type: str) -> tuple[int, int]:
+    """Return a machine type's number of CPUs and GB of memory, by the rules of EC2's names."""
     family, _, name = instance_type.partition(".")
     if found := re.fullmatch(r"(\d*)xlarge|metal-(\d+)xl", name):
         cpus = 4 * int(found[1] or found[2] or 1)
@@ -210,18 +210,18 @@ def size(instance_type: str) -> tuple[int, int]:
 
 
 class SimHosts:
-    """The CML that is attached to each machine; its password is the simulator's own, whatever the spec says."""
+    """The CML attached to each machine; its password is the simulator's own, whatever the spec says."""
 
     def __init__(self, cloud: SimCloud) -> None:
         self._cloud = cloud
         self._hosts: dict[str, DirectHost] = {}
-        self.spells = Spells()
-        """What lies on the way to all of them."""
+        self.spells = ActiveFaults()
+        """Faults on the way to all of them."""
 
     async def of(self, worker: LabWorker) -> DirectHost:
         await asyncio.sleep(0)
         instance_id = worker.status.ec2.instance_id
-        cml = self._cloud.attached(instance_id)
+        cml = self._cloud.find_attached(instance_id)
         if not isinstance(cml, Cml):
             raise Unreachable(f"{worker.metadata.name} is not there: its machine {instance_id} does not run")
         if instance_id not in self._hosts:

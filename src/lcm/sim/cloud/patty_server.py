@@ -1,4 +1,4 @@
-"""The ports of a simulated cloud's labs, for real: every machine has an address of its own, where PATty listens.
+"""Real ports for a simulated cloud's labs: every machine has an address of its own, where PATty listens.
 
 Made by `compose` for `lcm up` and for `lcm serve` on a simulated cloud. Linux answers on the whole of 127.0.0.0/8;
 other systems only on 127.0.0.1, which all machines then share.
@@ -12,19 +12,19 @@ from zlib import crc32
 
 import structlog
 
-from lcm.sim.cloud.fleet import Fleet, Host
+from lcm.sim.cloud.fleet import RunningMachine, SimFleet
 from lcm.sim.cml.patty_ports import MOST_PORTS, PattyPorts
 
-EVERY_SECONDS: Final = 0.5
-_SHARE: Final = 10
+SYNC_SECONDS: Final = 0.5
+_SLEEP_FACTOR: Final = 10
 _SHOWN: Final = 10
-_SHARED: Final = IPv4Network("127.0.0.1/32")
+_SHARED_NETWORK: Final = IPv4Network("127.0.0.1/32")
 _FIRST, _NETWORKS = 100, 100
 _log: Final = structlog.get_logger()
 
 
-def home(owner: str) -> IPv4Network:
-    """Say where an installation's machines get their addresses: two on one computer mostly have nothing in common."""
+def loopback_network(owner: str) -> IPv4Network:
+    """Return the network for an installation's machines; two installations on one computer rarely share one."""
     network = IPv4Network(f"127.{_FIRST + crc32(owner.encode()) % _NETWORKS}.0.0/16")
     with socket.socket() as probe:
         try:
@@ -32,14 +32,14 @@ def home(owner: str) -> IPv4Network:
         except OSError as error:
             remedy = "all simulated machines are at 127.0.0.1: two of them cannot have the same port open"
             _log.warning("only one loopback address", wanted=str(network[1]), error=str(error), remedy=remedy)
-            return _SHARED
+            return _SHARED_NETWORK
     return network
 
 
 class PattyServer:
-    """Follows a fleet: opens what its labs have open, and closes what they have no more."""
+    """Follows a fleet: opens the ports that its labs have open, and closes those that they no longer have."""
 
-    def __init__(self, fleet: Fleet, *, most: int = MOST_PORTS, every_seconds: float = EVERY_SECONDS) -> None:
+    def __init__(self, fleet: SimFleet, *, most: int = MOST_PORTS, every_seconds: float = SYNC_SECONDS) -> None:
         self._fleet = fleet
         self._most = most
         self._every_seconds = every_seconds
@@ -53,20 +53,20 @@ class PattyServer:
             while True:
                 began = now()
                 await self.sync()
-                # However many labs there are, most of the time is others'.
-                await asyncio.sleep(max(self._every_seconds, (now() - began) * _SHARE))
+                # However many labs there are, leave most of the time to others.
+                await asyncio.sleep(max(self._every_seconds, (now() - began) * _SLEEP_FACTOR))
         finally:
             self.close()
 
     async def sync(self) -> None:
-        """Open and close once."""
-        hosts = {host.instance_id: host for host in self._fleet.hosts()}
+        """Open and close ports once."""
+        hosts = {host.instance_id: host for host in self._fleet.running_machines()}
         for instance_id in self._machines.keys() - hosts.keys():
             self._machines.pop(instance_id).close()
             self._told.pop(instance_id, None)
         for host in hosts.values():
-            await self._follow(host)
-            await asyncio.sleep(0)  # with many machines somebody else may wait
+            await self._sync_machine(host)
+            await asyncio.sleep(0)  # with many machines, let other tasks run in between
 
     def close(self) -> None:
         """Close every port of every machine."""
@@ -74,13 +74,13 @@ class PattyServer:
             ports.close()
         self._machines.clear()
 
-    async def _follow(self, host: Host) -> None:
+    async def _sync_machine(self, host: RunningMachine) -> None:
         ports = self._machines.setdefault(host.instance_id, PattyPorts(host.cml, host.address))
         others = sum(one.count for one in self._machines.values()) - ports.count
         await ports.sync(max(0, self._most - others))
-        self._tell(host, ports)
+        self._log_closed_ports(host, ports)
 
-    def _tell(self, host: Host, ports: PattyPorts) -> None:
+    def _log_closed_ports(self, host: RunningMachine, ports: PattyPorts) -> None:
         """Log what could not be opened, once for every port."""
         closed = {port.outside: why for port, why in ports.taken.items()}
         known = self._told.get(host.instance_id, frozenset())

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lcm.model.topology.node_definitions import SHIPPED, ShippedNode
+from lcm.model.topology.node_definitions import SHIPPED_NODES, ShippedNode
 
 Json = dict[str, Any]
 
 _SLOWEST_BOOT_SECONDS: Final = 600.0
-_LONGEST_BOOT_TIMEOUT: Final = 2
+_TIMEOUT_PER_BOOT: Final = 2
 """A definition's time-out is this many times what booting usually takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A node definition with what CML's own table does not tell."""
+class NodeKind:
+    """A node definition with what the simulator needs beyond CML's own table."""
 
     shipped: ShippedNode
     boot_seconds: float
@@ -29,8 +29,8 @@ class Kind:
         return self.shipped.nature
 
     @property
-    def licensed(self) -> bool:
-        """Whether a running node counts against the licence; switches and connectors of the host do not."""
+    def needs_licence(self) -> bool:
+        """Whether a running node counts against the licence; the host's switches and connectors do not."""
         return self.shipped.driver != "none"
 
     @property
@@ -39,20 +39,20 @@ class Kind:
         return next(iter(self.shipped.image_definitions), None)
 
     def interface_label(self, slot: int) -> str:
-        """Name the interface in a slot."""
+        """Return the name of the interface in a slot."""
         known = self.shipped.interfaces
         return known[slot] if slot < len(known) else f"eth{slot}"
 
 
-def kind_of(shipped: ShippedNode) -> Kind:
+def kind_of(shipped: ShippedNode) -> NodeKind:
     """Add what the engine needs to a node definition."""
-    boot = min(shipped.boot_timeout_seconds / _LONGEST_BOOT_TIMEOUT, _SLOWEST_BOOT_SECONDS)
+    boot = min(shipped.boot_timeout_seconds / _TIMEOUT_PER_BOOT, _SLOWEST_BOOT_SECONDS)
     cisco = shipped.nature in {"router", "switch", "firewall"} and shipped.driver != "none"
-    return Kind(shipped, boot, "ios_config.txt" if cisco else "node.cfg")
+    return NodeKind(shipped, boot, "ios_config.txt" if cisco else "node.cfg")
 
 
-def unknown(definition_id: str) -> Kind:
-    """Make something ordinary of a definition that nobody installed."""
+def unknown_kind(definition_id: str) -> NodeKind:
+    """Make a default kind for a definition that is not installed."""
     return kind_of(
         ShippedNode(
             definition_id=definition_id,
@@ -70,11 +70,11 @@ def unknown(definition_id: str) -> Kind:
     )
 
 
-KINDS: Final = {ref: kind_of(shipped) for ref, shipped in SHIPPED.items()}
+KINDS: Final = {ref: kind_of(shipped) for ref, shipped in SHIPPED_NODES.items()}
 
 
-def definition(kind: Kind) -> Json:
-    """Write a node definition as CML does."""
+def write_definition(kind: NodeKind) -> Json:
+    """Return a node definition as CML writes it."""
     size = _size(kind)
     files = [{"name": kind.main_file, "content": "", "editable": True}]
     return {
@@ -97,9 +97,9 @@ def definition(kind: Kind) -> Json:
     }
 
 
-def simplified(kind: Kind) -> Json:
-    """Write the short form: what a node of this kind gets when its file says nothing."""
-    more = {"console": kind.shipped.serial_ports > 0, "simulate": True, "custom_mac": kind.licensed}
+def write_simplified(kind: NodeKind) -> Json:
+    """Return the short form: what a node of this kind gets when its file says nothing."""
+    more = {"console": kind.shipped.serial_ports > 0, "simulate": True, "custom_mac": kind.needs_licence}
     return {
         "id": kind.id,
         "general": _general(kind),
@@ -110,8 +110,8 @@ def simplified(kind: Kind) -> Json:
     }
 
 
-def image(kind: Kind) -> Json:
-    """Write the definition of a kind's image."""
+def write_image(kind: NodeKind) -> Json:
+    """Return the definition of a kind's image, as CML writes it."""
     return {
         "id": kind.image,
         "node_definition_id": kind.id,
@@ -125,7 +125,7 @@ def image(kind: Kind) -> Json:
     }
 
 
-def _size(kind: Kind) -> Json:
+def _size(kind: NodeKind) -> Json:
     return {
         "ram": kind.shipped.ram_mb,
         "cpus": int(kind.shipped.cpus),
@@ -135,11 +135,11 @@ def _size(kind: Kind) -> Json:
     }
 
 
-def _general(kind: Kind) -> Json:
+def _general(kind: NodeKind) -> Json:
     return {"nature": kind.nature, "description": kind.id, "read_only": True}
 
 
-def _interfaces(kind: Kind) -> Json:
+def _interfaces(kind: NodeKind) -> Json:
     return {
         "serial_ports": kind.shipped.serial_ports,
         "default_console": 0,
@@ -152,7 +152,7 @@ def _interfaces(kind: Kind) -> Json:
     }
 
 
-def _ui(kind: Kind) -> Json:
+def _ui(kind: NodeKind) -> Json:
     return {
         "label_prefix": f"{kind.id}-",
         "icon": kind.nature if kind.nature in {"router", "switch", "server", "firewall"} else "host",

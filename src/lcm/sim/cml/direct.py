@@ -1,6 +1,6 @@
-"""The simulator's direct face: `LabHost` on the engine, without a network. Simulations use it for speed.
+"""The simulator's direct interface: `LabHost` on the engine, without a network. Simulations use it for speed.
 
-Every verb lets others run once before and once after its effect, so that a caller can be stopped on either side.
+Every verb suspends once before and once after its effect, so that a caller can be stopped on either side.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Gone, Later, LcmError, NoRoom, Unreachable
-from lcm.providers.cml.polling import until
+from lcm.providers.cml.polling import poll_until
 from lcm.providers.protocols.labhost import (
     Activity,
     CmlApiError,
@@ -20,51 +20,51 @@ from lcm.providers.protocols.labhost import (
     CmlLabCreationError,
     CmlLicensingError,
     Elements,
-    Health,
+    HostHealth,
+    HostNotice,
     LabHost,
     LabSummary,
     Licence,
     Maintenance,
     NodeDefinition,
     NodeFacts,
-    Notice,
     NotReady,
     PoolUse,
     SimulationStats,
     Stats,
     System,
 )
-from lcm.providers.protocols.permit import permit
+from lcm.providers.protocols.permit import check_permit
 from lcm.sim.cml import facts
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Down, Refusal, bad
+from lcm.sim.cml.faults import CmlDown, CmlRefusal, bad_request
 from lcm.sim.cml.licence import EXPANSION
-from lcm.sim.cml.parts import Lab, State
+from lcm.sim.cml.parts import NodeState, SimLab
 from lcm.sim.cml.rest.documents import Credentials, FeatureCount, NodeUpdate, Registration
 from lcm.sim.cml.rest.views import element_states
-from lcm.sim.cml.topology import download
+from lcm.sim.cml.topology import write_lab_file
 from lcm.sim.cml.users import User
-from lcm.sim.time.faults import Failures, Spells
+from lcm.sim.time.faults import ActiveFaults, PlannedFailures
 
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 2.0
 REMOVAL_SECONDS: Final = 600.0
 LICENCE_SECONDS: Final = 150.0
-_ALWAYS: Final[Mapping[int, type[LcmError]]] = {404: Gone, 409: Later}
-"""What these refusals mean, whatever was asked."""
+_ERRORS_BY_STATUS: Final[Mapping[int, type[LcmError]]] = {404: Gone, 409: Later}
+"""What these statuses of a refusal mean, whatever was asked."""
 
 
 class DirectHost:
     """One simulated machine as a `LabHost`."""
 
     def __init__(
-        self, cml: Cml, username: str = "admin", password: Secret | None = None, *, spells: Spells | None = None
+        self, cml: Cml, username: str = "admin", password: Secret | None = None, *, spells: ActiveFaults | None = None
     ) -> None:
-        """Speak to a CML; `spells` are those that lie on the way to all of them."""
+        """Speak to a CML; `spells` are the faults on the way to all of them."""
         self._cml = cml
         self._credentials = Credentials(username, (password or Secret("admin")).reveal())
-        self._failures = Failures(LabHost, cml.spells, *([spells] if spells is not None else []))
+        self._failures = PlannedFailures(LabHost, cml.spells, *([spells] if spells is not None else []))
         self.fail_next = self._failures.fail_next
 
     async def sign_in(self) -> None:
@@ -75,7 +75,7 @@ class DirectHost:
         async with self._verb("system", sign_in=False):
             return System(version=self._cml.machine.version, ready=True)
 
-    async def health(self) -> Health:
+    async def health(self) -> HostHealth:
         async with self._verb("health"):
             return facts.health_facts(self._cml)
 
@@ -86,7 +86,7 @@ class DirectHost:
     async def maintenance(self) -> Maintenance:
         async with self._verb("maintenance"):
             shown = [
-                Notice(notice_id=one.id, level=one.level, label=one.label, content=one.content)
+                HostNotice(notice_id=one.id, level=one.level, label=one.label, content=one.content)
                 for one in self._cml.notices.all.values()
                 if one.enabled
             ]
@@ -100,22 +100,22 @@ class DirectHost:
         licence = self._cml.licence
         async with self._verb("register", CmlLicensingError):
             if licence.registration() == "COMPLETED" and licence.product != product:
-                permit()
+                check_permit()
                 licence.deregister(running_nodes=len(self._cml.active_nodes()))
             if licence.product != product:
-                permit()
+                check_permit()
                 licence.set_product(product)
             if licence.registration() in {"NOT_REGISTERED", "FAILED", "RETRY_IN_PROGRESS"}:
-                permit()
-                licence.register(_checked({"token": token.reveal(), "reregister": True}, Registration))
-        registered = await self._licence_until(lambda now: now.registered or now.registration == "FAILED")
-        if not registered.registered:
+                check_permit()
+                licence.register(_check_document({"token": token.reveal(), "reregister": True}, Registration))
+        registered = await self._wait_for_licence(lambda now: now.is_registered or now.registration == "FAILED")
+        if not registered.is_registered:
             raise CmlLicensingError("LicenceTokenRefused", f"CML could not register: {registered.failure}")
         async with self._verb("register", CmlLicensingError):
             if licence.expansion != expansion_nodes:
-                permit()
+                check_permit()
                 licence.set_features([FeatureCount(EXPANSION, expansion_nodes)])
-        return await self._licence_until(lambda now: now.in_compliance)
+        return await self._wait_for_licence(lambda now: now.in_compliance)
 
     async def deregister(self) -> Licence:
         async with self._verb("deregister", Later):
@@ -123,7 +123,7 @@ class DirectHost:
             running = len(self._cml.active_nodes())
             if licence.registration() == "NOT_REGISTERED":
                 return facts.licence_facts(self._cml)
-            permit()
+            check_permit()
             if not licence.deregister(running_nodes=running):
                 raise CmlLicensingError("LicenceSeatNotReturned", "CML could not tell the licence server")
             return facts.licence_facts(self._cml)
@@ -145,29 +145,29 @@ class DirectHost:
         async with self._verb("ensure", CmlLabCreationError) as user:
             found = self._find(title)
             if found is None:
-                permit()
+                check_permit()
                 lab, _ = self._cml.import_lab(topology, user, title)
                 found = facts.lab_facts(self._cml, lab)
             return found
 
     async def start(self, lab_id: str) -> None:
         async with self._verb("start", NoRoom):
-            permit()
+            check_permit()
             self._cml.labs.start(self._lab(lab_id))
 
     async def converged(self, lab_id: str) -> bool:
         async with self._verb("converged"):
-            return self._lab(lab_id).converged(self._cml.pace.age())
+            return self._lab(lab_id).is_converged(self._cml.pace.age())
 
     async def stop(self, lab_id: str) -> None:
         async with self._verb("stop"):
-            permit()
+            check_permit()
             self._cml.labs.stop(self._lab(lab_id))
 
     async def remove(self, lab_id: str) -> None:
-        await until(
+        await poll_until(
             lambda gone: gone,
-            lambda: self._towards_the_end(lab_id),
+            lambda: self._next_removal_step(lab_id),
             every_seconds=POLL_SECONDS,
             within_seconds=REMOVAL_SECONDS,
             late=lambda _: Later(f"the removal of lab {lab_id} takes long"),
@@ -191,23 +191,23 @@ class DirectHost:
 
     async def simulation_stats(self, lab_id: str) -> SimulationStats:
         async with self._verb("simulation_stats"):
-            return facts.use_facts(self._cml, self._lab(lab_id))
+            return facts.usage_facts(self._cml, self._lab(lab_id))
 
     async def topology(self, lab_id: str) -> str:
         async with self._verb("topology"):
             lab = self._lab(lab_id)
             for node in lab.nodes.values():
-                if node.life.state(self._cml.pace.age()) is State.BOOTED:
-                    permit()
+                if node.life.state(self._cml.pace.age()) is NodeState.BOOTED:
+                    check_permit()
                     self._cml.labs.extract(node)
             self._cml.telemetry.record("export_lab", lab_id=lab.id)
-            return download(lab)
+            return write_lab_file(lab)
 
     async def set_tags(self, lab_id: str, node_id: str, tags: Sequence[str]) -> None:
         async with self._verb("set_tags"):
             lab = self._lab(lab_id)
-            wanted = _checked({"tags": list(tags)}, NodeUpdate)
-            permit()
+            wanted = _check_document({"tags": list(tags)}, NodeUpdate)
+            check_permit()
             self._cml.labs.change_node(lab, self._cml.labs.node(lab, node_id), wanted)
 
     async def pools(self) -> Sequence[PoolUse]:
@@ -216,12 +216,12 @@ class DirectHost:
 
     async def activity(self, *, since: datetime) -> Sequence[Activity]:
         async with self._verb("activity"):
-            news = self._cml.telemetry.after(since)
+            news = self._cml.telemetry.events_after(since)
             return [Activity(category=event.category, at=at) for at, event in news]
 
     async def set_telemetry(self, *, enabled: bool) -> None:
         async with self._verb("set_telemetry"):
-            permit()
+            check_permit()
             self._cml.telemetry.opt_in = enabled
 
     async def node_definitions(self) -> Sequence[NodeDefinition]:
@@ -231,46 +231,46 @@ class DirectHost:
     async def close(self) -> None:
         await asyncio.sleep(0)
 
-    def _verb(self, verb: str, refused: type[LcmError] = CmlApiError, *, sign_in: bool = True) -> "_Verb":
-        """Surround a verb's effect with what can go wrong; `refused` is what CML's "no" means for it."""
-        return _Verb(verb, refused, self._failures, self._signed_in if sign_in else self._anybody)
+    def _verb(self, verb: str, refused: type[LcmError] = CmlApiError, *, sign_in: bool = True) -> "_VerbScope":
+        """Surround a verb's effect with what can go wrong; `refused` is the error that CML's refusal means for it."""
+        return _VerbScope(verb, refused, self._failures, self._check_sign_in if sign_in else self._without_sign_in)
 
-    def _anybody(self) -> User:
+    def _without_sign_in(self) -> User:
         self._cml.check_up()
         return self._cml.users.administrator
 
-    def _signed_in(self) -> User:
+    def _check_sign_in(self) -> User:
         self._cml.check_up()
         try:
             user = self._cml.users.check(self._credentials)
-        except Refusal as error:
+        except CmlRefusal as error:
             raise CmlAuthenticationError("CmlCredentialsRefused", str(error)) from error
         if not user.admin:
             raise CmlAuthenticationError("CmlUserNotAllowed", f"{user.username} is no administrator")
         return user
 
-    def _lab(self, lab_id: str) -> Lab:
+    def _lab(self, lab_id: str) -> SimLab:
         return self._cml.labs.get(lab_id)
 
     def _find(self, title: str) -> LabSummary | None:
         named = [facts.lab_facts(self._cml, lab) for lab in self._cml.labs if lab.title == title]
         return min(named, key=lambda lab: (str(lab.created_at), lab.lab_id), default=None)
 
-    async def _licence_until(self, done: Callable[[Licence], bool]) -> Licence:
-        return await until(
-            done, self.licence, every_seconds=POLL_SECONDS, within_seconds=LICENCE_SECONDS, late=_licence_is_late
+    async def _wait_for_licence(self, done: Callable[[Licence], bool]) -> Licence:
+        return await poll_until(
+            done, self.licence, every_seconds=POLL_SECONDS, within_seconds=LICENCE_SECONDS, late=_late_licence_error
         )
 
-    async def _towards_the_end(self, lab_id: str) -> bool:
-        """Take the next step that the lab's state allows; True when nothing is left."""
+    async def _next_removal_step(self, lab_id: str) -> bool:
+        """Take the next step that the lab's state allows; return True when nothing is left."""
         labs = self._cml.labs
         try:
             async with self._verb("remove"):
                 lab = self._lab(lab_id)
-                permit()
-                {State.STARTED: labs.stop, State.STOPPED: labs.wipe}.get(lab.state(self._cml.pace.age()), labs.delete)(
-                    lab
-                )
+                check_permit()
+                {NodeState.STARTED: labs.stop, NodeState.STOPPED: labs.wipe}.get(
+                    lab.state(self._cml.pace.age()), labs.delete
+                )(lab)
                 return all(other.id != lab_id for other in labs)
         except Gone:
             return True
@@ -278,12 +278,14 @@ class DirectHost:
             return False
 
 
-class _Verb:
-    """What surrounds a verb's effect. No generator: there are more of these than of anything else that is awaited."""
+class _VerbScope:
+    """What surrounds a verb's effect. Not a generator, because these are entered more often than anything else."""
 
     __slots__ = ("_failures", "_refused", "_sign_in", "_verb")
 
-    def __init__(self, verb: str, refused: type[LcmError], failures: Failures, sign_in: Callable[[], User]) -> None:
+    def __init__(
+        self, verb: str, refused: type[LcmError], failures: PlannedFailures, sign_in: Callable[[], User]
+    ) -> None:
         self._verb = verb
         self._refused = refused
         self._failures = failures
@@ -291,41 +293,41 @@ class _Verb:
 
     async def __aenter__(self) -> User:
         await asyncio.sleep(0)
-        await self._failures.linger(self._verb)
-        self._failures.before(self._verb)
+        await self._failures.delay_call(self._verb)
+        self._failures.raise_before_effect(self._verb)
         try:
             return self._sign_in()
-        except (Down, Refusal) as error:
-            raise self._meaning(error) from error
+        except (CmlDown, CmlRefusal) as error:
+            raise self._translate(error) from error
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Down | Refusal):
-            raise self._meaning(error) from error
+        if isinstance(error, CmlDown | CmlRefusal):
+            raise self._translate(error) from error
         if error is None:
             await asyncio.sleep(0)
-            self._failures.after(self._verb)
+            self._failures.raise_after_effect(self._verb)
 
-    def _meaning(self, error: Down | Refusal) -> LcmError:
-        if isinstance(error, Down):
+    def _translate(self, error: CmlDown | CmlRefusal) -> LcmError:
+        if isinstance(error, CmlDown):
             return (NotReady if error.there else Unreachable)(str(error))
-        return _meaning(error, self._refused)
+        return _translate_refusal(error, self._refused)
 
 
-def _checked(document: object, shape: type[T]) -> T:
-    """Refuse what the REST face refuses."""
+def _check_document(document: object, shape: type[T]) -> T:
+    """Convert a document; refuse what the REST interface refuses."""
     try:
         return msgspec.convert(document, shape)
     except msgspec.ValidationError as error:
-        raise bad(str(error)) from error
+        raise bad_request(str(error)) from error
 
 
-def _meaning(refusal: Refusal, refused: type[LcmError]) -> LcmError:
-    meaning = _ALWAYS.get(refusal.status, refused)
+def _translate_refusal(refusal: CmlRefusal, refused: type[LcmError]) -> LcmError:
+    meaning = _ERRORS_BY_STATUS.get(refusal.status, refused)
     text = refusal.description
     return CmlLicensingError("CmlLicenceRefused", text) if meaning is CmlLicensingError else meaning(text)
 
 
-def _licence_is_late(now: Licence) -> LcmError:
+def _late_licence_error(now: Licence) -> LcmError:
     if now.authorization == "OUT_OF_COMPLIANCE":
         return CmlLicensingError("LicenceOutOfCompliance", "no licence seat is free: free one or buy more")
     return Later(f"the licence takes long: CML says {now.registration} and {now.authorization}")

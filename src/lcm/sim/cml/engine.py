@@ -1,8 +1,8 @@
-"""A simulated CML: one machine with labs, users, a licence, and a clock that may run fast.
+"""A simulated CML: one machine with labs, users, a licence, notices, and a clock that may run fast.
 
-`direct` and `http` are its two faces: the first for simulations without a network, the second for any CML
-client. Nothing here waits or ticks: every state follows from stored moments and the clock. A machine in a simulated
-cloud tells by `power` when it was on; one that stands alone has a switch of its own.
+It has two interfaces: `direct` for simulations without a network, `rest` for any CML client. Nothing here waits or
+ticks: every state follows from stored moments and the clock. A machine in a simulated cloud gets its power history
+from there; one that stands alone has a power switch of its own.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,27 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from lcm.model.base.clock import Clock
-from lcm.sim.cloud.effects import OnLab, Power, Run, unheard
-from lcm.sim.cml.faults import Down, Faults, Full, Refusal, missing
-from lcm.sim.cml.labs import Core, Labs
+from lcm.sim.cloud.effects import OnLabEffect, PowerHistory, PowerRun, ignore_effect
+from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal, HttpFaults, not_found
+from lcm.sim.cml.labs import CmlCore, Labs
 from lcm.sim.cml.licence import LicenceServer, Licensing
-from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import ACTIVE, Lab, Node
-from lcm.sim.cml.patty import Mapped, mapping
+from lcm.sim.cml.pace import CmlPace
+from lcm.sim.cml.parts import ACTIVE, Node, SimLab
+from lcm.sim.cml.patty import PortMapping, map_ports
 from lcm.sim.cml.rest.documents import MaintenanceUpdate, NoticeCreate, NoticeUpdate
-from lcm.sim.cml.stats import Machine
-from lcm.sim.cml.telemetry import Telemetry
-from lcm.sim.cml.topology import build, read
-from lcm.sim.cml.users import Pool, Pools, User, Users, usage
+from lcm.sim.cml.stats import CmlMachine
+from lcm.sim.cml.telemetry import CmlTelemetry
+from lcm.sim.cml.topology import build_lab, read_topology
+from lcm.sim.cml.users import ResourcePool, ResourcePools, User, Users, resource_usage
 from lcm.sim.time.chance import Chance, Ids
-from lcm.sim.time.faults import Spells
+from lcm.sim.time.faults import ActiveFaults
 
 Json = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
-class Notice:
-    """Something that an administrator wants everyone to know."""
+class SystemNotice:
+    """A message from an administrator to everybody."""
 
     id: str
     level: str
@@ -44,44 +44,44 @@ class Notice:
     groups: list[str] = field(default_factory=list)
 
 
-class Notices:
-    """All notices, and whether CML is closed."""
+class SystemNotices:
+    """All notices, and whether CML is in maintenance mode."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: CmlCore) -> None:
         self._core = core
-        self.all: dict[str, Notice] = {}
+        self.all: dict[str, SystemNotice] = {}
         self.maintenance = False
         self.maintenance_notice: str | None = None
 
-    def get(self, ref: str) -> Notice:
-        """Find a notice or refuse."""
+    def get(self, ref: str) -> SystemNotice:
+        """Return a notice; refuse an unknown one."""
         if ref not in self.all:
-            raise missing("System notice", ref)
+            raise not_found("System notice", ref)
         return self.all[ref]
 
-    def add(self, wanted: NoticeCreate) -> Notice:
+    def add(self, wanted: NoticeCreate) -> SystemNotice:
         """Make a notice."""
-        notice = Notice(self._core.ids(), wanted.level, wanted.label, wanted.content, wanted.enabled)
+        notice = SystemNotice(self._core.ids(), wanted.level, wanted.label, wanted.content, wanted.enabled)
         notice.groups = wanted.groups
         self.all[notice.id] = notice
         self._core.telemetry.record("notice_state_change")
         return notice
 
-    def change(self, notice: Notice, wanted: NoticeUpdate) -> Notice:
+    def change(self, notice: SystemNotice, wanted: NoticeUpdate) -> SystemNotice:
         """Change a notice."""
         for name in wanted.__struct_fields__:
             if (value := getattr(wanted, name)) is not UNSET:
                 setattr(notice, name, value)
         return notice
 
-    def remove(self, notice: Notice) -> None:
+    def remove(self, notice: SystemNotice) -> None:
         """Remove a notice."""
         del self.all[notice.id]
         if self.maintenance_notice == notice.id:
             self.maintenance_notice = None
 
     def set_maintenance(self, wanted: MaintenanceUpdate) -> None:
-        """Close or open CML, and say why."""
+        """Enter or leave maintenance mode, with a notice that says why."""
         if isinstance(wanted.maintenance_mode, bool):
             self.maintenance = wanted.maintenance_mode
         if wanted.notice is None or isinstance(wanted.notice, str):
@@ -89,7 +89,7 @@ class Notices:
         self._core.telemetry.record("maintenance_state_change")
 
     def status(self) -> Json:
-        """Write whether CML is closed, and why."""
+        """Return whether CML is in maintenance mode, and why."""
         notice = self.all.get(self.maintenance_notice or "")
         return {
             "maintenance_mode": self.maintenance,
@@ -110,33 +110,33 @@ class Cml:
         chance: Chance,
         *,
         speed: float = 1.0,
-        machine: Machine | None = None,
+        machine: CmlMachine | None = None,
         username: str = "admin",
         password: str = "admin",  # noqa: S107  a simulator's
         licence_server: LicenceServer | None = None,
         on: bool = True,
-        power: Power | None = None,
-        on_effect: OnLab = unheard,
+        power: PowerHistory | None = None,
+        on_effect: OnLabEffect = ignore_effect,
     ) -> None:
-        self.machine = machine or Machine()
-        self.pace = Pace(clock, speed)
-        self.telemetry = Telemetry(self.pace)
-        self._core = Core(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry, on_effect)
-        self._labs = Labs(self._core, self._check_room)
+        self.machine = machine or CmlMachine()
+        self.pace = CmlPace(clock, speed)
+        self.telemetry = CmlTelemetry(self.pace)
+        self._core = CmlCore(self.pace, Ids(chance.stream("ids")), chance.stream("boot"), self.telemetry, on_effect)
+        self._labs = Labs(self._core, self._check_limits)
         self.users = Users(self._core, username, password)
-        self.pools = Pools(self._core.ids)
-        self.notices = Notices(self._core)
+        self.pools = ResourcePools(self._core.ids)
+        self.notices = SystemNotices(self._core)
         self.licence_server = licence_server or LicenceServer()
         self.licence = Licensing(self._core, self.licence_server, self._core.ids())
-        self.faults = Faults()
-        self.spells = Spells()
-        """What is wrong with its answers, for whoever speaks to its direct face."""
+        self.faults = HttpFaults()
+        self.spells = ActiveFaults()
+        """Faults in its answers, for callers of its direct interface."""
         self.ailments: list[str] = []
-        """What its health check complains about."""
+        """What its health check reports."""
         self._power = power
         self.ended_runs = 0
-        """How often its power has gone, as far as it knows."""
-        self._known_runs: Sequence[Run] = ()
+        """How many times its power has gone off, as far as it knows."""
+        self._known_runs: Sequence[PowerRun] = ()
         self._steady_since = self._steady_until = _NEVER
         self._on_since: float | None = -self.machine.boot_seconds if on and power is None else None
 
@@ -146,30 +146,30 @@ class Cml:
 
     @property
     def labs(self) -> Labs:
-        self._follow_power()
+        self._apply_power()
         return self._labs
 
     @property
-    def up(self) -> bool:
-        self._follow_power()
+    def is_up(self) -> bool:
+        self._apply_power()
         return self._on_since is not None and self.pace.age() - self._on_since >= self.machine.boot_seconds
 
     def check_up(self) -> None:
         """Raise Down unless CML is ready."""
-        if not self.up:
+        if not self.is_up:
             silent_until = self.machine.silent_seconds + (self._on_since or 0.0)
             on = self._on_since is not None
-            raise Down(listening=on and self.pace.age() >= silent_until, there=on or self._power is None)
+            raise CmlDown(listening=on and self.pace.age() >= silent_until, there=on or self._power is None)
 
     def power_on(self) -> None:
         """Switch the machine on; CML is ready a while later."""
-        self._check_switch()
+        self._refuse_in_cloud()
         if self._on_since is None:
             self._on_since = self.pace.age()
 
     def power_off(self) -> None:
-        """Switch the machine off: labs stay, their nodes stop, nobody is signed in."""
-        self._check_switch()
+        """Switch the machine off: labs stay, their nodes stop, all tokens expire."""
+        self._refuse_in_cloud()
         self._switch_off(self.pace.age())
 
     def restart(self) -> None:
@@ -177,38 +177,38 @@ class Cml:
         self.power_off()
         self.power_on()
 
-    def import_lab(self, text: str | bytes, owner: User, title: str | None = None) -> tuple[Lab, list[str]]:
+    def import_lab(self, text: str | bytes, owner: User, title: str | None = None) -> tuple[SimLab, list[str]]:
         """Make a lab of a topology file; return it with warnings."""
-        return build(self.labs, self._core, read(text), owner.id, title)
+        return build_lab(self.labs, self._core, read_topology(text), owner.id, title)
 
     def active_nodes(self) -> list[Node]:
-        """List the nodes that run or are about to."""
+        """Return the nodes that run or are about to."""
         age = self.pace.age()
         return [node for node in self.labs.nodes() if node.life.state(age) in ACTIVE]
 
-    def pool_usage(self, pool: Pool) -> dict[str, Any]:
-        """Add up what the users of a pool use now."""
-        return usage(node for node in self.active_nodes() if self.labs.get(node.lab_id).owner_id in pool.users)
+    def pool_usage(self, pool: ResourcePool) -> dict[str, Any]:
+        """Return what the users of a pool use now."""
+        return resource_usage(node for node in self.active_nodes() if self.labs.get(node.lab_id).owner_id in pool.users)
 
-    def patty(self, protocol: str = "tcp") -> dict[int, Mapped]:
-        """Return the ports that are open for nodes now."""
+    def patty_ports(self, protocol: str = "tcp") -> dict[int, PortMapping]:
+        """Return the ports of one protocol that are open for nodes now."""
         return {one.outside: one for one in self.open_ports() if one.protocol == protocol}
 
-    def open_ports(self) -> list[Mapped]:
-        """Return the ports of either protocol that are open for nodes now."""
-        return list(mapping(self.labs, self.pace.age()).values()) if self.up else []
+    def open_ports(self) -> list[PortMapping]:
+        """Return the ports of both protocols that are open for nodes now."""
+        return list(map_ports(self.labs, self.pace.age()).values()) if self.is_up else []
 
     def _switch_off(self, age: float) -> None:
         self._on_since = None
         self._labs.power_off(age)
         self.users.expire_tokens()
 
-    def _check_switch(self) -> None:
+    def _refuse_in_cloud(self) -> None:
         if self._power is not None:
-            raise Refusal(409, "The cloud that runs this machine switches it on and off.")
+            raise CmlRefusal(409, "The cloud that runs this machine switches it on and off.")
 
-    def _follow_power(self) -> None:
-        """Let happen what the machine's power has done since somebody last looked."""
+    def _apply_power(self) -> None:
+        """Apply what the machine's power has done since the last look."""
         if self._power is None:
             return
         now, runs = self.pace.now(), self._power()
@@ -223,14 +223,14 @@ class Cml:
         moments = [moment for run in runs for moment in run if moment is not None and moment > now]
         self._known_runs, self._steady_since, self._steady_until = runs, now, min(moments, default=_NEVER)
 
-    def _check_room(self, nodes: Sequence[Node]) -> None:
+    def _check_limits(self, nodes: Sequence[Node]) -> None:
         active = [node for node in self.active_nodes() if node not in nodes]
-        wanted = sum(node.kind.licensed for node in [*active, *nodes])
+        wanted = sum(node.kind.needs_licence for node in [*active, *nodes])
         limit = self.licence.node_limit
-        if wanted > limit and any(node.kind.licensed for node in nodes):
-            raise Full(f"Cannot start lab. Node license limit exceeded: {wanted} of {limit}.")
+        if wanted > limit and any(node.kind.needs_licence for node in nodes):
+            raise CmlFull(f"Cannot start lab. Node license limit exceeded: {wanted} of {limit}.")
         for pool in self.pools.all.values():
             mine = [node for node in nodes if self.labs.get(node.lab_id).owner_id in pool.users]
             if mine:
                 held = [node for node in active if self.labs.get(node.lab_id).owner_id in pool.users]
-                self.pools.check(pool, held, mine)
+                self.pools.check_limits(pool, held, mine)

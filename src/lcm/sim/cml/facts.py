@@ -1,11 +1,11 @@
-"""What the simulator's engine holds, as controllers see it through `LabHost`. Used by `direct`."""
+"""The engine's state as controllers see it through `LabHost`. Used by `sim.cml.direct`."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
 from lcm.providers.protocols.labhost import (
-    Health,
+    HostHealth,
     InterfaceFacts,
     LabState,
     LabSummary,
@@ -18,11 +18,11 @@ from lcm.providers.protocols.labhost import (
     SimulationStats,
     Stats,
 )
-from lcm.sim.cml.definitions import Kind
+from lcm.sim.cml.definitions import NodeKind
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import Interface, Lab, Node, State
-from lcm.sim.cml.stats import health, node_addresses, simulation_stats, system_stats
-from lcm.sim.cml.users import Pool
+from lcm.sim.cml.parts import Interface, Node, NodeState, SimLab
+from lcm.sim.cml.stats import health_report, node_addresses, simulation_stats, system_stats
+from lcm.sim.cml.users import ResourcePool
 from lcm.sim.cml.wiring import interface_state
 
 _MB: Final = 1024 * 1024
@@ -30,7 +30,7 @@ _KB_PER_MB: Final = 1024
 _PERCENT: Final = 100
 
 
-def lab_facts(cml: Cml, lab: Lab) -> LabSummary:
+def lab_facts(cml: Cml, lab: SimLab) -> LabSummary:
     """Describe a lab."""
     owner = cml.users.everybody.get(lab.owner_id)
     return LabSummary(
@@ -39,14 +39,14 @@ def lab_facts(cml: Cml, lab: Lab) -> LabSummary:
         state=LabState(lab.state(cml.pace.age())),
         node_count=len(lab.nodes),
         owner=owner.username if owner else "",
-        created_at=_seconds(lab.created),
-        modified_at=_seconds(lab.modified),
+        created_at=_whole_seconds(lab.created),
+        modified_at=_whole_seconds(lab.modified),
     )
 
 
 def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
     """Describe a node: what its file says until it starts, then what it really got."""
-    started = node.life.state(age) is not State.DEFINED
+    started = node.life.state(age) is not NodeState.DEFINED
     spec = node.spec
     disks = [node.boot_disk_gb, node.data_volume_gb] if started else [spec.boot_disk_size, spec.data_volume]
     known = [disk for disk in disks if disk is not None]
@@ -56,7 +56,7 @@ def node_facts(node: Node, age: float, interfaces: Iterable[InterfaceFacts] = ()
         node_definition=spec.node_definition,
         state=node.life.state(age).value,
         tags=tuple(spec.tags),
-        cpus=_float(node.cpus if started else spec.cpus),
+        cpus=_float_or_none(node.cpus if started else spec.cpus),
         cpu_limit=node.cpu_limit if started else spec.cpu_limit,
         ram_mb=node.ram_mb if started else spec.ram,
         disk_gb=float(sum(known)) if known else None,
@@ -68,7 +68,7 @@ def interface_facts(node: Node, age: float) -> Iterator[InterfaceFacts]:
     """Describe a node's interfaces and the addresses seen on them."""
     seen = {one["id"]: one["ip4"] for one in node_addresses(node, age)["interfaces"].values()}
     for one in node.interfaces:
-        yield _interface(node, one, age, seen.get(one.id, ()))
+        yield _interface_facts(node, one, age, seen.get(one.id, ()))
 
 
 def stats_facts(cml: Cml) -> Stats:
@@ -90,9 +90,9 @@ def stats_facts(cml: Cml) -> Stats:
     )
 
 
-def health_facts(cml: Cml) -> Health:
-    """Describe how CML feels."""
-    report = health(cml.machine, cml.ailments)
+def health_facts(cml: Cml) -> HostHealth:
+    """Describe CML's health."""
+    report = health_report(cml.machine, cml.ailments)
     parts = {"controller": report["controller"]} | {one["hostname"]: one for one in report["computes"].values()}
     reasons = [
         f"{name}: {check}"
@@ -100,15 +100,15 @@ def health_facts(cml: Cml) -> Health:
         for check, good in part.items()
         if good is False and check != "valid"
     ]
-    return Health(healthy=report["valid"], licensed=cml.licence.in_compliance, reasons=tuple(reasons))
+    return HostHealth(healthy=report["valid"], licensed=cml.licence.in_compliance, reasons=tuple(reasons))
 
 
-def use_facts(cml: Cml, lab: Lab) -> SimulationStats:
+def usage_facts(cml: Cml, lab: SimLab) -> SimulationStats:
     """Describe what a lab's nodes and links use."""
     report = simulation_stats(lab, cml.pace)
     links = report["links"].items()
     return SimulationStats(
-        nodes={ref: _use(one) for ref, one in report["nodes"].items()},
+        nodes={ref: _node_usage(one) for ref, one in report["nodes"].items()},
         links={ref: LinkUse(read_bytes=one["readbytes"], written_bytes=one["writebytes"]) for ref, one in links},
     )
 
@@ -126,7 +126,7 @@ def licence_facts(cml: Cml) -> Licence:
     )
 
 
-def pool_facts(pool: Pool, used: dict[str, Any]) -> PoolUse:
+def pool_facts(pool: ResourcePool, used: dict[str, Any]) -> PoolUse:
     """Describe a resource pool."""
     return PoolUse(
         pool_id=pool.id,
@@ -140,8 +140,8 @@ def pool_facts(pool: Pool, used: dict[str, Any]) -> PoolUse:
     )
 
 
-def definition_facts(kind: Kind) -> NodeDefinition:
-    """Describe what can be run."""
+def definition_facts(kind: NodeKind) -> NodeDefinition:
+    """Describe a node definition."""
     shipped = kind.shipped
     return NodeDefinition(
         definition_id=kind.id,
@@ -154,7 +154,7 @@ def definition_facts(kind: Kind) -> NodeDefinition:
     )
 
 
-def _interface(node: Node, one: Interface, age: float, ip4: Iterable[str]) -> InterfaceFacts:
+def _interface_facts(node: Node, one: Interface, age: float, ip4: Iterable[str]) -> InterfaceFacts:
     return InterfaceFacts(
         interface_id=one.id,
         label=one.label,
@@ -165,20 +165,20 @@ def _interface(node: Node, one: Interface, age: float, ip4: Iterable[str]) -> In
     )
 
 
-def _use(one: dict[str, Any]) -> NodeUse:
+def _node_usage(one: dict[str, Any]) -> NodeUse:
     return NodeUse(
         cpu_usage=one.get("cpu_usage"),
         ram_usage=one.get("ram_usage"),
-        disk_usage=_float(one.get("disk_usage")),
-        cpus=_float(one.get("cpus")),
+        disk_usage=_float_or_none(one.get("disk_usage")),
+        cpus=_float_or_none(one.get("cpus")),
         ram_mb=one.get("ram"),
         seconds_in_state={state: float(seconds) for state, seconds in one["times"].items()},
     )
 
 
-def _float(number: float | None) -> float | None:
+def _float_or_none(number: float | None) -> float | None:
     return None if number is None else float(number)
 
 
-def _seconds(moment: datetime) -> datetime:
+def _whole_seconds(moment: datetime) -> datetime:
     return moment.replace(microsecond=0)

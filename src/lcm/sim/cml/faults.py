@@ -1,4 +1,7 @@
-"""Faults to inject into a simulated CML's answers; tests and the admin face set them, the faces obey them."""
+"""Faults to inject into a simulated CML's HTTP answers, and the refusals of its engine.
+
+Tests and the simulator's own REST calls set faults. Each interface puts refusals into its own form.
+"""
 
 import fnmatch
 from collections.abc import Sequence
@@ -13,19 +16,19 @@ class HttpFault(Struct, forbid_unknown_fields=True):
     match: Annotated[str, Meta(min_length=3, max_length=300)] = "* *"
     times: Annotated[int, Meta(ge=1)] = 1
     status: Annotated[int, Meta(ge=400, le=599)] | None = None
-    """Answer this status instead of carrying the request out."""
+    """Answer with this status instead of performing the request."""
     delay_seconds: Annotated[float, Meta(ge=0)] = 0.0
-    """Wait before carrying the request out."""
+    """Wait before performing the request."""
     hang: bool = False
-    """Carry the request out and never answer."""
+    """Perform the request and never answer."""
     cut: bool = False
-    """Carry the request out and break the connection in the middle of the answer."""
+    """Perform the request and break the connection in the middle of the answer."""
     body: str | None = None
-    """Carry the request out and answer this text instead, such as a JSON value of a wrong type."""
+    """Perform the request and answer this text instead, such as a JSON value of a wrong type."""
 
 
-class Faults:
-    """Faults that wait for their requests."""
+class HttpFaults:
+    """Faults that wait for matching requests."""
 
     def __init__(self) -> None:
         self._waiting: list[HttpFault] = []
@@ -35,15 +38,15 @@ class Faults:
         self._waiting.append(fault)
 
     def clear(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         self._waiting.clear()
 
-    def waiting(self) -> Sequence[HttpFault]:
-        """List the faults that have not happened as often as they should."""
+    def pending(self) -> Sequence[HttpFault]:
+        """Return the faults that have not happened as often as they should."""
         return list(self._waiting)
 
     def take(self, request: str) -> HttpFault | None:
-        """Return the fault for a request, such as `GET /api/v0/labs`, and count it."""
+        """Return the fault for a request, such as `GET /api/v0/labs`, and count it; None when there is none."""
         for fault in self._waiting:
             if fnmatch.fnmatchcase(request, fault.match):
                 fault.times -= 1
@@ -53,8 +56,8 @@ class Faults:
         return None
 
 
-class Refusal(Exception):
-    """A request that CML does not carry out: its HTTP status and its text."""
+class CmlRefusal(Exception):
+    """A request that CML refuses: its HTTP status and its text."""
 
     def __init__(self, status: int, description: str) -> None:
         super().__init__(description)
@@ -62,15 +65,15 @@ class Refusal(Exception):
         self.description = description
 
 
-class Full(Refusal):
+class CmlFull(CmlRefusal):
     """Starting would exceed the licence's node limit or a resource pool."""
 
     def __init__(self, description: str) -> None:
         super().__init__(400, description)
 
 
-class Down(Exception):
-    """CML does not answer: its proxy answers 502 (`listening`), nothing listens, or its cloud runs no such machine."""
+class CmlDown(Exception):
+    """CML does not answer: its proxy answers 502 (`listening`), nothing listens, or its machine does not run."""
 
     def __init__(self, *, listening: bool, there: bool = True) -> None:
         nothing = "nothing listens" if there else "the machine does not run"
@@ -79,16 +82,16 @@ class Down(Exception):
         self.there = there
 
 
-def missing(what: str, ref: str) -> Refusal:
-    """Say that an object is not there, in the words by which CML's own client recognises it."""
-    return Refusal(404, f"{what} not found: {ref}")
+def not_found(what: str, ref: str) -> CmlRefusal:
+    """Return the refusal for an unknown object, in the words by which CML's own client recognises it."""
+    return CmlRefusal(404, f"{what} not found: {ref}")
 
 
-def bad(description: str) -> Refusal:
-    """Say that a request makes no sense as it is, or not in this state."""
-    return Refusal(400, description)
+def bad_request(description: str) -> CmlRefusal:
+    """Return the refusal for a request that is invalid, or not possible in this state."""
+    return CmlRefusal(400, description)
 
 
-def forbidden(description: str = "Access is denied.") -> Refusal:
-    """Say that this user may not do this."""
-    return Refusal(403, description)
+def forbidden(description: str = "Access is denied.") -> CmlRefusal:
+    """Return the refusal for a user who may not do this."""
+    return CmlRefusal(403, description)

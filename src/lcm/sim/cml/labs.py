@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from lcm.sim.cloud.effects import OnLab, unheard
-from lcm.sim.cml.definitions import KINDS, Kind, unknown
-from lcm.sim.cml.faults import bad, missing
-from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import ACTIVE, Files, Lab, Life, Node, State
+from lcm.sim.cloud.effects import OnLabEffect, ignore_effect
+from lcm.sim.cml.definitions import KINDS, NodeKind, unknown_kind
+from lcm.sim.cml.faults import bad_request, not_found
+from lcm.sim.cml.pace import CmlPace
+from lcm.sim.cml.parts import ACTIVE, Files, Node, NodeState, NodeTimeline, SimLab
 from lcm.sim.cml.rest.documents import Configuration, ConfigurationFile, LabUpdate, NodeSpec, NodeUpdate
-from lcm.sim.cml.telemetry import Telemetry
-from lcm.sim.cml.wiring import behind_nat, drop_interface, fill_slots, tidy_tags
+from lcm.sim.cml.telemetry import CmlTelemetry
+from lcm.sim.cml.wiring import drop_interface, fill_slots, interfaces_behind_nat, sync_smart_annotations
 from lcm.sim.time.chance import Chance, Ids
 
 T = TypeVar("T")
@@ -33,206 +33,206 @@ _FIXED_ONCE_STARTED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class CmlCore:
     """What every part of the engine shares."""
 
-    pace: Pace
+    pace: CmlPace
     ids: Ids
     chance: Chance
-    telemetry: Telemetry
-    on_effect: OnLab = unheard
+    telemetry: CmlTelemetry
+    on_effect: OnLabEffect = ignore_effect
 
 
 class Labs:
     """All labs of one machine."""
 
-    def __init__(self, core: Core, room: Callable[[Sequence[Node]], None]) -> None:
+    def __init__(self, core: CmlCore, room: Callable[[Sequence[Node]], None]) -> None:
         self._core = core
         self._room = room
-        self._labs: dict[str, Lab] = {}
+        self._labs: dict[str, SimLab] = {}
         self._never: dict[str, int] = {}
-        self.kinds: dict[str, Kind] = dict(KINDS)
+        self.kinds: dict[str, NodeKind] = dict(KINDS)
 
-    def __iter__(self) -> Iterator[Lab]:
+    def __iter__(self) -> Iterator[SimLab]:
         return iter(list(self._labs.values()))
 
     def __len__(self) -> int:
         return len(self._labs)
 
     def nodes(self) -> Iterator[Node]:
-        """Go through all nodes of all labs."""
+        """Return all nodes of all labs."""
         return (node for lab in self._labs.values() for node in lab.nodes.values())
 
-    def get(self, ref: str) -> Lab:
-        """Find a lab or refuse."""
+    def get(self, ref: str) -> SimLab:
+        """Return a lab; refuse an unknown one."""
         if ref not in self._labs:
-            raise missing("Lab", ref)
+            raise not_found("Lab", ref)
         return self._labs[ref]
 
-    def recall(self, labs: Iterable[Lab]) -> None:
-        """Hold the labs that another one held."""
+    def restore_labs(self, labs: Iterable[SimLab]) -> None:
+        """Restore the labs of another CML."""
         self._labs = {lab.id: lab for lab in labs}
 
-    def create(self, owner_id: str, wanted: LabUpdate) -> Lab:
+    def create(self, owner_id: str, wanted: LabUpdate) -> SimLab:
         """Make an empty lab."""
         now = self._core.pace.now()
         title = wanted.title if wanted.title is not UNSET else f"Lab at {now:%a %H:%M %p}"
-        lab = Lab(self._core.ids(), str(title), owner_id, now, now)
+        lab = SimLab(self._core.ids(), str(title), owner_id, now, now)
         self._core.on_effect("import", lab.title)
         self._labs[lab.id] = lab
         return self.change(lab, wanted)
 
-    def change(self, lab: Lab, wanted: LabUpdate) -> Lab:
+    def change(self, lab: SimLab, wanted: LabUpdate) -> SimLab:
         """Change a lab's texts, owner or associations."""
-        lab.title = _given(wanted.title, lab.title)
-        lab.description = _given(wanted.description, lab.description)
-        lab.notes = _given(wanted.notes, lab.notes)
-        lab.owner_id = _given(wanted.owner, lab.owner_id)
-        lab.associations = _given(wanted.associations, lab.associations)
-        return self._touch(lab)
+        lab.title = _given_or_present(wanted.title, lab.title)
+        lab.description = _given_or_present(wanted.description, lab.description)
+        lab.notes = _given_or_present(wanted.notes, lab.notes)
+        lab.owner_id = _given_or_present(wanted.owner, lab.owner_id)
+        lab.associations = _given_or_present(wanted.associations, lab.associations)
+        return self._mark_modified(lab)
 
-    def delete(self, lab: Lab) -> None:
+    def delete(self, lab: SimLab) -> None:
         """Remove a lab that is stopped and wiped."""
-        if any(not _is(node, State.DEFINED, self._age()) for node in lab.nodes.values()):
-            raise bad("The lab must be stopped and wiped before it can be deleted.")
+        if any(not _is_in_state(node, NodeState.DEFINED, self._age()) for node in lab.nodes.values()):
+            raise bad_request("The lab must be stopped and wiped before it can be deleted.")
         self._core.on_effect("remove", lab.title)
         del self._labs[lab.id]
 
-    def start(self, lab: Lab) -> None:
+    def start(self, lab: SimLab) -> None:
         """Start every node that does not run."""
-        nodes = [node for node in lab.nodes.values() if self._startable(node)]
+        nodes = [node for node in lab.nodes.values() if self._is_startable(node)]
         self._room(nodes)
         self._core.on_effect("start lab", lab.title)
         self._core.telemetry.record("start_lab", lab_id=lab.id)
         self._launch(lab, nodes)
 
-    def stop(self, lab: Lab) -> None:
+    def stop(self, lab: SimLab) -> None:
         """Stop every node that runs."""
-        if self._halt(lab, lab.nodes.values()):
+        if self._stop_nodes(lab, lab.nodes.values()):
             self._core.on_effect("stop lab", lab.title)
             self._core.telemetry.record("stop_lab", lab_id=lab.id)
 
-    def wipe(self, lab: Lab) -> None:
-        """Forget the disks of all nodes of a stopped lab."""
+    def wipe(self, lab: SimLab) -> None:
+        """Erase the disks of all nodes of a stopped lab."""
         if any(node.life.state(self._age()) in ACTIVE for node in lab.nodes.values()):
-            raise bad("The lab must be stopped before it can be wiped.")
+            raise bad_request("The lab must be stopped before it can be wiped.")
         self._core.on_effect("wipe", lab.title)
-        self._erase(lab, lab.nodes.values())
+        self._wipe_nodes(lab, lab.nodes.values())
 
-    def node(self, lab: Lab, ref: str) -> Node:
-        """Find a node or refuse."""
+    def node(self, lab: SimLab, ref: str) -> Node:
+        """Return a node; refuse an unknown one."""
         if ref not in lab.nodes:
-            raise missing("Node", ref)
+            raise not_found("Node", ref)
         return lab.nodes[ref]
 
-    def add_node(self, lab: Lab, spec: NodeSpec, *, populate: bool = False) -> Node:
-        """Add a node, with the interfaces of its kind if wanted."""
-        node = self.place(lab, spec)
+    def add_node(self, lab: SimLab, spec: NodeSpec, *, populate: bool = False) -> Node:
+        """Add a node, with its kind's interfaces if `populate` is set."""
+        node = self.put_node(lab, spec)
         count = node.kind.shipped.default_interfaces if populate else 0
         fill_slots(node, count - 1, [self._core.ids() for _ in range(count)])
-        tidy_tags(lab, self._core.ids)
-        self._touch(lab)
+        sync_smart_annotations(lab, self._core.ids)
+        self._mark_modified(lab)
         return node
 
-    def place(self, lab: Lab, spec: NodeSpec) -> Node:
-        """Put a node into a lab, without interfaces and without looking at its tags."""
-        node = Node(self._core.ids(), lab.id, spec, self.kind(spec.node_definition), Life(self._age()))
-        node.files, spec.configuration = files(spec.configuration, node.kind), None
+    def put_node(self, lab: SimLab, spec: NodeSpec) -> Node:
+        """Put a node into a lab, without interfaces and without updating tags."""
+        node = Node(self._core.ids(), lab.id, spec, self.kind(spec.node_definition), NodeTimeline(self._age()))
+        node.files, spec.configuration = to_files(spec.configuration, node.kind), None
         lab.nodes[node.id] = node
         return node
 
-    def change_node(self, lab: Lab, node: Node, wanted: NodeUpdate) -> None:
-        """Change a node; what it boots with only before its first start or after a wipe."""
+    def change_node(self, lab: SimLab, node: Node, wanted: NodeUpdate) -> None:
+        """Change a node; its boot parameters only before its first start or after a wipe."""
         given = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
-        if not _is(node, State.DEFINED, self._age()) and not given.keys().isdisjoint(_FIXED_ONCE_STARTED):
-            raise bad("The node must be wiped before this can be changed.")
+        if not _is_in_state(node, NodeState.DEFINED, self._age()) and not given.keys().isdisjoint(_FIXED_ONCE_STARTED):
+            raise bad_request("The node must be wiped before this can be changed.")
         node.pinned_compute_id = given.pop("pinned_compute_id", node.pinned_compute_id)
         if "configuration" in given:
-            node.files = files(given.pop("configuration"), node.kind)
+            node.files = to_files(given.pop("configuration"), node.kind)
         for name, value in given.items():
             setattr(node.spec, name, value)
-        tidy_tags(lab, self._core.ids)
-        self._touch(lab)
+        sync_smart_annotations(lab, self._core.ids)
+        self._mark_modified(lab)
 
-    def delete_node(self, lab: Lab, node: Node) -> None:
+    def delete_node(self, lab: SimLab, node: Node) -> None:
         """Remove a wiped node with its interfaces and links."""
-        if not _is(node, State.DEFINED, self._age()):
-            raise bad("The node must be stopped and wiped before it can be deleted.")
+        if not _is_in_state(node, NodeState.DEFINED, self._age()):
+            raise bad_request("The node must be stopped and wiped before it can be deleted.")
         for interface in list(node.interfaces):
             drop_interface(lab, interface)
         del lab.nodes[node.id]
-        tidy_tags(lab, self._core.ids)
-        self._touch(lab)
+        sync_smart_annotations(lab, self._core.ids)
+        self._mark_modified(lab)
 
-    def start_node(self, lab: Lab, node: Node) -> None:
+    def start_node(self, lab: SimLab, node: Node) -> None:
         """Start one node unless it runs."""
-        if self._startable(node):
+        if self._is_startable(node):
             self._room([node])
             self._launch(lab, [node])
 
-    def stop_node(self, lab: Lab, node: Node) -> None:
-        """Stop one node unless it stands still."""
-        self._halt(lab, [node])
+    def stop_node(self, lab: SimLab, node: Node) -> None:
+        """Stop one node unless it is stopped."""
+        self._stop_nodes(lab, [node])
 
-    def wipe_node(self, lab: Lab, node: Node) -> None:
-        """Forget the disks of one stopped node."""
+    def wipe_node(self, lab: SimLab, node: Node) -> None:
+        """Erase the disks of one stopped node."""
         if node.life.state(self._age()) in ACTIVE:
-            raise bad("The node must be stopped before it can be wiped.")
-        self._erase(lab, [node])
+            raise bad_request("The node must be stopped before it can be wiped.")
+        self._wipe_nodes(lab, [node])
 
     def extract(self, node: Node) -> None:
-        """Store what a booted node's configuration is now."""
-        if _is(node, State.BOOTED, self._age()) and node.running is not None:
+        """Store a booted node's present configuration."""
+        if _is_in_state(node, NodeState.BOOTED, self._age()) and node.running is not None:
             node.files = node.running
 
-    def kind(self, definition: str) -> Kind:
-        """Return what is known about a node definition; of an unknown one, something ordinary."""
-        return self.kinds.get(definition) or unknown(definition)
+    def kind(self, definition: str) -> NodeKind:
+        """Return the kind of a node definition; a default kind for an unknown one."""
+        return self.kinds.get(definition) or unknown_kind(definition)
 
     def never_boot(self, label: str, times: int = 1) -> None:
-        """Let nodes of this label hang in STARTED the next times that they are started."""
+        """Make nodes of this label hang in STARTED for their next starts."""
         self._never[label] = times
 
-    def force(self, node: Node, state: State) -> None:
-        """Put a node into a state by force, as a crash inside it or a lost compute host does."""
-        self._fall(node, state, self._age())
+    def force_state(self, node: Node, state: NodeState) -> None:
+        """Force a node into a state, as a crash inside it or a lost compute host does."""
+        self._drop_to(node, state, self._age())
 
-    def lose(self, lab: Lab) -> None:
-        """Let a lab disappear whatever its state, as with a damaged disk."""
-        self._core.telemetry.forget_plans(set(lab.nodes), self._age())
+    def lose_lab(self, lab: SimLab) -> None:
+        """Make a lab disappear whatever its state, as with a damaged disk."""
+        self._core.telemetry.drop_planned(set(lab.nodes), self._age())
         del self._labs[lab.id]
 
     def power_off(self, age: float | None = None) -> None:
-        """Stop everything at once, as the machine's power does, now or at an age that has passed."""
+        """Stop everything at once, as a power loss does, now or at a past age."""
         at = self._age() if age is None else age
         for node in self.nodes():
             if node.life.state(at) in ACTIVE:
-                self._fall(node, State.STOPPED, at)
+                self._drop_to(node, NodeState.STOPPED, at)
 
-    def _fall(self, node: Node, state: State, age: float) -> None:
-        self._core.telemetry.forget_plans({node.id}, age)
+    def _drop_to(self, node: Node, state: NodeState, age: float) -> None:
+        self._core.telemetry.drop_planned({node.id}, age)
         node.life.plan(age, (0.0, state))
 
-    def _launch(self, lab: Lab, nodes: list[Node]) -> None:
-        self._core.telemetry.forget_plans({node.id for node in nodes}, self._age())
+    def _launch(self, lab: SimLab, nodes: list[Node]) -> None:
+        self._core.telemetry.drop_planned({node.id for node in nodes}, self._age())
         for node in nodes:
             self._boot(lab, node)
-        self._address(lab, nodes)
+        self._assign_addresses(lab, nodes)
 
-    def _boot(self, lab: Lab, node: Node) -> None:
+    def _boot(self, lab: SimLab, node: Node) -> None:
         jitter = self._core.chance.uniform(0.8, 1.25)
         queued, booted = QUEUE_SECONDS * jitter, (QUEUE_SECONDS + node.kind.boot_seconds) * jitter
-        steps = [(0.0, State.QUEUED), (queued, State.STARTED)]
+        steps = [(0.0, NodeState.QUEUED), (queued, NodeState.STARTED)]
         if self._never.get(node.spec.label, 0) > 0:
             self._never[node.spec.label] -= 1
         else:
-            steps.append((booted, State.BOOTED))
+            steps.append((booted, NodeState.BOOTED))
         node.life.plan(self._age(), *steps)
         for category, (after, _) in zip(("queue_node", "start_node", "boot_node"), steps, strict=False):
             self._core.telemetry.record(category, after=after, lab_id=lab.id, node_id=node.id)
 
-    def _address(self, lab: Lab, nodes: list[Node]) -> None:
-        nat = behind_nat(lab)
+    def _assign_addresses(self, lab: SimLab, nodes: list[Node]) -> None:
+        nat = interfaces_behind_nat(lab)
         taken = {one.ip4 for node in self.nodes() for one in node.interfaces if one.ip4}
         free = (ip for host in range(2, 255) if (ip := f"192.168.255.{host}") not in taken)
         for node in nodes:
@@ -246,54 +246,54 @@ class Labs:
         bits = self._core.chance.getrandbits(24)
         return f"52:54:00:{bits >> 16:02x}:{bits >> 8 & 255:02x}:{bits & 255:02x}"
 
-    def _halt(self, lab: Lab, nodes: Iterable[Node]) -> bool:
+    def _stop_nodes(self, lab: SimLab, nodes: Iterable[Node]) -> bool:
         age = self._age()
-        running = [node for node in nodes if node.life.state(age) in ACTIVE and not node.life.leaving(age)]
-        self._core.telemetry.forget_plans({node.id for node in running}, age)
+        running = [node for node in nodes if node.life.state(age) in ACTIVE and not node.life.is_stopping(age)]
+        self._core.telemetry.drop_planned({node.id for node in running}, age)
         for node in running:
-            node.life.plan(age, (STOP_SECONDS, State.STOPPED))
+            node.life.plan(age, (STOP_SECONDS, NodeState.STOPPED))
             self._core.telemetry.record("stop_node", after=STOP_SECONDS, lab_id=lab.id, node_id=node.id)
         return bool(running)
 
-    def _erase(self, lab: Lab, nodes: Iterable[Node]) -> None:
+    def _wipe_nodes(self, lab: SimLab, nodes: Iterable[Node]) -> None:
         age = self._age()
         for node in nodes:
-            if not _is(node, State.STOPPED, age) or node.life.leaving(age):
+            if not _is_in_state(node, NodeState.STOPPED, age) or node.life.is_stopping(age):
                 continue
-            node.life.plan(age, (WIPE_SECONDS, State.DEFINED))
+            node.life.plan(age, (WIPE_SECONDS, NodeState.DEFINED))
             node.running, node.console_keys, node.vnc_key = None, [], None
             for one in node.interfaces:
                 one.operational_mac = one.ip4 = None
             self._core.telemetry.record("wipe_node", after=WIPE_SECONDS, lab_id=lab.id, node_id=node.id)
 
-    def _startable(self, node: Node) -> bool:
+    def _is_startable(self, node: Node) -> bool:
         age = self._age()
-        return node.life.leaving(age) or node.life.state(age) not in ACTIVE
+        return node.life.is_stopping(age) or node.life.state(age) not in ACTIVE
 
     def _age(self) -> float:
         return self._core.pace.age()
 
-    def _touch(self, lab: Lab) -> Lab:
+    def _mark_modified(self, lab: SimLab) -> SimLab:
         lab.modified = self._core.pace.now()
         return lab
 
 
-def files(configuration: Configuration, kind: Kind) -> Files:
-    """Turn any of the forms in which a configuration may be given into files."""
+def to_files(configuration: Configuration, kind: NodeKind) -> Files:
+    """Turn any of the forms of a configuration into files."""
     match configuration:
         case None:
             return []
         case str(text):
             return [ConfigurationFile(kind.main_file, text)]
         case ConfigurationFile() as one:
-            return files([one], kind)
+            return to_files([one], kind)
         case several:
             return [ConfigurationFile(kind.main_file if f.name == "Main" else f.name, f.content) for f in several]
 
 
-def _is(node: Node, state: State, age: float) -> bool:
+def _is_in_state(node: Node, state: NodeState, age: float) -> bool:
     return node.life.state(age) is state
 
 
-def _given(wanted: T | UnsetType, present: T) -> T:
+def _given_or_present(wanted: T | UnsetType, present: T) -> T:
     return present if isinstance(wanted, UnsetType) else wanted

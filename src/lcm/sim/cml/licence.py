@@ -1,7 +1,7 @@
 """A simulated CML's licence, and the licence server that several machines share.
 
-Registering is accepted at once and shows its outcome after a while, as with the real one. A seat stays taken at the
-server until the machine gives it back, even if the machine is gone.
+A registration is accepted at once and shows its outcome after a while, as with the real one. A seat stays taken at the
+server until the machine returns it, even if the machine is gone.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lcm.providers.protocols.labhost import node_limit
-from lcm.sim.cml.faults import Refusal, bad
-from lcm.sim.cml.labs import Core
-from lcm.sim.cml.rest.documents import FeatureCount, Registration, Transport
+from lcm.sim.cml.faults import CmlRefusal, bad_request
+from lcm.sim.cml.labs import CmlCore
+from lcm.sim.cml.rest.documents import FeatureCount, LicenceTransport, Registration
 
 Json = dict[str, Any]
 
@@ -34,12 +34,12 @@ class LicenceServer:
     reachable: bool = True
     bad_tokens: set[str] = field(default_factory=lambda: {"bad-token", "expired-token"})
     taken: dict[str, str] = field(default_factory=dict)
-    """Which product each machine holds, by the machine's own id."""
+    """The product that each machine holds, by the machine's own id."""
 
 
 @dataclass(slots=True)
-class Attempt:
-    """A registration that was asked for."""
+class RegistrationAttempt:
+    """A registration that was requested."""
 
     age: float
     token: str
@@ -50,24 +50,24 @@ class Attempt:
 class Licensing:
     """The licence of one machine."""
 
-    def __init__(self, core: Core, server: LicenceServer, udi: str) -> None:
+    def __init__(self, core: CmlCore, server: LicenceServer, udi: str) -> None:
         self._core = core
         self._server = server
-        self.attempt: Attempt | None = None
+        self.attempt: RegistrationAttempt | None = None
         self.udi = udi
         self.product = "CML_Enterprise"
         self.expansion = 0
-        self.transport = Transport()
+        self.transport = LicenceTransport()
 
     def registration(self) -> str:
-        """Return CML's word for how far the registration has come."""
+        """Return the registration's status in CML's words."""
         if self.attempt is None:
             return "NOT_REGISTERED"
         waited = self._core.pace.age() - self.attempt.age
         return "IN_PROGRESS" if waited < REGISTER_SECONDS else self.attempt.outcome
 
     def authorization(self) -> str:
-        """Return CML's word for whether the licence may be used."""
+        """Return the authorization's status in CML's words."""
         if self.attempt is None:
             return "INIT"
         waited = self._core.pace.age() - self.attempt.age
@@ -76,7 +76,7 @@ class Licensing:
         return "IN_COMPLIANCE" if self.attempt.compliant else "OUT_OF_COMPLIANCE"
 
     def failure(self, *, hidden: bool = False) -> str:
-        """Say why a registration failed; empty when it did not. CML quotes the token unless it is `hidden`."""
+        """Return why a registration failed; empty when it did not. CML quotes the token unless it is `hidden`."""
         if self.attempt is None or self.registration() not in {"FAILED", "RETRY_IN_PROGRESS"}:
             return ""
         if self.attempt.outcome == "RETRY_IN_PROGRESS":
@@ -95,19 +95,21 @@ class Licensing:
     def set_product(self, product: str) -> None:
         """Choose the product to register as."""
         if product not in PRODUCTS:
-            raise bad(f"Unknown product license: {product}")
+            raise bad_request(f"Unknown product license: {product}")
         if product == self.product:
-            raise bad("The product license is already active.")
+            raise bad_request("The product license is already active.")
         self.product, self.expansion = product, 0
         if self.udi in self._server.taken:
             self._server.taken[self.udi] = product
 
     def register(self, wanted: Registration) -> None:
-        """Accept a token; what comes of it shows later."""
+        """Accept a token; the outcome shows later."""
         if self.registration() == "COMPLETED" and not wanted.reregister:
-            raise Refusal(409, "The product is already registered.")
+            raise CmlRefusal(409, "The product is already registered.")
         self._core.on_effect("register", "")
-        self.attempt = Attempt(self._core.pace.age(), wanted.token, self._outcome(wanted.token), compliant=True)
+        self.attempt = RegistrationAttempt(
+            self._core.pace.age(), wanted.token, self._outcome(wanted.token), compliant=True
+        )
         if self.attempt.outcome == "COMPLETED":
             self.attempt.compliant = self._take_seat()
         self._core.telemetry.record("license_info", product=self.product)
@@ -115,15 +117,15 @@ class Licensing:
     def renew(self) -> None:
         """Ask the server again."""
         if self.registration() != "COMPLETED" or self.attempt is None:
-            raise bad("The product is not registered.")
+            raise bad_request("The product is not registered.")
         self.attempt.compliant = self._take_seat()
 
     def deregister(self, *, running_nodes: int) -> bool:
-        """Give the licence back; False says that the server could not be told, so that the seat stays taken."""
+        """Return the licence; False means the server could not be reached, so that the seat stays taken."""
         if self.attempt is None:
-            raise bad("The product has already been deregistered.")
+            raise bad_request("The product has already been deregistered.")
         if running_nodes:
-            raise Refusal(409, "Deregistration cannot be requested while nodes are running.")
+            raise CmlRefusal(409, "Deregistration cannot be requested while nodes are running.")
         self._core.on_effect("deregister", "")
         self.attempt, self.expansion = None, 0
         if self._server.reachable:
@@ -134,11 +136,11 @@ class Licensing:
         """Set how many of each feature are used; all or nothing."""
         limits = {one["id"]: (one["min"], one["max"]) for one in self.features()}
         if not 1 <= len(wanted) <= len(limits):
-            raise bad("One or two features are expected.")
+            raise bad_request("One or two features are expected.")
         for one in wanted:
             low, high = limits.get(one.id, (1, 0))
             if not low <= one.count <= high:
-                raise bad(f"The count of feature {one.id} is not possible.")
+                raise bad_request(f"The count of feature {one.id} is not possible.")
         self.expansion = next((one.count for one in wanted if one.id == EXPANSION), self.expansion)
 
     def features(self) -> list[Json]:
@@ -165,7 +167,7 @@ class Licensing:
         }
 
     def status(self) -> Json:
-        """Write the licence as CML does."""
+        """Return the licence as CML writes it."""
         attempted = self._core.pace.moment(self.attempt.age) if self.attempt else None
         expires = _stamp(attempted + timedelta(days=365)) if attempted and self.registration() == "COMPLETED" else None
         account = "Simulated account" if expires else None

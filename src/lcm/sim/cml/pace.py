@@ -1,4 +1,4 @@
-"""How fast a simulated machine lives. Every part of the CML simulator reads its time here.
+"""How fast a simulated machine's time runs. Every part of the CML simulator reads its time here.
 
 An *age* counts simulated seconds. It runs `speed` times as fast as the clock and never backwards, whatever is done to
 the speed or to the clock, so that a node that has booted stays booted.
@@ -16,22 +16,22 @@ FASTEST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """From this moment on, at which the machine had this age, it lives this fast."""
+class SpeedChange:
+    """From this moment on, at which the machine had this age, its time runs at this speed."""
 
     moment: datetime
     age: float
     speed: float
 
 
-class Pace:
-    """Turns the clock into a machine's age, and ages back into moments."""
+class CmlPace:
+    """Converts the clock into a machine's age, and ages back into moments."""
 
     def __init__(self, clock: Clock, speed: float = 1.0) -> None:
         self._clock = clock
         self._latest = 0.0
         self._asked_at: datetime | None = None
-        self._turns = [Turn(clock.now(), 0.0, _positive(speed))]
+        self._turns = [SpeedChange(clock.now(), 0.0, _check_speed(speed))]
 
     @property
     def speed(self) -> float:
@@ -39,15 +39,15 @@ class Pace:
 
     @speed.setter
     def speed(self, speed: float) -> None:
-        self._turns.append(Turn(self._clock.now(), self.age(), _positive(speed)))
+        self._turns.append(SpeedChange(self._clock.now(), self.age(), _check_speed(speed)))
 
     @property
-    def turns(self) -> Sequence[Turn]:
-        """Its whole past, from which another one can go on."""
+    def turns(self) -> Sequence[SpeedChange]:
+        """All changes of its speed; another pace can be restored from them."""
         return tuple(self._turns)
 
-    def go_on(self, turns: Sequence[Turn]) -> None:
-        """Take over another one's past: it lived on at its last speed until now, and lives at ours from now on."""
+    def restore_turns(self, turns: Sequence[SpeedChange]) -> None:
+        """Take over another pace's past: it went on at its last speed until now, and has ours from now on."""
         speed, self._turns, self._asked_at = self.speed, list(turns), None
         if speed != self.speed:
             self.speed = speed
@@ -59,14 +59,14 @@ class Pace:
     def age(self) -> float:
         """Return the machine's age now."""
         now = self._clock.now()
-        if now is not self._asked_at:  # virtual time stands still while much is asked
+        if now is not self._asked_at:  # virtual time stands still between many calls, so the age is cached
             turn = self._turns[-1]
             age = turn.age + (now - turn.moment).total_seconds() * turn.speed
             self._latest, self._asked_at = max(self._latest, age), now
         return self._latest
 
     def age_at(self, moment: datetime) -> float:
-        """Return the machine's age at a moment of the past; one before its first is negative."""
+        """Return the machine's age at a past moment; before its first moment the age is negative."""
         at = bisect_right(self._turns, moment, key=lambda turn: turn.moment) - 1
         turn = self._turns[max(at, 0)]
         return turn.age + (moment - turn.moment).total_seconds() * turn.speed
@@ -82,7 +82,7 @@ class Pace:
         return max(0.0, (self._clock.now() - self.moment(age)).total_seconds())
 
 
-def _positive(speed: float) -> float:
+def _check_speed(speed: float) -> float:
     if not 0 < speed <= FASTEST:
         raise ValueError(f"a speed is above 0 and at most {FASTEST}")
     return speed

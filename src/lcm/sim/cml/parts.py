@@ -1,6 +1,7 @@
-"""The life of a simulated node: the moments at which its state changes, past and to come.
+"""The data of a simulated CML: labs, nodes, interfaces, links, and the timeline of a node's states.
 
-A state is a pure function of these moments and of the machine's age, so nothing needs to tick.
+A node's state is a pure function of its past and planned state changes and of the machine's age, so nothing ticks.
+The rules are in `sim.cml.labs` and `sim.cml.wiring`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,13 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from lcm.sim.cml.definitions import Kind
+from lcm.sim.cml.definitions import NodeKind
 from lcm.sim.cml.rest.documents import Associations, ConfigurationFile, NodeSpec
 
-_KEPT: Final = 12
+_MOST_PAST_CHANGES: Final = 12
 
 
-class State(StrEnum):
+class NodeState(StrEnum):
     """CML's states of a node; links and interfaces know the first two and STARTED only."""
 
     DEFINED = "DEFINED_ON_CORE"
@@ -26,56 +27,56 @@ class State(StrEnum):
     DISCONNECTED = "DISCONNECTED"
 
 
-ACTIVE: Final = frozenset({State.QUEUED, State.STARTED, State.BOOTED, State.DISCONNECTED})
-RUNNING: Final = frozenset({State.STARTED, State.BOOTED})
-_RESTING: Final = frozenset({State.DEFINED, State.STOPPED, State.BOOTED})
+ACTIVE: Final = frozenset({NodeState.QUEUED, NodeState.STARTED, NodeState.BOOTED, NodeState.DISCONNECTED})
+RUNNING: Final = frozenset({NodeState.STARTED, NodeState.BOOTED})
+_STABLE: Final = frozenset({NodeState.DEFINED, NodeState.STOPPED, NodeState.BOOTED})
 
 
-class Life:
-    """Changes of state by age, the last of them perhaps still to come."""
+class NodeTimeline:
+    """A node's changes of state by age; the last may be in the future."""
 
     __slots__ = ("_changes",)
 
-    def __init__(self, age: float, state: State = State.DEFINED) -> None:
-        self._changes: list[tuple[float, State]] = [(age, state)]
+    def __init__(self, age: float, state: NodeState = NodeState.DEFINED) -> None:
+        self._changes: list[tuple[float, NodeState]] = [(age, state)]
 
     @property
-    def changes(self) -> Sequence[tuple[float, State]]:
-        """Every change that is still known, from which another one can be made."""
+    def changes(self) -> Sequence[tuple[float, NodeState]]:
+        """Every change that is still known; another timeline can be made from them."""
         return self._changes
 
     @classmethod
-    def of(cls, changes: Iterable[tuple[float, State]]) -> Self:
-        """Make one with these changes."""
+    def from_changes(cls, changes: Iterable[tuple[float, NodeState]]) -> Self:
+        """Make a timeline of these changes."""
         (age, state), *later = changes
         made = cls(age, state)
         made._changes.extend(later)
         return made
 
-    def state(self, age: float) -> State:
+    def state(self, age: float) -> NodeState:
         """Return the state at an age."""
         for since, state in reversed(self._changes):
             if since <= age:
                 return state
         return self._changes[0][1]
 
-    def plan(self, age: float, *steps: tuple[float, State]) -> None:
-        """Forget what was still to come, and change state after each of these numbers of simulated seconds."""
-        self._changes = [change for change in self._changes if change[0] <= age][-_KEPT:]
+    def plan(self, age: float, *steps: tuple[float, NodeState]) -> None:
+        """Drop future changes, and change state after each of these numbers of simulated seconds."""
+        self._changes = [change for change in self._changes if change[0] <= age][-_MOST_PAST_CHANGES:]
         self._changes.extend((age + delay, state) for delay, state in steps)
 
-    def settled(self, age: float) -> bool:
-        """Tell whether it has reached the state that it was asked for."""
+    def is_settled(self, age: float) -> bool:
+        """Return whether it has reached the state that it was asked for."""
         since, state = self._changes[-1]
-        return since <= age and state in _RESTING
+        return since <= age and state in _STABLE
 
-    def leaving(self, age: float) -> bool:
-        """Tell whether it is on its way to stand still."""
+    def is_stopping(self, age: float) -> bool:
+        """Return whether it is on its way to STOPPED or DEFINED."""
         since, state = self._changes[-1]
-        return since > age and state in {State.STOPPED, State.DEFINED}
+        return since > age and state in {NodeState.STOPPED, NodeState.DEFINED}
 
-    def entered(self, state: State) -> float | None:
-        """Return the age at which it last came, or will come, into a state."""
+    def age_entered(self, state: NodeState) -> float | None:
+        """Return the age at which it last entered, or will enter, a state; None if it did not."""
         return next((since for since, entered in reversed(self._changes) if entered is state), None)
 
 
@@ -85,7 +86,7 @@ Files = list[ConfigurationFile]
 
 @dataclass(slots=True, eq=False)
 class Interface:
-    """An interface of a node; its operational address is made up at the first start and forgotten by a wipe."""
+    """An interface of a node. Its operational address is assigned at the first start and erased by a wipe."""
 
     id: str
     node_id: str
@@ -100,13 +101,13 @@ class Interface:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node: what was asked for, what it runs with, and its life."""
+    """A node: its specification, its running configuration, and its timeline."""
 
     id: str
     lab_id: str
     spec: NodeSpec
-    kind: Kind
-    life: Life
+    kind: NodeKind
+    life: NodeTimeline
     files: Files = field(default_factory=list)
     running: Files | None = None
     """The configuration inside the running node, once it differs from the stored one."""
@@ -137,7 +138,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class LabLink:
     """A link between two interfaces."""
 
     id: str
@@ -149,7 +150,7 @@ class Link:
 
 
 @dataclass(slots=True, eq=False)
-class Lab:
+class SimLab:
     """A lab with everything in it."""
 
     id: str
@@ -160,26 +161,26 @@ class Lab:
     description: str = ""
     notes: str = ""
     nodes: dict[str, Node] = field(default_factory=dict)
-    links: dict[str, Link] = field(default_factory=dict)
+    links: dict[str, LabLink] = field(default_factory=dict)
     annotations: dict[str, Json] = field(default_factory=dict)
     smart_annotations: dict[str, Json] = field(default_factory=dict)
     associations: Associations = field(default_factory=Associations)
 
     def interface(self, ref: str) -> Interface | None:
-        """Find an interface by its id."""
+        """Return an interface by its id; None when there is none."""
         return next((one for node in self.nodes.values() for one in node.interfaces if one.id == ref), None)
 
-    def link_of(self, interface: Interface) -> Link | None:
-        """Find the link that an interface is on."""
+    def link_of(self, interface: Interface) -> LabLink | None:
+        """Return the link that an interface is on; None when there is none."""
         return next((link for link in self.links.values() if link.a is interface or link.b is interface), None)
 
-    def state(self, age: float) -> State:
-        """Return the lab's state, which follows from its nodes'."""
+    def state(self, age: float) -> NodeState:
+        """Return the lab's state, which follows from its nodes' states."""
         states = {node.life.state(age) for node in self.nodes.values()}
-        if states - {State.DEFINED, State.STOPPED}:
-            return State.STARTED
-        return State.STOPPED if State.STOPPED in states else State.DEFINED
+        if states - {NodeState.DEFINED, NodeState.STOPPED}:
+            return NodeState.STARTED
+        return NodeState.STOPPED if NodeState.STOPPED in states else NodeState.DEFINED
 
-    def converged(self, age: float) -> bool:
-        """Tell whether every node has reached the state that it was asked for."""
-        return all(node.life.settled(age) for node in self.nodes.values())
+    def is_converged(self, age: float) -> bool:
+        """Return whether every node has reached the state that it was asked for."""
+        return all(node.life.is_settled(age) for node in self.nodes.values())

@@ -1,4 +1,4 @@
-"""PATty: the side service that opens ports of the machine for nodes by their tags.
+"""PATty: the service on a CML machine that opens ports of the machine for nodes by their tags.
 
 A clash shows nowhere but here: the node that ran first has the port. Tags outside the range are just text.
 """
@@ -10,16 +10,16 @@ from functools import lru_cache
 from typing import Final
 
 from lcm.model.topology.ports import OPEN_PORTS, read_tag
-from lcm.sim.cml.parts import RUNNING, Lab, Node, State
+from lcm.sim.cml.parts import RUNNING, Node, NodeState, SimLab
 
 POLL_SECONDS: Final = 5.0
 _read_tag: Final = lru_cache(10_000)(read_tag)
-"""Tags are looked at again and again, and most of them are the same."""
+"""Cached: tags are read again and again, and most of them are the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
-    """An open port: where it leads."""
+class PortMapping:
+    """An open port, and where it leads."""
 
     protocol: str
     outside: int
@@ -30,21 +30,21 @@ class Mapped:
     """The serial line, the port inside the node, or 0 for VNC."""
 
 
-def mapping(labs: Iterable[Lab], age: float) -> dict[tuple[str, int], Mapped]:
+def map_ports(labs: Iterable[SimLab], age: float) -> dict[tuple[str, int], PortMapping]:
     """Return the ports that are open at an age, by protocol and number."""
-    found: dict[tuple[str, int], Mapped] = {}
+    found: dict[tuple[str, int], PortMapping] = {}
     running = sorted(
-        (seen, node.id, node) for lab in labs for node in lab.nodes.values() if (seen := _seen(node, age)) >= 0
+        (seen, node.id, node) for lab in labs for node in lab.nodes.values() if (seen := _poll_age(node, age)) >= 0
     )
     for _, _, node in running:
         for tag in node.spec.tags:
-            port = wanted(node, tag)
+            port = port_of_tag(node, tag)
             if port:
                 found.setdefault((port.protocol, port.outside), port)
     return found
 
 
-def wanted(node: Node, text: str) -> Mapped | None:
+def port_of_tag(node: Node, text: str) -> PortMapping | None:
     """Return the port that a tag asks for; None when it is no such tag or cannot be served."""
     tag, shipped = _read_tag(text), node.kind.shipped
     if tag is None or tag.outside is None or tag.outside not in OPEN_PORTS:
@@ -57,12 +57,12 @@ def wanted(node: Node, text: str) -> Mapped | None:
     }
     if not served[tag.kind]:
         return None
-    return Mapped(tag.protocol or "tcp", tag.outside, node.lab_id, node.id, tag.kind, inside)
+    return PortMapping(tag.protocol or "tcp", tag.outside, node.lab_id, node.id, tag.kind, inside)
 
 
-def _seen(node: Node, age: float) -> float:
+def _poll_age(node: Node, age: float) -> float:
     """Return the age of the poll that found this node running, or -1."""
-    started = node.life.entered(State.STARTED)
+    started = node.life.age_entered(NodeState.STARTED)
     if started is None or node.life.state(age) not in RUNNING:
         return -1.0
     poll = math.ceil(started / POLL_SECONDS) * POLL_SECONDS

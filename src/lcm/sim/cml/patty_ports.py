@@ -1,6 +1,7 @@
-"""PATty's ports for real: listens on an address for every mapping of a simulated machine and greets who connects.
+"""PATty's ports for real: listens on an address for every mapping of a simulated machine and answers who connects.
 
-For demonstrations and tests in real time; simulations ask `Cml.patty` instead. `patty_server` does it for a cloud.
+For demonstrations and tests in real time; simulations call `Cml.patty_ports` instead. `sim.cloud.patty_server` does it
+for a whole cloud. A connection reaches a serial console, a VNC screen, or a port of the node.
 """
 
 import asyncio
@@ -11,30 +12,30 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.patty import Mapped
+from lcm.sim.cml.patty import PortMapping
 
 _TELNET: Final = b"\xff\xfb\x01\xff\xfb\x03"
-"""The server will echo, and will not say go-ahead."""
+"""The server will echo, and will suppress go-ahead."""
 _COMMAND: Final = re.compile(rb"\xff(?:[\xfb-\xfe].|\xfa.*?\xff\xf0|[^\xfa-\xfe])", re.DOTALL)
 _UNFINISHED: Final = re.compile(rb"\xff(?:[\xfb-\xfe]|\xfa.*)?\Z", re.DOTALL)
-_LONGEST: Final = 256
+_MOST_UNFINISHED_BYTES: Final = 256
 _ENTER: Final = re.compile(rb"\r\n|\r\x00|\r|\n")
 _RFB: Final = b"RFB 003.008\n"
 _NO_SCREEN: Final = b"this screen is simulated: there is nothing to see"
 
 
-class Talk(Protocol):
-    """One visit."""
+class PortDialog(Protocol):
+    """One connection to a simulated port."""
 
     greeting: bytes
 
     def answer(self, data: bytes) -> bytes:
-        """Say what to send back."""
+        """Return what to send back."""
         ...
 
 
-class Console:
-    """A serial line over telnet: what is typed comes back, and every line ends with a prompt."""
+class SerialConsole:
+    """A serial line over telnet: input is echoed, and every line ends with a prompt."""
 
     def __init__(self, label: str, line: int) -> None:
         self._prompt = f"\r\n{label}>".encode()
@@ -45,12 +46,12 @@ class Console:
         text = _COMMAND.sub(b"", self._rest + data)
         unfinished = _UNFINISHED.search(text)
         end = unfinished.start() if unfinished else len(text)
-        self._rest = text[end : end + _LONGEST]
+        self._rest = text[end : end + _MOST_UNFINISHED_BYTES]
         return _ENTER.sub(lambda _: self._prompt, text[:end])
 
 
-class Screen:
-    """A VNC server that tells its version, and then that it has nothing to show."""
+class VncScreen:
+    """A VNC server that sends its version, and then that it has nothing to show."""
 
     greeting = _RFB
 
@@ -61,12 +62,12 @@ class Screen:
         if self._told or not data.endswith(b"\n"):
             return b""
         self._told = True
-        # No way to sign in, and the reason, which viewers show.
+        # No security types, followed by the reason, which viewers show.
         return b"\0" + len(_NO_SCREEN).to_bytes(4, "big") + _NO_SCREEN
 
 
-class Inside:
-    """A port of the node: names itself, then sends back what it gets."""
+class NodePort:
+    """A port of the node: sends its name, then echoes what it receives."""
 
     def __init__(self, label: str, port: int) -> None:
         self.greeting = f"{label} port {port}\r\n".encode()
@@ -75,18 +76,18 @@ class Inside:
         return data
 
 
-def talk(port: Mapped, label: str) -> Talk:
-    """Begin a visit to a TCP port."""
+def start_dialog(port: PortMapping, label: str) -> PortDialog:
+    """Start the dialog for a connection to a TCP port."""
     if port.kind == "vnc":
-        return Screen()
-    return Console(label, port.inside) if port.kind == "serial" else Inside(label, port.inside)
+        return VncScreen()
+    return SerialConsole(label, port.inside) if port.kind == "serial" else NodePort(label, port.inside)
 
 
 MOST_PORTS: Final = 6_000
-MOST_VISITORS: Final = 200
-"""How many connections one machine keeps at a time; whoever comes then is turned away."""
+MOST_CONNECTIONS: Final = 200
+"""How many connections one machine keeps at a time; further ones are refused."""
 _CHUNK: Final = 4096
-_NO_MORE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class PattyPorts:
@@ -95,10 +96,10 @@ class PattyPorts:
     def __init__(self, cml: Cml, host: str) -> None:
         self._cml = cml
         self._host = host
-        self._doors: dict[Mapped, _Door] = {}
+        self._doors: dict[PortMapping, _OpenPort] = {}
         self._visitors: set[asyncio.StreamWriter] = set()
-        self.taken: dict[Mapped, str] = {}
-        """Ports that could not be opened, because somebody else on this address holds them or for another reason."""
+        self.taken: dict[PortMapping, str] = {}
+        """Ports that could not be opened, and why: for example because another process holds them."""
 
     @property
     def count(self) -> int:
@@ -106,8 +107,8 @@ class PattyPorts:
         return len(self._doors)
 
     async def sync(self, most: int = MOST_PORTS) -> None:
-        """Open the ports that are mapped now, no more than so many, and close the others, with their connections."""
-        wanted = self._wanted()
+        """Open the ports that are mapped now, at most `most`, and close the others with their connections."""
+        wanted = self._mapped_ports()
         for port in [port for port in self._doors if port not in wanted]:
             self._doors.pop(port).close()
         missing = sorted(wanted.keys() - self._doors.keys(), key=lambda port: (port.protocol, port.outside))
@@ -128,13 +129,13 @@ class PattyPorts:
             door.close()
         self._doors.clear()
 
-    def _wanted(self) -> dict[Mapped, str]:
-        """Give the ports that are mapped now with the names of their nodes, which may be gone a moment later."""
+    def _mapped_ports(self) -> dict[PortMapping, str]:
+        """Return the ports that are mapped now with the labels of their nodes, which may be gone a moment later."""
         labs = self._cml.labs
         return {port: labs.get(port.lab_id).nodes[port.node_id].spec.label for port in self._cml.open_ports()}
 
-    async def _open_all(self, wanted: dict[Mapped, str], most: int) -> dict[Mapped, str]:
-        refused, full = dict[Mapped, str](), ""
+    async def _open_all(self, wanted: dict[PortMapping, str], most: int) -> dict[PortMapping, str]:
+        refused, full = dict[PortMapping, str](), ""
         for port, label in wanted.items():
             full = full or (f"{most} ports are open already" if self.count >= most else "")
             if full:
@@ -144,22 +145,24 @@ class PattyPorts:
                 self._doors[port] = await self._open(port, label)
             except OSError as error:
                 refused[port] = str(error)
-                full = str(error) if error.errno in _NO_MORE else ""
+                full = str(error) if error.errno in _OUT_OF_RESOURCES else ""
         return refused
 
-    async def _open(self, port: Mapped, label: str) -> "_Door":
+    async def _open(self, port: PortMapping, label: str) -> "_OpenPort":
         if port.protocol == "udp":
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=(self._host, port.outside))
-            return _Door(self._visitors, transport.close)
-        door = _Door(self._visitors)
-        server = await asyncio.start_server(partial(door.serve, partial(talk, port, label)), self._host, port.outside)
+            return _OpenPort(self._visitors, transport.close)
+        door = _OpenPort(self._visitors)
+        server = await asyncio.start_server(
+            partial(door.serve, partial(start_dialog, port, label)), self._host, port.outside
+        )
         door.shut = server.close
         return door
 
 
-class _Door:
-    """One port with those who came through it; `everybody` is who came through any of the machine's."""
+class _OpenPort:
+    """One port and its connections; `everybody` are those of all the machine's ports."""
 
     def __init__(self, everybody: set[asyncio.StreamWriter], shut: Callable[[], object] = lambda: None) -> None:
         self.shut = shut
@@ -168,17 +171,17 @@ class _Door:
         self._open = True
 
     async def serve(
-        self, begin: Callable[[], Talk], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, begin: Callable[[], PortDialog], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if not self._open or len(self._everybody) >= MOST_VISITORS:
+        if not self._open or len(self._everybody) >= MOST_CONNECTIONS:
             writer.transport.abort()
             return
         self._visitors.add(writer)
         self._everybody.add(writer)
         try:
-            await _converse(begin(), reader, writer)
+            await _serve_connection(begin(), reader, writer)
         except OSError:
-            pass  # the visitor left without a word
+            pass  # the client closed the connection
         finally:
             self._visitors.discard(writer)
             self._everybody.discard(writer)
@@ -191,7 +194,7 @@ class _Door:
             writer.transport.abort()
 
 
-async def _converse(visit: Talk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_connection(visit: PortDialog, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(visit.greeting)
     while data := await reader.read(_CHUNK):
         writer.write(visit.answer(data))
@@ -199,7 +202,7 @@ async def _converse(visit: Talk, reader: asyncio.StreamReader, writer: asyncio.S
 
 
 class _Echo(asyncio.DatagramProtocol):
-    """Sends back what it gets."""
+    """Sends back what it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lcm.sim.cml.pace import Pace
-from lcm.sim.cml.parts import ACTIVE, RUNNING, Lab, Link, Node, State
+from lcm.sim.cml.pace import CmlPace
+from lcm.sim.cml.parts import ACTIVE, RUNNING, LabLink, Node, NodeState, SimLab
 from lcm.sim.cml.wiring import link_state
 
 Json = dict[str, Any]
@@ -33,8 +33,8 @@ _OWN_DISK_GB: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """The hardware, and the CML installed on it; an m5zn.metal unless told otherwise."""
+class CmlMachine:
+    """The hardware, and the CML installed on it; an m5zn.metal by default."""
 
     cpu_count: int = 48
     memory_mb: int = 196_608
@@ -47,7 +47,7 @@ class Machine:
     """How long after power-on CML is ready; in between its proxy answers 502."""
 
 
-class Load(NamedTuple):
+class NodeLoad(NamedTuple):
     """What one running node uses."""
 
     cpu_percent: float
@@ -57,16 +57,16 @@ class Load(NamedTuple):
     written_bytes: int
 
 
-def load(node: Node, age: float) -> Load:
-    """Make up what a node uses: busy while it boots, then little, in slow waves."""
+def node_load(node: Node, age: float) -> NodeLoad:
+    """Make up what a node uses: much while it boots, then little, in slow waves."""
     luck = int(node.id[:8], 16) / 0xFFFFFFFF
-    started = node.life.entered(State.STARTED) or age
+    started = node.life.age_entered(NodeState.STARTED) or age
     ran = max(0.0, age - started)
     wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * luck)
-    booted = node.life.state(age) is State.BOOTED
+    booted = node.life.state(age) is NodeState.BOOTED
     cpu = (2 + 8 * luck) * wave if booted else 70 + 25 * luck
     ram = (35 + 40 * luck) if booted else 20 + 10 * luck
-    return Load(
+    return NodeLoad(
         cpu_percent=round(min(cpu, 100.0), 2),
         ram_percent=round(ram, 2),
         disk_mb=round(200 + 400 * luck + min(ran, 36_000) / 60),
@@ -75,11 +75,11 @@ def load(node: Node, age: float) -> Load:
     )
 
 
-def system_stats(machine: Machine, nodes: Iterable[Node], age: float) -> Json:
-    """Write what the machine has and uses."""
+def system_stats(machine: CmlMachine, nodes: Iterable[Node], age: float) -> Json:
+    """Return what the machine has and uses, as CML writes it."""
     all_nodes = list(nodes)
     running = [node for node in all_nodes if node.life.state(age) in RUNNING]
-    loads = [(node, load(node, age)) for node in running]
+    loads = [(node, node_load(node, age)) for node in running]
     busy = 0.4 + sum(node.cpus * one.cpu_percent / 100 for node, one in loads)
     memory_mb = _OWN_MEMORY_MB + sum(node.ram_mb * one.ram_percent / 100 for node, one in loads)
     disk_mb = _OWN_DISK_GB * 1024 + sum(one.disk_mb for _, one in loads)
@@ -97,7 +97,7 @@ def system_stats(machine: Machine, nodes: Iterable[Node], age: float) -> Json:
         },
         "memory": memory,
         "disk": disk,
-        "dominfo": counts(all_nodes, age)
+        "dominfo": node_counts(all_nodes, age)
         | {"allocated_cpus": allocated, "allocated_memory": sum(node.ram_mb for node in running) * 1024},
     }
     host = {"hostname": machine.hostname, "is_controller": True, "stats": detail}
@@ -108,8 +108,8 @@ def system_stats(machine: Machine, nodes: Iterable[Node], age: float) -> Json:
     }
 
 
-def health(machine: Machine, ailments: Iterable[str]) -> Json:
-    """Write which parts are well; an ailment is the name of a check that fails."""
+def health_report(machine: CmlMachine, ailments: Iterable[str]) -> Json:
+    """Return which checks pass; an ailment is the name of a check that fails."""
     ill = set(ailments)
     core, compute = ({name: name not in ill for name in checks} for checks in (_CORE_CHECKS, _COMPUTE_CHECKS))
     core_valid, compute_valid = all(core.values()), all(compute.values())
@@ -121,34 +121,34 @@ def health(machine: Machine, ailments: Iterable[str]) -> Json:
     }
 
 
-def counts(nodes: Iterable[Node], age: float) -> Json:
+def node_counts(nodes: Iterable[Node], age: float) -> Json:
     """Count nodes that have disks here, and those that run."""
     states = [node.life.state(age) for node in nodes]
     return {
-        "total_nodes": sum(state is not State.DEFINED for state in states),
+        "total_nodes": sum(state is not NodeState.DEFINED for state in states),
         "total_orphans": 0,
         "running_nodes": sum(state in RUNNING for state in states),
         "running_orphans": 0,
     }
 
 
-def simulation_stats(lab: Lab, pace: Pace) -> Json:
-    """Write a lab's running figures by node and link id; what does not run is left out."""
+def simulation_stats(lab: SimLab, pace: CmlPace) -> Json:
+    """Return a lab's figures by node and link id; what does not run is left out."""
     age = pace.age()
-    nodes = {node.id: _node(node, pace, age) for node in lab.nodes.values() if node.life.state(age) in ACTIVE}
-    links = {link.id: _link(lab, link, age) for link in lab.links.values() if _up(lab, link, age)}
+    nodes = {node.id: _node_stats(node, pace, age) for node in lab.nodes.values() if node.life.state(age) in ACTIVE}
+    links = {link.id: _link_stats(lab, link, age) for link in lab.links.values() if _is_link_up(lab, link, age)}
     return {"nodes": nodes, "links": links}
 
 
-def layer3_addresses(lab: Lab, age: float) -> Json:
-    """Write the addresses seen on the nodes of a lab that have booted."""
-    found = {node.id: node_addresses(node, age) for node in lab.nodes.values() if node.kind.licensed}
+def layer3_addresses(lab: SimLab, age: float) -> Json:
+    """Return the addresses seen on the booted nodes of a lab."""
+    found = {node.id: node_addresses(node, age) for node in lab.nodes.values() if node.kind.needs_licence}
     return {ref: one for ref, one in found.items() if one["interfaces"]}
 
 
 def node_addresses(node: Node, age: float) -> Json:
-    """Write the addresses seen on one node."""
-    seen = node.life.state(age) is State.BOOTED
+    """Return the addresses seen on one node."""
+    seen = node.life.state(age) is NodeState.BOOTED
     return {
         "name": node.spec.label,
         "interfaces": {
@@ -159,11 +159,11 @@ def node_addresses(node: Node, age: float) -> Json:
     }
 
 
-def _node(node: Node, pace: Pace, age: float) -> Json:
-    times = _times(node, pace, age)
+def _node_stats(node: Node, pace: CmlPace, age: float) -> Json:
+    times = _state_times(node, pace, age)
     if node.life.state(age) not in RUNNING:
         return {"times": times}
-    now = load(node, age)
+    now = node_load(node, age)
     return {
         "cpu_usage": now.cpu_percent,
         "ram_usage": now.ram_percent,
@@ -177,9 +177,11 @@ def _node(node: Node, pace: Pace, age: float) -> Json:
     }
 
 
-def _times(node: Node, pace: Pace, age: float) -> Json:
-    """Write how long it queued, and how long ago it started and booted, in seconds of the clock."""
-    queued, started, booted = (node.life.entered(one) for one in (State.QUEUED, State.STARTED, State.BOOTED))
+def _state_times(node: Node, pace: CmlPace, age: float) -> Json:
+    """Return how long it queued, and how long ago it started and booted, in seconds of the clock."""
+    queued, started, booted = (
+        node.life.age_entered(one) for one in (NodeState.QUEUED, NodeState.STARTED, NodeState.BOOTED)
+    )
     if queued is None:
         return {"QUEUED": 0, "STARTED": 0, "BOOTED": 0}
     has_started = started is not None and queued <= started <= age
@@ -192,14 +194,14 @@ def _times(node: Node, pace: Pace, age: float) -> Json:
     }
 
 
-def _link(lab: Lab, link: Link, age: float) -> Json:
-    ends = (lab.nodes[end.node_id].life.entered(State.STARTED) or age for end in (link.a, link.b))
+def _link_stats(lab: SimLab, link: LabLink, age: float) -> Json:
+    ends = (lab.nodes[end.node_id].life.age_entered(NodeState.STARTED) or age for end in (link.a, link.b))
     up = int(max(0.0, age - max(ends)))
     return {"readbytes": up * 180, "readpackets": up * 2, "writebytes": up * 210, "writepackets": up * 2, "drops": 0}
 
 
-def _up(lab: Lab, link: Link, age: float) -> bool:
-    return link_state(lab, link, age) is State.STARTED
+def _is_link_up(lab: SimLab, link: LabLink, age: float) -> bool:
+    return link_state(lab, link, age) is NodeState.STARTED
 
 
 def _space(used_mb: float, total_mb: int) -> Json:

@@ -1,21 +1,25 @@
-"""Topology files into simulated labs: read with a safe parser, checked, refused with 400 or built."""
+"""Topology files into simulated labs, and labs back into files.
+
+Files are read with a safe parser, checked, refused with 400 or built. Labs are written as CML's API shows them, or as
+YAML that can be imported again.
+"""
 
 from typing import Any, Final
 
 import msgspec
 import yaml
 
-from lcm.sim.cml.faults import Refusal, bad
-from lcm.sim.cml.labs import Core, Labs
-from lcm.sim.cml.parts import Files, Interface, Lab, Node
+from lcm.sim.cml.faults import CmlRefusal, bad_request
+from lcm.sim.cml.labs import CmlCore, Labs
+from lcm.sim.cml.parts import Files, Interface, Node, SimLab
 from lcm.sim.cml.rest.documents import LabUpdate, LinkFile, NodeFile, NodeSpec, TopologyFile
-from lcm.sim.cml.wiring import check, connect, tidy_tags
+from lcm.sim.cml.wiring import check_annotation, connect, sync_smart_annotations
 
 Json = dict[str, Any]
 
 VERSION: Final = "0.3.0"
 ALL_FILES, MAIN_FILE, NO_FILES = "all", "main", "none"
-_EXPORTED: Final = (
+_NODE_FIELDS: Final = (
     "x",
     "y",
     "label",
@@ -32,12 +36,12 @@ _EXPORTED: Final = (
 )
 
 
-def topology(lab: Lab, form: str = MAIN_FILE) -> Json:
-    """Write a lab as CML's API does; `form` says how configurations are shown."""
+def write_topology(lab: SimLab, form: str = MAIN_FILE) -> Json:
+    """Return a lab as CML's API writes it; `form` says how configurations are shown."""
     heading = {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes}
     return {
         "lab": heading | {"owner": lab.owner_id},
-        "nodes": [_node_file(node, form) for node in lab.nodes.values()],
+        "nodes": [_write_node(node, form) for node in lab.nodes.values()],
         "links": [
             {
                 "id": link.id,
@@ -55,13 +59,13 @@ def topology(lab: Lab, form: str = MAIN_FILE) -> Json:
     }
 
 
-def spec(node: Node) -> Json:
-    """Write what was asked for of a node, without its configuration."""
-    return {name: getattr(node.spec, name) for name in _EXPORTED}
+def write_spec(node: Node) -> Json:
+    """Return what was requested of a node, without its configuration."""
+    return {name: getattr(node.spec, name) for name in _NODE_FIELDS}
 
 
-def configuration(files: Files, form: str) -> Json:
-    """Write a configuration in the form asked for, as the entry of a larger object."""
+def write_configuration(files: Files, form: str) -> Json:
+    """Return a configuration in the requested form, as an entry of a larger object."""
     if form == NO_FILES:
         return {}
     if form == MAIN_FILE:
@@ -69,8 +73,8 @@ def configuration(files: Files, form: str) -> Json:
     return {"configuration": [{"name": one.name, "content": one.content or ""} for one in files]}
 
 
-def download(lab: Lab) -> str:
-    """Write a lab as a file that can be imported again."""
+def write_lab_file(lab: SimLab) -> str:
+    """Return a lab as a file that can be imported again."""
     names = {node.id: f"n{number}" for number, node in enumerate(lab.nodes.values())}
     ends = {one.id: f"i{k}" for node in lab.nodes.values() for k, one in enumerate(node.interfaces)}
     document = {
@@ -78,9 +82,9 @@ def download(lab: Lab) -> str:
         "smart_annotations": [_without_id(one) for one in lab.smart_annotations.values()],
         "nodes": [
             {"id": names[node.id]}
-            | spec(node)
-            | configuration(node.files, ALL_FILES)
-            | {"interfaces": [_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
+            | write_spec(node)
+            | write_configuration(node.files, ALL_FILES)
+            | {"interfaces": [_write_interface(one) | {"id": ends[one.id]} for one in node.interfaces]}
             for node in lab.nodes.values()
         ],
         "links": [
@@ -97,23 +101,24 @@ def download(lab: Lab) -> str:
         ],
         "lab": {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes},
     }
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=4096)
+    return yaml.dump(document, Dumper=_TopologyDumper, sort_keys=False, allow_unicode=True, width=4096)
 
 
-def tile(lab: Lab, age: float) -> Json:
-    """Write the small picture of a lab."""
+def write_tile(lab: SimLab, age: float) -> Json:
+    """Return the small overview of a lab."""
     nodes = [
-        {"id": node.id, "lab_id": lab.id, "state": node.life.state(age)} | spec(node) for node in lab.nodes.values()
+        {"id": node.id, "lab_id": lab.id, "state": node.life.state(age)} | write_spec(node)
+        for node in lab.nodes.values()
     ]
-    return topology(lab, NO_FILES) | {"nodes": nodes}
+    return write_topology(lab, NO_FILES) | {"nodes": nodes}
 
 
-def _node_file(node: Node, form: str) -> Json:
-    interfaces = [_interface(one) for one in node.interfaces]
-    return {"id": node.id} | spec(node) | configuration(node.files, form) | {"interfaces": interfaces}
+def _write_node(node: Node, form: str) -> Json:
+    interfaces = [_write_interface(one) for one in node.interfaces]
+    return {"id": node.id} | write_spec(node) | write_configuration(node.files, form) | {"interfaces": interfaces}
 
 
-def _interface(one: Interface) -> Json:
+def _write_interface(one: Interface) -> Json:
     entry: Json = {"id": one.id, "label": one.label, "type": one.type, "mac_address": one.mac_address}
     return entry if one.slot is None else entry | {"slot": one.slot}
 
@@ -122,121 +127,123 @@ def _without_id(annotation: Json) -> Json:
     return {key: value for key, value in annotation.items() if key != "id"}
 
 
-class _Dumper(yaml.CSafeDumper):
-    """Writes texts of several lines as blocks and repeats itself rather than using aliases."""
+class _TopologyDumper(yaml.CSafeDumper):
+    """Writes texts of several lines as blocks, and repeats values rather than using aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
-def _text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _text)
+_TopologyDumper.add_representer(str, _represent_text)
 
 
-_DEEPEST: Final = 40
+_MOST_DEPTH: Final = 40
 _LONGEST_TITLE: Final = 64
-_SPEC: Final = NodeSpec.__struct_fields__
+_SPEC_FIELDS: Final = NodeSpec.__struct_fields__
 _SIZES: Final = ("ram", "cpus", "cpu_limit", "data_volume", "boot_disk_size")
 
 
-def read(text: str | bytes) -> TopologyFile:
+def read_topology(text: str | bytes) -> TopologyFile:
     """Parse a topology file, YAML or JSON."""
     try:
-        _refuse_bombs(text)
+        _refuse_aliases_and_depth(text)
         document = yaml.load(text, Loader=yaml.CSafeLoader)
-        return msgspec.convert(_upgraded(document), TopologyFile)
+        return msgspec.convert(_upgrade(document), TopologyFile)
     except yaml.YAMLError as error:
-        raise bad(f"Invalid topology: {error}") from error
+        raise bad_request(f"Invalid topology: {error}") from error
     except (msgspec.ValidationError, ValueError) as error:
-        raise bad(f"Invalid topology: {error}") from error
+        raise bad_request(f"Invalid topology: {error}") from error
 
 
-def build(labs: Labs, core: Core, file: TopologyFile, owner_id: str, title: str | None = None) -> tuple[Lab, list[str]]:
+def build_lab(
+    labs: Labs, core: CmlCore, file: TopologyFile, owner_id: str, title: str | None = None
+) -> tuple[SimLab, list[str]]:
     """Make a lab of a topology file; return it with warnings. A file that cannot be built leaves nothing behind."""
-    _check(file)
+    _check_file(file)
     if title is not None and not 1 <= len(title) <= _LONGEST_TITLE:
-        raise bad("A title has 1 to 64 characters.")
+        raise bad_request("A title has 1 to 64 characters.")
     named = title or file.lab.title
     texts = LabUpdate(description=file.lab.description, notes=file.lab.notes)
     if named:
         texts.title = named
     lab = labs.create(owner_id, texts)
     try:
-        places = {node.id: _node(labs, core, lab, node) for node in file.nodes}
+        places = {node.id: _build_node(labs, core, lab, node) for node in file.nodes}
         for link in file.links:
-            _link(core, lab, link, places)
-    except Refusal:
+            _build_link(core, lab, link, places)
+    except CmlRefusal:
         labs.delete(lab)
         raise
-    lab.annotations = {ref: {"id": ref} | check(one) for one in file.annotations if (ref := core.ids())}
-    tidy_tags(lab, core.ids, file.smart_annotations)
+    lab.annotations = {ref: {"id": ref} | check_annotation(one) for one in file.annotations if (ref := core.ids())}
+    sync_smart_annotations(lab, core.ids, file.smart_annotations)
     core.telemetry.record("import_lab", lab_id=lab.id)
     unknown = sorted({node.node_definition for node in file.nodes} - labs.kinds.keys())
     return lab, [f"Node definition `{one}` is not available." for one in unknown]
 
 
-_Places = dict[str, dict[str, Interface]]
+_InterfacesByNode = dict[str, dict[str, Interface]]
 
 
-def _check(file: TopologyFile) -> None:
+def _check_file(file: TopologyFile) -> None:
     if file.lab.timestamp is not None and not file.lab.version.startswith("0.0."):
-        raise bad("Invalid topology: Object contains unknown field `timestamp` - at `$.lab`")
+        raise bad_request("Invalid topology: Object contains unknown field `timestamp` - at `$.lab`")
     for what, ids in (("node", [one.id for one in file.nodes]), ("link", [one.id for one in file.links])):
         if len(set(ids)) < len(ids):
-            raise bad(f"Invalid topology: a {what} id is used twice.")
+            raise bad_request(f"Invalid topology: a {what} id is used twice.")
     for annotation in file.annotations:
-        check(annotation)
+        check_annotation(annotation)
 
 
-def _node(labs: Labs, core: Core, lab: Lab, file: NodeFile) -> dict[str, Interface]:
-    spec = NodeSpec(**{name: getattr(file, name) for name in _SPEC})
-    node = labs.place(lab, spec)
+def _build_node(labs: Labs, core: CmlCore, lab: SimLab, file: NodeFile) -> dict[str, Interface]:
+    spec = NodeSpec(**{name: getattr(file, name) for name in _SPEC_FIELDS})
+    node = labs.put_node(lab, spec)
     places: dict[str, Interface] = {}
     for number, one in enumerate(file.interfaces):
         if one.id in places:
-            raise bad(f"Invalid topology: interface {one.id} of node {file.id} is there twice.")
-        label = one.label or _label(node, one.slot, number)
+            raise bad_request(f"Invalid topology: interface {one.id} of node {file.id} is there twice.")
+        label = one.label or _interface_label(node, one.slot, number)
         places[one.id] = Interface(core.ids(), node.id, label, one.type, one.slot, one.mac_address)
     node.interfaces = list(places.values())
     return places
 
 
-def _label(node: Node, slot: int | None, number: int) -> str:
+def _interface_label(node: Node, slot: int | None, number: int) -> str:
     return f"Loopback{number}" if slot is None else node.kind.interface_label(slot)
 
 
-def _link(core: Core, lab: Lab, file: LinkFile, places: _Places) -> None:
+def _build_link(core: CmlCore, lab: SimLab, file: LinkFile, places: _InterfacesByNode) -> None:
     ends = []
     for node, interface in ((file.n1, file.i1), (file.n2, file.i2)):
         if interface not in places.get(node, {}):
-            raise bad(f"Invalid topology: link {file.id} refers to {node}/{interface}, which is not there.")
+            raise bad_request(f"Invalid topology: link {file.id} refers to {node}/{interface}, which is not there.")
         ends.append(places[node][interface])
     connect(lab, core.ids(), ends[0], ends[1], file.label).conditioning = file.conditioning
 
 
-def _upgraded(document: Any) -> Any:  # noqa: ANN401  not checked yet
-    """Turn what older releases wrote into what the newest schema knows: sizes of 0, fractions of a pixel, no tags."""
+def _upgrade(document: Any) -> Any:  # noqa: ANN401  not checked yet
+    """Convert what older releases wrote to the newest schema: sizes of 0, fractions of a pixel, missing tags."""
     match document:
         case {"lab": {"version": str(version)}, "nodes": [*nodes]} if version != VERSION:
-            return document | {"nodes": [_upgraded_node(one) if isinstance(one, dict) else one for one in nodes]}
+            return document | {"nodes": [_upgrade_node(one) if isinstance(one, dict) else one for one in nodes]}
         case _:
             return document
 
 
-def _upgraded_node(node: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_node(node: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in node.items() if value or key not in (*_SIZES, "tags")}
     places = {key: round(kept[key]) for key in ("x", "y") if isinstance(kept.get(key), float)}
     return kept | places
 
 
-def _refuse_bombs(text: str | bytes) -> None:
+def _refuse_aliases_and_depth(text: str | bytes) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise bad("Invalid topology: aliases are not supported.")
+            raise bad_request("Invalid topology: aliases are not supported.")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise bad("Invalid topology: nested too deeply.")
+        if depth > _MOST_DEPTH:
+            raise bad_request("Invalid topology: nested too deeply.")

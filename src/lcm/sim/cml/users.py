@@ -1,4 +1,4 @@
-"""Users, groups and sign-in tokens of a simulated CML."""
+"""Users, groups, sign-in tokens and resource pools of a simulated CML."""
 
 import base64
 import hashlib
@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from lcm.sim.cml.faults import Full, Refusal, bad, forbidden, missing
-from lcm.sim.cml.labs import Core
-from lcm.sim.cml.parts import Lab, Node
+from lcm.sim.cml.faults import CmlFull, CmlRefusal, bad_request, forbidden, not_found
+from lcm.sim.cml.labs import CmlCore
+from lcm.sim.cml.parts import Node, SimLab
 from lcm.sim.cml.rest.documents import (
     Association,
     Credentials,
@@ -27,13 +27,13 @@ from lcm.sim.cml.rest.documents import (
 
 ADMIN_ID: Final = "00000000-0000-4000-a000-000000000000"
 SESSION_SECONDS: Final = 86_400
-EVERYTHING: Final = ("lab_admin", "lab_edit", "lab_exec", "lab_view")
+ALL_PERMISSIONS: Final = ("lab_admin", "lab_edit", "lab_exec", "lab_view")
 _SHORTEST_PASSWORD: Final = 5
 
 
 @dataclass(slots=True, eq=False)
 class User:
-    """Somebody who may sign in."""
+    """A person who may sign in."""
 
     id: str
     username: str
@@ -65,9 +65,9 @@ class Group:
 
 
 class Users:
-    """Everybody, and the tokens by which they are known."""
+    """All users and their tokens."""
 
-    def __init__(self, core: Core, username: str, password: str) -> None:
+    def __init__(self, core: CmlCore, username: str, password: str) -> None:
         now = core.pace.now()
         admin = User(ADMIN_ID, username, password, now, now, admin=True)
         self._core = core
@@ -82,7 +82,7 @@ class Users:
         return self.everybody[ADMIN_ID]
 
     def check(self, credentials: Credentials) -> User:
-        """Find the user by name and password, or refuse."""
+        """Return the user with this name and password; refuse any other."""
         for user in self.everybody.values():
             if (user.username, user.password) == (credentials.username, credentials.password):
                 return user
@@ -97,39 +97,39 @@ class Users:
         self._tokens[token] = user.id, end
         return user, token
 
-    def known_by(self, token: str) -> User:
-        """Find the user of a token that is still good, or refuse."""
+    def find_by_token(self, token: str) -> User:
+        """Return the user of a valid token; refuse any other."""
         user_id, end = self._tokens.get(token, ("", None))
         if end is None or end <= self._core.pace.now():
-            raise Refusal(401, "Unauthorized")
+            raise CmlRefusal(401, "Unauthorized")
         return self.everybody[user_id]
 
     def sign_out(self, user: User, token: str | None = None) -> None:
-        """Make one token of a user worthless, or all of them."""
+        """Invalidate one token of a user, or all of them."""
         self._tokens = {
             one: kept for one, kept in self._tokens.items() if kept[0] != user.id or token not in {None, one}
         }
 
     def expire_tokens(self) -> None:
-        """Make every token worthless."""
+        """Invalidate every token."""
         self._tokens.clear()
 
     def get(self, ref: str) -> User:
-        """Find a user or refuse."""
+        """Return a user; refuse an unknown one."""
         if ref not in self.everybody:
-            raise missing("User", ref)
+            raise not_found("User", ref)
         return self.everybody[ref]
 
     def group(self, ref: str) -> Group:
-        """Find a group or refuse."""
+        """Return a group; refuse an unknown one."""
         if ref not in self.groups:
-            raise missing("Group", ref)
+            raise not_found("Group", ref)
         return self.groups[ref]
 
     def add(self, wanted: UserCreate) -> User:
         """Make a user."""
         if any(user.username == wanted.username for user in self.everybody.values()):
-            raise Refusal(422, "User already exists")
+            raise CmlRefusal(422, "User already exists")
         _check_password(wanted.password)
         now = self._core.pace.now()
         user = User(self._core.ids(), wanted.username, wanted.password, now, now)
@@ -160,7 +160,7 @@ class Users:
     def remove(self, user: User) -> None:
         """Remove a user, who is signed out."""
         if user.id == ADMIN_ID:
-            raise bad("This user cannot be deleted.")
+            raise bad_request("This user cannot be deleted.")
         self.sign_out(user)
         self._join(user, [])
         del self.everybody[user.id]
@@ -168,7 +168,7 @@ class Users:
     def add_group(self, wanted: GroupCreate) -> Group:
         """Make a group."""
         if any(group.name == wanted.name for group in self.groups.values()):
-            raise Refusal(422, "Group already exists")
+            raise CmlRefusal(422, "Group already exists")
         now = self._core.pace.now()
         group = Group(self._core.ids(), wanted.name, now, now, wanted.description)
         self.groups[group.id] = group
@@ -191,10 +191,10 @@ class Users:
         self.change_group(group, GroupUpdate(members=[]))
         del self.groups[group.id]
 
-    def permissions(self, user: User, lab: Lab) -> tuple[str, ...]:
-        """Say what a user may do with a lab; nothing means that it is not even seen."""
+    def permissions(self, user: User, lab: SimLab) -> tuple[str, ...]:
+        """Return what a user may do with a lab; nothing means that the lab is not even visible."""
         if user.admin or lab.owner_id == user.id:
-            return EVERYTHING
+            return ALL_PERMISSIONS
         mine = [one for one in lab.associations.users if one.id == user.id]
         mine += [one for one in lab.associations.groups if one.id in user.groups]
         held = {right for one in mine for right in one.permissions}
@@ -205,7 +205,7 @@ class Users:
             if one.id == lab.id
             for right in one.permissions
         }
-        return tuple(right for right in EVERYTHING if right in held)
+        return tuple(right for right in ALL_PERMISSIONS if right in held)
 
     def _join(self, user: User, refs: list[str]) -> None:
         for group in self.groups.values():
@@ -239,8 +239,8 @@ Json = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
-    """A resource pool; None is no limit."""
+class ResourcePool:
+    """A resource pool; None means no limit."""
 
     id: str
     label: str
@@ -254,7 +254,7 @@ class Pool:
     users: list[str] = field(default_factory=list)
 
     def limit(self) -> Json:
-        """Write its limits, CPUs in hundredths as CML does."""
+        """Return its limits, CPUs in hundredths as CML does."""
         cpus = None if self.cpus is None else self.cpus * 100
         return {
             "licenses": self.licenses,
@@ -265,24 +265,24 @@ class Pool:
         }
 
 
-class Pools:
+class ResourcePools:
     """All resource pools."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
-        self.all: dict[str, Pool] = {}
+        self.all: dict[str, ResourcePool] = {}
 
-    def get(self, ref: str) -> Pool:
-        """Find a pool or refuse."""
+    def get(self, ref: str) -> ResourcePool:
+        """Return a pool; refuse an unknown one."""
         if ref not in self.all:
-            raise missing("Resource pool", ref)
+            raise not_found("Resource pool", ref)
         return self.all[ref]
 
-    def of_user(self, user_id: str) -> Pool | None:
-        """Find the pool of a user."""
+    def of_user(self, user_id: str) -> ResourcePool | None:
+        """Return the pool of a user; None when there is none."""
         return next((pool for pool in self.all.values() if user_id in pool.users), None)
 
-    def add(self, wanted: PoolCreate) -> list[Pool]:
+    def add(self, wanted: PoolCreate) -> list[ResourcePool]:
         """Make a shared pool, or one for each user under a template."""
         if wanted.shared:
             return [self._make(wanted, wanted.users, wanted.template)]
@@ -290,43 +290,43 @@ class Pools:
         template = wanted.template or made[0].id
         return made + [self._make(wanted, [user], template) for user in wanted.users]
 
-    def change(self, pool: Pool, wanted: PoolUpdate) -> Pool:
+    def change(self, pool: ResourcePool, wanted: PoolUpdate) -> ResourcePool:
         """Change a pool."""
         for name in wanted.__struct_fields__:
             if (value := getattr(wanted, name)) is not UNSET:
                 setattr(pool, name, value)
         return pool
 
-    def remove(self, pool: Pool) -> None:
-        """Remove a pool from which no others are made."""
+    def remove(self, pool: ResourcePool) -> None:
+        """Remove a pool that is no template of others."""
         if self.children(pool):
-            raise Refusal(409, "The resource pool is a template of other pools.")
+            raise CmlRefusal(409, "The resource pool is a template of other pools.")
         del self.all[pool.id]
 
-    def children(self, pool: Pool) -> list[str]:
-        """List the pools made from a template."""
+    def children(self, pool: ResourcePool) -> list[str]:
+        """Return the ids of the pools made from a template."""
         return [one.id for one in self.all.values() if one.template == pool.id]
 
-    def check(self, pool: Pool, running: Iterable[Node], more: Sequence[Node]) -> None:
+    def check_limits(self, pool: ResourcePool, running: Iterable[Node], more: Sequence[Node]) -> None:
         """Refuse nodes that would exceed the pool."""
-        used = usage([*running, *more])
+        used = resource_usage([*running, *more])
         for what, most in pool.limit().items():
             if isinstance(most, int) and used[what] > most:
-                raise Full(f"Resource pool {pool.label} limit exceeded: {what}.")
+                raise CmlFull(f"Resource pool {pool.label} limit exceeded: {what}.")
 
-    def _make(self, wanted: PoolCreate, users: list[str], template: str | None) -> Pool:
+    def _make(self, wanted: PoolCreate, users: list[str], template: str | None) -> ResourcePool:
         limits = {name: getattr(wanted, name) for name in ("licenses", "ram", "cpus", "disk_space")}
-        pool = Pool(self._new_id(), wanted.label, wanted.description, template, users=users, **limits)
+        pool = ResourcePool(self._new_id(), wanted.label, wanted.description, template, users=users, **limits)
         pool.external_connectors = wanted.external_connectors
         self.all[pool.id] = pool
         return pool
 
 
-def usage(nodes: Iterable[Node]) -> Json:
-    """Add up what nodes use, CPUs in hundredths as CML does."""
+def resource_usage(nodes: Iterable[Node]) -> Json:
+    """Return what nodes use in total, CPUs in hundredths as CML does."""
     held = list(nodes)
     return {
-        "licenses": sum(node.kind.licensed for node in held),
+        "licenses": sum(node.kind.needs_licence for node in held),
         "cpus": sum(node.cpus * 100 for node in held),
         "ram": sum(node.ram_mb for node in held),
         "disk_space": sum(node.boot_disk_gb + node.data_volume_gb for node in held),

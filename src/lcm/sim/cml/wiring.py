@@ -1,32 +1,36 @@
-"""Interfaces and links of a simulated lab: adding, removing, states, and who sits behind a NAT connector."""
+"""Interfaces, links and annotations of a simulated lab.
+
+Adding, removing, states, and which interfaces are behind a NAT connector. CML keeps one smart annotation per distinct
+node tag; nobody else creates them.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lcm.sim.cml.faults import Refusal, bad, missing
-from lcm.sim.cml.parts import RUNNING, Interface, Lab, Link, Node, State
+from lcm.sim.cml.faults import CmlRefusal, bad_request, not_found
+from lcm.sim.cml.parts import RUNNING, Interface, LabLink, Node, NodeState, SimLab
 
 _BRIDGES: Final = ("bridge", "System Bridge", "L2")
 
 
-def interface_of(lab: Lab, ref: str) -> Interface:
-    """Find an interface or refuse."""
+def find_interface(lab: SimLab, ref: str) -> Interface:
+    """Return an interface; refuse an unknown one."""
     interface = lab.interface(ref)
     if interface is None:
-        raise missing("Interface", ref)
+        raise not_found("Interface", ref)
     return interface
 
 
-def link_of(lab: Lab, ref: str) -> Link:
-    """Find a link or refuse."""
+def find_link(lab: SimLab, ref: str) -> LabLink:
+    """Return a link; refuse an unknown one."""
     if ref not in lab.links:
-        raise missing("Link", ref)
+        raise not_found("Link", ref)
     return lab.links[ref]
 
 
 def fill_slots(node: Node, upto: int, ids: list[str]) -> list[Interface]:
-    """Give a node interfaces in all slots up to one; return those of these slots."""
+    """Add interfaces in all slots up to `upto`; return those of these slots."""
     there = {one.slot: one for one in node.interfaces if one.slot is not None}
     for slot in range(upto + 1):
         if slot not in there:
@@ -35,20 +39,20 @@ def fill_slots(node: Node, upto: int, ids: list[str]) -> list[Interface]:
     return [there[slot] for slot in range(upto + 1)]
 
 
-def connect(lab: Lab, ref: str, a: Interface, b: Interface, label: str | None = None) -> Link:
+def connect(lab: SimLab, ref: str, a: Interface, b: Interface, label: str | None = None) -> LabLink:
     """Connect two free interfaces."""
     if a is b or a.node_id == b.node_id:
-        raise bad("A link needs two interfaces on different nodes.")
+        raise bad_request("A link needs two interfaces on different nodes.")
     for end in (a, b):
         if end.type == "loopback" or lab.link_of(end):
-            raise bad(f"Interface {end.id} cannot be connected.")
+            raise bad_request(f"Interface {end.id} cannot be connected.")
     names = [f"{lab.nodes[end.node_id].spec.label}-{end.label}" for end in (a, b)]
-    link = Link(ref, label or "<->".join(names), a, b)
+    link = LabLink(ref, label or "<->".join(names), a, b)
     lab.links[ref] = link
     return link
 
 
-def drop_interface(lab: Lab, interface: Interface) -> None:
+def drop_interface(lab: SimLab, interface: Interface) -> None:
     """Remove an interface and its link."""
     link = lab.link_of(interface)
     if link:
@@ -56,23 +60,23 @@ def drop_interface(lab: Lab, interface: Interface) -> None:
     lab.nodes[interface.node_id].interfaces.remove(interface)
 
 
-def interface_state(state: State, interface: Interface) -> State:
-    """Return an interface's state, which follows its node's."""
+def interface_state(state: NodeState, interface: Interface) -> NodeState:
+    """Return an interface's state, which follows its node's state."""
     if state in RUNNING and not interface.down:
-        return State.STARTED
-    return State.DEFINED if state in {State.DEFINED, State.QUEUED} else State.STOPPED
+        return NodeState.STARTED
+    return NodeState.DEFINED if state in {NodeState.DEFINED, NodeState.QUEUED} else NodeState.STOPPED
 
 
-def link_state(lab: Lab, link: Link, age: float) -> State:
+def link_state(lab: SimLab, link: LabLink, age: float) -> NodeState:
     """Return a link's state: it runs when both its ends do."""
     ends = {interface_state(lab.nodes[end.node_id].life.state(age), end) for end in (link.a, link.b)}
-    if ends == {State.STARTED} and not link.down:
-        return State.STARTED
-    return State.DEFINED if ends == {State.DEFINED} else State.STOPPED
+    if ends == {NodeState.STARTED} and not link.down:
+        return NodeState.STARTED
+    return NodeState.DEFINED if ends == {NodeState.DEFINED} else NodeState.STOPPED
 
 
-def behind_nat(lab: Lab) -> set[Interface]:
-    """Find the interfaces that share a segment with an external connector in NAT mode."""
+def interfaces_behind_nat(lab: SimLab) -> set[Interface]:
+    """Return the interfaces that share a segment with an external connector in NAT mode."""
     todo = deque(node for node in lab.nodes.values() if node.kind.nature == "external_connector" and _is_nat(node))
     seen, found = set(todo), set[Interface]()
     while todo:
@@ -82,7 +86,7 @@ def behind_nat(lab: Lab) -> set[Interface]:
                 continue
             peer = link.b if link.a is interface else link.a
             node = lab.nodes[peer.node_id]
-            if node.kind.licensed:
+            if node.kind.needs_licence:
                 found.add(peer)
             elif node not in seen and node.kind.nature == "switch":
                 seen.add(node)
@@ -114,49 +118,49 @@ _SMART_KEYS: Final = frozenset({*_SMART, "tag", "label", "fill_color"})
 _TYPES: Final = ("text", "rectangle", "ellipse", "line")
 
 
-def smart(ref: str, tag: str, number: int, given: Json | None = None) -> Json:
+def make_smart(ref: str, tag: str, number: int, given: Json | None = None) -> Json:
     """Make the smart annotation of a tag, as a file describes it or by default."""
     known = {key: value for key, value in (given or {}).items() if key in _SMART_KEYS}
     default = _SMART | {"label": tag, "fill_color": _COLORS[number % len(_COLORS)]}
     return {"id": ref} | default | known | {"tag": tag}
 
 
-def tidy_tags(lab: Lab, new_id: Callable[[], str], given: Iterable[Json] = ()) -> None:
-    """Make the smart annotations fit the nodes' tags: new tags get one, tags that are gone lose theirs."""
+def sync_smart_annotations(lab: SimLab, new_id: Callable[[], str], given: Iterable[Json] = ()) -> None:
+    """Match the smart annotations to the nodes' tags: new tags get one, removed tags lose theirs."""
     tags = dict.fromkeys(tag for node in lab.nodes.values() for tag in node.spec.tags if tag)
     kept = {one["tag"]: one for one in lab.smart_annotations.values() if one["tag"] in tags}
     drawn = {one.get("tag"): one for one in given}
     for number, tag in enumerate(tags):
         if tag not in kept:
-            kept[tag] = smart(new_id(), tag, number, drawn.get(tag))
+            kept[tag] = make_smart(new_id(), tag, number, drawn.get(tag))
     lab.smart_annotations = {one["id"]: one for one in kept.values()}
 
 
-def change_smart(lab: Lab, ref: str, change: Json) -> Json:
+def change_smart(lab: SimLab, ref: str, change: Json) -> Json:
     """Change how a smart annotation looks."""
     unknown = set(change) - _SMART_KEYS - {"id"}
     if unknown or change.get("tag", lab.smart_annotations[ref]["tag"]) != lab.smart_annotations[ref]["tag"]:
-        raise bad(f"Cannot change {', '.join(sorted(unknown)) or 'tag'} of a smart annotation.")
+        raise bad_request(f"Cannot change {', '.join(sorted(unknown)) or 'tag'} of a smart annotation.")
     lab.smart_annotations[ref] |= change | {"id": ref}
     return lab.smart_annotations[ref]
 
 
-def check(annotation: Json) -> Json:
+def check_annotation(annotation: Json) -> Json:
     """Refuse an annotation of an unknown type."""
     if annotation.get("type") not in _TYPES:
-        raise bad("An annotation's type is text, rectangle, ellipse or line.")
+        raise bad_request("An annotation's type is text, rectangle, ellipse or line.")
     return annotation
 
 
-def annotation_of(lab: Lab, ref: str) -> Json:
-    """Find an annotation or refuse."""
+def find_annotation(lab: SimLab, ref: str) -> Json:
+    """Return an annotation; refuse an unknown one."""
     if ref not in lab.annotations:
-        raise Refusal(404, f"Annotation not found: {ref}")
+        raise CmlRefusal(404, f"Annotation not found: {ref}")
     return lab.annotations[ref]
 
 
-def smart_of(lab: Lab, ref: str) -> Json:
-    """Find a smart annotation or refuse."""
+def find_smart(lab: SimLab, ref: str) -> Json:
+    """Return a smart annotation; refuse an unknown one."""
     if ref not in lab.smart_annotations:
-        raise Refusal(404, f"Smart annotation not found: {ref}")
+        raise CmlRefusal(404, f"Smart annotation not found: {ref}")
     return lab.smart_annotations[ref]

@@ -1,1 +1,1 @@
-"""The planner: a timetable is played in the simulated world, before anybody books it."""
+"""The planner: a timetable is played in a simulated world before anybody books it."""

@@ -1,9 +1,10 @@
 """`python -m lcm.sim.plan`: a plan as a job. A request as JSON comes in, and lines of JSON go out.
 
-Lines of the form `{"progress": {"share": 0.4, "done": 1, "asked": 4, "doing": "…", "seconds_left": 12.5}}` come while
-it works, and one line at its end: `{"result": …, "html": "…"}` and exit code 0, or `{"faults": [{"path", "problem",
-"remedy"}]}` and exit code 2. SIGTERM ends it, and every process that it has started; so does the end of whoever
-started it.
+Lines of the form `{"progress": {"share": 0.4, "done": 1, "asked": 4, "doing": "…", "seconds_left": 12.5}}` are
+written while it works, and one line at its end: `{"result": …, "html": "…"}` and exit code 0, or `{"faults":
+[{"path", "problem", "remedy"}]}` and exit code 2. SIGTERM ends it and every process that it has started; so does the
+end of its parent process. PlanRequest is the request: a timetable, what to compare, and the objects of a live
+system.
 """
 
 import os
@@ -16,19 +17,19 @@ from typing import Any, Final
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
-from lcm.sim.plan.compare import Heard, Progress, plan
+from lcm.sim.plan.compare import OnProgress, PlanProgress, plan
 from lcm.sim.plan.page import page_of
-from lcm.sim.plan.reading import Live, combined, stock_of
+from lcm.sim.plan.reading import LiveSystem, combine, inventory_of
 from lcm.sim.plan.reading_yaml import read_yaml
 from lcm.sim.plan.results import Comparison, summary
 from lcm.sim.plan.timetable import Timetable
-from lcm.sim.plan.variant import variants
+from lcm.sim.plan.variant import read_variants
 
 _MOST_FAULTS = 60
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants planned. `timetable` is JSON of the form that the YAML has."""
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan as it is requested. `timetable` is JSON of the same form as the YAML."""
 
     timetable: dict[str, Any]
     title: str = "plan"
@@ -38,66 +39,66 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 1
     cores: int | None = None
     html: bool = False
-    live: Live | None = None
+    live: LiveSystem | None = None
 
 
-def asked(request: Request) -> Timetable:
-    """Read the timetable of a request; Invalid with every fault, each with its path."""
+def timetable_of(request: PlanRequest) -> Timetable:
+    """Return the timetable of a request. Raises Invalid with every fault, each with its path."""
     text = msgspec.json.encode(request.timetable).decode()
     own, rows = read_yaml(text, lines=False)
-    return combined((own, *([stock_of(request.live)] if request.live else [])), rows)
+    return combine((own, *([inventory_of(request.live)] if request.live else [])), rows)
 
 
-def answer(request: Request, heard: Heard = lambda _: None) -> Comparison:
-    """Plan what was asked for."""
+def run_request(request: PlanRequest, heard: OnProgress = lambda _: None) -> Comparison:
+    """Run the plan that was requested."""
     if not 0 <= request.faults <= _MOST_FAULTS:
         raise Invalid(Fault("faults", f"{request.faults:g} an hour", f"use a number from 0 to {_MOST_FAULTS}"))
-    timetable = asked(request)
-    wanted = variants(request.compare, faults=request.faults, seed=request.seed)
+    timetable = timetable_of(request)
+    wanted = read_variants(request.compare, faults=request.faults, seed=request.seed)
     return plan(request.title, timetable, wanted, search=request.smallest, cores=request.cores, heard=heard)
 
 
-_LOOK_SECONDS: Final = 1.0
+_PARENT_CHECK_SECONDS: Final = 1.0
 
 
 def main() -> int:
-    """Answer the request on standard input."""
-    signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    """Run the request on standard input, and write progress and result to standard output."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-        comparison = answer(request, _tell)
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=PlanRequest)
+        comparison = run_request(request, _write_progress)
     except msgspec.MsgspecError as error:
-        _write({"faults": [{"path": "request", "problem": str(error), "remedy": "see docs/planning.md"}]})
+        _write_line({"faults": [{"path": "request", "problem": str(error), "remedy": "see docs/planning.md"}]})
         return 2
     except Invalid as error:
         faults = [{"path": one.path, "problem": one.problem, "remedy": one.remedy} for one in error.faults]
-        _write({"faults": faults})
+        _write_line({"faults": faults})
         return 2
-    _write({"result": summary(comparison), **({"html": page_of(comparison)} if request.html else {})})
+    _write_line({"result": summary(comparison), **({"html": page_of(comparison)} if request.html else {})})
     return 0
 
 
-def _tell(progress: Progress) -> None:
-    _write({"progress": progress})
+def _write_progress(progress: PlanProgress) -> None:
+    _write_line({"progress": progress})
 
 
-def _write(value: object) -> None:
+def _write_line(value: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _end_with(parent: int) -> None:
-    """End with the process that asked: nobody else would read the answer, or end a plan that takes too long."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit when the parent process does: nobody else would read the answer, or end a plan that takes too long."""
     never = threading.Event()
     while os.getppid() == parent:
-        never.wait(_LOOK_SECONDS)
+        never.wait(_PARENT_CHECK_SECONDS)
     if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)  # those that it has started are of its group
+        os.killpg(os.getpid(), signal.SIGKILL)  # its child processes are in its group
     os._exit(1)
 
 
-def _stop(_signal: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(143)
 
 

@@ -1,8 +1,8 @@
-"""The lower bound: machine-hours that no schedule can do with less of, and the machines that are needed at once.
+"""The lower bound: machine-hours that no schedule can do without, and the machines that are needed at once.
 
-At each moment the sessions that run need, in every dimension, at least the sum of their needs; machines come whole. So
-many of the largest that the track has are needed at that moment, however cleverly sessions are put on them. Boots,
-clean-ups and the least size of a pool come on top of it. Pure.
+At each moment the running sessions need, in every dimension, at least the sum of their needs, and machines come whole.
+So many of the track's largest machines are needed at that moment, however sessions are placed. Boots, clean-ups and the
+minimum of a pool come on top of it. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from lcm.model.base.capacity import DIMENSIONS, Amount, Claim, Profile
 
 
 class TrackBound(msgspec.Struct, frozen=True, kw_only=True):
-    """The bound of one track."""
+    """The lower bound of one track."""
 
     hours: Decimal = Decimal(0)
     usd: Decimal | None = Decimal(0)
@@ -24,7 +24,7 @@ class TrackBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """What no schedule can beat, by track."""
+    """The lower bound of every track."""
 
     tracks: Mapping[str, TrackBound] = {}
 
@@ -40,32 +40,33 @@ class Bound(msgspec.Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        """Of the tracks added up: they share no machines."""
+        """The sum over all tracks: they share no machines."""
         return sum(one.peak for one in self.tracks.values())
 
 
-class Machine(msgspec.Struct, frozen=True):
-    """What one machine holds, and what it costs by the hour."""
+class PricedMachine(msgspec.Struct, frozen=True):
+    """What one machine holds, and what it costs per hour."""
 
     capacity: Amount
     hourly_usd: Decimal | None
 
 
-def bound_of(slots: Mapping[str, Iterable[Claim]], machines: Mapping[str, Sequence[Machine]]) -> Bound:
-    """Give the bound of each track's slots on the machines that it has."""
-    return Bound({track: _track(claims, machines.get(track, ())) for track, claims in slots.items()})
+def bound_of(slots: Mapping[str, Iterable[Claim]], machines: Mapping[str, Sequence[PricedMachine]]) -> Bound:
+    """Return the lower bound of each track's slots on the machines that it has."""
+    return Bound({track: _track_bound(claims, machines.get(track, ())) for track, claims in slots.items()})
 
 
-def _track(claims: Iterable[Claim], machines: Sequence[Machine]) -> TrackBound:
+def _track_bound(claims: Iterable[Claim], machines: Sequence[PricedMachine]) -> TrackBound:
     if not machines:
         return TrackBound()
     profile = Profile.of(claims)
-    # Of several kinds each counts as the largest in every dimension, and as the cheapest: less is never needed.
+    # Of several types, each counts as the largest in every dimension and as the cheapest, so that this stays a lower
+    # bound.
     largest = Amount(**{name: max(getattr(one.capacity, name) for one in machines) for name in DIMENSIONS})
     seconds, peak = 0, 0
     for (since, until), level in zip(pairwise(profile.moments), profile.levels, strict=False):
-        count = needed(level, largest)
-        seconds += count * _seconds(since, until)
+        count = machines_needed(level, largest)
+        seconds += count * _whole_seconds(since, until)
         peak = max(peak, count)
     hours = Decimal(seconds) / 3600
     prices = [one.hourly_usd for one in machines]
@@ -74,11 +75,11 @@ def _track(claims: Iterable[Claim], machines: Sequence[Machine]) -> TrackBound:
     return TrackBound(hours=hours, usd=usd, peak=peak)
 
 
-def needed(load: Amount, capacity: Amount) -> int:
-    """Say how many machines a load needs at least, taken as if it could be cut anywhere."""
+def machines_needed(load: Amount, capacity: Amount) -> int:
+    """Return how many machines a load needs at least, as if it could be split anywhere."""
     counts = [-(-getattr(load, name) // getattr(capacity, name)) for name in DIMENSIONS if getattr(capacity, name) > 0]
     return max(counts, default=0)
 
 
-def _seconds(since: datetime, until: datetime) -> int:
+def _whole_seconds(since: datetime, until: datetime) -> int:
     return (until - since) // timedelta(seconds=1)

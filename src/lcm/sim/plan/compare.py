@@ -1,4 +1,10 @@
-"""Plays variants side by side, a process each, on all cores. Called by the command line and by `__main__`."""
+"""Plays variants in parallel, a process each, and finds the cheapest fleet that refuses nothing and is never late.
+
+Called by `cli.booking.plan` and by `sim.plan.__main__`. Tracks share no machines, so the size of each pool is
+searched on its own, from what the lower bound needs up to what the fleet allows. A pool that keeps everything also
+does so with more machines, so a binary search is sound; the answer is played once more as a whole. A trial that
+refuses a session is not played any further.
+"""
 
 import multiprocessing
 import os
@@ -16,54 +22,56 @@ from lcm.sim.plan.measure import lower_bound
 from lcm.sim.plan.results import Comparison, Trial
 from lcm.sim.plan.timetable import Timetable
 from lcm.sim.plan.trial import play
-from lcm.sim.plan.variant import Choice, Variant, applied, check_tracks
-from lcm.sim.time.chance import collect_seldom
+from lcm.sim.plan.variant import Variant, VariantChoice, apply_variant, check_tracks
+from lcm.sim.time.chance import collect_garbage_rarely
 from lcm.system.clock import SystemStopwatch
 
 
-class Job(NamedTuple):
-    """A timetable that is to be played; a `brief` one only for whether it keeps everything."""
+class TrialJob(NamedTuple):
+    """A timetable to play; with `brief`, only to learn whether it keeps everything."""
 
     timetable: Timetable
     variant: Variant
     brief: bool = False
 
 
-Played = Callable[[Sequence[Job]], Sequence[Trial]]
-"""Plays several at once."""
+PlayJobs = Callable[[Sequence[TrialJob]], Sequence[Trial]]
+"""Plays several jobs at once."""
 
 
 def most_rounds(timetable: Timetable, bases: Sequence[Variant]) -> int:
-    """Say how often at most something is played: for the halves, and for the answer."""
-    return max((_Search(timetable, base).halves for base in bases), default=0) + 1
+    """Return how many rounds are played at most: one for each halving, and one for the answer."""
+    return max((_FleetSearch(timetable, base).halves for base in bases), default=0) + 1
 
 
-def smallest(timetable: Timetable, bases: Sequence[Variant], played: Played) -> tuple[Trial | None, Sequence[Trial]]:
-    """Give the cheapest trial that keeps everything, None if there is none, and what every base came to at its best."""
-    searches = [_Search(timetable, base) for base in bases]
+def find_smallest(
+    timetable: Timetable, bases: Sequence[Variant], played: PlayJobs
+) -> tuple[Trial | None, Sequence[Trial]]:
+    """Return the cheapest trial that keeps everything, or None, and the best trial of every base."""
+    searches = [_FleetSearch(timetable, base) for base in bases]
     while asked := [(one, question) for one in searches for question in one.questions()]:
-        trials = played([Job(question.timetable, question.variant, brief=True) for _, question in asked])
+        trials = played([TrialJob(question.timetable, question.variant, brief=True) for _, question in asked])
         for (search, question), trial in zip(asked, trials, strict=True):
-            search.hear(question.track, trial)
-    best = played([Job(timetable, one.answer()) for one in searches])
-    kept = [one for one in best if one.kept]
-    return min(kept, key=_price, default=None), best
+            search.narrow(question.track, trial)
+    best = played([TrialJob(timetable, one.answer()) for one in searches])
+    kept = [one for one in best if one.keeps_everything]
+    return min(kept, key=_cost_order, default=None), best
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """Whether a track keeps everything under a variant."""
+    """Asks whether a track keeps everything under a variant."""
 
     track: str
     timetable: Timetable
     variant: Variant
 
 
-class _Search:
-    """By halves, for every track of one variant."""
+class _FleetSearch:
+    """A binary search for the pool size of every track of one variant."""
 
     def __init__(self, timetable: Timetable, base: Variant) -> None:
         self._base = base
-        made = applied(timetable, base)
+        made = apply_variant(timetable, base)
         self._timetable = timetable
         peaks = _peaks(made)
         most = {pool.spec.lab_track: pool.spec.max_workers for pool in made.pools}
@@ -77,31 +85,33 @@ class _Search:
         return max(((self._high[track] - low).bit_length() for track, low in self._low.items()), default=0)
 
     def questions(self) -> Iterator[_Question]:
-        """Ask of each track that is not settled yet about the middle of what it may be."""
+        """Yield, for each track that is not settled yet, a question about the middle of its range."""
         for track, low in self._low.items():
             if low < self._high[track]:
                 self._middle[track] = (low + self._high[track]) // 2
-                yield _Question(track, _only(self._timetable, track), self._with({track: self._middle[track]}))
+                yield _Question(
+                    track, _only_track(self._timetable, track), self._with_sizes({track: self._middle[track]})
+                )
 
-    def hear(self, track: str, trial: Trial) -> None:
+    def narrow(self, track: str, trial: Trial) -> None:
         """Go on in the half that the answer leaves."""
-        if trial.kept:
+        if trial.keeps_everything:
             self._high[track] = self._middle[track]
         else:
             self._low[track] = self._middle[track] + 1
 
     def answer(self) -> Variant:
-        """Give the variant with the sizes that were found."""
-        return self._with(self._high)
+        """Return the variant with the sizes that were found."""
+        return self._with_sizes(self._high)
 
-    def _with(self, sizes: Mapping[str, int]) -> Variant:
+    def _with_sizes(self, sizes: Mapping[str, int]) -> Variant:
         kept = tuple(one for one in self._base.choices if one.key != "max")
-        found = tuple(Choice("max", str(size), track) for track, size in sizes.items())
+        found = tuple(VariantChoice("max", str(size), track) for track, size in sizes.items())
         return msgspec.structs.replace(self._base, choices=(*kept, *found))
 
 
-def _only(timetable: Timetable, track: str) -> Timetable:
-    """Give the part of a timetable that one track is concerned with."""
+def _only_track(timetable: Timetable, track: str) -> Timetable:
+    """Return the part of a timetable that concerns one track."""
     return msgspec.structs.replace(
         timetable,
         sessions=tuple(one for one in timetable.sessions if one.track == track),
@@ -114,22 +124,22 @@ def _tracks(timetable: Timetable) -> Sequence[str]:
 
 
 def _peaks(timetable: Timetable) -> Mapping[str, int]:
-    # What is cancelled leaves its room to others.
+    # A cancelled session leaves its room to others.
     tracks = lower_bound(timetable, [one for one in timetable.sessions if one.cancelled_at is None]).tracks
     return {track: one.peak for track, one in tracks.items()}
 
 
-def _price(trial: Trial) -> tuple[bool, float, float]:
-    """Order by what it costs; where that is not known, by hours."""
+def _cost_order(trial: Trial) -> tuple[bool, float, float]:
+    """Return a sort key: the cost; where that is not known, the hours."""
     usd = trial.usd
     return usd is None, float(usd or 0), float(trial.hours)
 
 
-_END_SECONDS: Final = 10.0
-Key = tuple[tuple[str, ...], Variant]
+_JOIN_SECONDS: Final = 10.0
+JobKey = tuple[tuple[str, ...], Variant]
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class PlanProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a plan is."""
 
     share: float
@@ -139,7 +149,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None = None
 
 
-Heard = Callable[[Progress], None]
+OnProgress = Callable[[PlanProgress], None]
 
 
 def plan(
@@ -149,96 +159,98 @@ def plan(
     *,
     search: bool = False,
     cores: int | None = None,
-    heard: Heard = lambda _: None,
+    heard: OnProgress = lambda _: None,
 ) -> Comparison:
-    """Play a timetable under every variant; with `search`, look for the cheapest fleet that keeps everything."""
+    """Play a timetable under every variant; with `search`, find the cheapest fleet that keeps everything."""
     check_tracks(timetable, variants)
     rounds = most_rounds(timetable, variants) if search else 1
-    crew = _Crew(cores or os.cpu_count() or 1, _Telling(rounds, heard))
+    crew = _TrialPool(cores or os.cpu_count() or 1, _ProgressTracker(rounds, heard))
     if not search:
-        trials = crew.play([Job(timetable, variant) for variant in variants])
+        trials = crew.play([TrialJob(timetable, variant) for variant in variants])
         return Comparison(title=title, trials=tuple(trials))
-    best, trials = smallest(timetable, variants, crew.play)
+    best, trials = find_smallest(timetable, variants, crew.play)
     return Comparison(title=title, trials=tuple(trials), smallest=best.variant.name if best else None, searched=True)
 
 
-class _Crew:
-    """So many processes as there are cores; one variant alone is played right here."""
+class _TrialPool:
+    """As many processes as there are cores; a single variant is played in this process."""
 
-    def __init__(self, cores: int, telling: "_Telling") -> None:
+    def __init__(self, cores: int, telling: "_ProgressTracker") -> None:
         self._cores = cores
-        self._telling = telling
-        self._known: dict[Key, Trial] = {}
+        self._progress = telling
+        self._finished: dict[JobKey, Trial] = {}
 
-    def play(self, jobs: Sequence[Job]) -> Sequence[Trial]:
-        """Play several; what was played to its end before is known."""
-        fresh = [job for key, job in {_key(job): job for job in jobs}.items() if key not in self._known]
-        self._telling.begin(len(fresh))
-        played: dict[Key, Trial] = {}
+    def play(self, jobs: Sequence[TrialJob]) -> Sequence[Trial]:
+        """Play several jobs; one that was played to its end before is not played again."""
+        fresh = [job for key, job in {_job_key(job): job for job in jobs}.items() if key not in self._finished]
+        self._progress.begin(len(fresh))
+        played: dict[JobKey, Trial] = {}
         if len(fresh) == 1 or self._cores == 1:
             for place, job in enumerate(fresh):
-                played[_key(job)] = play(
-                    job.timetable, job.variant, partial(self._telling.tell, place), brief=job.brief
+                played[_job_key(job)] = play(
+                    job.timetable, job.variant, partial(self._progress.report, place), brief=job.brief
                 )
-                self._telling.tell(place, 1.0)
+                self._progress.report(place, 1.0)
         elif fresh:
-            played = self._side_by_side(fresh)
-        known = self._known | played
-        self._known |= {_key(job): trial for job in fresh if (trial := played[_key(job)]).kept or not job.brief}
-        return [known[_key(job)] for job in jobs]
+            played = self._play_in_parallel(fresh)
+        known = self._finished | played
+        self._finished |= {
+            _job_key(job): trial for job in fresh if (trial := played[_job_key(job)]).keeps_everything or not job.brief
+        }
+        return [known[_job_key(job)] for job in jobs]
 
-    def _side_by_side(self, jobs: Sequence[Job]) -> dict[Key, Trial]:
-        waiting, playing, played = list(enumerate(jobs)), dict[Connection, _Player](), dict[Key, Trial]()
+    def _play_in_parallel(self, jobs: Sequence[TrialJob]) -> dict[JobKey, Trial]:
+        waiting, playing, played = list(enumerate(jobs)), dict[Connection, _TrialProcess](), dict[JobKey, Trial]()
         try:
             while waiting or playing:
                 while waiting and len(playing) < self._cores:
-                    player = _Player(*waiting.pop(0))
+                    player = _TrialProcess(*waiting.pop(0))
                     playing[player.line] = player
                 for line in wait(list(playing)):
                     assert isinstance(line, Connection), "nothing else is waited for"
-                    if (trial := self._heard(playing[line])) is not None:
+                    if (trial := self._receive(playing[line])) is not None:
                         player = playing.pop(line)
-                        played[_key(jobs[player.place])] = trial
+                        played[_job_key(jobs[player.place])] = trial
                         player.end()
             return played
         finally:
             for player in playing.values():
                 player.end()
 
-    def _heard(self, player: "_Player") -> Trial | None:
-        """Listen to one that plays; gives the trial that it ends with."""
+    def _receive(self, player: "_TrialProcess") -> Trial | None:
+        """Receive a message of one player; return its trial when it has ended, else None."""
         try:
             said = player.line.recv()
         except EOFError as error:
             raise Stuck("PlanDied", f"the process that played {player.name} has died") from error
         trial = said if isinstance(said, Trial) else None
-        self._telling.tell(player.place, 1.0 if trial else said)
+        self._progress.report(player.place, 1.0 if trial else said)
         return trial
 
 
-class _Player:
+class _TrialProcess:
     """A process that plays one variant."""
 
-    def __init__(self, place: int, job: Job) -> None:
+    def __init__(self, place: int, job: TrialJob) -> None:
         self.place = place
         self.name = job.variant.name
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_played, args=(theirs, job), daemon=True)
-        with _undisturbed():
+        self._process = context.Process(target=_play_in_process, args=(theirs, job), daemon=True)
+        with _block_interrupts():
             self._process.start()
         theirs.close()
 
     def end(self) -> None:
-        """Have it gone."""
+        """Terminate the process."""
         self.line.close()
         self._process.terminate()
-        self._process.join(_END_SECONDS)
+        self._process.join(_JOIN_SECONDS)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let what is started here not hear Ctrl-C, which is meant for whoever ends it, and does so in silence."""
+def _block_interrupts() -> Iterator[None]:
+    """Block Ctrl-C in processes that are started here: it is meant for the parent, which ends them quietly."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -246,25 +258,25 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Telling:
-    """What share is done of several in each of some rounds, and how long the rest will take at that pace."""
+class _ProgressTracker:
+    """Tracks the share that is done over several rounds, and estimates the time left at that pace."""
 
-    def __init__(self, rounds: int, heard: Heard) -> None:
+    def __init__(self, rounds: int, heard: OnProgress) -> None:
         self._rounds = rounds
         self._round = 0
         self._shares = [0.0]
-        self._heard = heard
+        self._on_progress = heard
         self._stopwatch = SystemStopwatch()
         self._began: float | None = None
-        """When somebody was first heard of: that processes have to come up first says nothing about the rest."""
+        """When progress was first reported: the time in which processes start says nothing about the rest."""
 
     def begin(self, asked: int) -> None:
-        """Begin the next round with so many."""
+        """Begin the next round with so many jobs."""
         self._round += 1
         self._shares = [0.0] * asked
 
-    def tell(self, place: int, share: float) -> None:
-        """Say how far one of them is."""
+    def report(self, place: int, share: float) -> None:
+        """Report how far one job is."""
         self._shares[place] = share
         now = self._stopwatch.seconds()
         began = self._began = now if self._began is None else self._began
@@ -272,18 +284,18 @@ class _Telling:
         whole = (self._round - 1 + sum(self._shares) / asked) / self._rounds
         left = (now - began) * (1 - whole) / whole if whole > 0 else None
         doing = f"{done} of {asked} played" + (f", round {self._round} of {self._rounds}" if self._rounds > 1 else "")
-        self._heard(Progress(share=whole, done=done, asked=asked, doing=doing, seconds_left=left))
+        self._on_progress(PlanProgress(share=whole, done=done, asked=asked, doing=doing, seconds_left=left))
 
 
-def _played(line: Connection, job: Job) -> None:
-    """Play in a process of its own; it ends when nobody listens any more."""
-    collect_seldom()
+def _play_in_process(line: Connection, job: TrialJob) -> None:
+    """Play in a separate process; it ends when nobody listens any more."""
+    collect_garbage_rarely()
     try:
         line.send(play(job.timetable, job.variant, line.send, brief=job.brief))
     except BrokenPipeError:
         return
 
 
-def _key(job: Job) -> Key:
-    """Tell jobs of one plan apart: a part of its timetable has other pools than the whole."""
+def _job_key(job: TrialJob) -> JobKey:
+    """Return what tells jobs of one plan apart: a part of its timetable has other pools than the whole."""
     return tuple(pool.metadata.name for pool in job.timetable.pools), job.variant

@@ -1,6 +1,7 @@
-"""The documents that a timetable's short words stand for, and the lab files that the simulated CMLs run.
+"""The documents for a timetable's short form, and the lab files that the simulated CMLs run.
 
-What a live system has is brought to the same form: its images, networks and secrets are not there in the simulation.
+The objects of a live system are converted to the same form: its images, networks and secrets do not exist in the
+simulation.
 """
 
 import re
@@ -25,26 +26,26 @@ from lcm.model.kinds.definition import (
 )
 from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
-from lcm.providers.protocols.artifacts import Stored
+from lcm.providers.protocols.artifacts import StoredArtifact
 
 VERSION: Final = "1.0.0"
-IMAGES: Final = "CML-2.9*"
-_UNNAMED: Final = re.compile(r"[^a-z0-9.]+")
+IMAGE_PATTERN: Final = "CML-2.9*"
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.]+")
 _MONTH_MINUTES: Final = 31 * 24 * 60
 _MOST_NODES: Final = 300
-"""In a lab file, whatever its lab needs: a larger file is looked through beside the loop, which a simulation cannot."""
-_LINES: Final = 100
-"""Of one node."""
-_UNKNOWN: Final = "artifact://sha256:" + "0" * 64
-"""In place of a lab file, until there is one."""
-_CML: Final = CmlSpec(
+"""The most nodes of a lab file, whatever its lab needs: larger files are parsed in a thread, not in a simulation."""
+_CONSOLES_PER_NODE: Final = 100
+"""The most consoles of one node."""
+_PLACEHOLDER_URI: Final = "artifact://sha256:" + "0" * 64
+"""Stands for a lab file, until there is one."""
+_CML_SPEC: Final = CmlSpec(
     admin_password="env:CML_ADMIN_PASSWORD",  # noqa: S106  where it is, not what it is
     license_token="env:CML_LICENSE_TOKEN",  # noqa: S106  likewise
 )
 
 
-class Lab(msgspec.Struct, frozen=True, kw_only=True):
-    """A lab in a few words; memory and storage are in GB."""
+class LabOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """A lab in the short form of a timetable; memory and storage are in GB."""
 
     name: str
     track: str
@@ -55,8 +56,8 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     ports: int = 0
 
 
-class Machines(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool in a few words."""
+class PoolOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in the short form of a timetable."""
 
     track: str
     instance_type: str
@@ -66,32 +67,32 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
     price: Decimal | None = None
 
 
-def definition_of(lab: Lab) -> LabletDefinition:
-    """Publish a lab."""
+def definition_of(lab: LabOutline) -> LabletDefinition:
+    """Return the definition of a lab."""
     spec = LabletDefinitionSpec(
         version=VERSION,
         state=DefinitionState.ACTIVE,
         lab_track=lab.track,
-        topology=Topology(uri=_UNKNOWN),
+        topology=Topology(uri=_PLACEHOLDER_URI),
         resource_requirements=ResourceRequirements(cpu_cores=lab.cpu, memory_gb=lab.memory, storage_gb=lab.storage),
         node_count=lab.nodes,
-        port_template=_ports(lab.ports),
+        port_template=_port_template(lab.ports),
         max_duration_minutes=_MONTH_MINUTES,
     )
     return LabletDefinition(metadata=Metadata(name=f"{lab.name}:{VERSION}"), spec=spec)
 
 
-def pool_of(machines: Machines) -> tuple[WorkerTemplate, LabWorkerPool]:
-    """Make a pool, and what its workers look like."""
+def pool_of(machines: PoolOutline) -> tuple[WorkerTemplate, LabWorkerPool]:
+    """Return a pool, and the template of its workers."""
     worker = LabWorkerSpec(
         lab_track=machines.track,
         aws=AwsSpec(
             region=machines.region,
             instance_type=machines.instance_type,
-            ami_name_pattern=IMAGES,
+            ami_name_pattern=IMAGE_PATTERN,
             nested_virtualization=".metal" not in machines.instance_type,
         ),
-        cml=_CML,
+        cml=_CML_SPEC,
     )
     name = _pool_name(machines.track)
     template = WorkerTemplateSpec(worker=worker, name_prefix=name, price_per_hour_usd=machines.price)
@@ -103,40 +104,40 @@ def pool_of(machines: Machines) -> tuple[WorkerTemplate, LabWorkerPool]:
 
 
 def _pool_name(track: str) -> str:
-    """Name a pool by its track; a track may be any text, so that one which is no name gets a sum of it as well."""
+    """Name a pool after its track. A track that is no valid name gets a checksum of its text appended."""
     if NAME.fullmatch(track):
         return track
-    plain = _UNNAMED.sub("-", track.lower())[:40].strip("-.:")
+    plain = _NOT_IN_NAMES.sub("-", track.lower())[:40].strip("-.:")
     return f"{plain or 'pool'}-{crc32(track.encode()):08x}"
 
 
-def launchable(template: WorkerTemplate) -> WorkerTemplate:
-    """Give a template whose machines the simulated cloud can launch."""
+def launchable_template(template: WorkerTemplate) -> WorkerTemplate:
+    """Return a template whose machines the simulated cloud can launch."""
     aws = template.spec.worker.aws
     plain = AwsSpec(
         region=aws.region,
         instance_type=aws.instance_type,
         instance_type_alternatives=aws.instance_type_alternatives,
-        ami_name_pattern=IMAGES,
+        ami_name_pattern=IMAGE_PATTERN,
         root_volume=aws.root_volume,
         nested_virtualization=aws.nested_virtualization,
     )
     cml = msgspec.structs.replace(
-        template.spec.worker.cml, admin_password=_CML.admin_password, license_token=_CML.license_token
+        template.spec.worker.cml, admin_password=_CML_SPEC.admin_password, license_token=_CML_SPEC.license_token
     )
     worker = msgspec.structs.replace(template.spec.worker, aws=plain, cml=cml)
     return WorkerTemplate(
-        metadata=_fresh(template.metadata), spec=msgspec.structs.replace(template.spec, worker=worker)
+        metadata=_fresh_metadata(template.metadata), spec=msgspec.structs.replace(template.spec, worker=worker)
     )
 
 
-def unmade(pool: LabWorkerPool) -> LabWorkerPool:
-    """Give a pool as it was applied, without what has become of it."""
-    return LabWorkerPool(metadata=_fresh(pool.metadata), spec=pool.spec)
+def fresh_pool(pool: LabWorkerPool) -> LabWorkerPool:
+    """Return a pool as it was applied, without its status."""
+    return LabWorkerPool(metadata=_fresh_metadata(pool.metadata), spec=pool.spec)
 
 
-def bookable(definition: LabletDefinition, stored: Stored) -> LabletDefinition:
-    """Give a definition whose labs are of a stored file; which CML it needs is not part of a plan."""
+def bookable_definition(definition: LabletDefinition, stored: StoredArtifact) -> LabletDefinition:
+    """Return a definition whose labs use a stored file. Which CML it needs is not part of a plan."""
     spec = msgspec.structs.replace(
         definition.spec,
         topology=Topology(uri=stored.uri, digest=stored.digest),
@@ -145,20 +146,20 @@ def bookable(definition: LabletDefinition, stored: Stored) -> LabletDefinition:
         ami_requirements=AmiRequirements(),
         state=DefinitionState.ACTIVE,
     )
-    return LabletDefinition(metadata=_fresh(definition.metadata), spec=spec)
+    return LabletDefinition(metadata=_fresh_metadata(definition.metadata), spec=spec)
 
 
 def lab_file(definition: LabletDefinition) -> bytes:
-    """Write a lab's file: nodes side by side, and as many consoles as it has ports."""
+    """Return a lab's file: nodes side by side, and as many consoles as the lab has ports."""
     spec = definition.spec
     ports = len(spec.port_template or {})
-    nodes = max(1, min(spec.node_count or 1, _MOST_NODES), -(-ports // _LINES))
-    text = "".join(_node(number, range(number, ports, nodes)) for number in range(nodes))
+    nodes = max(1, min(spec.node_count or 1, _MOST_NODES), -(-ports // _CONSOLES_PER_NODE))
+    text = "".join(_node_yaml(number, range(number, ports, nodes)) for number in range(nodes))
     title = definition.metadata.name.partition(":")[0]
     return f"lab: {{version: 0.3.0, title: '{title}'}}\nnodes:\n{text}links: []\n".encode()
 
 
-def _node(number: int, ports: Sequence[int]) -> str:
+def _node_yaml(number: int, ports: Sequence[int]) -> str:
     tags = ", ".join(f"'serial:{2000 + port}:{line}'" for line, port in enumerate(ports))
     return (
         f"- {{id: n{number}, label: R{number}, node_definition: alpine, x: {40 * number}, y: 0, tags: [{tags}], "
@@ -166,9 +167,9 @@ def _node(number: int, ports: Sequence[int]) -> str:
     )
 
 
-def _ports(count: int) -> PortTemplate:
+def _port_template(count: int) -> PortTemplate:
     return {f"port-{number}": PortUse(kind="placeholder") for number in range(count)}
 
 
-def _fresh(metadata: Metadata) -> Metadata:
+def _fresh_metadata(metadata: Metadata) -> Metadata:
     return Metadata(name=metadata.name, labels=metadata.labels)

@@ -1,4 +1,7 @@
-"""A comparison as one HTML file that needs nothing else: tables and plots, in light and dark, without scripts. Pure."""
+"""A comparison as one self-contained HTML file: tables and plots, in light and dark, without scripts. Pure.
+
+The colours of tracks can be told apart by the colour-blind as well.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,24 +11,34 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from lcm.model.base.capacity import Amount, Claim, Profile, utilization
-from lcm.sim.plan.plots import COLOURS, Axis, Change, Step, Stretch, bars_plot, merged, seats_plot, steps_plot
-from lcm.sim.plan.report import asides, heading, number, totals, verdict, why_late
-from lcm.sim.plan.results import Comparison, Trial, Use
+from lcm.sim.plan.plots import (
+    COLOURS,
+    Axis,
+    LevelChange,
+    LevelStep,
+    Stretch,
+    bars_plot,
+    seats_plot,
+    steps_plot,
+    sum_changes,
+)
+from lcm.sim.plan.report import format_number, heading, remarks, totals, verdict, why_late
+from lcm.sim.plan.results import Comparison, SessionSeatUse, Trial
 
 _LIGHT: Final = ("#0b6fb8", "#c65102", "#1a8a5a", "#a0479b", "#8a6d00", "#3b4cc0", "#b2182b", "#5a5a5a")
 _DARK: Final = ("#5db2f2", "#ff9a57", "#56d39b", "#e394dd", "#e3c64a", "#99a5ff", "#ff7d85", "#b5b5b5")
 
 
-def _colours(values: tuple[str, ...]) -> str:
+def _colour_rules(values: tuple[str, ...]) -> str:
     return "".join(f".c{place}{{--c:{value}}}" for place, value in enumerate(values))
 
 
 STYLE: Final = (
     ":root{--ink:#1c2024;--soft:#5b6570;--paper:#fff;--rule:#d9dee3;--mark:#eef5fb;--alarm:#b3261e}"
-    + _colours(_LIGHT)
+    + _colour_rules(_LIGHT)
     + "@media (prefers-color-scheme:dark){"
     ":root{--ink:#e6e9ec;--soft:#a3adb8;--paper:#14171a;--rule:#343b42;--mark:#1b2a38;--alarm:#ff8a80}"
-    + _colours(_DARK)
+    + _colour_rules(_DARK)
     + "}"
     "body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,'Segoe UI',Roboto,sans-serif}"
     "main{max-width:1000px;margin:0 auto;padding:24px 20px 60px}"
@@ -59,10 +72,10 @@ STYLE: Final = (
 )
 
 
-_SHOWN: Final = 200
+_MOST_ROWS: Final = 200
 _MOST_STRETCHES: Final = 20_000
-_NUMBER: Final = " class=number"
-_NUMBERS: Final = frozenset({"promised", "refused", "late", "machine-hours", "USD", "most at once", "count"})
+_NUMBER_CLASS: Final = " class=number"
+_NUMBER_COLUMNS: Final = frozenset({"promised", "refused", "late", "machine-hours", "USD", "most at once", "count"})
 _NOTE: Final = (
     "Machine-hours are what the cloud bills, from running to shutting down; boots ahead of slots and clean-ups after "
     "them are in it. The lower bound counts slots alone, packed as if labs could be cut: no schedule needs less. "
@@ -71,7 +84,7 @@ _NOTE: Final = (
 
 
 def page_of(comparison: Comparison) -> str:
-    """Write a comparison as a page."""
+    """Return a comparison as an HTML page."""
     title = escape(comparison.title)
     body = "".join(_body(comparison))
     return (
@@ -100,14 +113,14 @@ def _body(comparison: Comparison) -> Iterator[str]:
 
 
 def _overview(comparison: Comparison) -> str:
-    rows = [_heads("", "promised", "refused", "late", "machine-hours", "USD", "most at once")]
+    rows = [_header_row("", "promised", "refused", "late", "machine-hours", "USD", "most at once")]
     for trial in comparison.trials:
         mark = ' class="best"' if trial.variant.name == comparison.smallest else ""
-        counts = (str(trial.promised), _alarm(trial.refusals), _alarm(len(trial.late)))
-        cells = _cells(*counts, number(trial.hours), number(trial.usd), str(trial.peak))
+        counts = (str(trial.promised), _highlight_count(trial.refusals), _highlight_count(len(trial.late)))
+        cells = _number_cells(*counts, format_number(trial.hours), format_number(trial.usd), str(trial.peak))
         rows.append(f"<tr{mark}><th>{escape(trial.variant.name)}</th>{cells}</tr>")
         low = trial.bound
-        cells = _cells("", "", "", number(low.hours), number(low.usd), str(low.peak))
+        cells = _number_cells("", "", "", format_number(low.hours), format_number(low.usd), str(low.peak))
         rows.append(f'<tr class="bound"><th>lower bound</th>{cells}</tr>')
     return _table(rows)
 
@@ -116,38 +129,38 @@ def _details(trial: Trial) -> Iterator[str]:
     tracks = list(dict.fromkeys(one.track for one in trial.runs))
     axis = Axis(trial.begins, trial.ends, ZoneInfo(trial.zone))
     pools = {one.pool: tracks.index(one.track) for one in trial.uses if one.track in tracks}
-    yield "".join(f"<p>{escape(aside)}.</p>" for aside in asides(trial))
+    yield "".join(f"<p>{escape(aside)}.</p>" for aside in remarks(trial))
     yield _legend(tracks)
-    yield _figure("Workers over time", steps_plot(_workers(trial, tracks), axis, unit=""))
+    yield _figure("Workers over time", steps_plot(_worker_steps(trial, tracks), axis, unit=""))
     yield _figure(
         "Utilisation: what is claimed of the fullest dimension",
-        steps_plot(_full(trial, tracks), axis, unit="%", most=100),
+        steps_plot(_utilization_steps(trial, tracks), axis, unit="%", most=100),
     )
-    yield _figure("Cost by day and track, USD", _cost(trial, tracks))
-    yield _figure("Calendar of seats: the fuller, the stronger", seats_plot(_seats(trial), axis, pools))
-    yield _spent(trial)
-    yield _refused(trial)
-    yield _late(trial)
+    yield _figure("Cost by day and track, USD", _cost_plot(trial, tracks))
+    yield _figure("Calendar of seats: the fuller, the stronger", seats_plot(_seat_rows(trial), axis, pools))
+    yield _cost_table(trial)
+    yield _refusal_table(trial)
+    yield _late_table(trial)
 
 
-def _workers(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[Step]]:
-    steps: dict[str, list[Change]] = {track: [] for track in tracks}
+def _worker_steps(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[LevelStep]]:
+    steps: dict[str, list[LevelChange]] = {track: [] for track in tracks}
     for one in trial.runs:
         steps[one.track] += [(one.since, 1), (one.until, -1)]
-    return {track: merged(found) for track, found in steps.items()}
+    return {track: sum_changes(found) for track, found in steps.items()}
 
 
-def _full(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[Step]]:
-    """Say in per cent how much of the machines that run is claimed, at each moment at which that changes."""
+def _utilization_steps(trial: Trial, tracks: Sequence[str]) -> Mapping[str, Sequence[LevelStep]]:
+    """Return the claimed percentage of the running machines, at each moment at which it changes."""
     rooms = {one.track: trial.capacity[one.pool] for one in trial.uses if one.pool in trial.capacity}
-    workers = _workers(trial, tracks)
-    return {track: _fullness(trial, track, workers[track], rooms[track]) for track in tracks if track in rooms}
+    workers = _worker_steps(trial, tracks)
+    return {track: _track_utilization(trial, track, workers[track], rooms[track]) for track in tracks if track in rooms}
 
 
-def _fullness(trial: Trial, track: str, workers: Sequence[Step], room: Amount) -> Sequence[Step]:
-    claimed = Profile.of(_claim(one) for one in trial.uses if one.track == track)
+def _track_utilization(trial: Trial, track: str, workers: Sequence[LevelStep], room: Amount) -> Sequence[LevelStep]:
+    claimed = Profile.of(_claim_of(one) for one in trial.uses if one.track == track)
     moments = sorted({*claimed.moments, *(at for at, _ in workers)})
-    found, place, running = list[Step](), 0, 0.0
+    found, place, running = list[LevelStep](), 0, 0.0
     for at in moments:
         while place < len(workers) and workers[place][0] <= at:
             running = workers[place][1]
@@ -157,22 +170,22 @@ def _fullness(trial: Trial, track: str, workers: Sequence[Step], room: Amount) -
     return found
 
 
-def _cost(trial: Trial, tracks: Sequence[str]) -> str:
-    days = _days(sorted({one.day for one in trial.spent}))
+def _cost_plot(trial: Trial, tracks: Sequence[str]) -> str:
+    days = _all_days(sorted({one.day for one in trial.spent}))
     by = {track: {one.day: float(one.usd or 0) for one in trial.spent if one.track == track} for track in tracks}
     return bars_plot(days, by, unit="USD")
 
 
-def _days(days: Sequence[str]) -> Sequence[str]:
-    """Give every day from the first to the last, so that days without cost are seen as such."""
+def _all_days(days: Sequence[str]) -> Sequence[str]:
+    """Return every day from the first to the last, so that days without cost are visible."""
     if not days:
         return ()
     first, last = date.fromisoformat(days[0]), date.fromisoformat(days[-1])
     return [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
 
 
-def _seats(trial: Trial) -> Mapping[tuple[str, int], Sequence[Stretch]]:
-    uses: dict[tuple[str, int], list[Use]] = defaultdict(list)
+def _seat_rows(trial: Trial) -> Mapping[tuple[str, int], Sequence[Stretch]]:
+    uses: dict[tuple[str, int], list[SessionSeatUse]] = defaultdict(list)
     for one in trial.uses:
         uses[one.pool, one.seat].append(one)
     rows, left = dict[tuple[str, int], Sequence[Stretch]](), _MOST_STRETCHES
@@ -183,8 +196,8 @@ def _seats(trial: Trial) -> Mapping[tuple[str, int], Sequence[Stretch]]:
     return rows
 
 
-def _stretches(uses: Sequence[Use], room: Amount | None, zone: ZoneInfo) -> Iterator[Stretch]:
-    profile = Profile.of(map(_claim, uses))
+def _stretches(uses: Sequence[SessionSeatUse], room: Amount | None, zone: ZoneInfo) -> Iterator[Stretch]:
+    profile = Profile.of(map(_claim_of, uses))
     for place, level in enumerate(profile.levels[:-1]):
         since, until = profile.moments[place], profile.moments[place + 1]
         if level.labs and room is not None:
@@ -193,7 +206,7 @@ def _stretches(uses: Sequence[Use], room: Amount | None, zone: ZoneInfo) -> Iter
             yield Stretch(since, until, share, f"{span}: {level.labs} labs, {share:.0%} full")
 
 
-def _claim(use: Use) -> Claim:
+def _claim_of(use: SessionSeatUse) -> Claim:
     return Claim(start=use.since, end=use.until, need=use.need)
 
 
@@ -201,38 +214,42 @@ def _share(level: Amount, room: Amount) -> float:
     return max(utilization(level, room).values())
 
 
-def _spent(trial: Trial) -> str:
-    rows = [_heads("day", "track", "machine-hours", "USD")]
+def _cost_table(trial: Trial) -> str:
+    rows = [_header_row("day", "track", "machine-hours", "USD")]
     rows += [
-        f"<tr><th>{one.day}</th><td>{escape(one.track)}</td>{_cells(number(one.hours), number(one.usd))}</tr>"
+        f"<tr><th>{one.day}</th><td>{escape(one.track)}</td>"
+        f"{_number_cells(format_number(one.hours), format_number(one.usd))}</tr>"
         for one in trial.spent
     ]
     rows += [
-        f'<tr class="total"><th>all days</th><td>{escape(track)}</td>{_cells(number(hours), number(usd))}</tr>'
+        f'<tr class="total"><th>all days</th><td>{escape(track)}</td>'
+        f"{_number_cells(format_number(hours), format_number(usd))}</tr>"
         for track, hours, usd in totals(trial)
     ]
     return f"<h3>Cost by day and track</h3>{_table(rows)}"
 
 
-def _refused(trial: Trial) -> str:
+def _refusal_table(trial: Trial) -> str:
     if not trial.refused:
         return ""
-    rows = [_heads("count", "lab", "slot", "why")]
+    rows = [_header_row("count", "lab", "slot", "why")]
     zone = ZoneInfo(trial.zone)
-    for one in trial.refused[:_SHOWN]:
+    for one in trial.refused[:_MOST_ROWS]:
         slot = f"{one.start.astimezone(zone):%Y-%m-%d %H:%M}" if one.start else "as soon as possible"
-        rows.append(f"<tr>{_cells(str(one.count))}{_texts(one.definition, slot, f'{one.why}: {one.message}')}</tr>")
+        rows.append(
+            f"<tr>{_number_cells(str(one.count))}{_text_cells(one.definition, slot, f'{one.why}: {one.message}')}</tr>"
+        )
     return f"<h3>{trial.refusals} refused</h3>{_table(rows)}"
 
 
-def _late(trial: Trial) -> str:
+def _late_table(trial: Trial) -> str:
     if not trial.late:
         return ""
-    rows = [_heads("session", "lab", "slot", "")]
+    rows = [_header_row("session", "lab", "slot", "")]
     zone = ZoneInfo(trial.zone)
-    for one in trial.late[:_SHOWN]:
+    for one in trial.late[:_MOST_ROWS]:
         slot = f"{one.start.astimezone(zone):%Y-%m-%d %H:%M}"
-        rows.append(f"<tr>{_texts(one.name, one.definition, slot, why_late(one))}</tr>")
+        rows.append(f"<tr>{_text_cells(one.name, one.definition, slot, why_late(one))}</tr>")
     return f"<h3>{len(trial.late)} started late</h3>{_table(rows)}"
 
 
@@ -250,17 +267,21 @@ def _table(rows: Sequence[str]) -> str:
     return f"<div class=scroll><table>{''.join(rows)}</table></div>"
 
 
-def _heads(*names: str) -> str:
-    return "<tr>" + "".join(f"<th{_NUMBER if name in _NUMBERS else ''}>{name}</th>" for name in names) + "</tr>"
+def _header_row(*names: str) -> str:
+    return (
+        "<tr>"
+        + "".join(f"<th{_NUMBER_CLASS if name in _NUMBER_COLUMNS else ''}>{name}</th>" for name in names)
+        + "</tr>"
+    )
 
 
-def _cells(*values: str) -> str:
+def _number_cells(*values: str) -> str:
     return "".join(f"<td class=number>{value}</td>" for value in values)
 
 
-def _texts(*values: str) -> str:
+def _text_cells(*values: str) -> str:
     return "".join(f"<td>{escape(value)}</td>" for value in values)
 
 
-def _alarm(count: int) -> str:
+def _highlight_count(count: int) -> str:
     return f"<b class=alarm>{count}</b>" if count else "0"

@@ -1,15 +1,10 @@
-"""A timetable in YAML, or as JSON with the same words: labs, a fleet, and sessions. Called by `reading`.
+"""Reads a timetable in YAML, or in JSON with the same keys: labs, a fleet, and sessions. Called by `sim.plan.reading`.
 
-```yaml
-zone: Europe/Berlin                     # what clocks mean; UTC if not said
-definitions:                            # cpu in cores, memory and storage in GB
-  - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}
-fleet:
-  - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
-prices: {m6i.metal: "6.14"}             # of types that are compared
-sessions:
-  - {definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05}
-```
+```yaml zone: Europe/Berlin                     # the zone of local times; UTC by default definitions:
+# cpu in cores, memory and storage in GB   - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6,
+ports: 4} fleet:   - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
+prices: {m6i.metal: "6.14"}             # of types that are compared sessions:   - {definition: ccna, at:
+2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05} ```
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +19,24 @@ from lcm.model.kinds import validate
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
-from lcm.sim.plan.documents import Lab, Machines, definition_of, pool_of
-from lcm.sim.plan.slots import WORKING, Row, Series, day_of, minutes_of, moment_of, sound_count, zone_of
-from lcm.sim.plan.timetable import Extension, Wanted
-from lcm.sim.plan.yaml_tree import Spot, entries, items, known, number, parsed, told, word
+from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_of
+from lcm.sim.plan.slots import (
+    WORKDAYS,
+    Series,
+    TimetableRow,
+    find_zone,
+    parse_count,
+    parse_day,
+    parse_minutes,
+    parse_moment,
+)
+from lcm.sim.plan.timetable import Extension, SessionRequest
+from lcm.sim.plan.yaml_tree import LocatedValue, check_keys, entries, items, number_of, parse_yaml, read_each, text_of
 
-_TOP: Final = ("zone", "definitions", "fleet", "prices", "sessions", "title")
-_LAB: Final = ("name", "track", "cpu", "memory", "storage", "nodes", "ports")
-_POOL: Final = ("track", "instance_type", "region", "min", "max", "price")
-_SESSION: Final = (
+_TOP_KEYS: Final = ("zone", "definitions", "fleet", "prices", "sessions", "title")
+_LAB_KEYS: Final = ("name", "track", "cpu", "memory", "storage", "nodes", "ports")
+_POOL_KEYS: Final = ("track", "instance_type", "region", "min", "max", "price")
+_SESSION_KEYS: Final = (
     *("definition", "at", "for", "count", "every", "until", "track", "owner"),
     *("booked_at", "cancelled_at", "extended"),
 )
@@ -43,34 +47,34 @@ _MOST_WORKERS: Final = 1_000
 _MOST_ROWS: Final = 20_000
 
 
-class Stock(msgspec.Struct, frozen=True, kw_only=True):
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Labs and pools, and what a live system has promised already."""
 
     definitions: tuple[LabletDefinition, ...] = ()
     templates: tuple[WorkerTemplate, ...] = ()
     pools: tuple[LabWorkerPool, ...] = ()
-    sessions: tuple[Wanted, ...] = ()
+    sessions: tuple[SessionRequest, ...] = ()
     prices: Mapping[str, Decimal] = {}
     zone: str = ""
     now: datetime | None = None
 
 
-def read_yaml(text: str, *, lines: bool = True) -> tuple[Stock, Sequence[Row]]:
-    """Read a timetable; Invalid with every fault. Without `lines` a fault says only where in the tree it is."""
-    top = entries(parsed(text, lines=lines), "a timetable")
-    known(top, _TOP)
-    zone = word(top["zone"]) if "zone" in top else "UTC"
+def read_yaml(text: str, *, lines: bool = True) -> tuple[Inventory, Sequence[TimetableRow]]:
+    """Read a timetable. Raises Invalid with every fault. Without `lines` a fault says only where in the tree it is."""
+    top = entries(parse_yaml(text, lines=lines), "a timetable")
+    check_keys(top, _TOP_KEYS)
+    zone = text_of(top["zone"]) if "zone" in top else "UTC"
     if "zone" in top:
-        zone_of(zone, top["zone"].where)
+        find_zone(zone, top["zone"].where)
     faults: list[Fault] = []
     said_labs, said_pools = items(top.get("definitions"), _MOST_LABS), items(top.get("fleet"), _MOST_POOLS)
-    labs, pools = told(faults, _lab, said_labs), told(faults, _pool, said_pools)
-    faults += [*_twice(said_labs, "name"), *_twice(said_pools, "track")]
-    prices = {kind: _dollars(price) for kind, price in entries(top.get("prices"), "prices").items()}
-    rows = told(faults, lambda spot: _row(spot, zone), items(top.get("sessions"), _MOST_ROWS))
+    labs, pools = read_each(faults, _read_lab, said_labs), read_each(faults, _read_pool, said_pools)
+    faults += [*_duplicates(said_labs, "name"), *_duplicates(said_pools, "track")]
+    prices = {kind: _read_price(price) for kind, price in entries(top.get("prices"), "prices").items()}
+    rows = read_each(faults, lambda spot: _read_row(spot, zone), items(top.get("sessions"), _MOST_ROWS))
     if faults:
         raise Invalid(*faults)
-    stock = Stock(
+    stock = Inventory(
         definitions=tuple(labs),
         templates=tuple(template for template, _ in pools),
         pools=tuple(pool for _, pool in pools),
@@ -80,8 +84,8 @@ def read_yaml(text: str, *, lines: bool = True) -> tuple[Stock, Sequence[Row]]:
     return stock, rows
 
 
-def _twice(spots: Sequence[Spot], key: str) -> Iterator[Fault]:
-    """Tell of each that is there again: only one of them would count."""
+def _duplicates(spots: Sequence[LocatedValue], key: str) -> Iterator[Fault]:
+    """Yield a fault for each repeated name: only one of them would count."""
     seen: set[str] = set()
     for spot in spots:
         said = spot.value.get(key) if isinstance(spot.value, Mapping) else None
@@ -91,114 +95,116 @@ def _twice(spots: Sequence[Spot], key: str) -> Iterator[Fault]:
             seen.add(said.value.strip())
 
 
-def _sound(document: Resource, spot: Spot) -> None:
-    """Refuse at its line what the production code would refuse."""
+def _check_document(document: Resource, spot: LocatedValue) -> None:
+    """Raise Invalid, with the place in the file, for what the production code would refuse."""
     try:
-        validate.read(msgspec.to_builtins(document))
+        validate.parse_document(msgspec.to_builtins(document))
     except Invalid as error:
         told = {one.path.rpartition(".")[2].removeprefix("lab_"): one for one in error.faults}
         faults = [Fault(f"{spot.where}.{key}", one.problem, one.remedy) for key, one in told.items()]
         raise Invalid(*faults) from error
 
 
-def _lab(spot: Spot) -> LabletDefinition:
+def _read_lab(spot: LocatedValue) -> LabletDefinition:
     said = entries(spot, "a lab")
-    known(said, _LAB)
-    name, track = _needed(said, spot, "name", "ccna-exam"), _needed(said, spot, "track", "ccna")
-    lab = Lab(
-        name=word(name),
-        track=word(track),
-        cpu=number(_needed(said, spot, "cpu", "4"), 0.001, 10_000),
-        memory=number(_needed(said, spot, "memory", "6"), 0.001, 100_000),
-        storage=number(said["storage"], 0, 1_000_000) if "storage" in said else 0.0,
-        nodes=int(number(said["nodes"], 1, 10_000, whole=True)) if "nodes" in said else 1,
-        ports=int(number(said["ports"], 0, 2_000, whole=True)) if "ports" in said else 0,
+    check_keys(said, _LAB_KEYS)
+    name, track = _require_key(said, spot, "name", "ccna-exam"), _require_key(said, spot, "track", "ccna")
+    lab = LabOutline(
+        name=text_of(name),
+        track=text_of(track),
+        cpu=number_of(_require_key(said, spot, "cpu", "4"), 0.001, 10_000),
+        memory=number_of(_require_key(said, spot, "memory", "6"), 0.001, 100_000),
+        storage=number_of(said["storage"], 0, 1_000_000) if "storage" in said else 0.0,
+        nodes=int(number_of(said["nodes"], 1, 10_000, whole=True)) if "nodes" in said else 1,
+        ports=int(number_of(said["ports"], 0, 2_000, whole=True)) if "ports" in said else 0,
     )
     made = definition_of(lab)
-    _sound(made, spot)
+    _check_document(made, spot)
     return made
 
 
-def _pool(spot: Spot) -> tuple[WorkerTemplate, LabWorkerPool]:
+def _read_pool(spot: LocatedValue) -> tuple[WorkerTemplate, LabWorkerPool]:
     said = entries(spot, "a pool")
-    known(said, _POOL)
-    least = int(number(said["min"], 0, _MOST_WORKERS, whole=True)) if "min" in said else 0
-    most = int(number(_needed(said, spot, "max", "6"), 1, _MOST_WORKERS, whole=True))
+    check_keys(said, _POOL_KEYS)
+    least = int(number_of(said["min"], 0, _MOST_WORKERS, whole=True)) if "min" in said else 0
+    most = int(number_of(_require_key(said, spot, "max", "6"), 1, _MOST_WORKERS, whole=True))
     if least > most:
         raise Invalid(Fault(said["min"].where, f"min {least} is above max {most}", "let min be max at most"))
-    machines = Machines(
-        track=word(_needed(said, spot, "track", "ccna")),
-        instance_type=word(_needed(said, spot, "instance_type", "m5zn.metal")),
-        region=word(said["region"]) if "region" in said else "us-east-1",
+    machines = PoolOutline(
+        track=text_of(_require_key(said, spot, "track", "ccna")),
+        instance_type=text_of(_require_key(said, spot, "instance_type", "m5zn.metal")),
+        region=text_of(said["region"]) if "region" in said else "us-east-1",
         least=least,
         most=most,
-        price=_dollars(said["price"]) if "price" in said else None,
+        price=_read_price(said["price"]) if "price" in said else None,
     )
     template, pool = pool_of(machines)
-    _sound(template, spot)
+    _check_document(template, spot)
     return template, pool
 
 
-def _row(spot: Spot, zone: str) -> Row:
+def _read_row(spot: LocatedValue, zone: str) -> TimetableRow:
     said = entries(spot, "a session")
-    known(said, _SESSION)
-    length = _needed(said, spot, "for", "2h")
-    start = _moment(said, "at", zone)
-    booked = _moment(said, "booked_at", zone)
+    check_keys(said, _SESSION_KEYS)
+    length = _require_key(said, spot, "for", "2h")
+    start = _read_moment(said, "at", zone)
+    booked = _read_moment(said, "booked_at", zone)
     if start is None and (booked is None or "every" in said):
         raise Invalid(Fault(spot.where, "it does not say when", "add at: 2027-03-01T09:00"))
-    return Row(
+    return TimetableRow(
         where=spot.where,
-        definition=word(_needed(said, spot, "definition", "ccna-exam")),
-        minutes=minutes_of(word(length), length.where),
+        definition=text_of(_require_key(said, spot, "definition", "ccna-exam")),
+        minutes=parse_minutes(text_of(length), length.where),
         start=start,
-        count=sound_count(word(said["count"]), said["count"].where) if "count" in said else 1,
-        track=word(said["track"]) if "track" in said else "",
-        owner=word(said["owner"]) if "owner" in said else "",
-        series=_series(said, spot, zone),
+        count=parse_count(text_of(said["count"]), said["count"].where) if "count" in said else 1,
+        track=text_of(said["track"]) if "track" in said else "",
+        owner=text_of(said["owner"]) if "owner" in said else "",
+        series=_read_series(said, spot, zone),
         booked_at=booked,
-        cancelled_at=_moment(said, "cancelled_at", zone),
-        extended=tuple(_extension(one, zone) for one in items(said.get("extended"), 100)),
+        cancelled_at=_read_moment(said, "cancelled_at", zone),
+        extended=tuple(_read_extension(one, zone) for one in items(said.get("extended"), 100)),
     )
 
 
-def _series(said: Mapping[str, Spot], spot: Spot, zone: str) -> Series | None:
+def _read_series(said: Mapping[str, LocatedValue], spot: LocatedValue, zone: str) -> Series | None:
     if "every" not in said:
         if "until" in said:
             raise Invalid(Fault(said["until"].where, "until without every", "add every: week, or leave until out"))
         return None
-    every = word(said["every"])
+    every = text_of(said["every"])
     if every not in _EVERY:
         raise Invalid(Fault(said["every"].where, f"{every!r}", f"use one of {', '.join(_EVERY)}"))
-    until = _needed(said, spot, "until", "2027-03-05")
+    until = _require_key(said, spot, "until", "2027-03-05")
     return Series(
         every="day" if every == "day" else "week",
-        until=day_of(word(until), until.where),
+        until=parse_day(text_of(until), until.where),
         zone=zone,
-        weekdays=WORKING if every == "weekday" else (),
+        weekdays=WORKDAYS if every == "weekday" else (),
     )
 
 
-def _extension(spot: Spot, zone: str) -> Extension:
+def _read_extension(spot: LocatedValue, zone: str) -> Extension:
     said = entries(spot, "an extension")
-    known(said, ("at", "minutes"))
-    at, minutes = _needed(said, spot, "at", "2027-03-01T10:30"), _needed(said, spot, "minutes", "30")
-    return Extension(at=moment_of(word(at), zone, at.where), minutes=int(number(minutes, 1, 100_000, whole=True)))
+    check_keys(said, ("at", "minutes"))
+    at, minutes = _require_key(said, spot, "at", "2027-03-01T10:30"), _require_key(said, spot, "minutes", "30")
+    return Extension(
+        at=parse_moment(text_of(at), zone, at.where), minutes=int(number_of(minutes, 1, 100_000, whole=True))
+    )
 
 
-def _moment(said: Mapping[str, Spot], key: str, zone: str) -> datetime | None:
-    return moment_of(word(said[key]), zone, said[key].where) if key in said else None
+def _read_moment(said: Mapping[str, LocatedValue], key: str, zone: str) -> datetime | None:
+    return parse_moment(text_of(said[key]), zone, said[key].where) if key in said else None
 
 
-def _needed(said: Mapping[str, Spot], spot: Spot, key: str, example: str) -> Spot:
+def _require_key(said: Mapping[str, LocatedValue], spot: LocatedValue, key: str, example: str) -> LocatedValue:
     if key not in said:
         raise Invalid(Fault(spot.where, f"{key} is missing", f"add {key}: {example}"))
     return said[key]
 
 
-def _dollars(spot: Spot) -> Decimal:
+def _read_price(spot: LocatedValue) -> Decimal:
     try:
-        price = Decimal(word(spot))
+        price = Decimal(text_of(spot))
     except InvalidOperation:
         price = Decimal(-1)
     if not price.is_finite() or not 0 <= price <= 1_000_000:  # noqa: PLR2004  dollars an hour

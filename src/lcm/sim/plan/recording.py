@@ -1,7 +1,7 @@
-"""What a live system went through, as a timetable that can be played again under other settings. Pure.
+"""The past of a live system as a timetable that can be played again under other settings. Pure.
 
-Called by `lcm record`. Sessions keep their slots and lengths, and the moments at which they were booked, extended and
-cancelled; labs and pools are told in the few words of a timetable.
+Called by `lcm record`. Sessions keep their slots and lengths, and the moments at which they were booked, extended
+and cancelled; labs and pools are written in the short form of a timetable.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,21 +16,21 @@ from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import SESSION, LabletSession, SessionPhase
-from lcm.model.kinds.worker import HOSTING, LabWorker, WorkerPhase
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionPhase
+from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
 
 _MINUTE: Final = timedelta(minutes=1)
 _LONG_BEFORE: Final = timedelta(hours=2)
-"""What was booked earlier than so long before the span counts as booked before all else."""
-_SHORTLY: Final = timedelta(minutes=10)
-"""How long before the end of a session it was extended, where nobody knows when."""
+"""What was booked earlier than this before the span counts as booked before everything else."""
+_EXTENDED_BEFORE_END: Final = timedelta(minutes=10)
+"""How long before its end a session was extended, where the moment is not known."""
 _NO_TRACK: Final = "none"
-_LIVE: Final = frozenset(SessionPhase) - SESSION.final - {SessionPhase.COLLECTING, SessionPhase.STOPPING}
-_HOSTING: Final = frozenset(map(str, HOSTING))
+_LIVE: Final = frozenset(SessionPhase) - SESSION_MACHINE.final - {SessionPhase.COLLECTING, SessionPhase.STOPPING}
+_HOSTING: Final = frozenset(map(str, HOSTING_PHASES))
 
 
-class Failure(msgspec.Struct, frozen=True, order=True):
-    """A machine that did not do what it should."""
+class MachineFailure(msgspec.Struct, frozen=True, order=True):
+    """A machine that failed."""
 
     at: datetime
     worker: str
@@ -49,26 +49,26 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     reservations: Sequence[Reservation] = ()
     workers: Sequence[LabWorker] = ()
     extensions: Mapping[str, Sequence[datetime]] = {}
-    """When sessions were extended, by their names, as far as that is known."""
-    failures: Sequence[Failure] = ()
-    """Of workers that are gone as well."""
+    """When sessions were extended, by their names, as far as it is known."""
+    failures: Sequence[MachineFailure] = ()
+    """Including those of workers that are gone."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A timetable as it is written down, and what it cannot say."""
+    """A timetable as a document, and what it cannot express."""
 
     timetable: Mapping[str, Any]
     sessions: int
-    failures: Sequence[Failure]
+    failures: Sequence[MachineFailure]
     without_pool: Sequence[str]
-    """Tracks that were wanted, and that no pool serves."""
+    """Tracks that were wanted and that no pool serves."""
 
 
-def recorded(history: History) -> Recording:
-    """Write down what was wanted in a span."""
-    sessions = [one for one in _in_order(history.sessions) if _within(history, one)]
+def record_timetable(history: History) -> Recording:
+    """Return the timetable of what was wanted in a span."""
+    sessions = [one for one in _in_order(history.sessions) if _is_within(history, one)]
     labs = _labs(history, sessions)
-    rows = [_row(history, one, labs) for one in sessions]
+    rows = [_session_row(history, one, labs) for one in sessions]
     fleet = _fleet(history)
     served = {pool["track"] for pool in fleet}
     table = {"definitions": list(labs.values()), "fleet": fleet, "sessions": rows}
@@ -81,43 +81,43 @@ def recorded(history: History) -> Recording:
 
 
 def _in_order(sessions: Sequence[LabletSession]) -> list[LabletSession]:
-    """Put them in the order in which they were booked; one that was just archived may have been listed twice."""
+    """Return sessions in the order in which they were booked; one that was just archived may have been listed twice."""
     known = {one.metadata.uid: one for one in sessions}
-    return sorted(known.values(), key=lambda one: (_created(one), one.metadata.name))
+    return sorted(known.values(), key=lambda one: (_created_at(one), one.metadata.name))
 
 
-def _within(history: History, session: LabletSession) -> bool:
+def _is_within(history: History, session: LabletSession) -> bool:
     spec, status = session.spec, session.status
-    begins = spec.timeslot_start or _created(session)
-    lasted = timedelta(minutes=_minutes(session))
-    over = status.history[-1].at if status.phase in SESSION.final and status.history else None
-    waits = spec.timeslot_start is None and status.phase not in SESSION.final
+    begins = spec.timeslot_start or _created_at(session)
+    lasted = timedelta(minutes=_booked_minutes(session))
+    over = status.history[-1].at if status.phase in SESSION_MACHINE.final and status.history else None
+    waits = spec.timeslot_start is None and status.phase not in SESSION_MACHINE.final
     ends = max(over or status.ends_at or (history.until if waits else begins + lasted), begins)
     cancelled = _cancelled_at(session)
     if cancelled is not None and cancelled <= history.since - _LONG_BEFORE:
-        return False  # others had its room by then: booked before all else, it would keep them out
+        return False  # others had its room by then: booked before everything else, it would keep them out
     return begins < history.until and ends >= history.since
 
 
-def _row(history: History, session: LabletSession, labs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _session_row(history: History, session: LabletSession, labs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     spec = session.spec
     booked = _booked_at(history, session)
     cancelled = _cancelled_at(session)
-    extended = [{"at": _text(at), "minutes": more} for at, more in _extended(history, session)]
+    extended = [{"at": _format_moment(at), "minutes": more} for at, more in _extensions_of(history, session)]
     return {
         "definition": labs[spec.definition]["name"],
         "track": spec.lab_track or labs[spec.definition]["track"],
-        **({"at": _text(spec.timeslot_start)} if spec.timeslot_start else {}),
-        "for": f"{_minutes(session)}m",
+        **({"at": _format_moment(spec.timeslot_start)} if spec.timeslot_start else {}),
+        "for": f"{_booked_minutes(session)}m",
         **({"owner": spec.owner} if spec.owner else {}),
-        **({"booked_at": _text(booked)} if booked else {}),
+        **({"booked_at": _format_moment(booked)} if booked else {}),
         **({"extended": extended} if extended else {}),
-        **({"cancelled_at": _text(cancelled)} if cancelled else {}),
+        **({"cancelled_at": _format_moment(cancelled)} if cancelled else {}),
     }
 
 
-def _minutes(session: LabletSession) -> int:
-    """Say for how long it was booked."""
+def _booked_minutes(session: LabletSession) -> int:
+    """Return for how many minutes it was booked."""
     spec = session.spec
     if spec.timeslot_start and spec.timeslot_end:
         return max(1, (spec.timeslot_end - spec.timeslot_start) // _MINUTE)
@@ -125,8 +125,11 @@ def _minutes(session: LabletSession) -> int:
 
 
 def _booked_at(history: History, session: LabletSession) -> datetime | None:
-    """Say when somebody booked it; None where that was long before the span. What was reserved was booked by that."""
-    made = _created(session)
+    """Return when it was booked; None where that was long before the span.
+
+    A reserved session was booked by its reservation.
+    """
+    made = _created_at(session)
     if session.spec.reservation_id:
         named = {one.metadata.name: one.metadata.created_at for one in history.reservations}
         named |= {one.metadata.uid: one.metadata.created_at for one in history.reservations}
@@ -136,7 +139,7 @@ def _booked_at(history: History, session: LabletSession) -> datetime | None:
 
 
 def _cancelled_at(session: LabletSession) -> datetime | None:
-    """Say when somebody ended it before its time."""
+    """Return when somebody ended it before its time; None if nobody did."""
     status = session.status
     if SessionPhase.TERMINATED not in {status.phase, status.outcome}:
         return None
@@ -144,28 +147,28 @@ def _cancelled_at(session: LabletSession) -> datetime | None:
     return turns[-1].at if turns else None
 
 
-def _extended(history: History, session: LabletSession) -> Iterator[tuple[datetime, int]]:
-    """Give what its end was put off by, at the moments that are known, in equal parts."""
+def _extensions_of(history: History, session: LabletSession) -> Iterator[tuple[datetime, int]]:
+    """Yield by how much its end was moved, at the moments that are known, in equal parts."""
     planned, ends = _planned_end(session), session.status.ends_at
-    more = round((ends - planned) / _MINUTE) if planned and ends else 0  # both are some milliseconds off
+    more = round((ends - planned) / _MINUTE) if planned and ends else 0  # both may be off by milliseconds
     if planned is None or more <= 0:
         return
-    first = planned - min(_SHORTLY, timedelta(minutes=_minutes(session)) / 2)
+    first = planned - min(_EXTENDED_BEFORE_END, timedelta(minutes=_booked_minutes(session)) / 2)
     moments = sorted(history.extensions.get(session.metadata.name, ()))[:more] or [first]
     for place, at in enumerate(moments, start=1):
         yield at, more // len(moments) + (more % len(moments) if place == len(moments) else 0)
 
 
 def _planned_end(session: LabletSession) -> datetime | None:
-    """Say when it would have ended had nobody extended it."""
+    """Return when it would have ended without extensions."""
     if session.spec.timeslot_end is not None:
         return session.spec.timeslot_end
     ran = [line.at for line in session.status.history if line.phase == SessionPhase.RUNNING]
-    return ran[-1] + timedelta(minutes=_minutes(session)) if ran else None
+    return ran[-1] + timedelta(minutes=_booked_minutes(session)) if ran else None
 
 
 def _labs(history: History, sessions: Sequence[LabletSession]) -> dict[str, dict[str, Any]]:
-    """Give the labs that were booked, by the names of their definitions; a short name where a family has one."""
+    """Return the booked labs by the names of their definitions; a short name where a family has one version only."""
     known = {one.metadata.name: one for one in history.definitions}
     booked: dict[str, LabletSession] = {}
     for one in sessions:
@@ -176,13 +179,13 @@ def _labs(history: History, sessions: Sequence[LabletSession]) -> dict[str, dict
         family = name.partition(":")[0]
         short = family if families.count(family) == 1 else name.replace(":", "-")
         definition = known.get(name)
-        needs = _declared(definition) if definition else None
+        needs = _declared_needs(definition) if definition else None
         track = session.spec.lab_track or (definition.spec.lab_track if definition else "") or _NO_TRACK
-        found[name] = {"name": short, "track": track, **(needs or _claimed(session))}
+        found[name] = {"name": short, "track": track, **(needs or _claimed_needs(session))}
     return found
 
 
-def _declared(definition: LabletDefinition) -> dict[str, Any] | None:
+def _declared_needs(definition: LabletDefinition) -> dict[str, Any] | None:
     spec = definition.spec
     if spec.resource_requirements is None:
         return None
@@ -192,8 +195,8 @@ def _declared(definition: LabletDefinition) -> dict[str, Any] | None:
     )
 
 
-def _claimed(session: LabletSession) -> dict[str, Any]:
-    """Give what a session claimed, where its definition is gone."""
+def _claimed_needs(session: LabletSession) -> dict[str, Any]:
+    """Return what a session claimed; used where its definition is gone."""
     need = session.status.claim.need if session.status.claim else Amount()
     return _needs(need.cpu_millis / 1000, need.memory_mb / 1024, need.storage_mb / 1024, need.nodes, need.ports)
 
@@ -204,7 +207,7 @@ def _needs(cpu: float, memory: float, storage: float, nodes: int, ports: int) ->
 
 
 def _fleet(history: History) -> list[dict[str, Any]]:
-    """Give a pool for each track; several of one track are one, of the machines of the first."""
+    """Return a pool for each track; several of one track become one, with the machines of the first."""
     templates = {(one.metadata.namespace, one.metadata.name): one.spec for one in history.templates}
     fleet: dict[str, dict[str, Any]] = {}
     for pool in sorted(history.pools, key=lambda one: (one.metadata.namespace, one.metadata.name)):
@@ -219,31 +222,31 @@ def _fleet(history: History) -> list[dict[str, Any]]:
     return list(fleet.values())
 
 
-def _failures(history: History) -> list[Failure]:
+def _failures(history: History) -> list[MachineFailure]:
     known = {(one.at, one.worker): one for one in history.failures}
     for worker in history.workers:
         for before, after in pairwise(worker.status.history):
-            if failed(before.phase, after.phase):
-                known.setdefault((after.at, worker.metadata.name), _failure(worker.metadata.name, after))
+            if is_failure(before.phase, after.phase):
+                known.setdefault((after.at, worker.metadata.name), _failure_of(worker.metadata.name, after))
     return sorted(one for one in known.values() if history.since <= one.at < history.until)
 
 
-def failed(before: str, after: str) -> bool:
-    """Tell whether a worker's step means that its machine did not do what it should."""
+def is_failure(before: str, after: str) -> bool:
+    """Return whether a worker's phase change means that its machine failed."""
     rebooted = before in _HOSTING and after == WorkerPhase.STARTING
     replaced = before == WorkerPhase.TERMINATING_EC2 and after == WorkerPhase.PENDING
     return after == WorkerPhase.FAILED or rebooted or replaced
 
 
-def _failure(worker: str, line: PhaseChange) -> Failure:
-    return Failure(line.at, worker, f"{line.phase}: {line.reason}")
+def _failure_of(worker: str, line: PhaseChange) -> MachineFailure:
+    return MachineFailure(line.at, worker, f"{line.phase}: {line.reason}")
 
 
-def _created(session: LabletSession) -> datetime:
+def _created_at(session: LabletSession) -> datetime:
     made = session.metadata.created_at or session.spec.timeslot_start
     assert made is not None, "the plane says when an object was made"
     return made
 
 
-def _text(moment: datetime) -> str:
+def _format_moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""What came of a timetable, as values that reports and JSON are made of."""
+"""The results of a plan as values, from which reports are made, and as JSON for programs."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from lcm.sim.plan.bound import Bound
 from lcm.sim.plan.variant import Variant
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedSessions(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions of one slot that were not promised, for one reason."""
 
     definition: str
@@ -23,20 +23,20 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Late(msgspec.Struct, frozen=True, kw_only=True):
-    """A promised session that did not run when its slot began."""
+class LateStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A promised session that was not running when its slot began."""
 
     name: str
     definition: str
     track: str
     start: datetime
     late_seconds: float | None
-    """None: it never ran."""
+    """None when it never ran."""
     why: str
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, from when to when it was paid for."""
+class MachineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine, and the time for which it was paid."""
 
     track: str
     instance_type: str
@@ -47,11 +47,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hours(self) -> Decimal:
-        """How long, to the second, for that is how it is billed."""
+        """The duration in hours, to the second, because that is how it is billed."""
         return Decimal((self.until - self.since) // timedelta(seconds=1)) / 3600
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSeatUse(msgspec.Struct, frozen=True, kw_only=True):
     """A session on its seat, from the beginning of its claim until nothing of it is there any more."""
 
     name: str
@@ -64,7 +64,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     need: Amount
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class DayCost(msgspec.Struct, frozen=True, kw_only=True):
     """What one track cost on one day."""
 
     day: str
@@ -74,7 +74,7 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a timetable under one set of choices."""
+    """The result of a timetable under one set of choices."""
 
     variant: Variant
     begins: datetime
@@ -83,22 +83,22 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int
     promised: int
     session_hours: Decimal
-    """Of what was promised: slots alone."""
-    refused: tuple[Refusal, ...] = ()
-    late: tuple[Late, ...] = ()
+    """Slot hours of the promised sessions."""
+    refused: tuple[RefusedSessions, ...] = ()
+    late: tuple[LateStart, ...] = ()
     interrupted: int = 0
-    """How many ran, were lost, and were started anew."""
+    """How many sessions ran, were lost, and were started again."""
     unextended: int = 0
-    """How often somebody who asked for more time found no room."""
+    """How many extensions found no room."""
     waits_seconds: tuple[float, ...] = ()
-    """How long those without a slot waited until they ran."""
+    """How long sessions without a slot waited until they ran."""
     unserved: int = 0
-    """How many of those never ran."""
-    runs: tuple[Run, ...] = ()
-    uses: tuple[Use, ...] = ()
+    """How many sessions without a slot never ran."""
+    runs: tuple[MachineRun, ...] = ()
+    uses: tuple[SessionSeatUse, ...] = ()
     capacity: Mapping[str, Amount] = {}
     """What one worker holds, by pool."""
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[DayCost, ...] = ()
     bound: Bound = msgspec.field(default_factory=Bound)
     played_seconds: float = 0.0
 
@@ -113,8 +113,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usd(self) -> Decimal | None:
-        """What they cost; None where a price is not known."""
-        costs = [usd_of(one) for one in self.runs]
+        """The cost of all machines; None where a price is not known."""
+        costs = [cost_of(one) for one in self.runs]
         known = [one for one in costs if one is not None]
         return sum(known, Decimal(0)) if len(known) == len(costs) else None
 
@@ -129,13 +129,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return most
 
     @property
-    def kept(self) -> bool:
-        """Whether everything that was wanted was promised, and kept in time."""
+    def keeps_everything(self) -> bool:
+        """Whether everything that was wanted was promised, and started in time."""
         return not self.refused and not self.late and not self.unserved
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Trials side by side; `smallest` names the cheapest that keeps everything, where that was asked for."""
+    """Trials side by side; `smallest` names the cheapest that keeps everything, if that was searched."""
 
     title: str
     trials: tuple[Trial, ...]
@@ -143,26 +143,26 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     searched: bool = False
 
 
-def usd_of(run: Run) -> Decimal | None:
-    """Say what a machine's run costs."""
+def cost_of(run: MachineRun) -> Decimal | None:
+    """Return what a machine's run costs; None where its price is not known."""
     return None if run.hourly_usd is None else run.hours * run.hourly_usd
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:
-    """Give what somebody who reads it by program wants: totals first, then what they are added up from."""
+    """Return a comparison for programs: totals first, then what they are added up from."""
     return {
         "title": comparison.title,
         "smallest": comparison.smallest,
         "searched": comparison.searched,
-        "variants": [_trial(one) for one in comparison.trials],
+        "variants": [_trial_summary(one) for one in comparison.trials],
     }
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def _trial_summary(trial: Trial) -> dict[str, Any]:
     bound = trial.bound
     return {
         "name": trial.variant.name,
-        "choices": {_key(one.key, one.track): one.value for one in trial.variant.choices},
+        "choices": {_choice_key(one.key, one.track): one.value for one in trial.variant.choices},
         "faults": trial.variant.faults,
         "seed": trial.variant.seed,
         "begins": trial.begins,
@@ -176,13 +176,18 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "unserved": trial.unserved,
         "unextended": trial.unextended,
         "waits_seconds": trial.waits_seconds,
-        "session_hours": _number(trial.session_hours),
-        "machine_hours": _number(trial.hours),
-        "usd": _number(trial.usd),
+        "session_hours": _round_number(trial.session_hours),
+        "machine_hours": _round_number(trial.hours),
+        "usd": _round_number(trial.usd),
         "peak": trial.peak,
-        "bound": {"machine_hours": _number(bound.hours), "usd": _number(bound.usd), "peak": bound.peak},
+        "bound": {"machine_hours": _round_number(bound.hours), "usd": _round_number(bound.usd), "peak": bound.peak},
         "spent": [
-            {"day": one.day, "track": one.track, "machine_hours": _number(one.hours), "usd": _number(one.usd)}
+            {
+                "day": one.day,
+                "track": one.track,
+                "machine_hours": _round_number(one.hours),
+                "usd": _round_number(one.usd),
+            }
             for one in trial.spent
         ],
         "refusals": msgspec.to_builtins(trial.refused),
@@ -195,9 +200,9 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _key(key: str, track: str) -> str:
+def _choice_key(key: str, track: str) -> str:
     return f"{key}@{track}" if track else key
 
 
-def _number(value: Decimal | None) -> float | None:
+def _round_number(value: Decimal | None) -> float | None:
     return None if value is None else round(float(value), 4)

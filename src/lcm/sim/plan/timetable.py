@@ -1,4 +1,4 @@
-"""What is planned, as values: labs, pools of machines, and who wants which lab when. Made by `reading` and `live`."""
+"""What is planned, as values: labs, pools of machines, and who wants which lab when. Made by `sim.plan.reading`."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -10,21 +10,21 @@ import msgspec
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
-from lcm.model.money.prices import SHIPPED, declared_capacity
+from lcm.model.money.prices import SHIPPED_PRICES, declared_capacity
 
 MOST_SESSIONS: Final = 20_000
-LONGEST: Final = timedelta(days=400)
+LONGEST_SPAN: Final = timedelta(days=400)
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody asked for more time."""
+    """A request for more time."""
 
     at: datetime
     minutes: int
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """One session that somebody wants: in a slot, or without one as soon as possible after it was booked."""
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One session that is wanted: in a slot, or without one as soon as possible after it was booked."""
 
     name: str
     definition: str
@@ -33,7 +33,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     start: datetime | None = None
     owner: str = ""
     booked_at: datetime | None = None
-    """When somebody books it; None is before everything else."""
+    """When it is booked; None means before everything else."""
     cancelled_at: datetime | None = None
     extended: tuple[Extension, ...] = ()
     standing: bool = False
@@ -51,51 +51,51 @@ class Timetable(msgspec.Struct, frozen=True, kw_only=True):
     definitions: tuple[LabletDefinition, ...]
     templates: tuple[WorkerTemplate, ...]
     pools: tuple[LabWorkerPool, ...]
-    sessions: tuple[Wanted, ...]
+    sessions: tuple[SessionRequest, ...]
     zone: str = "UTC"
     prices: Mapping[str, Decimal] = {}
-    """Dollars an hour by instance type, over those that are shipped."""
+    """Dollars an hour by instance type; they override the prices that are shipped."""
     now: datetime | None = None
-    """When it begins, for one that goes on from a live system."""
+    """When it begins, for a plan that continues from a live system."""
 
     def template_of(self, pool: LabWorkerPool) -> WorkerTemplate | None:
-        """Find what the workers of a pool look like."""
+        """Return the template of a pool's workers; None if there is none."""
         return next((one for one in self.templates if one.metadata.name == pool.spec.template), None)
 
     def definition(self, name: str) -> LabletDefinition | None:
-        """Find a definition by its full name."""
+        """Return a definition by its full name; None if there is none."""
         return next((one for one in self.definitions if one.metadata.name == name), None)
 
     def hourly(self, region: str, instance_type: str) -> Decimal | None:
-        """Say what a machine costs by the hour where its template does not; None means that nobody knows."""
+        """Return the hourly price of a machine whose template has none; None means that it is not known."""
         if instance_type in self.prices:
             return self.prices[instance_type]
-        return SHIPPED.hourly(region, instance_type)
+        return SHIPPED_PRICES.hourly(region, instance_type)
 
 
 def price_of(timetable: Timetable, template: WorkerTemplate) -> Decimal | None:
-    """Say what a machine of a template costs by the hour."""
+    """Return the hourly price of a template's machines."""
     aws = template.spec.worker.aws
     said = template.spec.price_per_hour_usd
     return said if said is not None else timetable.hourly(aws.region, aws.instance_type)
 
 
-def checked(timetable: Timetable) -> Timetable:
-    """Give a timetable that can be played; Invalid with everything that stands in its way."""
-    faults = [*_tracks(timetable), *_machines(timetable), *_span(timetable)]
+def check_timetable(timetable: Timetable) -> Timetable:
+    """Return a timetable that can be played. Raises Invalid with everything that stands in its way."""
+    faults = [*_track_faults(timetable), *_machine_faults(timetable), *_span_faults(timetable)]
     if faults:
         raise Invalid(*faults)
     return timetable
 
 
-def _tracks(timetable: Timetable) -> list[Fault]:
+def _track_faults(timetable: Timetable) -> list[Fault]:
     served = {pool.spec.lab_track for pool in timetable.pools}
     missing = dict.fromkeys(one.track for one in timetable.sessions if one.track not in served)
     remedy = "add one to the fleet, or give the sessions another track"
     return [Fault("fleet", f"no pool is there for the track {track!r}", remedy) for track in missing]
 
 
-def _machines(timetable: Timetable) -> list[Fault]:
+def _machine_faults(timetable: Timetable) -> list[Fault]:
     faults = []
     for pool in timetable.pools:
         template = timetable.template_of(pool)
@@ -108,19 +108,19 @@ def _machines(timetable: Timetable) -> list[Fault]:
     return faults
 
 
-def _span(timetable: Timetable) -> list[Fault]:
+def _span_faults(timetable: Timetable) -> list[Fault]:
     if not timetable.sessions:
         return [Fault("sessions", "there are none", "add the sessions that are wanted")]
     if len(timetable.sessions) > MOST_SESSIONS:
         return [Fault("sessions", f"more than {MOST_SESSIONS}", "plan a shorter time")]
-    begin, end = first_of(timetable), span_of(timetable)[1]
-    if end - begin > LONGEST:
-        return [Fault("sessions", f"they last for {(end - begin).days} days", f"plan {LONGEST.days} days at most")]
+    begin, end = first_moment(timetable), span_of(timetable)[1]
+    if end - begin > LONGEST_SPAN:
+        return [Fault("sessions", f"they last for {(end - begin).days} days", f"plan {LONGEST_SPAN.days} days at most")]
     return []
 
 
 def span_of(timetable: Timetable) -> tuple[datetime, datetime]:
-    """Say from when to when something is wanted."""
+    """Return from when to when something is wanted."""
     starts = [(one.start or one.booked_at, one) for one in timetable.sessions]
     first = [one for one in (*(at for at, _ in starts), timetable.now) if one is not None]
     last = [
@@ -132,6 +132,6 @@ def span_of(timetable: Timetable) -> tuple[datetime, datetime]:
     return min(first), max(*last, *first)
 
 
-def first_of(timetable: Timetable) -> datetime:
-    """Say when something happens first: a slot begins, or is booked."""
+def first_moment(timetable: Timetable) -> datetime:
+    """Return when something happens first: a slot begins, or is booked."""
     return min([span_of(timetable)[0], *(one.booked_at for one in timetable.sessions if one.booked_at)])

@@ -1,4 +1,8 @@
-"""One variant is played: everything is booked as people would book it, by the production code, in virtual time."""
+"""Plays one variant: everything is booked as people would book it, by the production code, in virtual time.
+
+Progress is counted by the work to do, not by time: a night costs next to nothing, and sixty labs that start at nine
+cost seconds. The weights were measured; one is about the cost of a booking.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -15,61 +19,61 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Gone, NoRoom, Refused, Taken
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.session import CLEAN_UP, LabletSession, LabletSessionSpec
+from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, LabletSessionSpec
 from lcm.placement.claims import Terms
 from lcm.settings.load import Settings
 from lcm.sim.plan import documents
-from lcm.sim.plan.measure import Turned, measured
+from lcm.sim.plan.measure import RefusalReason, measure_trial
 from lcm.sim.plan.results import Trial
-from lcm.sim.plan.timetable import Timetable, Wanted, first_of, span_of
-from lcm.sim.plan.variant import Variant, applied, settings_of
-from lcm.sim.plan.world import PlannedWorld
+from lcm.sim.plan.timetable import SessionRequest, Timetable, first_moment, span_of
+from lcm.sim.plan.variant import Variant, apply_variant, settings_of
+from lcm.sim.plan.world import PlanWorld
 from lcm.sim.time.loop import run
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
-from lcm.sim.world.playing import quiet
+from lcm.sim.world.playing import capture_logs
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.world import OPERATOR
 from lcm.system.clock import SystemStopwatch
 
-_BOOKED: Final = 1.0
-_COMES: Final = 7.0
-_GOES: Final = 3.0
-_A_DAY: Final = 50.0
-_UP: Final = timedelta(minutes=40)
-_DOWN: Final = timedelta(minutes=5)
+_BOOKING_WEIGHT: Final = 1.0
+_START_WEIGHT: Final = 7.0
+_STOP_WEIGHT: Final = 3.0
+_DAY_WEIGHT: Final = 50.0
+_START_SPAN: Final = timedelta(minutes=40)
+_STOP_SPAN: Final = timedelta(minutes=5)
 _DAY: Final = timedelta(days=1)
 
 
-class Work(NamedTuple):
-    """So much is to be done between two moments."""
+class WorkItem(NamedTuple):
+    """An amount of work between two moments."""
 
     since: datetime
     until: datetime
     weight: float
 
 
-def works(sessions: Iterable[Wanted], begins: datetime, ends: datetime) -> Iterator[Work]:
-    """Say what there is to do from a moment on, at which what has no `booked_at` is booked already."""
-    yield Work(begins, ends, _A_DAY * ((ends - begins) / _DAY))
+def work_items(sessions: Iterable[SessionRequest], begins: datetime, ends: datetime) -> Iterator[WorkItem]:
+    """Yield the work from a moment on; what has no `booked_at` is booked already by then."""
+    yield WorkItem(begins, ends, _DAY_WEIGHT * ((ends - begins) / _DAY))
     for one in sessions:
         if one.booked_at is not None:
-            yield Work(one.booked_at, one.booked_at + timedelta(seconds=1), _BOOKED)
-        start = one.start or (one.booked_at or begins) + _UP
+            yield WorkItem(one.booked_at, one.booked_at + timedelta(seconds=1), _BOOKING_WEIGHT)
+        start = one.start or (one.booked_at or begins) + _START_SPAN
         end = start + timedelta(minutes=one.minutes)
-        yield Work(start - _UP, start, _COMES)
-        yield Work(end, end + _DOWN, _GOES)
+        yield WorkItem(start - _START_SPAN, start, _START_WEIGHT)
+        yield WorkItem(end, end + _STOP_SPAN, _STOP_WEIGHT)
 
 
-def booking_share(bookings: int, several: Iterable[Work]) -> float:
-    """Say which part of all is to book so many at the beginning."""
-    booked = bookings * _BOOKED
+def booking_share(bookings: int, several: Iterable[WorkItem]) -> float:
+    """Return the share of all work that booking so many sessions at the beginning takes."""
+    booked = bookings * _BOOKING_WEIGHT
     whole = booked + sum(one.weight for one in several)
     return booked / whole if whole else 0.0
 
 
-def milestones(several: Sequence[Work], steps: int) -> Iterator[tuple[datetime, float]]:
-    """Give the moments at which each of so many equal parts of the work is done, and the share that is over then."""
+def milestones(several: Sequence[WorkItem], steps: int) -> Iterator[tuple[datetime, float]]:
+    """Yield the moments at which each of `steps` equal parts of the work is done, with the share that is done then."""
     slopes: dict[datetime, float] = defaultdict(float)
     for one in several:
         slope = one.weight / max((one.until - one.since).total_seconds(), 1.0)
@@ -85,46 +89,48 @@ def milestones(several: Sequence[Work], steps: int) -> Iterator[tuple[datetime, 
         done = after
 
 
-Heard = Callable[[float], None]
-"""Hears how much of a trial is over, from 0 to 1."""
-BEFORE: Final = timedelta(hours=2)
-"""How long before the first slot a plan begins to be counted, or longer if boots are planned to take long."""
-EARLIER: Final = timedelta(days=1)
-"""How long before that everything is booked, and pools start what they always have."""
-AFTER: Final = timedelta(hours=1)
-"""How long after the last claim it ends: machines that nobody needs are gone by then."""
-TOLD: Final = 100
-"""How often somebody is told how far it is, about."""
+OnShare = Callable[[float], None]
+"""Called with the share of a trial that is done, from 0 to 1."""
+MEASURED_BEFORE: Final = timedelta(hours=2)
+"""How long before the first slot a plan begins to be measured, or longer if boots are planned to take long."""
+BOOKED_BEFORE: Final = timedelta(days=1)
+"""How long before that everything is booked, and pools start their minimum of workers."""
+ENDS_AFTER: Final = timedelta(hours=1)
+"""How long after the last claim a trial ends: machines that nobody needs are gone by then."""
+PROGRESS_STEPS: Final = 100
+"""About how many times progress is reported."""
 _HOUR: Final = timedelta(hours=1)
-_RARELY: Final = 10 * 24 * 3_600
-_ALONE: Final = Settings(
+_RARELY_SECONDS: Final = 10 * 24 * 3_600
+_CALM_SETTINGS: Final = Settings(
     worker_controller_leader_lease_ttl=86_400,
     worker_controller_reconcile_interval=3_600,
-    lablet_watch_interval=_RARELY,
-    scheduler_reconcile_interval=_RARELY,
+    lablet_watch_interval=_RARELY_SECONDS,
+    scheduler_reconcile_interval=_RARELY_SECONDS,
     worker_discovery_enabled=False,
     worker_discovery_interval=86_400,
     worker_monitoring_enabled=False,
     idle_check_interval=3_600,
     artifacts_retention_days=1,
 )
-"""Where nothing goes wrong nobody dies and nothing vanishes: who leads need not say so, and nothing is looked for."""
+"""For trials without faults: no process dies and nothing vanishes, so that leases are long and little is polled."""
 _WAITING_SECONDS: Final = 60
-"""How often those without a slot are looked at: a place that was refused to one is tried again after so long."""
-_TROUBLED: Final = Settings(worker_controller_leader_lease_ttl=60, lablet_watch_interval=60, metrics_poll_interval=600)
+"""How often sessions without a slot are considered: a place that was refused to one is tried again after this time."""
+_FAULTY_SETTINGS: Final = Settings(
+    worker_controller_leader_lease_ttl=60, lablet_watch_interval=60, metrics_poll_interval=600
+)
 
 
-def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, *, brief: bool = False) -> Trial:
-    """Play a timetable under a variant's choices to its end; a `brief` one only until somebody is refused."""
-    timetable = applied(timetable, variant)
-    settings = settings_of(variant, _TROUBLED if variant.faults else _calm(timetable))
-    begins, ends = _span(timetable, settings)
-    start = (timetable.now or min(begins, first_of(timetable))) - EARLIER
+def play(timetable: Timetable, variant: Variant, heard: OnShare = lambda _: None, *, brief: bool = False) -> Trial:
+    """Play a timetable under a variant's choices to its end; with `brief`, only until a session is refused."""
+    timetable = apply_variant(timetable, variant)
+    settings = settings_of(variant, _FAULTY_SETTINGS if variant.faults else _settings_without_faults(timetable))
+    begins, ends = _measured_span(timetable, settings)
+    start = (timetable.now or min(begins, first_moment(timetable))) - BOOKED_BEFORE
     scenario = Scenario(
         seed=variant.seed,
         start=start,
-        hours=(ends - start - AFTER) / _HOUR,
-        quiet_hours=AFTER / _HOUR,
+        hours=(ends - start - ENDS_AFTER) / _HOUR,
+        quiet_hours=ENDS_AFTER / _HOUR,
         processes=3 if variant.faults else 1,
         sessions_a_day=0,
         bystanders=False,
@@ -135,102 +141,105 @@ def play(timetable: Timetable, variant: Variant, heard: Heard = lambda _: None, 
     began = stopwatch.seconds()
 
     async def life() -> Trial:
-        return await _Play(timetable, variant, scenario).between(begins, ends, heard, brief=brief)
+        return await _TrialRun(timetable, variant, scenario).run(begins, ends, heard, brief=brief)
 
-    with quiet(_unheard):
+    with capture_logs(_ignore_log_line):
         trial = run(life, start=start, horizon=ends - start + timedelta(days=2))
     return msgspec.structs.replace(trial, played_seconds=round(stopwatch.seconds() - began, 2))
 
 
-def _calm(timetable: Timetable) -> Settings:
+def _settings_without_faults(timetable: Timetable) -> Settings:
     if all(one.start for one in timetable.sessions):
-        return _ALONE
-    return msgspec.structs.replace(_ALONE, scheduler_reconcile_interval=_WAITING_SECONDS)
+        return _CALM_SETTINGS
+    return msgspec.structs.replace(_CALM_SETTINGS, scheduler_reconcile_interval=_WAITING_SECONDS)
 
 
-def _unheard(_: MutableMapping[str, Any]) -> None:
-    """Let pass a line of a log."""
+def _ignore_log_line(_: MutableMapping[str, Any]) -> None:
+    """Ignore a log line."""
 
 
-def _span(timetable: Timetable, settings: Settings) -> tuple[datetime, datetime]:
+def _measured_span(timetable: Timetable, settings: Settings) -> tuple[datetime, datetime]:
     begins, ends = span_of(timetable)
     lead = timedelta(minutes=settings.worker_bootup_delay_minutes + settings.lablet_instantiation_delay_minutes)
-    early = timetable.now or begins - max(BEFORE, lead + Terms().buffer + timedelta(minutes=30))
-    return early, ends + CLEAN_UP + AFTER
+    early = timetable.now or begins - max(MEASURED_BEFORE, lead + Terms().buffer + timedelta(minutes=30))
+    return early, ends + CLEAN_UP_TIME + ENDS_AFTER
 
 
-class _Play:
+class _TrialRun:
     """A world, and what is booked in it."""
 
     def __init__(self, timetable: Timetable, variant: Variant, scenario: Scenario) -> None:
         self._timetable = timetable
         self._variant = variant
-        self._world = PlannedWorld(scenario)
+        self._world = PlanWorld(scenario)
         self._trouble = Trouble(self._world)
-        self._turned: dict[str, Turned] = {}
-        """Why which session was not promised, by its name."""
+        self._refusals: dict[str, RefusalReason] = {}
+        """Why a session was not promised, by its name."""
         self._unextended = 0
 
-    async def between(self, begins: datetime, ends: datetime, heard: Heard, *, brief: bool) -> Trial:
-        """Play to the end, and measure what came of it from the beginning on."""
+    async def run(self, begins: datetime, ends: datetime, heard: OnShare, *, brief: bool) -> Trial:
+        """Play to the end, and measure from `begins` on."""
         world = self._world
-        work = list(works(self._timetable.sessions, world.clock.now(), ends))
+        work = list(work_items(self._timetable.sessions, world.clock.now(), ends))
         first = [one for one in self._timetable.sessions if self._booked_at(one) is None]
         booking = booking_share(len(first), work)
-        await self._found()
+        await self._set_up()
         await self._book(first, lambda share: heard(share * booking))
-        if brief and self._turned:
-            return self._measured(begins)
-        world.begin(self._tell(work, lambda share: heard(booking + share * (1 - booking))))
+        if brief and self._refusals:
+            return self._measure(begins)
+        world.begin(self._report_progress(work, lambda share: heard(booking + share * (1 - booking))))
         await self._pass_until(begins)
         table.begin(self._trouble)
-        await self._pass_until(ends - AFTER)
+        await self._pass_until(ends - ENDS_AFTER)
         self._trouble.end()
         await self._pass_until(ends)
-        return self._measured(begins)
+        return self._measure(begins)
 
-    def _measured(self, since: datetime) -> Trial:
-        trial = measured(self._timetable, self._variant, self._world, self._turned, since=since)
+    def _measure(self, since: datetime) -> Trial:
+        trial = measure_trial(self._timetable, self._variant, self._world, self._refusals, since=since)
         return msgspec.structs.replace(trial, unextended=self._unextended)
 
-    async def _found(self) -> None:
+    async def _set_up(self) -> None:
         world, timetable = self._world, self._timetable
-        world.stage.fleet.open(dict.fromkeys(one.spec.worker.aws.region for one in timetable.templates))
-        await world.found()
+        world.stage.fleet.install_images(dict.fromkeys(one.spec.worker.aws.region for one in timetable.templates))
+        await world.set_up()
         for definition in timetable.definitions:
             stored = await world.stage.artifacts.put(documents.lab_file(definition))
-            await self._apply(documents.bookable(definition, stored))
+            await self._apply(documents.bookable_definition(definition, stored))
         for template in timetable.templates:
-            await self._apply(documents.launchable(template))
+            await self._apply(documents.launchable_template(template))
         for pool in timetable.pools:
-            await self._apply(documents.unmade(pool))
+            await self._apply(documents.fresh_pool(pool))
 
     async def _apply(self, resource: Resource) -> None:
-        with suppress(Taken):  # who heard no answer asks again
+        with suppress(Taken):  # a retry after a lost answer finds it created already
             await self._world.insist(OPERATOR, lambda plane: plane.create(resource))
 
-    async def _book(self, first: Sequence[Wanted], heard: Heard) -> None:
-        """Book what is there from the beginning in its order, and have the rest booked when its time comes."""
+    async def _book(self, first: Sequence[SessionRequest], heard: OnShare) -> None:
+        """Book in order what is booked before the start, and schedule the other bookings for their time."""
         for place, wanted in enumerate(first):
-            if place % (len(first) // TOLD + 1) == 0:
+            if place % (len(first) // PROGRESS_STEPS + 1) == 0:
                 heard(place / len(first))
-            await self._request(wanted)
+            await self._book_session(wanted)
         later = [(at, one) for one in self._timetable.sessions if (at := self._booked_at(one)) is not None]
         self._world.begin(self._book_later(sorted(later, key=lambda one: one[0])))
         changing = [one for one in self._timetable.sessions if one.cancelled_at or one.extended]
         for wanted in changing:
             self._world.begin(self._change(wanted))
 
-    def _booked_at(self, wanted: Wanted) -> datetime | None:
-        """Say when somebody books it: on a live system what is new comes now, behind what stands already."""
+    def _booked_at(self, wanted: SessionRequest) -> datetime | None:
+        """Return when a session is booked.
+
+        On a live system, new ones are booked now, after those that are promised already.
+        """
         return wanted.booked_at or (None if wanted.standing else self._timetable.now)
 
-    async def _book_later(self, sessions: list[tuple[datetime, Wanted]]) -> None:
+    async def _book_later(self, sessions: list[tuple[datetime, SessionRequest]]) -> None:
         for at, wanted in sessions:
             await self._sleep_until(at)
-            await self._request(wanted)
+            await self._book_session(wanted)
 
-    async def _request(self, wanted: Wanted) -> None:
+    async def _book_session(self, wanted: SessionRequest) -> None:
         spec = LabletSessionSpec(
             definition=wanted.definition,
             lab_track=wanted.track,
@@ -244,12 +253,12 @@ class _Play:
         try:
             await self._world.insist(caller, lambda plane: plane.create(session, request=wanted.name))
         except NoRoom as error:
-            self._turned[wanted.name] = Turned(error.why, str(error))
+            self._refusals[wanted.name] = RefusalReason(error.why, str(error))
         except Refused as error:
-            self._turned[wanted.name] = Turned(type(error).__name__, str(error))
+            self._refusals[wanted.name] = RefusalReason(type(error).__name__, str(error))
 
-    async def _change(self, wanted: Wanted) -> None:
-        """Extend and cancel a session when somebody did; of what is refused only a lack of room is counted."""
+    async def _change(self, wanted: SessionRequest) -> None:
+        """Extend and cancel a session at its given times; of refusals, only a lack of room is counted."""
         deeds: list[tuple[datetime, Extend | Terminate]] = [
             (one.at, Extend(minutes=one.minutes)) for one in wanted.extended
         ]
@@ -277,7 +286,7 @@ class _Play:
     async def _sleep_until(self, moment: datetime) -> None:
         await asyncio.sleep(max(0.0, (moment - self._world.clock.now()).total_seconds()))
 
-    async def _tell(self, work: Sequence[Work], heard: Heard) -> None:
-        for moment, share in milestones(work, TOLD):
+    async def _report_progress(self, work: Sequence[WorkItem], heard: OnShare) -> None:
+        for moment, share in milestones(work, PROGRESS_STEPS):
             await self._sleep_until(moment)
             heard(share)

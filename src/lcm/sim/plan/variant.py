@@ -1,4 +1,4 @@
-"""What is compared: other machines, pools, strategies, lead times and faults, each combination a variant."""
+"""What is compared: other machines, pools, strategies, lead times and faults; each combination is a variant."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -27,34 +27,37 @@ _KEYS: Final = {
 }
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """One thing that is chosen; of one track alone, or of all."""
+class VariantChoice(msgspec.Struct, frozen=True):
+    """One setting of a variant; for one track only, or for all."""
 
     key: str
     value: str
     track: str = ""
 
     def __str__(self) -> str:
-        """Write it as it was asked for."""
+        """Return it as it was asked for."""
         return f"{self.key}@{self.track}={self.value}" if self.track else f"{self.key}={self.value}"
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of choices, and the seed of all chance."""
+    """One combination of choices, and the random seed."""
 
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[VariantChoice, ...] = ()
     faults: float = 0.0
     seed: int = 1
 
     @property
     def name(self) -> str:
-        """What it differs in from the timetable as it stands."""
+        """How it differs from the timetable as given."""
         return " ".join(map(str, self.choices)) or "as given"
 
 
-def variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -> list[Variant]:
-    """Combine what is to be compared: `max=4,6` and `lead=20,30` are four variants; Invalid when it cannot be read."""
-    axes = [_axis(one) for one in asked]
+def read_variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -> list[Variant]:
+    """Return the combinations of what is compared: `max=4,6` and `lead=20,30` are four variants.
+
+    Raises Invalid when it cannot be read.
+    """
+    axes = [_read_axis(one) for one in asked]
     keys = [(axis[0].key, axis[0].track) for axis in axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise Invalid(Fault("compare", f"{twice[0]} is there twice", "name all its values in one"))
@@ -63,11 +66,11 @@ def variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -> lis
         total *= len(axis)
     if total > MOST_VARIANTS:
         raise Invalid(Fault("compare", f"{total} combinations", f"compare {MOST_VARIANTS} at most"))
-    return [_variant(choices, faults, seed) for choices in product(*axes)]
+    return [_make_variant(choices, faults, seed) for choices in product(*axes)]
 
 
 def check_tracks(timetable: Timetable, several: Sequence[Variant]) -> None:
-    """Refuse choices for tracks that no pool has: they would change nothing, and look as if they had."""
+    """Raise Invalid for choices about tracks that no pool has: they would change nothing, and look as if they had."""
     tracks = dict.fromkeys(pool.spec.lab_track for pool in timetable.pools)
     named = dict.fromkeys(choice.track for variant in several for choice in variant.choices if choice.track)
     remedy = f"use {', '.join(tracks)}"
@@ -75,15 +78,15 @@ def check_tracks(timetable: Timetable, several: Sequence[Variant]) -> None:
         raise Invalid(*faults)
 
 
-def applied(timetable: Timetable, variant: Variant) -> Timetable:
-    """Give the timetable with a variant's machines and pools."""
+def apply_variant(timetable: Timetable, variant: Variant) -> Timetable:
+    """Return the timetable with a variant's machines and pools."""
     for choice in variant.choices:
-        timetable = _with(timetable, choice)
+        timetable = _apply_choice(timetable, choice)
     return timetable
 
 
 def settings_of(variant: Variant, settings: Settings) -> Settings:
-    """Give the settings with a variant's strategy and lead time."""
+    """Return the settings with a variant's strategy and lead time."""
     for choice in variant.choices:
         if choice.key == "strategy":
             settings = msgspec.structs.replace(settings, scheduler_strategy=Strategy(choice.value))
@@ -92,25 +95,25 @@ def settings_of(variant: Variant, settings: Settings) -> Settings:
     return settings
 
 
-def _variant(choices: tuple[Choice, ...], faults: float, seed: int) -> Variant:
+def _make_variant(choices: tuple[VariantChoice, ...], faults: float, seed: int) -> Variant:
     said = [float(one.value) for one in choices if one.key == "faults"]
     return Variant(choices=choices, faults=said[0] if said else faults, seed=seed)
 
 
-def _axis(text: str) -> list[Choice]:
+def _read_axis(text: str) -> list[VariantChoice]:
     head, sign, values = text.partition("=")
     key, _, track = head.strip().partition("@")
     if not sign or key not in _KEYS:
         raise Invalid(Fault("compare", f"{text!r}", f"write KEY=VALUE,VALUE with a key of {', '.join(_KEYS)}"))
     if track and key not in {"instance", "max", "min"}:
         raise Invalid(Fault("compare", f"{key} is the same for all tracks", f"write {key}={values}"))
-    found = [Choice(key, value.strip(), track) for value in values.split(",")]
-    if bad := next((one for one in found if not _sound(one)), None):
+    found = [VariantChoice(key, value.strip(), track) for value in values.split(",")]
+    if bad := next((one for one in found if not _is_valid(one)), None):
         raise Invalid(Fault("compare", f"{bad.value!r} is no value for {key}", f"use {_KEYS[key]}"))
     return list(dict.fromkeys(found))
 
 
-def _sound(choice: Choice) -> bool:
+def _is_valid(choice: VariantChoice) -> bool:
     value = choice.value
     match choice.key:
         case "instance":
@@ -125,16 +128,16 @@ def _sound(choice: Choice) -> bool:
             return value.isdecimal() and (choice.key == "max") <= int(value) <= _MOST_WORKERS
 
 
-def _with(timetable: Timetable, choice: Choice) -> Timetable:
+def _apply_choice(timetable: Timetable, choice: VariantChoice) -> Timetable:
     if choice.key == "instance":
-        return msgspec.structs.replace(timetable, templates=tuple(_retyped(timetable, choice)))
+        return msgspec.structs.replace(timetable, templates=tuple(_change_type(timetable, choice)))
     if choice.key in {"max", "min"}:
-        return msgspec.structs.replace(timetable, pools=tuple(_resized(timetable, choice)))
+        return msgspec.structs.replace(timetable, pools=tuple(_change_size(timetable, choice)))
     return timetable
 
 
-def _retyped(timetable: Timetable, choice: Choice) -> Iterator[WorkerTemplate]:
-    """Give every template the chosen type, at the price of that type; its own price was for another."""
+def _change_type(timetable: Timetable, choice: VariantChoice) -> Iterator[WorkerTemplate]:
+    """Yield every template with the chosen type, at the price of that type; its own price was for another."""
     for template in timetable.templates:
         worker = template.spec.worker
         aws = worker.aws
@@ -153,7 +156,7 @@ def _retyped(timetable: Timetable, choice: Choice) -> Iterator[WorkerTemplate]:
         yield msgspec.structs.replace(template, spec=spec)
 
 
-def _resized(timetable: Timetable, choice: Choice) -> Iterator[LabWorkerPool]:
+def _change_size(timetable: Timetable, choice: VariantChoice) -> Iterator[LabWorkerPool]:
     for pool in timetable.pools:
         spec, count = pool.spec, int(choice.value)
         if choice.track in {"", spec.lab_track} and choice.key == "max":

@@ -1,84 +1,87 @@
-"""A world whose witness asks no checks: it only keeps what a plan is measured by, so that months go by in seconds."""
+"""The simulated world of a plan. It runs no checks and only keeps what a plan is measured by.
+
+So months pass in seconds. Used by `sim.plan.trial` and `sim.plan.measure`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lcm.control.objects.records import CODEC, located
+from lcm.control.objects.records import CODEC, ref_of_key
 from lcm.controllers.pool.view import POOL_LABEL
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.cloud.effects import Effect
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.stage import Stage
+from lcm.sim.world.stage import Environment
 from lcm.sim.world.witness import Witness
 from lcm.sim.world.world import World
 from lcm.store.base import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """Whose a machine was."""
+class MachineRecord:
+    """The track and type of a machine."""
 
     track: str
     instance_type: str
 
 
-class Onlooker(Witness):
-    """Keeps each session as it last was, and whose each machine is."""
+class PlanWitness(Witness):
+    """Keeps the last state of each session, and the track of each machine."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Environment) -> None:
         super().__init__(stage)
         self.sessions: dict[str, LabletSession] = {}
-        """By name: nobody uses one twice here."""
-        self.hosts: dict[str, Host] = {}
+        """By name: no name is used twice here."""
+        self.hosts: dict[str, MachineRecord] = {}
         """By the machine's id."""
 
-    def commit(self, revision: int, changes: Sequence[Change]) -> None:  # noqa: ARG002  as the world tells it
-        """See a commit."""
+    def record_commit(self, revision: int, changes: Sequence[Change]) -> None:  # noqa: ARG002  as the world tells it
+        """Record a commit."""
         self.commits += 1
         for change in changes:
-            ref = located(change.key) if change.entry else None
+            ref = ref_of_key(change.key) if change.entry else None
             if change.entry is not None and ref is not None and ref.kind in {LabletSession, LabWorker}:
-                self._note(CODEC.decode(change.entry.value, ref.kind))
+                self._record_object(CODEC.decode(change.entry.value, ref.kind))
 
-    def effect(self, effect: Effect) -> None:
-        """Let pass what is done to the outside: the cloud's own books tell it."""
+    def record_effect(self, effect: Effect) -> None:
+        """Ignore effects on the outside: the simulated cloud's own records have them."""
 
     async def watch(self) -> None:
-        """Look at nothing."""
+        """Check nothing."""
 
     def tell(self, text: str) -> None:
-        """Let pass what goes wrong: what it leads to is measured."""
+        """Ignore what goes wrong: its consequences are measured."""
 
-    def overhear(self, line: str) -> None:
-        """Let pass a line of a log."""
+    def check_log_line(self, line: str) -> None:
+        """Ignore a log line."""
 
-    def _note(self, resource: object) -> None:
+    def _record_object(self, resource: object) -> None:
         if isinstance(resource, LabletSession):
             self.sessions[resource.metadata.name] = resource
         elif isinstance(resource, LabWorker) and POOL_LABEL in resource.metadata.labels:
-            # One that somebody launched by hand, and that was imported, is not of the fleet.
+            # A machine that somebody launched by hand, and that was imported, is not part of the fleet.
             ec2 = resource.status.ec2
             if ec2.instance_id:
                 kind = ec2.instance_type or resource.spec.aws.instance_type
-                self.hosts[ec2.instance_id] = Host(resource.spec.lab_track, kind)
+                self.hosts[ec2.instance_id] = MachineRecord(resource.spec.lab_track, kind)
 
 
-class Unhurried(Process):
-    """A process that looks at labs every ten seconds while they come up: a plan is counted in minutes."""
+class PlanProcess(Process):
+    """A process that polls starting labs every ten seconds only: a plan is counted in minutes."""
 
-    pace = 0.1
-    tidied = timedelta(days=2)
+    poll_rate = 0.1
+    housekeeping_every = timedelta(days=2)
 
 
-class PlannedWorld(World):
-    """A world that is looked at by an onlooker."""
+class PlanWorld(World):
+    """A world with a PlanWitness."""
 
-    made_of = Unhurried
+    process_type = PlanProcess
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self.onlooker = Onlooker(self.stage)
-        self.witness = self.onlooker
+        self.plan_witness = PlanWitness(self.stage)
+        self.witness = self.plan_witness

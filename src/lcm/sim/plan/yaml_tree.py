@@ -1,4 +1,7 @@
-"""YAML as a tree of texts, each with its line: what a word means is for its reader to say. Called by `reading_yaml`."""
+"""YAML as a tree of texts, each with its line; the reader decides what a text means.
+
+Called by `sim.plan.reading_yaml`.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,27 +18,27 @@ _DEEPEST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class LocatedValue:
     """A text, a list or a mapping, and where it stands."""
 
-    value: "str | Sequence[Spot] | Mapping[str, Spot]"
+    value: "str | Sequence[LocatedValue] | Mapping[str, LocatedValue]"
     where: str
 
 
-def parsed(text: str, *, lines: bool) -> Spot:
-    """Read one document; Invalid when it is no YAML."""
-    _look_over(text)
+def parse_yaml(text: str, *, lines: bool) -> LocatedValue:
+    """Parse one document. Raises Invalid when it is not YAML."""
+    _check_structure(text)
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise Invalid(_syntax(error)) from error
+        raise Invalid(_syntax_fault(error)) from error
     if root is None:
         raise Invalid(Fault("line 1", "the file is empty", "begin with `definitions:`, `fleet:` and `sessions:`"))
-    return _Tree(lines=lines).spot(root, "")
+    return _TreeReader(lines=lines).convert(root, "")
 
 
-def entries(spot: Spot | None, what: str) -> Mapping[str, Spot]:
-    """Give the entries of a mapping; none where there is nothing."""
+def entries(spot: LocatedValue | None, what: str) -> Mapping[str, LocatedValue]:
+    """Return the entries of a mapping; none for None."""
     if spot is None:
         return {}
     if not isinstance(spot.value, Mapping):
@@ -43,8 +46,8 @@ def entries(spot: Spot | None, what: str) -> Mapping[str, Spot]:
     return spot.value
 
 
-def items(spot: Spot | None, most: int) -> Sequence[Spot]:
-    """Give the items of a list; none where there is nothing."""
+def items(spot: LocatedValue | None, most: int) -> Sequence[LocatedValue]:
+    """Return the items of a list; none for None."""
     if spot is None:
         return ()
     if isinstance(spot.value, str | Mapping):
@@ -54,8 +57,8 @@ def items(spot: Spot | None, most: int) -> Sequence[Spot]:
     return spot.value
 
 
-def known(said: Mapping[str, Spot], names: Sequence[str]) -> None:
-    """Refuse keys that mean nothing."""
+def check_keys(said: Mapping[str, LocatedValue], names: Sequence[str]) -> None:
+    """Raise Invalid for keys that are not known."""
     faults = []
     for key, spot in said.items():
         if key not in names:
@@ -66,16 +69,16 @@ def known(said: Mapping[str, Spot], names: Sequence[str]) -> None:
         raise Invalid(*faults)
 
 
-def word(spot: Spot) -> str:
-    """Give a text."""
+def text_of(spot: LocatedValue) -> str:
+    """Return a text that is not empty."""
     if not isinstance(spot.value, str) or not spot.value.strip():
         raise Invalid(Fault(spot.where, "a word is missing here", "write one value behind the colon"))
     return spot.value.strip()
 
 
-def number(spot: Spot, least: float, most: float, *, whole: bool = False) -> float:
-    """Give a number within bounds."""
-    text = word(spot)
+def number_of(spot: LocatedValue, least: float, most: float, *, whole: bool = False) -> float:
+    """Return a number within bounds."""
+    text = text_of(spot)
     try:
         found = int(text) if whole else float(text)
     except ValueError:
@@ -86,8 +89,8 @@ def number(spot: Spot, least: float, most: float, *, whole: bool = False) -> flo
     return found
 
 
-def told(faults: list[Fault], read: Callable[[Spot], T], spots: Iterable[Spot]) -> list[T]:
-    """Read each of several, and go on behind one that is wrong, so that a person hears of all at once."""
+def read_each(faults: list[Fault], read: Callable[[LocatedValue], T], spots: Iterable[LocatedValue]) -> list[T]:
+    """Read each value, and go on after one that is wrong, so that a user learns of all faults at once."""
     found: list[T] = []
     for spot in spots:
         try:
@@ -97,33 +100,33 @@ def told(faults: list[Fault], read: Callable[[Spot], T], spots: Iterable[Spot]) 
     return found
 
 
-class _Tree:
-    """Nodes as they are walked."""
+class _TreeReader:
+    """Converts YAML nodes, and counts them."""
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
         self._count = 0
 
-    def spot(self, node: yaml.Node, path: str) -> Spot:
+    def convert(self, node: yaml.Node, path: str) -> LocatedValue:
         where = self._where(node, path)
         self._count += 1
         if self._count > _MOST_NODES:
             raise Invalid(Fault(where, "too much", "plan a shorter time"))
         if isinstance(node, yaml.MappingNode):
-            return Spot(self._mapping(node, path), where)
+            return LocatedValue(self._mapping(node, path), where)
         if isinstance(node, yaml.SequenceNode):
-            inner = [self.spot(one, f"{path}[{place}]") for place, one in enumerate(node.value)]
-            return Spot(inner, where)
-        return Spot(str(node.value), where)
+            inner = [self.convert(one, f"{path}[{place}]") for place, one in enumerate(node.value)]
+            return LocatedValue(inner, where)
+        return LocatedValue(str(node.value), where)
 
-    def _mapping(self, node: yaml.MappingNode, path: str) -> Mapping[str, Spot]:
-        found: dict[str, Spot] = {}
+    def _mapping(self, node: yaml.MappingNode, path: str) -> Mapping[str, LocatedValue]:
+        found: dict[str, LocatedValue] = {}
         for key, value in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             inner = f"{path}.{name}" if path else name
             if name in found:
                 raise Invalid(Fault(self._where(key, inner), f"{name} is there twice", "remove one of them"))
-            found[name] = self.spot(value, inner)
+            found[name] = self.convert(value, inner)
         return found
 
     def _where(self, node: yaml.Node, path: str) -> str:
@@ -133,8 +136,8 @@ class _Tree:
         return f"{line}: {path}" if path else line
 
 
-def _look_over(text: str) -> None:
-    """Refuse, before anything is walked, aliases, which can stand for billions, and what no stack can hold."""
+def _check_structure(text: str) -> None:
+    """Refuse aliases, which can stand for billions of values, and deep nesting, before anything is walked."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -145,11 +148,11 @@ def _look_over(text: str) -> None:
             if depth > _DEEPEST:
                 raise Invalid(Fault(f"line {line}", "nested too deep", "write it as the examples are"))
     except yaml.MarkedYAMLError as error:
-        raise Invalid(_syntax(error)) from error
+        raise Invalid(_syntax_fault(error)) from error
     except yaml.reader.ReaderError as error:
         raise Invalid(Fault("file", f"a character that YAML does not know: {error.reason}", "remove it")) from error
 
 
-def _syntax(error: yaml.MarkedYAMLError) -> Fault:
+def _syntax_fault(error: yaml.MarkedYAMLError) -> Fault:
     line = error.problem_mark.line + 1 if error.problem_mark else 1
     return Fault(f"line {line}", f"no YAML: {error.problem}", "check colons, quotes and spaces at the line's beginning")

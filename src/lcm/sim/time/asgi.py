@@ -1,7 +1,7 @@
-"""A way to an ASGI application without a network, for clients that run in virtual time.
+"""An httpx transport to an ASGI application without a network, for clients in virtual time.
 
-httpx's own ASGI transport knows no time-outs, no answers that break off and no streams: it waits for an answer's end.
-Used by `sim.cml.memory` and by whoever lets controllers speak to the API within the simulation.
+httpx's own ASGI transport has no time-outs, no broken answers and no streaming: it waits for the end of an answer.
+Used by the simulated CML's MemoryTransport and by controllers that talk to the API within the simulation.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from lcm.sim.time.host import HOST
 from lcm.system.serving import Application, Message
 
 _BUFFER_BYTES: Final = 65_536
-"""What an answer may be ahead of its reader, as a socket's buffers let it."""
+"""How far an answer may be ahead of its reader, like a socket's buffers."""
 
 
 class AsgiTransport(httpx.AsyncBaseTransport):
-    """Hands requests to an application in the same process; what the application fails with, its client is raised."""
+    """Hands requests to an application in the same process; an application's error is raised in its client."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class AsgiTransport(httpx.AsyncBaseTransport):
         handling = asyncio.get_running_loop().create_task(self._handle(request, exchange), context=self._context)
         self._handling.add(handling)
         handling.add_done_callback(self._handling.discard)
-        handling.add_done_callback(partial(exchange.over, self._refusal))
+        handling.add_done_callback(partial(exchange.finish, self._refusal))
         try:
-            await exchange.started()
+            await exchange.wait_for_start()
         finally:
             if not exchange.status:
-                exchange.leave()
-        return httpx.Response(exchange.status, headers=exchange.headers, stream=_Answer(exchange))
+                exchange.disconnect()
+        return httpx.Response(exchange.status, headers=exchange.headers, stream=_ResponseStream(exchange))
 
     async def _handle(self, request: httpx.Request, exchange: "_Exchange") -> None:
         scope = {
@@ -98,7 +98,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         await asyncio.sleep(0)
         if self._client is not None and not self._client.alive:
-            self.leave()  # the connections of a dead process are closed by its system
+            self.disconnect()  # the operating system closes a dead process's connections
         if self._gone.is_set():
             return
         if message["type"] == "http.response.start":
@@ -113,8 +113,8 @@ class _Exchange:
             self._room.clear()
             await self._room.wait()
 
-    def over(self, refusal: type[Exception] | None, handling: "asyncio.Task[None]") -> None:
-        """Note that the application has done with it, well or not."""
+    def finish(self, refusal: type[Exception] | None, handling: "asyncio.Task[None]") -> None:
+        """Record that the application has finished, with or without an error."""
         error = None if handling.cancelled() else handling.exception()
         self._failure = error or httpx.RemoteProtocolError("the answer broke off", request=self._request)
         self._news.set()
@@ -122,17 +122,17 @@ class _Exchange:
             message = "an application failed after its client had left"
             handling.get_loop().call_exception_handler({"message": message, "exception": error, "task": handling})
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Tell the application that its client has gone. May be repeated."""
         self._gone.set()
         self._room.set()
 
-    async def started(self) -> None:
-        """Wait for the answer's beginning."""
+    async def wait_for_start(self) -> None:
+        """Wait for the beginning of the answer."""
         while not self.status:
             await self._wait()
 
-    async def part(self) -> bytes | None:
+    async def next_part(self) -> bytes | None:
         """Wait for the next part of the answer; None after the last."""
         while not self._parts:
             if self._complete:
@@ -147,9 +147,9 @@ class _Exchange:
         if self._failure is not None:
             raise self._failure
         self._news.clear()
-        await self._in_time(self._news.wait())
+        await self._with_timeout(self._news.wait())
 
-    async def _in_time(self, news: Awaitable[object]) -> None:
+    async def _with_timeout(self, news: Awaitable[object]) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await news
@@ -157,13 +157,13 @@ class _Exchange:
             raise httpx.ReadTimeout("no answer in time", request=self._request) from error
 
 
-class _Answer(httpx.AsyncByteStream):
+class _ResponseStream(httpx.AsyncByteStream):
     def __init__(self, exchange: _Exchange) -> None:
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (part := await self._exchange.part()) is not None:
+        while (part := await self._exchange.next_part()) is not None:
             yield part
 
     async def aclose(self) -> None:
-        self._exchange.leave()
+        self._exchange.disconnect()

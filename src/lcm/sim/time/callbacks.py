@@ -1,7 +1,7 @@
-"""What the virtual loop keeps until its turn comes: callbacks, steps of tasks, and timers. Made and run by `sim.loop`.
+"""What the virtual loop schedules: callbacks, steps of tasks, and timers. Created and run by `sim.time.loop`.
 
-All that a simulation does begins in one of these, so they leave out what asyncio's own do for debugging. What belongs
-to a host is done only while its host runs.
+Everything in a simulation starts in one of these, so they leave out asyncio's debugging support. A host's callbacks
+run only while the host runs.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ _METHODS: Final = frozenset(dir(_Task))
 _call = Handle._run  # noqa: SLF001  runs for every callback, where super() would cost more
 
 
-class Keeper(Protocol):
-    """A loop that keeps timers."""
+class TimerOwner(Protocol):
+    """A loop that holds timers."""
 
     def timer_cancelled(self) -> None:
-        """Hear that one of those it keeps need not go off any more."""
+        """Count one of its timers as cancelled."""
         ...
 
 
 class Callback(Handle):
-    """A callback that is made only while its host runs; one of the world's has no host, and is always made."""
+    """A callback that runs only while its host runs; one without a host always runs."""
 
     __slots__ = ("host",)
     _callback: Any
@@ -53,15 +53,15 @@ class Callback(Handle):
         if host is None or host.running:
             _call(self)
         else:
-            host.hold(self)
+            host.hold_callback(self)
 
-    def again(self) -> None:
+    def run_held(self) -> None:
         if not self._cancelled:
             self._run()
 
 
-class Step(Callback):
-    """A stretch of a host's task from one await to the next."""
+class TaskStep(Callback):
+    """The run of a host's task from one await to the next."""
 
     __slots__ = ()
     host: Host
@@ -69,21 +69,21 @@ class Step(Callback):
     def _run(self) -> None:
         host = self.host
         if not host.running:
-            host.hold(self)
+            host.hold_callback(self)
             return
-        self._context.run(self._callback, *self._args)  # what the task raises, it keeps
+        self._context.run(self._callback, *self._args)  # the task stores what it raises
         host.awaits += 1
         if host.awaits == host.stop_at:
-            host.reached(self._callback.__self__)
+            host.act_at_await(self._callback.__self__)
 
 
 class Timer(TimerHandle):
-    """A callback at a moment to come."""
+    """A callback at a future moment."""
 
     __slots__ = ("host",)
     _callback: Any
     _args: Any
-    _loop: Keeper
+    _loop: TimerOwner
     _context: Context
     _repr: str | None
     _source_traceback: None
@@ -91,7 +91,12 @@ class Timer(TimerHandle):
     _scheduled: bool
 
     def __init__(
-        self, when: float, callback: Callable[..., object], args: Sequence[Any], loop: Keeper, context: Context | None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: TimerOwner,
+        context: Context | None,
     ) -> None:
         self._callback = callback
         self._args = args
@@ -105,7 +110,7 @@ class Timer(TimerHandle):
         self.host = self._context.get(HOST)
 
     _run = Callback._run  # noqa: SLF001
-    again = Callback.again
+    run_held = Callback.run_held
 
     def cancel(self) -> None:
         if self._cancelled:
@@ -116,7 +121,7 @@ class Timer(TimerHandle):
             self._loop.timer_cancelled()
 
 
-def is_step(callback: object) -> bool:
-    """Tell whether a callback is a task's next step."""
-    # What asyncio binds to a task and does not offer as a method (such as cancel) is that.
+def is_task_step(callback: object) -> bool:
+    """Return whether a callback is a task's next step."""
+    # A step is bound to a task but is not one of its public methods (such as cancel).
     return isinstance(getattr(callback, "__self__", None), _Task) and getattr(callback, "__name__", "") not in _METHODS

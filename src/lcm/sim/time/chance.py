@@ -1,4 +1,7 @@
-"""Seeded chance and ids. The simulation makes one Chance from its seed and hands its streams around."""
+"""Seeded randomness and ids, and rare garbage collection for processes that only simulate.
+
+A simulation makes one Chance from its seed and hands out its streams.
+"""
 
 import gc
 import random
@@ -7,7 +10,7 @@ from uuid import UUID
 
 
 class Chance(random.Random):
-    """Draws that depend on nothing but the seed, split into streams that do not disturb each other."""
+    """Random draws that depend on nothing but the seed, split into independent streams."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = str(seed)
@@ -15,7 +18,7 @@ class Chance(random.Random):
         super().__init__(self._seed)
 
     def stream(self, name: str) -> "Chance":
-        """Return the stream of this name, always the same one: what others draw does not shift it."""
+        """Return the stream of this name, always the same one; draws from other streams do not affect it."""
         if name not in self._streams:
             self._streams[name] = Chance(f"{self._seed}/{name}")
         return self._streams[name]
@@ -34,10 +37,10 @@ class Ids:
 NEW_OBJECTS: Final = 50_000
 
 
-def collect_seldom() -> None:
-    """Look for garbage after many new objects only: nearly everything goes as soon as nobody holds it any more.
+def collect_garbage_rarely() -> None:
+    """Collect garbage only after many new objects: reference counting frees nearly everything at once.
 
-    With the usual number a day's play spends a fortieth of its time on looking, and ends hardly smaller.
+    With the default threshold a simulated day spends a fortieth of its time on collection and saves hardly any memory.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The crash harness: a program is stopped at every await it reaches, and must come out right each time.
+"""The crash harness: stops a program at every await it reaches, and checks the result each time.
 
 Called by tests. Every run has a world and a virtual loop of its own; the world outlives the hosts in it.
 """
@@ -20,17 +20,17 @@ from lcm.sim.time.loop import run
 T = TypeVar("T")
 W = TypeVar("W")
 
-Story = Callable[["Stops", list[Host]], Coroutine[Any, Any, None]]
-"""Stops host after host and lets the last one live, noting them; raises when the outcome is wrong."""
+CrashRun = Callable[["StopPoints", list[Host]], Coroutine[Any, Any, None]]
+"""Stops host after host and lets the last one finish, recording them; raises when the outcome is wrong."""
 
-Stops = Sequence[tuple[int, int]]
-"""At which await of how many each host is stopped, in the order in which they live."""
+StopPoints = Sequence[tuple[int, int]]
+"""At which await of how many each host is stopped, in the order in which they run."""
 
 HORIZON: Final = timedelta(days=1)
-"""How long a run may take; who polls in vain is cut off soon."""
+"""The limit on a run's virtual time, so that a task which polls in vain is soon cut off."""
 
-LATECOMER: Final = (Conflict, Deposed)
-"""What a host that slept through its own replacement may be told."""
+REPLACED_ERRORS: Final = (Conflict, Deposed)
+"""The errors that a host may get after it was paused and replaced."""
 
 
 def crash_everywhere(
@@ -44,13 +44,13 @@ def crash_everywhere(
     horizon: timedelta = HORIZON,
     report: Callable[[str], object] = print,
 ) -> int:
-    """Kill the host that runs `body` at its k-th await, for every k, run `body` anew on the same world, and `check`.
+    """Kill the host that runs `body` at its k-th await, for every k; run `body` again on the same world; `check`.
 
-    Give `restart_after` the time that a lease of the dead needs to expire. `twice` kills the restarted host as well, at
-    each of its own awaits: what only recovers can be wrong too. Returns the number of awaits.
+    Set `restart_after` to the time that the dead host's lease needs to expire. `twice` kills the restarted host as
+    well, at each of its own awaits, since recovery code can be wrong too. Returns the number of awaits.
     """
-    play = _Play(world, body, check, horizon)
-    return _everywhere(f"crash {name}", play, partial(play.crash, restart_after), report, twice=twice)
+    play = _CrashTest(world, body, check, horizon)
+    return _stop_everywhere(f"crash {name}", play, partial(play.crash, restart_after), report, twice=twice)
 
 
 def pause_everywhere(
@@ -60,21 +60,21 @@ def pause_everywhere(
     check: Callable[[W], object | Awaitable[object]],
     *,
     pause_for: timedelta,
-    excused: tuple[type[Exception], ...] = LATECOMER,
+    excused: tuple[type[Exception], ...] = REPLACED_ERRORS,
     horizon: timedelta = HORIZON,
     report: Callable[[str], object] = print,
 ) -> int:
     """Pause the host that runs `body` at its k-th await, for every k, while a second host runs `body`, and `check`.
 
-    The first wakes up after `pause_for` and may fail with what is `excused`; the second may not fail. Returns the
+    The first resumes after `pause_for` and may fail with an `excused` error; the second may not fail. Returns the
     number of awaits.
     """
-    play = _Play(world, body, check, horizon)
-    return _everywhere(f"pause {name}", play, partial(play.pause, pause_for, excused), report)
+    play = _CrashTest(world, body, check, horizon)
+    return _stop_everywhere(f"pause {name}", play, partial(play.pause, pause_for, excused), report)
 
 
 @dataclass(frozen=True)
-class _Play(Generic[W]):
+class _CrashTest(Generic[W]):
     """A world, what hosts do in it, and how it must look afterwards."""
 
     world: Callable[[], W | Awaitable[W]]
@@ -82,52 +82,52 @@ class _Play(Generic[W]):
     check: Callable[[W], object | Awaitable[object]]
     horizon: timedelta
 
-    def outcome(self, story: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
+    def run_to_outcome(self, story: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
         async def main() -> BaseException | None:
             return (await asyncio.gather(story(), return_exceptions=True))[0]
 
         try:
             return run(main, horizon=self.horizon)
-        except AssertionError as error:  # a deadlock, a limit, or an error that nobody saw
+        except AssertionError as error:  # a deadlock, a limit, or an unobserved error
             return error
 
-    async def undisturbed(self, host: Host) -> None:
-        world = await _value(self.world())
-        await self._live(host, world)
-        await _value(self.check(world))
+    async def run_undisturbed(self, host: Host) -> None:
+        world = await _await_value(self.world())
+        await self._run_to_end(host, world)
+        await _await_value(self.check(world))
 
-    async def crash(self, restart_after: timedelta, stops: Stops, hosts: list[Host]) -> None:
-        world = await _value(self.world())
+    async def crash(self, restart_after: timedelta, stops: StopPoints, hosts: list[Host]) -> None:
+        world = await _await_value(self.world())
         for k, n in stops:
             hosts.append(Host(f"killed at {k}"))
             hosts[-1].kill_at(k)
             task = self._start(hosts[-1], world)
             await hosts[-1].until_dead()
-            await _same_as_before(hosts[-1], task, k, n)
+            await _check_deterministic(hosts[-1], task, k, n)
             await asyncio.sleep(restart_after.total_seconds())
         hosts.append(Host("restarted"))
-        await self._live(hosts[-1], world)
-        await _value(self.check(world))
+        await self._run_to_end(hosts[-1], world)
+        await _await_value(self.check(world))
 
     async def pause(
-        self, pause_for: timedelta, excused: tuple[type[Exception], ...], stops: Stops, hosts: list[Host]
+        self, pause_for: timedelta, excused: tuple[type[Exception], ...], stops: StopPoints, hosts: list[Host]
     ) -> None:
-        world = await _value(self.world())
+        world = await _await_value(self.world())
         [(k, n)] = stops
         host = Host("first")
         hosts.append(host)
         host.pause_at(k, for_=pause_for)
         task = self._start(host, world)
         await host.until_stopped()
-        await _same_as_before(host, task, k, n)
-        await self._live(Host("second"), world)
+        await _check_deterministic(host, task, k, n)
+        await self._run_to_end(Host("second"), world)
         await host.until_dead()
         error = task.exception()
         if error is not None and not isinstance(error, excused):
             raise error
-        await _value(self.check(world))
+        await _await_value(self.check(world))
 
-    async def _live(self, host: Host, world: W) -> None:
+    async def _run_to_end(self, host: Host, world: W) -> None:
         task = self._start(host, world)
         await host.until_dead()
         await task
@@ -137,23 +137,23 @@ class _Play(Generic[W]):
             try:
                 await self.body(world)
             finally:
-                host.kill()  # a process ends with its main coroutine, and so does what it left running
+                host.kill()  # a process ends with its main coroutine, and so do its other tasks
 
         return host.spawn(main())
 
 
-def _everywhere(
-    name: str, play: _Play[W], story: Story, report: Callable[[str], object], *, twice: bool = False
+def _stop_everywhere(
+    name: str, play: _CrashTest[W], story: CrashRun, report: Callable[[str], object], *, twice: bool = False
 ) -> int:
-    n = _count(name, play)
-    pending: deque[Stops] = deque(((k, n),) for k in range(1, n + 1))
+    n = _count_awaits(name, play)
+    pending: deque[StopPoints] = deque(((k, n),) for k in range(1, n + 1))
     runs, failures = 1, dict[str, BaseException]()
     while pending:
         stops, hosts = pending.popleft(), list[Host]()
-        error = play.outcome(partial(story, stops, hosts))
+        error = play.run_to_outcome(partial(story, stops, hosts))
         runs += 1
         if error is not None:
-            failures[f"{_places(stops, hosts)}: {error!r}"] = error
+            failures[f"{_describe_stops(stops, hosts)}: {error!r}"] = error
         elif twice and len(stops) == 1:
             again = hosts[-1].awaits
             pending.extend((*stops, (j, again)) for j in range(1, again + 1))
@@ -164,14 +164,14 @@ def _everywhere(
     return n
 
 
-def _places(stops: Stops, hosts: Sequence[Host]) -> str:
+def _describe_stops(stops: StopPoints, hosts: Sequence[Host]) -> str:
     stopped = itertools.zip_longest(stops, (host.place for host in hosts[: len(stops)]))
     return ", then ".join(f"await {k}, {place or 'not reached'}" for (k, _), place in stopped)
 
 
-def _count(name: str, play: _Play[W]) -> int:
+def _count_awaits(name: str, play: _CrashTest[W]) -> int:
     host = Host("undisturbed")
-    error = play.outcome(partial(play.undisturbed, host))
+    error = play.run_to_outcome(partial(play.run_undisturbed, host))
     if error is not None:
         raise AssertionError(f"{name}: even the undisturbed run failed: {error!r}") from error
     if host.awaits <= 1:
@@ -179,12 +179,12 @@ def _count(name: str, play: _Play[W]) -> int:
     return host.awaits
 
 
-async def _same_as_before(host: Host, task: asyncio.Task[None], k: int, n: int) -> None:
+async def _check_deterministic(host: Host, task: asyncio.Task[None], k: int, n: int) -> None:
     if task.done():
         await task
     if host.awaits != k or task.done() != (k == n):
         raise AssertionError(f"not deterministic: {n} awaits undisturbed, but now {host!r}")
 
 
-async def _value(value: T | Awaitable[T]) -> T:
+async def _await_value(value: T | Awaitable[T]) -> T:
     return await value if inspect.isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""Failures on request, for everything made up that stands behind a protocol: `compute`, `artifacts`, `cml.direct`."""
+"""Injected failures for simulated providers behind a protocol: cloud, artifacts, and CML's direct interface."""
 
 import asyncio
 import inspect
@@ -12,144 +12,144 @@ from lcm.sim.time.host import HOST
 
 
 @dataclass(slots=True)
-class _Failure:
+class _PlannedFailure:
     error: LcmError
     times: int
     after_effect: bool
 
 
-class Ill(Enum):
-    """What is wrong while a spell lasts."""
+class FaultKind(Enum):
+    """What goes wrong during a fault."""
 
     SILENT = auto()
-    """Nobody answers, and nothing happens."""
+    """No answer, and no effect."""
     HANGING = auto()
-    """Nobody answers, and who calls learns it late."""
+    """No answer, and the caller learns it late."""
     SLOW = auto()
-    """What is asked for happens later than it should."""
+    """The effect happens later than it should."""
     HALF = auto()
-    """Of several things that are asked about, some are not in the answer."""
+    """A question about several things is answered for some of them only."""
     DEAF = auto()
-    """What is asked for happens, and who asked hears nothing of it."""
+    """The effect happens, but the answer is lost."""
     STILL = auto()
-    """Who calls stands still before anything has happened, and goes on when somebody lets it."""
+    """The caller is paused before the effect, until somebody resumes it."""
     STILL_AFTER = auto()
-    """Who calls stands still when it has happened, and before it can tell anybody."""
+    """The caller is paused after the effect, before it can tell anybody."""
     DEADLY_BEFORE = auto()
-    """Who calls dies before anything has happened."""
+    """The caller is killed before the effect."""
     DEADLY_AFTER = auto()
-    """Who calls dies when it has happened, and before it can tell anybody."""
+    """The caller is killed after the effect, before it can tell anybody."""
 
 
-_LINGERING = frozenset({Ill.HANGING, Ill.SLOW, Ill.STILL})
+_DELAYING = frozenset({FaultKind.HANGING, FaultKind.SLOW, FaultKind.STILL})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spell:
-    """A time in which something is wrong: for one host or for all, with some verbs or with all."""
+class FaultPeriod:
+    """A period in which something goes wrong: for one host or all, with some verbs or all."""
 
-    ill: Ill
+    ill: FaultKind
     host: str | None = None
     verbs: frozenset[str] = frozenset()
     seconds: float = 45.0
-    """How long a hanging or slow call lasts."""
+    """How long a hanging or slow call takes."""
     error: LcmError | None = None
-    """What is heard instead of silence."""
+    """The error that is raised instead of Unreachable."""
 
-    def meets(self, verb: str) -> bool:
-        """Tell whether a call made here and now suffers from it."""
+    def applies_to(self, verb: str) -> bool:
+        """Return whether it affects a call made here and now."""
         caller = HOST.get()
-        return (not self.verbs or verb in self.verbs) and (self.host is None or (caller or _NOBODY).name == self.host)
+        return (not self.verbs or verb in self.verbs) and (self.host is None or (caller or _NO_HOST).name == self.host)
 
 
-class _Nobody:
+class _NoHost:
     name = ""
 
 
-_NOBODY = _Nobody()
+_NO_HOST = _NoHost()
 
 
-class Spells:
-    """What is wrong with one thing now. Several things may share theirs."""
+class ActiveFaults:
+    """What is going wrong with one thing now. Several things may share one."""
 
     def __init__(self) -> None:
-        self.now: list[Spell] = []
+        self.now: list[FaultPeriod] = []
 
     @contextmanager
-    def under(self, spell: Spell) -> Iterator[Spell]:
-        """Let something be wrong for as long as the block lasts."""
+    def inject(self, spell: FaultPeriod) -> Iterator[FaultPeriod]:
+        """Keep a fault active for as long as the block lasts."""
         self.now.append(spell)
         try:
             yield spell
         finally:
             self.now.remove(spell)
 
-    async def linger(self, verb: str) -> None:
-        """Hold up a call that hangs, until its caller gives up, or is slow, and a caller who stands still."""
-        for spell in [one for one in self.now if one.ill in _LINGERING and one.meets(verb)] if self.now else ():
-            if spell.ill is Ill.STILL:
-                _stand_still(verb)
+    async def delay_call(self, verb: str) -> None:
+        """Delay a call that hangs or is slow, and pause a caller."""
+        for spell in [one for one in self.now if one.ill in _DELAYING and one.applies_to(verb)] if self.now else ():
+            if spell.ill is FaultKind.STILL:
+                _pause_caller(verb)
                 await asyncio.sleep(0)
                 continue
             await asyncio.sleep(spell.seconds)
-            if spell.ill is Ill.HANGING:
+            if spell.ill is FaultKind.HANGING:
                 raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
 
-    def before(self, verb: str) -> None:
-        """Raise what stands between a call and its effect."""
-        for spell in [one for one in self.now if one.meets(verb)] if self.now else ():
-            if spell.ill is Ill.DEADLY_BEFORE:
-                _die(verb)
-                raise Unreachable(f"{verb}: whoever called is dead")  # the dead go on to their next await
-            if spell.ill in {Ill.SILENT, Ill.HANGING}:
+    def raise_before_effect(self, verb: str) -> None:
+        """Raise what prevents a call's effect."""
+        for spell in [one for one in self.now if one.applies_to(verb)] if self.now else ():
+            if spell.ill is FaultKind.DEADLY_BEFORE:
+                _kill_caller(verb)
+                raise Unreachable(f"{verb}: whoever called is dead")  # a killed host still runs to its next await
+            if spell.ill in {FaultKind.SILENT, FaultKind.HANGING}:
                 raise spell.error or Unreachable(f"{verb}: no answer")
 
-    def halved(self, verb: str) -> bool:
-        """Tell whether a call hears of some things only."""
-        return any(one.ill is Ill.HALF and one.meets(verb) for one in self.now)
+    def is_partial(self, verb: str) -> bool:
+        """Return whether a call is answered for some things only."""
+        return any(one.ill is FaultKind.HALF and one.applies_to(verb) for one in self.now)
 
-    def after(self, verb: str) -> None:
-        """Raise what stands between an effect and its caller."""
-        for spell in [one for one in self.now if one.meets(verb)] if self.now else ():
-            if spell.ill is Ill.DEADLY_AFTER:
-                _die(verb)
-            elif spell.ill is Ill.STILL_AFTER:
-                _stand_still(verb)  # from its next await on
-            elif spell.ill is Ill.DEAF:
+    def raise_after_effect(self, verb: str) -> None:
+        """Raise what happens between an effect and its caller."""
+        for spell in [one for one in self.now if one.applies_to(verb)] if self.now else ():
+            if spell.ill is FaultKind.DEADLY_AFTER:
+                _kill_caller(verb)
+            elif spell.ill is FaultKind.STILL_AFTER:
+                _pause_caller(verb)  # from its next await on
+            elif spell.ill is FaultKind.DEAF:
                 raise Unreachable(f"{verb}: the answer is lost")
 
 
-class Failures:
-    """Failures that wait for the next calls of a protocol's verbs."""
+class PlannedFailures:
+    """Failures planned for the next calls of a protocol's verbs."""
 
-    def __init__(self, protocol: type, *spells: Spells) -> None:
+    def __init__(self, protocol: type, *spells: ActiveFaults) -> None:
         asynchronous = {name for name, verb in vars(protocol).items() if inspect.iscoroutinefunction(verb)}
-        self._waiting: dict[str, list[_Failure]] = {verb: [] for verb in asynchronous - {"close"}}
+        self._waiting: dict[str, list[_PlannedFailure]] = {verb: [] for verb in asynchronous - {"close"}}
         self._spells = spells
 
     def fail_next(self, verb: str, error: LcmError, *, times: int = 1, after_effect: bool = False) -> None:
-        """Let the next calls of a verb fail: before their effect, or after it, as when an answer is lost."""
+        """Make the next calls of a verb fail: before their effect, or after it, as when an answer is lost."""
         assert verb in self._waiting, f"there is no verb {verb}"
-        self._waiting[verb].append(_Failure(error, times, after_effect))
+        self._waiting[verb].append(_PlannedFailure(error, times, after_effect))
 
-    async def linger(self, verb: str) -> None:
-        """Hold up a call that hangs."""
+    async def delay_call(self, verb: str) -> None:
+        """Delay a call that hangs or is slow."""
         for one in self._spells:
             if one.now:
-                await one.linger(verb)
+                await one.delay_call(verb)
 
-    def before(self, verb: str) -> None:
-        """Raise what stands between a call and its effect."""
+    def raise_before_effect(self, verb: str) -> None:
+        """Raise what prevents a call's effect."""
         for one in self._spells:
             if one.now:
-                one.before(verb)
+                one.raise_before_effect(verb)
         self._raise(verb, after_effect=False)
 
-    def after(self, verb: str) -> None:
-        """Raise what stands between an effect and its caller."""
+    def raise_after_effect(self, verb: str) -> None:
+        """Raise what happens between an effect and its caller."""
         for one in self._spells:
             if one.now:
-                one.after(verb)
+                one.raise_after_effect(verb)
         self._raise(verb, after_effect=True)
 
     def _raise(self, verb: str, *, after_effect: bool) -> None:
@@ -161,15 +161,15 @@ class Failures:
             raise failure.error
 
 
-def _stand_still(verb: str) -> None:
+def _pause_caller(verb: str) -> None:
     host = HOST.get()
     if host is not None:
         host.place = verb
         host.pause()
 
 
-def _die(verb: str) -> None:
-    """Let the process die that made this call; the world's own calls go on."""
+def _kill_caller(verb: str) -> None:
+    """Kill the host that made this call; calls from outside of all hosts go on."""
     host = HOST.get()
     if host is not None:
         host.place = verb

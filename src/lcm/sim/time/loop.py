@@ -1,7 +1,7 @@
 """Virtual time: an asyncio loop on which sleeps and time-outs jump instead of waiting.
 
-`run` is the door; tests and the simulation enter through it. A deadlock, a livelock or an error that nobody would see
-ends the run with an error that tells which task waits where.
+Tests and the simulation enter through `run`. A deadlock, a livelock or an unobserved error ends the run with an error
+that says which task waits where. While a virtual loop runs, asyncio finds it without a system call.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from threading import get_ident
 from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
-from lcm.sim.time.callbacks import Callback, Step, Timer, is_step
-from lcm.sim.time.host import HOST, Host, bury, place
+from lcm.sim.time.callbacks import Callback, TaskStep, Timer, is_task_step
+from lcm.sim.time.host import HOST, Host, close_coroutine, describe_suspension
 
 
 @contextmanager
-def at_hand(loop: AbstractEventLoop) -> Iterator[None]:
-    """Have asyncio find this loop at once in this thread, and the task that runs on it."""
+def patch_loop_lookup(loop: AbstractEventLoop) -> Iterator[None]:
+    """Make asyncio find this loop, and the task running on it, without a system call in this thread."""
     thread = get_ident()
     any_loop, any_task = asyncio.get_running_loop, asyncio.current_task
     any_loop_or_none = asyncio._get_running_loop  # noqa: SLF001  locks and queues ask this, by no other name
@@ -61,19 +61,19 @@ ROUNDS: Final = 1_000_000
 _CLEANUP_SECONDS: Final = 86_400.0
 _MANY_TIMERS: Final = 100
 _running: Final[list["VirtualLoop"]] = []
-"""The loop that runs, if one does: asyncio's own way to it makes a system call."""
+"""The running virtual loop, if there is one: asyncio's own lookup makes a system call."""
 
 
 class Deadlock(AssertionError):
     """Tasks wait, and nothing is left that could wake them."""
 
 
-class Endless(AssertionError):
-    """The limit on virtual time, or on what may happen at one moment, was passed."""
+class LimitExceeded(AssertionError):
+    """The limit on virtual time, or on the loop's turns at one moment, was exceeded."""
 
 
-class Unnoticed(AssertionError):
-    """An error arose where nobody would have seen it."""
+class UnobservedFailure(AssertionError):
+    """An error occurred where nobody would have seen it."""
 
 
 class VirtualClock:
@@ -85,7 +85,7 @@ class VirtualClock:
 
 
 class VirtualStopwatch:
-    """The virtual loop's seconds."""
+    """A stopwatch that reads the virtual loop's seconds."""
 
     def seconds(self) -> float:
         assert _running, "virtual time passes on a virtual loop only: see lcm.sim.time.loop.run"
@@ -101,26 +101,26 @@ def run(
 ) -> T:
     """Run a program in virtual time to its end, and clean up what it left behind.
 
-    `horizon` limits virtual time, `rounds` the turns of the loop at any one moment. Look at the world within `main`:
-    at the end the dead hosts are buried, which runs the finally blocks that their death left out.
+    `horizon` limits virtual time, `rounds` the turns of the loop at any one moment. Check results within `main`:
+    at the end the coroutines of killed hosts are closed, which runs the finally blocks that the kill skipped.
     """
     loop = VirtualLoop(start=start, horizon=horizon, rounds=rounds)
     _running.append(loop)
     try:
-        with at_hand(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        with patch_loop_lookup(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
             try:
                 result = runner.run(main())
             finally:
-                loop.wind_down()
+                loop.prepare_shutdown()
     finally:
-        loop.bury()
+        loop.close_coroutines()
         _running.remove(loop)
-    loop.raise_unnoticed()
+    loop.raise_unobserved()
     return result
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is made up, and whose callbacks stop with their host."""
+    """An event loop with virtual time, whose callbacks stop with their host."""
 
     _ready: deque[Handle]
     _scheduled: list[tuple[float, int, Timer]]
@@ -131,16 +131,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, start: datetime = START, horizon: timedelta = HORIZON, rounds: int = ROUNDS) -> None:
         self.start = start
         self.moment = start
-        """The time as a moment, which is asked for far more often than it moves on."""
+        """The time as a moment; cached, because it is read far more often than it changes."""
         self._hosts: dict[Host, None] = {}
         self._numbers = itertools.count()
         self._order = itertools.count()
         self._cancelled_timers = 0
-        self._time = _Time(horizon.total_seconds(), rounds, self._pending)
+        self._time = _VirtualTime(horizon.total_seconds(), rounds, self._describe_pending)
         super().__init__(self._time)
-        # Next to a large time the usual 1 ns is lost in rounding, and a timer that is due would never be found due.
+        # With a large time the usual 1 ns is lost in rounding, and a due timer would never be found.
         self._clock_resolution = 1e-6
-        self.set_exception_handler(self._note)
+        self.set_exception_handler(self._record_error)
 
     def time(self) -> float:
         return self._time.now
@@ -153,11 +153,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context: Context | None = None,
         **kwargs: Any,  # noqa: ANN401  whatever newer Pythons add
     ) -> asyncio.Task[T]:
-        task = _Numbered(next(self._numbers), coro, loop=self, name=name, context=context, **kwargs)
-        host = _host_in(context)
+        task = _NumberedTask(next(self._numbers), coro, loop=self, name=name, context=context, **kwargs)
+        host = _host_of_context(context)
         if host is not None:
             self._hosts[host] = None
-            host.adopt(task)
+            host.add_task(task)
         return task
 
     def call_later(
@@ -173,7 +173,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def timer_cancelled(self) -> None:
-        """Hear that a timer need not go off any more, and forget such when they are most of all."""
+        """Count a cancelled timer, and remove all cancelled ones once they are the majority."""
         self._cancelled_timers += 1
         scheduled = self._scheduled
         if self._cancelled_timers * 2 > len(scheduled) > _MANY_TIMERS:
@@ -182,13 +182,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled_timers = 0
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Handle:
-        # Runs for all that happens, so it leaves out what the base class checks for debugging.
+        # Called for everything that happens, so it leaves out the base class's debug checks.
         if self._closed:
             raise RuntimeError("Event loop is closed")
         if context is None:
             context = copy_context()
         host = context.get(HOST)
-        handle = (Step if host is not None and is_step(callback) else Callback)(callback, args, self, context, host)
+        handle = (TaskStep if host is not None and is_task_step(callback) else Callback)(
+            callback, args, self, context, host
+        )
         self._ready.append(handle)
         return handle
 
@@ -198,25 +200,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             "use parts that need none, such as the memory store and in-memory transports"
         )
 
-    def wind_down(self) -> None:
-        """Prepare for the end: note what failed on hosts, let die what stands still, give the rest time to clean up."""
+    def prepare_shutdown(self) -> None:
+        """Record what failed on hosts, kill those that are paused, and give the rest time to clean up."""
         self._time.begin_cleanup(_CLEANUP_SECONDS)
         for host in self._hosts:
-            self._time.errors.extend((f"a task of {host} failed", error) for error in host.unnoticed())
-            host.wind_down()
+            self._time.errors.extend((f"a task of {host} failed", error) for error in host.unobserved_failures())
+            host.prepare_shutdown()
             if host.alive:
                 self._asyncgens.update(host.generators)
 
-    def bury(self) -> None:
-        """Let go of everything that is still suspended after the loop was closed."""
+    def close_coroutines(self) -> None:
+        """Close everything that is still suspended after the loop was closed."""
         for host in self._hosts:
-            host.bury()
+            host.close_coroutines()
         for task in asyncio.all_tasks(self):
-            bury(task)
+            close_coroutine(task)
 
-    def raise_unnoticed(self) -> None:
-        """Raise the first error that nobody looked at, if there was one."""
-        self._time.raise_unnoticed()
+    def raise_unobserved(self) -> None:
+        """Raise the first error that nobody observed, if there was one."""
+        self._time.raise_unobserved()
 
     def _call_soon(self, callback: Callable[..., object], args: Sequence[Any], context: Context | None) -> Handle:
         return self.call_soon(callback, *args, context=context)
@@ -224,16 +226,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """Do what the base class does, in its order, without what only real files and threads need.
 
-        Nearly all time of a simulation passes here, hence the base class's own fields: it offers no other way to them.
+        Nearly all time of a simulation is spent here. It uses private fields of the base class, which offers no other
+        way.
         """
         ready, time, errors = self._ready, self._time, self._time.errors
         while True:
             if ready or self._stopping:
                 time.rounds += 1
                 if errors or time.rounds > time.most_rounds:
-                    time.complain()
+                    time.raise_if_broken()
             else:
-                time.move(self._next_timer())
+                time.advance_to(self._next_timer())
                 self.moment = self.start + timedelta(seconds=time.now)
             scheduled, due = self._scheduled, time.now + self._clock_resolution
             while scheduled and scheduled[0][0] < due:
@@ -246,7 +249,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
 
     def _next_timer(self) -> float | None:
-        """Say when the next timer goes off; None when there is none."""
+        """Return when the next timer is due; None when there is none."""
         scheduled = self._scheduled
         while scheduled and scheduled[0][2]._cancelled:  # noqa: SLF001
             heapq.heappop(scheduled)
@@ -269,24 +272,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             host.generators.add(agen)
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        # As a task from the start it is found by `kill`; the base class hides it in a callback for a moment.
+        # As a task from the start, `kill` finds it; the base class first hides it in a callback.
         if not self.is_closed():
             self.create_task(agen.aclose())
 
-    def _note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _record_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         owner = context.get("future")
-        if owner is None or isinstance(owner, asyncio.Task):  # who waited for another kind of future may be dead
+        if owner is None or isinstance(
+            owner, asyncio.Task
+        ):  # whoever awaited another kind of future may have been killed
             self._time.errors.append((context["message"], context.get("exception")))
 
-    def _pending(self) -> str:
+    def _describe_pending(self) -> str:
         owners = {task: host for host in self._hosts for task in host.tasks}
         tasks = asyncio.all_tasks(self)
-        lines = [f"{task.get_name()} {owners.get(task, 'of the world')}: {place(task)}" for task in tasks]
+        lines = [f"{task.get_name()} {owners.get(task, 'of the world')}: {describe_suspension(task)}" for task in tasks]
         return f"at {self.start + timedelta(seconds=self.time())}\n  " + "\n  ".join(sorted(lines))
 
 
-class _Time(selectors.SelectSelector):
-    """A selector that moves time instead of waiting; there is nothing to select, for nothing real may register."""
+class _VirtualTime(selectors.SelectSelector):
+    """A selector that advances time instead of waiting; it has nothing to select, since nothing real may register."""
 
     def __init__(self, limit_seconds: float, rounds: int, pending: Callable[[], str]) -> None:
         super().__init__()
@@ -303,10 +308,10 @@ class _Time(selectors.SelectSelector):
             raise AssertionError("real sockets and pipes do not keep virtual time: use in-memory transports")
         return super().register(fileobj, events, data)  # the loop's own pipe, which is never read
 
-    def move(self, when: float | None) -> None:
-        """Go on to the next thing that is due."""
+    def advance_to(self, when: float | None) -> None:
+        """Advance to the next timer; raise Deadlock without one, LimitExceeded past the limit."""
         if self.errors or self.rounds > self.most_rounds:
-            self.complain()
+            self.raise_if_broken()
         if when is None:
             raise Deadlock(f"nothing is left that could wake anybody {self._pending()}")
         if when <= self.now:
@@ -314,28 +319,28 @@ class _Time(selectors.SelectSelector):
             return
         self.rounds, self.now = 0, when
         if self.now > self._limit_seconds:
-            raise Endless(f"virtual time passed its limit {self._pending()}")
+            raise LimitExceeded(f"virtual time passed its limit {self._pending()}")
 
-    def complain(self) -> None:
-        """End the run if something is wrong with it."""
+    def raise_if_broken(self) -> None:
+        """End the run with an error if an error went unobserved or time does not advance."""
         if not self._cleaning:
-            self.raise_unnoticed()
+            self.raise_unobserved()
         if self.rounds > self.most_rounds:
-            raise Endless(f"{self.most_rounds} rounds went by and time did not move {self._pending()}")
+            raise LimitExceeded(f"{self.most_rounds} rounds went by and time did not move {self._pending()}")
 
     def begin_cleanup(self, seconds: float) -> None:
         self._cleaning = True
         self.rounds = 0
         self._limit_seconds = self.now + seconds
 
-    def raise_unnoticed(self) -> None:
+    def raise_unobserved(self) -> None:
         if self.errors:
             message, error = self.errors[0]
-            raise Unnoticed(f"{message}: {error!r}") from error
+            raise UnobservedFailure(f"{message}: {error!r}") from error
 
 
-class _Numbered(asyncio.Task[T]):
-    """A task whose place in a set does not depend on its address: asyncio cancels a group in its set's order."""
+class _NumberedTask(asyncio.Task[T]):
+    """A task whose position in a set does not depend on its address: asyncio cancels a group in its set's order."""
 
     _number: int
 
@@ -351,5 +356,5 @@ class _Numbered(asyncio.Task[T]):
         return self._number
 
 
-def _host_in(context: Context | None) -> Host | None:
+def _host_of_context(context: Context | None) -> Host | None:
     return HOST.get() if context is None else context.get(HOST)

@@ -1,6 +1,6 @@
 """`python -m lcm.sim.world`: plays many seeds on all cores, or scenarios from files. `make sim` calls it.
 
-Most seeds speak to CMLs by their simulator's own verbs, which is fast; some more do so by our client.
+Most seeds call CMLs by their simulator's own methods, which is fast; some more do so through our client.
 """
 
 import argparse
@@ -12,33 +12,35 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.world.campaign import HOUR_SECONDS, Report, campaign, run_seed
-from lcm.sim.world.one_line import scenario_in
+from lcm.sim.world.campaign import HOUR_SECONDS, SeedReport, run_campaign, run_seed
+from lcm.sim.world.one_line import parse_scenario
 from lcm.sim.world.scenario import CAMPUS, Scenario
-from lcm.sim.world.script import perform_file, read
+from lcm.sim.world.script import read_script, run_file
 from lcm.system.clock import SystemClock
 
 MISHAPS_AN_HOUR: Final = 6.0
 _CLIENT_SHARE: Final = 0.25
-"""How long a seed by the client lasts of one by the simulator's own verbs, which is cheaper."""
+"""Length of a seed that is played through the CML client, relative to one that is played directly, which is cheaper."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, play, and tell."""
-    wanted = _arguments().parse_args(arguments)
+    """Read the command line, play, and print the reports."""
+    wanted = _argument_parser().parse_args(arguments)
     if wanted.files:
         return _play_files(wanted.files)
     if wanted.one is not None:
-        return _tell_all(iter([run_seed(wanted.one)]))
-    return _tell_all(campaign([*_kept(wanted.kept), *_by_dice(wanted)], wanted.processes_at_once))
+        return _print_reports(iter([run_seed(wanted.one)]))
+    return _print_reports(
+        run_campaign([*_read_kept_seeds(wanted.kept), *_random_scenarios(wanted)], wanted.processes_at_once)
+    )
 
 
-def _kept(folder: Path | None) -> Sequence[Scenario]:
+def _read_kept_seeds(folder: Path | None) -> Sequence[Scenario]:
     """Read the seeds that have failed once."""
-    return [read(path.read_text()).scenario for path in sorted(folder.glob("*.txt"))] if folder else []
+    return [read_script(path.read_text()).scenario for path in sorted(folder.glob("*.txt"))] if folder else []
 
 
-def _by_dice(wanted: argparse.Namespace) -> Sequence[Scenario]:
+def _random_scenarios(wanted: argparse.Namespace) -> Sequence[Scenario]:
     first = int(SystemClock().now().timestamp()) if wanted.first is None else wanted.first
     bulk = msgspec.structs.replace(
         CAMPUS,
@@ -53,7 +55,7 @@ def _by_dice(wanted: argparse.Namespace) -> Sequence[Scenario]:
     return [msgspec.structs.replace(one, seed=first + number) for number, one in enumerate(every)]
 
 
-def _tell_all(reports: Iterator[Report]) -> int:
+def _print_reports(reports: Iterator[SeedReport]) -> int:
     wrong, cpu, lived = [], 0.0, 0.0
     for report in reports:
         _print(str(report))
@@ -71,17 +73,19 @@ def _tell_all(reports: Iterator[Report]) -> int:
 def _play_files(files: Sequence[Path]) -> int:
     different = 0
     for path in files:
-        expected, told = perform_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
+        expected, told = run_file(path, rewrite=bool(os.environ.get("LCM_REWRITE")))
         different += expected != told
         _print(f"{path}: {'as expected' if expected == told else 'not as expected'}")
         _print(told)
     return 1 if different else 0
 
 
-def _arguments() -> argparse.ArgumentParser:
+def _argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lcm.sim.world", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="scenarios to play; without them seeds are played")
-    parser.add_argument("--one", type=_scenario, help="the line of one scenario, as it is told where one went wrong")
+    parser.add_argument(
+        "--one", type=_scenario_argument, help="the line of one scenario, as it is told where one went wrong"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument(
         "--client-seeds", type=int, default=0, help="how many more by our CML client, a quarter as long"
@@ -97,8 +101,8 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _scenario(line: str) -> Scenario:
-    found = scenario_in(line)
+def _scenario_argument(line: str) -> Scenario:
+    found = parse_scenario(line)
     if found is None:
         raise argparse.ArgumentTypeError(f"no such line is known: {line}")
     return found

@@ -1,4 +1,4 @@
-"""Many seeds, each in a process of its own, on all cores. Called by `make sim` through `lcm.sim.world`."""
+"""Plays many seeds, each in a process of its own, on all cores. Called by `make sim` through `lcm.sim.world`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -8,17 +8,17 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.time.chance import collect_seldom
+from lcm.sim.time.chance import collect_garbage_rarely
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.telling import tell
+from lcm.sim.world.telling import describe_outcome
 from lcm.sim.world.world import World
 
 HOUR_SECONDS: Final = 3_600
 
 
-class Report(msgspec.Struct, frozen=True):
-    """How one seed went."""
+class SeedReport(msgspec.Struct, frozen=True):
+    """The result of one seed."""
 
     seed: int
     hours: float
@@ -40,7 +40,7 @@ class Report(msgspec.Struct, frozen=True):
         )
 
 
-def run_seed(scenario: Scenario) -> Report:
+def run_seed(scenario: Scenario) -> SeedReport:
     """Play one seed, in a process of its own."""
     worlds: list[World] = []
 
@@ -51,7 +51,7 @@ def run_seed(scenario: Scenario) -> Report:
     began = _cpu_seconds()
     outcome = play(scenario, make)
     cpu = _cpu_seconds() - began
-    return Report(
+    return SeedReport(
         seed=scenario.seed,
         hours=scenario.hours,
         face=scenario.face,
@@ -60,16 +60,16 @@ def run_seed(scenario: Scenario) -> Report:
         mishaps=worlds[0].mishaps,
         commits=outcome.commits,
         violations=len(outcome.violations),
-        told=tell(outcome),
+        told=describe_outcome(outcome),
         cpu_seconds=cpu,
         speed=(scenario.hours + scenario.quiet_hours) * HOUR_SECONDS / max(cpu, 1e-9),
     )
 
 
-def campaign(scenarios: Sequence[Scenario], at_once: int) -> Iterator[Report]:
-    """Play seeds, some at once, each in a process of its own; give their reports in order."""
+def run_campaign(scenarios: Sequence[Scenario], at_once: int) -> Iterator[SeedReport]:
+    """Play seeds, some at once, each in a process of its own; yield their reports in order."""
     fresh = get_context("spawn")
-    with ProcessPoolExecutor(at_once, fresh, initializer=collect_seldom, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(at_once, fresh, initializer=collect_garbage_rarely, max_tasks_per_child=1) as pool:
         yield from pool.map(run_seed, scenarios)
 
 

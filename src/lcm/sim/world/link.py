@@ -1,4 +1,4 @@
-"""One process's way to the store, which can be cut, and can lose answers."""
+"""One process's connection to the store, which can be cut, and can lose answers."""
 
 import asyncio
 import itertools
@@ -14,8 +14,8 @@ from lcm.store.memory import MemoryStore
 T = TypeVar("T")
 
 
-class Link:
-    """A store as one process sees it."""
+class StoreLink:
+    """The store as one process sees it."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -23,36 +23,36 @@ class Link:
         self._watches: WeakValueDictionary[int, QueueWatch] = WeakValueDictionary()
         self.is_cut = False
         self.lost_answers = 0
-        """How many of the next commits have their effect, and their caller hears nothing of it."""
+        """How many of the next commits take effect without an answer to their caller."""
 
     @property
     def epoch(self) -> str:
         return self._store.epoch
 
     def cut(self) -> None:
-        """Let nothing through."""
+        """Cut the connection: nothing gets through."""
         self.is_cut = True
         self.cut_watches()
 
     def cut_watches(self) -> None:
-        """Break the connections on which somebody waits; what is asked next comes through."""
+        """Break the connections of open watches; the next request gets through."""
         for watch in list(self._watches.values()):
             watch.end(Relist("the connection broke"))
 
     def mend(self) -> None:
-        """Let everything through."""
+        """Restore the connection."""
         self.is_cut = False
 
     def commit(self, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> Coroutine[Any, Any, int]:
-        return self._through(self._committed(ops, events, fence))
+        return self._if_connected(self._commit(ops, events, fence))
 
     def get(self, key: str) -> Coroutine[Any, Any, Entry | None]:
-        return self._through(self._store.get(key))
+        return self._if_connected(self._store.get(key))
 
     def scan(
         self, prefix: str, *, labels: Mapping[str, str] | None = None, limit: int = 500, cursor: Cursor | None = None
     ) -> Coroutine[Any, Any, Page]:
-        return self._through(self._store.scan(prefix, labels=labels, limit=limit, cursor=cursor))
+        return self._if_connected(self._store.scan(prefix, labels=labels, limit=limit, cursor=cursor))
 
     def watch(self, prefix: str, *, after: int) -> QueueWatch:
         watch = self._store.watch(prefix, after=after)
@@ -65,34 +65,34 @@ class Link:
         return EventReader(self.watch(EVENTS_KEY, after=after))
 
     def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Coroutine[Any, Any, Lease | None]:
-        return self._through(self._store.acquire(name, holder, ttl_seconds=ttl_seconds))
+        return self._if_connected(self._store.acquire(name, holder, ttl_seconds=ttl_seconds))
 
     def renew(self, lease: Lease) -> Coroutine[Any, Any, None]:
-        return self._through(self._store.renew(lease))
+        return self._if_connected(self._store.renew(lease))
 
     def release(self, lease: Lease) -> Coroutine[Any, Any, None]:
-        return self._through(self._store.release(lease))
+        return self._if_connected(self._store.release(lease))
 
     def lease(self, name: str) -> Coroutine[Any, Any, Lease | None]:
-        return self._through(self._store.lease(name))
+        return self._if_connected(self._store.lease(name))
 
     def compact(self, revision: int) -> Coroutine[Any, Any, None]:
-        return self._through(self._store.compact(revision))
+        return self._if_connected(self._store.compact(revision))
 
     def load(self, entries: AsyncIterable[Put], *, epoch: str) -> Coroutine[Any, Any, int]:
-        return self._through(self._store.load(entries, epoch=epoch))
+        return self._if_connected(self._store.load(entries, epoch=epoch))
 
     async def close(self) -> None:
-        """Leave the store as it is: others use it."""
+        """Leave the store open: others use it."""
         await asyncio.sleep(0)
 
-    def _through(self, asked: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def _if_connected(self, asked: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         if not self.is_cut:
             return asked
         asked.close()
-        return _unreachable()
+        return _raise_unreachable()
 
-    async def _committed(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
+    async def _commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
         revision = await self._store.commit(*ops, events=events, fence=fence)
         if self.lost_answers:
             self.lost_answers -= 1
@@ -100,6 +100,6 @@ class Link:
         return revision
 
 
-async def _unreachable() -> NoReturn:
+async def _raise_unreachable() -> NoReturn:
     await asyncio.sleep(0)
     raise Unreachable("the store cannot be reached")

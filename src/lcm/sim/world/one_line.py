@@ -1,7 +1,7 @@
-"""A scenario by the dice in one line, from which it is made again: `seed 7 hours 2 mishaps 12 quiet 4 crowded`.
+"""A random scenario as one line, from which it can be made again: `seed 7 hours 2 mishaps 12 quiet 4 crowded`.
 
-`telling` writes it where a run went wrong; `make sim ONE='…'` plays it, and a file of `tests/simulation/seeds` keeps
-it. What differs from one of the known worlds otherwise stands behind `with`, as JSON.
+`sim.world.telling` writes it when a run went wrong; `make sim ONE='…'` plays it, and a file in
+`tests/simulation/seeds` keeps it. Other differences from one of the known worlds follow `with`, as JSON.
 """
 
 import re
@@ -20,12 +20,12 @@ _LINE: Final = re.compile(
     r"(?: processes (?P<processes>\d+))?(?: quiet (?P<quiet>[\d.]+))?(?: (?P<world>campus|classroom|crowded))?"
     r"(?P<client> client)?(?: with (?P<others>\{.*\}))?"
 )
-_SAID: Final = frozenset({"seed", "hours", "mishaps_an_hour", "processes", "quiet_hours", "face"})
-"""Fields that have words of their own."""
+_WORDED_FIELDS: Final = frozenset({"seed", "hours", "mishaps_an_hour", "processes", "quiet_hours", "face"})
+"""Fields that have words of their own in the line."""
 
 
-def scenario_in(line: str) -> Scenario | None:
-    """Read a line; None if it is none."""
+def parse_scenario(line: str) -> Scenario | None:
+    """Read a line; None if it is no scenario."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
@@ -39,28 +39,29 @@ def scenario_in(line: str) -> Scenario | None:
         quiet_hours=float(found["quiet"] or world.quiet_hours),
         face="client" if found["client"] else "direct",
     )
-    return _changed(said, msgspec.json.decode(found["others"] or "{}", type=dict[str, Any]))
+    return _with_fields(said, msgspec.json.decode(found["others"] or "{}", type=dict[str, Any]))
 
 
-def line_of(scenario: Scenario) -> str:
-    """Write a scenario, as what differs from the known world that is most like it."""
-    differing = {name: _others(scenario, world) for name, world in WORLDS.items()}
+def format_scenario(scenario: Scenario) -> str:
+    """Return a scenario as a line: what differs from the known world that is most like it."""
+    differing = {name: _other_fields(scenario, world) for name, world in WORLDS.items()}
     name = min(differing, key=lambda one: len(msgspec.json.encode(differing[one])))
     words = [
-        f"seed {scenario.seed} hours {_number(scenario.hours)} mishaps {_number(scenario.mishaps_an_hour)}",
-        f"processes {scenario.processes} quiet {_number(scenario.quiet_hours)} {name}",
+        f"seed {scenario.seed} hours {_format_number(scenario.hours)}",
+        f"mishaps {_format_number(scenario.mishaps_an_hour)}",
+        f"processes {scenario.processes} quiet {_format_number(scenario.quiet_hours)} {name}",
         *(["client"] if scenario.face == "client" else []),
         *([f"with {msgspec.json.encode(differing[name]).decode()}"] if differing[name] else []),
     ]
     return " ".join(words)
 
 
-def _others(scenario: Scenario, world: Scenario) -> dict[str, Any]:
-    return {name: value for name, value in _difference(scenario, world).items() if name not in _SAID}
+def _other_fields(scenario: Scenario, world: Scenario) -> dict[str, Any]:
+    return {name: value for name, value in _difference(scenario, world).items() if name not in _WORDED_FIELDS}
 
 
 def _difference(one: msgspec.Struct, other: msgspec.Struct) -> dict[str, Any]:
-    """Give the fields that differ; of settings those within them."""
+    """Return the fields that differ; for settings, those within them."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in one.__struct_fields__}
     return {
         name: _difference(*pair) if isinstance(pair[0], Settings) else msgspec.to_builtins(pair[0])
@@ -69,16 +70,18 @@ def _difference(one: msgspec.Struct, other: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _changed(one: S, others: dict[str, Any]) -> S:
-    """Put values that were read over fields; settings are changed within."""
+def _with_fields(one: S, others: dict[str, Any]) -> S:
+    """Replace fields by values that were read; settings are changed within."""
     types = {field.name: field.type for field in msgspec.structs.fields(one)}
     changes = {
-        name: _changed(getattr(one, name), value) if types[name] is Settings else msgspec.convert(value, types[name])
+        name: _with_fields(getattr(one, name), value)
+        if types[name] is Settings
+        else msgspec.convert(value, types[name])
         for name, value in others.items()
     }
     return msgspec.structs.replace(one, **changes)
 
 
-def _number(number: float) -> str:
+def _format_number(number: float) -> str:
     short = f"{number:g}"
     return short if float(short) == number else repr(number)

@@ -1,4 +1,4 @@
-"""A scenario is played to its end: people and mishaps, then a quiet time, then the last look."""
+"""Plays a scenario to its end: people and mishaps, then a quiet time, then the last checks."""
 
 import logging
 from collections.abc import Callable, Iterator, MutableMapping
@@ -12,51 +12,51 @@ from lcm.sim.time.loop import run
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
-from lcm.sim.world.people.town import Town
+from lcm.sim.world.people.town import Population
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.world import BUG, Outcome, World
+from lcm.sim.world.world import BUG, RunOutcome, World
 
-Made = Callable[[Scenario], World]
-Heard = Callable[[MutableMapping[str, Any]], None]
+WorldFactory = Callable[[Scenario], World]
+OnLogLine = Callable[[MutableMapping[str, Any]], None]
 
 
-def play(scenario: Scenario, make: Made = World) -> Outcome:
-    """Run a scenario to its end, or to the first thing that must never happen."""
+def play(scenario: Scenario, make: WorldFactory = World) -> RunOutcome:
+    """Run a scenario to its end, or to the first violation."""
     worlds: list[World] = []
 
-    async def life() -> Outcome:
+    async def life() -> RunOutcome:
         world = make(scenario)
         worlds.append(world)
-        await world.found()
-        town, trouble = Town(world), Trouble(world)
-        town.arrive()
+        await world.set_up()
+        town, trouble = Population(world), Trouble(world)
+        town.start()
         table.begin(trouble)
         await world.pass_time(timedelta(hours=scenario.hours))
-        await _calm(world, trouble)
+        await _calm_down(world, trouble)
         return world.outcome()
 
-    def heard(told: MutableMapping[str, Any]) -> None:
+    def on_log_line(told: MutableMapping[str, Any]) -> None:
         for world in worlds:
             _note_bug(world, told)
 
-    with quiet(heard):
+    with capture_logs(on_log_line):
         return run(life, start=scenario.start)
 
 
-async def _calm(world: World, trouble: Trouble) -> None:
-    """Have everything mended, let everything end that was begun, and look at what is left."""
+async def _calm_down(world: World, trouble: Trouble) -> None:
+    """End all mishaps, let everything end that was begun, and check what is left."""
     trouble.end()
     if not world.witness.violations:
         await world.pass_time(timedelta(seconds=1))
         trouble.restart()
         await world.pass_time(timedelta(hours=world.scenario.quiet_hours))
     if not world.witness.violations:
-        world.witness.rest()
+        world.witness.check_at_rest()
 
 
 @contextmanager
-def quiet(heard: Heard) -> Iterator[None]:
-    """Keep logs silent while a world runs; each line is heard."""
+def capture_logs(heard: OnLogLine) -> Iterator[None]:
+    """Keep logs silent while a world runs; each line is passed to `heard`."""
 
     def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         heard(told)
@@ -71,9 +71,9 @@ def quiet(heard: Heard) -> Iterator[None]:
 
 
 def _note_bug(world: World, told: MutableMapping[str, Any]) -> None:
-    """Read a line of a log, and note a bug that a controller met and went on from."""
-    world.witness.overhear(" ".join(map(str, told.values())))
+    """Check a log line, and record a bug that a controller met and survived."""
+    world.witness.check_log_line(" ".join(map(str, told.values())))
     error = told.get("exc_info")
     if isinstance(error, BaseException):
         about = (str(told["object"]),) if "object" in told else ()
-        world.witness.note([Violation(BUG, f"{told.get('controller', '')}: {error!r}", about)])
+        world.witness.add_violations([Violation(BUG, f"{told.get('controller', '')}: {error!r}", about)])

@@ -1,4 +1,4 @@
-"""One `lcm serve` in the simulation: an API and every controller on one store, which can die, sleep and be cut off."""
+"""One `lcm serve` in the simulation: an API and every controller on one store. It can die, pause and be cut off."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from lcm.control.delivery.feed import Feed, Position
 from lcm.control.plane.local import ControlPlane, LocalPlane
-from lcm.control.upkeep.housekeeping import EVERY, Housekeeping
+from lcm.control.upkeep.housekeeping import INTERVAL, Housekeeping
 from lcm.controllers.pool.controller import PoolController
 from lcm.controllers.runtime.settings import terms_of
 from lcm.controllers.scheduler.controller import SchedulerController
@@ -23,31 +23,31 @@ from lcm.settings.load import Settings
 from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
-from lcm.sim.world.link import Link
-from lcm.sim.world.stage import Stage
-from lcm.system.tasks import together
+from lcm.sim.world.link import StoreLink
+from lcm.sim.world.stage import Environment
+from lcm.system.tasks import run_until_first_ends
 
 T = TypeVar("T")
-PATIENCE_SECONDS: Final = 30.0
+ASK_TIMEOUT_SECONDS: Final = 30.0
 """How long people wait for an answer."""
 
 
-Noticed = Callable[[str, BaseException], None]
-"""Hears where an error has risen that nobody expects."""
+OnError = Callable[[str, BaseException], None]
+"""Called with the place and the error, for an error that nobody expects."""
 
 
 class Process:
-    """A life of a process; a restart is another one, of another name."""
+    """One life of a process; a restart is another one, with another name."""
 
-    pace: ClassVar[float] = 1.0
-    """How often it looks at labs that come up or go; less often is cheaper, and later by as much."""
-    tidied: ClassVar[timedelta] = EVERY
-    """How often it tidies up the store."""
+    poll_rate: ClassVar[float] = 1.0
+    """How often it polls labs that start or stop; less often is cheaper, and later by as much."""
+    housekeeping_every: ClassVar[timedelta] = INTERVAL
+    """How often it runs the housekeeping of the store."""
 
-    def __init__(self, name: str, stage: Stage, settings: Settings, noticed: Noticed) -> None:
+    def __init__(self, name: str, stage: Environment, settings: Settings, noticed: OnError) -> None:
         self.host = Host(name)
-        self.link = Link(stage.store)
-        self.feed = Feed(self.link, _frame)
+        self.link = StoreLink(stage.store)
+        self.feed = Feed(self.link, _position_frame)
         self._noticed = noticed
         self._stage = stage
         self._settings = settings
@@ -67,29 +67,32 @@ class Process:
         return self.host.name
 
     @property
-    def answers(self) -> bool:
-        """Whether somebody who asks it may hear something."""
+    def is_reachable(self) -> bool:
+        """Whether its API may answer a request."""
         return self.host.running and not self.link.is_cut
 
     def start(self) -> None:
-        """Begin to live."""
-        life = self.host.spawn(self._live())
-        life.add_done_callback(self._ended, context=Context())
-        self._hanging_up = asyncio.get_running_loop().create_task(self._hang_up(), context=Context())
+        """Start all of its tasks."""
+        life = self.host.spawn(self._run())
+        life.add_done_callback(self._on_end, context=Context())
+        self._hanging_up = asyncio.get_running_loop().create_task(self._disconnect_when_dead(), context=Context())
 
-    async def _hang_up(self) -> None:
-        """Break the connections of the dead, as its kernel would; else all of them were told of everything for ever."""
+    async def _disconnect_when_dead(self) -> None:
+        """Break the connections of a dead process, as its kernel would; else they would get all changes for ever."""
         await self.host.until_dead()
         self.link.cut()
 
     async def ask(self, caller: Caller, question: Callable[[LocalPlane], Coroutine[Any, Any, T]]) -> T:
-        """Ask its API, from outside; Unreachable when it dies over it or takes too long, whatever came of it."""
+        """Call its API from outside.
+
+        Raises Unreachable when the process dies meanwhile or takes too long, whether or not the call took effect.
+        """
         if not self.host.alive:
             raise Unreachable(f"{self.name} is not there")
-        asked = self.host.spawn(_answer(question(self.control.acting(caller))))
+        asked = self.host.spawn(_catch_error(question(self.control.plane_for(caller))))
         dying = asyncio.ensure_future(self.host.until_dead())
         try:
-            await asyncio.wait({asked, dying}, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asked, dying}, timeout=ASK_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             dying.cancel()
         if asked.done():
@@ -98,14 +101,14 @@ class Process:
                 self._noticed(f"{self.name}, asked by {caller.name}", bug)
                 raise Unreachable(f"{self.name} is out of order")
             answer = asked.result()
-            if isinstance(answer, _No):
+            if isinstance(answer, _ErrorAnswer):
                 raise answer.error
             return answer
         asked.cancel()
         raise Unreachable(f"{self.name} did not answer")
 
-    async def _live(self) -> None:
-        desk = self.control.desk
+    async def _run(self) -> None:
+        desk = self.control.promises
         assert desk is not None, "it was made with terms"
         stage, holder, hosts = self._stage, self.name, self._stage.hosts_of(self.name)
         common: dict[str, Any] = {
@@ -115,40 +118,42 @@ class Process:
             "settings": self._settings,
             "holder": holder,
         }
-        workers = WorkerController(self._acting(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)
-        labs = LabletController(self._acting(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.pace, **common)
-        await together(
+        workers = WorkerController(self._plane_of(WORKER_CONTROLLER), stage.cloud, hosts, stage.secrets, **common)
+        labs = LabletController(
+            self._plane_of(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.poll_rate, **common
+        )
+        await run_until_first_ends(
             desk.calendar.run(),
             self.feed.run(),
-            Housekeeping(self.link, clock=stage.clock, every=self.tidied).run(),
+            Housekeeping(self.link, clock=stage.clock, every=self.housekeeping_every).run(),
             workers.run(),
-            SchedulerController(self._acting(SCHEDULER), **common).run(),
-            PoolController(self._acting(POOL_CONTROLLER), **common).run(),
+            SchedulerController(self._plane_of(SCHEDULER), **common).run(),
+            PoolController(self._plane_of(POOL_CONTROLLER), **common).run(),
             labs.run(),
         )
 
-    def _ended(self, life: asyncio.Task[None]) -> None:
+    def _on_end(self, life: asyncio.Task[None]) -> None:
         if not life.cancelled() and (error := life.exception()) is not None:
             self._noticed(self.name, error)
 
-    def _acting(self, actor: str) -> LocalPlane:
-        return self.control.acting(Caller(name="service", role=Role.SERVICE, actor=actor))
+    def _plane_of(self, actor: str) -> LocalPlane:
+        return self.control.plane_for(Caller(name="service", role=Role.SERVICE, actor=actor))
 
 
 @dataclass(frozen=True, slots=True)
-class _No:
-    """An answer that is an error of ours: as a value, for a world may end before anybody has heard it."""
+class _ErrorAnswer:
+    """An expected error as a value: the world may end before anybody has received it."""
 
     error: LcmError
 
 
-async def _answer(question: Coroutine[Any, Any, T]) -> T | _No:
+async def _catch_error(question: Coroutine[Any, Any, T]) -> T | _ErrorAnswer:
     try:
         return await question
     except LcmError as error:
-        return _No(error)
+        return _ErrorAnswer(error)
 
 
-def _frame(event: Event, at: Position, epoch: str) -> bytes:  # noqa: ARG001  as feeds call it
-    """Tell the position alone: those who listen compare it with what the witness saw."""
+def _position_frame(event: Event, at: Position, epoch: str) -> bytes:  # noqa: ARG001  as feeds call it
+    """Return the position alone: listeners compare it with what the witness saw."""
     return b"%d.%d " % at

@@ -1,4 +1,8 @@
-"""What a simulated world is made of, as values: labs, pools, people, what goes wrong, and the seed of all chance."""
+"""What a simulated world is made of, as values: labs, pools, people, mishaps, and the random seed.
+
+Also the documents that a scenario stands for, as an operator applies them: templates, pools, definitions and lab
+files.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,14 +22,14 @@ from lcm.model.kinds.definition import (
 from lcm.model.kinds.pool import LabWorkerPool, LabWorkerPoolSpec, WorkerTemplate, WorkerTemplateSpec
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.worker import AwsSpec, CmlSpec, LabWorkerSpec
-from lcm.providers.protocols.artifacts import Stored
+from lcm.providers.protocols.artifacts import StoredArtifact
 from lcm.settings.load import Settings
 
 MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)
 SECRET: Final = "canary-5f3a9c"  # noqa: S105  opens nothing; who finds it anywhere has found a leak
 
 
-class Lab(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioLab(msgspec.Struct, frozen=True, kw_only=True):
     """A lab that can be booked."""
 
     name: str
@@ -36,8 +40,8 @@ class Lab(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 4
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines of one kind for one track."""
+class ScenarioPool(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines of one type for one track."""
 
     track: str
     instance_type: str = "m5zn.metal"
@@ -48,41 +52,41 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A world and what happens in it. Two runs of one scenario are the same to the last commit."""
+    """A world, and what happens in it. Two runs of one scenario are the same to the last commit."""
 
     seed: int = 1
     start: datetime = MONDAY
     hours: float = 24
     """How long people come and things go wrong."""
     quiet_hours: float = 8
-    """How long nothing happens then, so that all is done that was begun."""
+    """How long nothing new happens after that, so that everything that was begun can end."""
     processes: int = 3
-    """How many of ours there are, each with an API and every controller."""
+    """How many of our processes there are, each with an API and every controller."""
     face: Literal["direct", "client"] = "direct"
-    """How a CML is spoken to: by its simulator's own verbs, or by our client over its REST face."""
-    labs: tuple[Lab, ...] = ()
-    pools: tuple[Pool, ...] = ()
+    """How a CML is called: by its simulator's own methods, or by our client over its REST API."""
+    labs: tuple[ScenarioLab, ...] = ()
+    pools: tuple[ScenarioPool, ...] = ()
     sessions_a_day: int = 300
     mishaps_an_hour: float = 0.0
     mishaps: tuple[str, ...] = ()
-    """Which, by their names; empty: all."""
+    """Mishaps by their names; empty means all."""
     bystanders: bool = True
     """Whether there are operators, strangers, listeners and auditors besides those who book."""
     settings: Settings = msgspec.field(default_factory=Settings)
 
     @property
     def end(self) -> datetime:
-        """When people stop to come."""
+        """When people stop coming."""
         return self.start + timedelta(hours=self.hours)
 
 
 CAMPUS: Final = Scenario(
     labs=(
-        Lab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),
-        Lab(name="ccna-exam", track="ccna", cpu_cores=12, memory_gb=24, nodes=6),
-        Lab(name="ccnp-core", track="ccnp", cpu_cores=16, memory_gb=32, nodes=5),
+        ScenarioLab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),
+        ScenarioLab(name="ccna-exam", track="ccna", cpu_cores=12, memory_gb=24, nodes=6),
+        ScenarioLab(name="ccnp-core", track="ccnp", cpu_cores=16, memory_gb=32, nodes=5),
     ),
-    pools=(Pool(track="ccna", most=10), Pool(track="ccnp", most=10, least=1)),
+    pools=(ScenarioPool(track="ccna", most=10), ScenarioPool(track="ccnp", most=10, least=1)),
     settings=Settings(
         worker_controller_leader_lease_ttl=60,
         worker_controller_reconcile_interval=60,
@@ -91,29 +95,29 @@ CAMPUS: Final = Scenario(
         lablet_watch_interval=60,
     ),
 )
-"""Twenty workers and three hundred sessions a day, looked at as often as a frugal operator would have it."""
+"""Twenty workers and three hundred sessions a day, polled as rarely as a frugal operator would."""
 
 CLASSROOM: Final = Scenario(
     start=MONDAY + timedelta(hours=8),
     processes=2,
-    labs=(Lab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),),
-    pools=(Pool(track="ccna", most=4),),
+    labs=(ScenarioLab(name="ccna-basics", track="ccna", cpu_cores=8, memory_gb=16),),
+    pools=(ScenarioPool(track="ccna", most=4),),
     sessions_a_day=60,
 )
 """Four workers and sixty sessions a day, for tests and for scenarios that are written down."""
 
 CROWDED: Final = msgspec.structs.replace(
-    CLASSROOM, processes=3, sessions_a_day=480, pools=(Pool(track="ccna", most=4, least=2),)
+    CLASSROOM, processes=3, sessions_a_day=480, pools=(ScenarioPool(track="ccna", most=4, least=2),)
 )
-"""The same with workers that are always there and far more sessions: most happens in least time."""
+"""The same with workers that are always there and far more sessions: the most happens in the least time."""
 
 
 REGION: Final = "us-east-1"
 VERSION: Final = "1.0.0"
 
 
-def definition(lab: Lab, stored: Stored) -> LabletDefinition:
-    """Publish a lab whose file is kept."""
+def definition_of(lab: ScenarioLab, stored: StoredArtifact) -> LabletDefinition:
+    """Return the definition of a lab whose file is stored."""
     spec = LabletDefinitionSpec(
         version=VERSION,
         state=DefinitionState.ACTIVE,
@@ -126,13 +130,13 @@ def definition(lab: Lab, stored: Stored) -> LabletDefinition:
     return LabletDefinition(metadata=Metadata(name=definition_name(lab)), spec=spec)
 
 
-def definition_name(lab: Lab) -> str:
-    """Say what a lab is booked by."""
+def definition_name(lab: ScenarioLab) -> str:
+    """Return the name by which a lab is booked."""
     return f"{lab.name}:{VERSION}"
 
 
-def pool(wanted: Pool) -> Sequence[Resource]:
-    """Make a pool and what its workers look like."""
+def pool_documents(wanted: ScenarioPool) -> Sequence[Resource]:
+    """Return the documents of a pool: the template of its workers, and the pool itself."""
     cml = CmlSpec(admin_password="env:CML_ADMIN_PASSWORD")  # noqa: S106  where the password is, not what it is
     if wanted.licensed:
         cml = msgspec.structs.replace(cml, license_token="env:CML_LICENSE_TOKEN", license_flavour="enterprise")  # noqa: S106  likewise
@@ -150,16 +154,16 @@ def pool(wanted: Pool) -> Sequence[Resource]:
     return (WorkerTemplate(metadata=name, spec=template), LabWorkerPool(metadata=name, spec=spec))
 
 
-def topology(lab: Lab) -> bytes:
-    """Write a lab's file: a chain of nodes, each with a console."""
-    nodes = "".join(_node(number) for number in range(lab.nodes))
+def lab_topology(lab: ScenarioLab) -> bytes:
+    """Return a lab's file: a chain of nodes, each with a console."""
+    nodes = "".join(_node_yaml(number) for number in range(lab.nodes))
     links = "".join(
         f"- {{id: l{n}, n1: n{n}, i1: i1, n2: n{n + 1}, i2: i0, label: l{n}}}\n" for n in range(lab.nodes - 1)
     )
     return f"lab: {{version: 0.3.0, title: {lab.name}}}\nnodes:\n{nodes}links:\n{links}".encode()
 
 
-def _node(number: int) -> str:
+def _node_yaml(number: int) -> str:
     interfaces = ", ".join(f"{{id: i{n}, label: eth{n}, slot: {n}, type: physical}}" for n in range(2))
     return (
         f"- id: n{number}\n  label: R{number}\n  node_definition: alpine\n  x: {100 * number}\n  y: 0\n"

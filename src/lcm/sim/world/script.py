@@ -1,4 +1,4 @@
-"""A scenario as text: what happens when, one line each, and below `---` what comes of it, compared exactly.
+"""A scenario as text: what happens when, one line each, and below `---` the expected result, compared exactly.
 
     # Comments and empty lines are free.
     processes 2
@@ -7,9 +7,9 @@
     expect ada RUNNING by 09:00
     until 11:00
 
-Times are those of one Monday, which begins at 08:00. Or one line, as `one_line` reads it, for a day by the dice, of
-which all that is expected is `no violation`: so are seeds kept that have failed once. Used by tests and by
-`python -m lcm.sim.world FILE`; `script_deeds` knows what a line may say.
+Times are those of one Monday, which begins at 08:00. Or a single line, as `sim.world.one_line` reads it, for a random
+run of which only `no violation` is expected: this is how seeds are kept that have failed once. Used by tests and by
+`python -m lcm.sim.world FILE`; `sim.world.script_deeds` has what a line may say.
 """
 
 import re
@@ -22,12 +22,12 @@ from typing import Final
 import msgspec
 
 from lcm.sim.time.loop import run
-from lcm.sim.world.one_line import scenario_in
-from lcm.sim.world.playing import play, quiet
+from lcm.sim.world.one_line import parse_scenario
+from lcm.sim.world.playing import capture_logs, play
 from lcm.sim.world.scenario import CLASSROOM, MONDAY, Scenario
-from lcm.sim.world.script_deeds import DEEDS
-from lcm.sim.world.script_stage import Stagecraft, ToldWorld
-from lcm.sim.world.telling import tell
+from lcm.sim.world.script_deeds import SCRIPT_ACTIONS
+from lcm.sim.world.script_stage import ScriptContext, TracedWorld
+from lcm.sim.world.telling import describe_outcome
 
 CUT: Final = "---\n"
 NOTHING_WRONG: Final = "no violation"
@@ -39,7 +39,7 @@ _SET: Final = re.compile(r"(processes|seed|seats) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ScriptEntry:
     """Something that happens at a moment."""
 
     at: datetime
@@ -48,78 +48,78 @@ class Entry:
 
 @dataclass(frozen=True)
 class Script:
-    """A scenario that was read, what happens in it, and what comes of it."""
+    """A scenario that was read, what happens in it, and the expected result."""
 
     scenario: Scenario
-    entries: Sequence[Entry] = ()
+    entries: Sequence[ScriptEntry] = ()
     by_dice: bool = False
     expected: str = ""
 
 
-def read(text: str) -> Script:
-    """Read a script; a line that says nothing known is refused with its number."""
+def read_script(text: str) -> Script:
+    """Read a script. A line that is not understood is refused with its number."""
     head, _, expected = text.partition(CUT)
     lines = [(number, line.split("#")[0].strip()) for number, line in enumerate(head.splitlines(), 1)]
     said = [(number, line) for number, line in lines if line]
-    if len(said) == 1 and (by_dice := scenario_in(said[0][1])) is not None:
+    if len(said) == 1 and (by_dice := parse_scenario(said[0][1])) is not None:
         return Script(by_dice, by_dice=True, expected=expected)
     scenario = msgspec.structs.replace(CLASSROOM, sessions_a_day=0, bystanders=False)
-    entries: list[Entry] = []
+    entries: list[ScriptEntry] = []
     for number, line in said:
         if found := _SET.fullmatch(line):
-            scenario = _set(scenario, found[1], int(found[2]))
+            scenario = _set_option(scenario, found[1], int(found[2]))
         elif found := _UNTIL.fullmatch(line):
             length = _moment(found[1], found[2]) - scenario.start
             scenario = msgspec.structs.replace(scenario, hours=length / timedelta(hours=1), quiet_hours=0)
         elif found := _AT.fullmatch(line):
-            entries.append(Entry(_moment(found[1], found[2]), found[3]))
+            entries.append(ScriptEntry(_moment(found[1], found[2]), found[3]))
         elif found := _EXPECT.fullmatch(line):
-            entries.append(Entry(_moment(found[3], found[4]), f"expect {found[1]} {found[2]}"))
+            entries.append(ScriptEntry(_moment(found[3], found[4]), f"expect {found[1]} {found[2]}"))
         else:
             raise ValueError(f"line {number} says nothing known: {line}")
     return Script(scenario, sorted(entries, key=lambda one: one.at), expected=expected)
 
 
-def perform(script: Script) -> str:
-    """Play a script, and tell what came of it."""
+def run_script(script: Script) -> str:
+    """Play a script, and return what happened as text."""
     if script.by_dice:
-        return (tell(play(script.scenario)) or NOTHING_WRONG) + "\n"
+        return (describe_outcome(play(script.scenario)) or NOTHING_WRONG) + "\n"
 
     async def life() -> str:
-        world = ToldWorld(script.scenario)
-        await world.found()
-        stage = Stagecraft(world)
+        world = TracedWorld(script.scenario)
+        await world.set_up()
+        stage = ScriptContext(world)
         for entry in script.entries:
             await world.pass_time(entry.at - world.clock.now())
-            await _happen(stage, entry.text)
+            await _run_entry(stage, entry.text)
         await world.pass_time(script.scenario.end - world.clock.now())
-        world.tell_the_rest()
+        world.write_new_lines()
         return "\n".join([*world.lines, *(f"! {one.rule}: {one.text}" for one in world.witness.violations), ""])
 
-    with quiet(lambda _: None):
+    with capture_logs(lambda _: None):
         return run(life, start=script.scenario.start)
 
 
-def perform_file(path: Path, *, rewrite: bool = False) -> tuple[str, str]:
-    """Play a file; give what is expected and what came of it, which with `rewrite` is expected from now on."""
+def run_file(path: Path, *, rewrite: bool = False) -> tuple[str, str]:
+    """Play a file; return the expected and the actual text. With `rewrite`, the actual becomes the expected one."""
     text = path.read_text()
-    script = read(text)
-    told = perform(script)
+    script = read_script(text)
+    told = run_script(script)
     if rewrite and told != script.expected and "\n!" not in f"\n{told}":
         path.write_text(text.partition(CUT)[0] + CUT + told)
         return told, told
     return script.expected, told
 
 
-async def _happen(stage: Stagecraft, text: str) -> None:
-    for pattern, deed in DEEDS:
+async def _run_entry(stage: ScriptContext, text: str) -> None:
+    for pattern, deed in SCRIPT_ACTIONS:
         if found := pattern.fullmatch(text):
             await deed(stage, *found.groups())
             return
     raise ValueError(f"nobody knows how to do this: {text}")
 
 
-def _set(scenario: Scenario, what: str, number: int) -> Scenario:
+def _set_option(scenario: Scenario, what: str, number: int) -> Scenario:
     if what == "seats":
         pools = tuple(msgspec.structs.replace(pool, most=number) for pool in scenario.pools)
         return msgspec.structs.replace(scenario, pools=pools)

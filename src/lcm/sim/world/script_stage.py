@@ -1,4 +1,4 @@
-"""Where a script is performed: a world that tells what happens in it, for people to read."""
+"""What a script acts on: a world that writes down, for people to read, what happens in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,35 +12,35 @@ from lcm.store.base import Change
 
 
 @dataclass
-class Stagecraft:
-    """Where a script is performed: a world, and what became of each session and machine."""
+class ScriptContext:
+    """What the lines of a script act on: a world, and the sessions of each person."""
 
-    world: "ToldWorld"
+    world: "TracedWorld"
     names: dict[str, list[str]] = field(default_factory=dict)
-    """The sessions of everybody who booked."""
+    """The names of sessions, by who booked them."""
 
 
-class ToldWorld(World):
-    """A world that writes down, for people to read, what happened and how sessions and workers went on."""
+class TracedWorld(World):
+    """A world that writes down, for people to read, what happens and how sessions and workers change."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.lines: list[str] = []
         self.phases: dict[str, list[str]] = {}
-        """The phases that each session has had, by its name."""
-        self._told = 0
+        """The phases that each session has been in, by its name."""
+        self._lines_written = 0
         super().__init__(scenario)
 
-    def tell_the_rest(self) -> None:
-        """Write down what was told since the last commit."""
-        told = self.witness.log[self._told :]
-        self._told += len(told)
+    def write_new_lines(self) -> None:
+        """Write down what was logged since the last commit."""
+        told = self.witness.log[self._lines_written :]
+        self._lines_written += len(told)
         self.lines += [f"{line.at[3:8]} {line.text}" for line in told]
 
-    def _noted(self, revision: int, changes: Sequence[Change]) -> None:
+    def _on_commit(self, revision: int, changes: Sequence[Change]) -> None:
         objects = self.witness.seen.objects
         before = {change.key: objects.get(change.key) for change in changes}
-        super()._noted(revision, changes)
-        self.tell_the_rest()
+        super()._on_commit(revision, changes)
+        self.write_new_lines()
         for key, old in before.items():
             new = objects.get(key)
             if isinstance(new, LabletSession | LabWorker) and (old is None or phase_of(old) != phase_of(new)):

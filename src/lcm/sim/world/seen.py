@@ -1,6 +1,6 @@
-"""The store as the witness sees it: every object as it is now, and what stands where, kept up with each commit.
+"""The store as the witness sees it: every object as it is now, and indexes, kept up with each commit.
 
-It is made of commits alone and shares nothing with the code that is under test but the form of documents.
+It is made from commits alone and shares nothing with the code under test but the form of documents.
 """
 
 from collections import Counter, defaultdict
@@ -11,16 +11,16 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from lcm.control.access.audit import PREFIX as AUDIT
+from lcm.control.access.audit import AUDIT_PREFIX as AUDIT
 from lcm.control.access.audit import AuditRecord
-from lcm.control.accounts.licences import SEATS
-from lcm.control.objects.records import ALERTS, CODEC, located
+from lcm.control.accounts.licences import SEATS_PREFIX
+from lcm.control.objects.records import ALERTS, CODEC, ref_of_key
 from lcm.control.telemetry.alert_records import Alerts
 from lcm.model.base.event import Event
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import SESSION, LabletSession
+from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.money.licences import LicenceSeat
 from lcm.model.money.prices import declared_capacity
@@ -33,7 +33,7 @@ ARCHIVE: Final = "archive/"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[R]):
+class ObservedChange(Generic[R]):
     """What one commit did to one object, when, and on which of our hosts; None is somebody from outside."""
 
     at: datetime
@@ -42,16 +42,16 @@ class Turn(Generic[R]):
     after: R | None
 
     @property
-    def now(self) -> R:
-        """The object, as it is or as it last was."""
+    def latest(self) -> R:
+        """The object as it is, or as it last was."""
         found = self.after or self.before
         assert found is not None, "a commit changes what is there or will be"
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An event with its place: N of the events of a commit."""
+class PublishedEvent:
+    """An event with its position: the revision of its commit, and its number there."""
 
     revision: int
     number: int
@@ -60,21 +60,21 @@ class Told:
 
 @dataclass(slots=True)
 class Commit:
-    """One commit: who made it where, what it did to objects, and what it told the outside."""
+    """One commit: who made it where, what it did to objects, and which events it published."""
 
     at: datetime
     host: str | None
     revision: int
-    turns: list[Turn[Resource]] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    turns: list[ObservedChange[Resource]] = field(default_factory=list)
+    told: list[PublishedEvent] = field(default_factory=list)
     audit: AuditRecord | None = None
     archived: bool = False
-    """Whether something went into the archive."""
+    """Whether something was moved into the archive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """What was done to the outside, when, and by which of our hosts; None is somebody from outside."""
+class ObservedEffect:
+    """An effect on the outside, when, and by which of our hosts; None is somebody from outside."""
 
     at: datetime
     host: str | None
@@ -82,27 +82,27 @@ class Deed:
 
 
 @dataclass
-class Seen:
+class ObservedState:
     """Every object, and indexes of those that checks ask about."""
 
     calm: bool = False
-    """Whether nothing goes wrong in this world, so that there is no excuse."""
+    """Whether nothing goes wrong in this world, so that there is no excuse for a late start."""
     objects: dict[str, Resource] = field(default_factory=dict)
     """By key."""
     revisions: dict[str, int] = field(default_factory=dict)
-    """By key: which commit changed it last."""
+    """By key: the revision of the last commit that changed it."""
     removed: dict[str, datetime] = field(default_factory=dict)
-    """By uid: when an object went, by somebody's wish or into the archive."""
+    """By uid: when an object was removed, by request or into the archive."""
     sessions: dict[str, LabletSession] = field(default_factory=dict)
-    """By uid, as they are or last were; also those that have ended."""
+    """By uid, as they are or last were; includes those that have ended."""
     workers: dict[str, LabWorker] = field(default_factory=dict)
     """By uid, while there is a record."""
     small: dict[str, None] = field(default_factory=dict)
     """The uids of workers that hold less than their spec says."""
     since: dict[tuple[str, ...], datetime] = field(default_factory=dict)
-    """Since when something is so that may be so for a while only, as `lasts` keeps it in mind."""
+    """Since when something holds that may hold for a while only, as `duration_of` tracks it."""
     unseen_ports: dict[str, dict[int, datetime]] = field(default_factory=dict)
-    """By the uid of a worker: which ports are in use there that no commit tells of, and since when."""
+    """By the uid of a worker: ports in use there that no commit mentions, and since when."""
     reservations: dict[str, Reservation] = field(default_factory=dict)
     """By uid, while there is a record."""
     on_worker: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
@@ -110,27 +110,27 @@ class Seen:
     in_pool: defaultdict[str, dict[str, LabletSession]] = field(default_factory=lambda: defaultdict(dict))
     """Live sessions that were promised a seat, by pool, then by uid."""
     had_machine: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
-    """The uids of all workers that ever had a machine, by its id, in their order."""
+    """The uids of all workers that ever had a machine, by its id, in order."""
     holders: dict[str, str] = field(default_factory=dict)
-    """Who holds which lease now."""
+    """The present holder of each lease."""
     robbed: dict[tuple[str, str], datetime] = field(default_factory=dict)
-    """By lease and holder: when the store lost the lease, of which its holder can only hear afterwards."""
+    """By lease and holder: when the store lost the lease; its holder can only learn of it afterwards."""
     seats: dict[str, LicenceSeat] = field(default_factory=dict)
     """The ledger of licences, by the worker's uid."""
     alerts: dict[str, Sequence[Alert]] = field(default_factory=dict)
-    """What is raised now, by the key of its board."""
+    """Alerts that are raised now, by the key of their record."""
     warned: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """When each alert was last raised, by the uid of what it is about and its name."""
     changes: Counter[tuple[str, datetime]] = field(default_factory=Counter)
     """How often each object changed, by its uid and the hour."""
-    events: list[Told] = field(default_factory=list)
-    """All that was told to the outside, in order."""
+    events: list[PublishedEvent] = field(default_factory=list)
+    """All published events, in order."""
 
-    def take(self, revision: int, changes: Sequence[Change], at: datetime, host: str | None) -> Commit:
-        """Learn of a commit."""
+    def apply_commit(self, revision: int, changes: Sequence[Change], at: datetime, host: str | None) -> Commit:
+        """Apply a commit to all indexes, and return what it did."""
         commit = Commit(at, host, revision)
         for change in changes:
-            if (turn := self._object(change, at, host)) is not None:
+            if (turn := self._apply_object(change, at, host)) is not None:
                 self.revisions[change.key] = revision
                 commit.turns.append(turn)
             elif change.key.startswith(AUDIT):
@@ -138,11 +138,11 @@ class Seen:
             elif change.key.startswith(ARCHIVE):
                 commit.archived = True
             else:
-                self._other(change, commit)
+                self._apply_other(change, commit)
         for turn in commit.turns:
-            self.changes[turn.now.metadata.uid, at.replace(minute=0, second=0, microsecond=0)] += 1
+            self.changes[turn.latest.metadata.uid, at.replace(minute=0, second=0, microsecond=0)] += 1
             if turn.after is None:
-                self.removed[turn.now.metadata.uid] = at
+                self.removed[turn.latest.metadata.uid] = at
         return commit
 
     @property
@@ -152,90 +152,90 @@ class Seen:
         return {one.metadata.name: one for one in every}
 
     def pool(self, name: str, namespace: str) -> tuple[LabWorkerPool, WorkerTemplate] | None:
-        """Find a pool with its template."""
+        """Return a pool with its template; None unless both exist."""
         pool = self.objects.get(f"worker-pools/{namespace}/{name}")
         if not isinstance(pool, LabWorkerPool):
             return None
         template = self.objects.get(f"worker-templates/{namespace}/{pool.spec.template}")
         return (pool, template) if isinstance(template, WorkerTemplate) else None
 
-    def live(self) -> Iterator[LabletSession]:
-        """Give the sessions that have not ended."""
+    def live_sessions(self) -> Iterator[LabletSession]:
+        """Yield the sessions that have not ended."""
         return (one for one in self.sessions.values() if not self.is_over(one))
 
     def is_over(self, session: LabletSession) -> bool:
-        """Tell whether a session has ended, or went with its end."""
+        """Return whether a session has ended, or was removed."""
         return not is_live(session) or session.metadata.uid in self.removed
 
-    def lasts(self, what: tuple[str, ...], now: datetime, *, is_so: bool) -> timedelta:
-        """Say for how long something has been so, as far as somebody has looked; nothing if it is not."""
+    def duration_of(self, what: tuple[str, ...], now: datetime, *, is_so: bool) -> timedelta:
+        """Return for how long something has been so, as far as somebody has looked; zero if it is not so."""
         if not is_so:
             self.since.pop(what, None)
         return now - self.since.setdefault(what, now) if is_so else timedelta(0)
 
     def worker_with(self, instance_id: str) -> LabWorker | None:
-        """Find the worker that has a machine now."""
+        """Return the worker that has a machine now; None if there is none."""
         found = (self.workers.get(uid) for uid in self.had_machine.get(instance_id, ()))
         return next((one for one in found if one and one.status.ec2.instance_id == instance_id), None)
 
-    def _object(self, change: Change, at: datetime, host: str | None) -> Turn[Resource] | None:
-        ref = located(change.key)
+    def _apply_object(self, change: Change, at: datetime, host: str | None) -> ObservedChange[Resource] | None:
+        ref = ref_of_key(change.key)
         if ref is None:
             return None
         before = self.objects.get(change.key)
         after = None if change.entry is None else CODEC.decode(change.entry.value, ref.kind)
         if before is None and after is None:
             return None
-        self._keep(change.key, after)
-        turn = Turn(at, host, before, after)
-        match turn.now:
+        self._store_object(change.key, after)
+        turn = ObservedChange(at, host, before, after)
+        match turn.latest:
             case LabletSession():
-                self._place(_session(before), _session(after))
+                self._index_session(_as_session(before), _as_session(after))
             case LabWorker() as worker:
-                self._keep_worker(worker, after)
-                self._size_up(worker, after)
+                self._store_worker(worker, after)
+                self._check_size(worker, after)
             case Reservation() as reservation if after is not None:
                 self.reservations[reservation.metadata.uid] = reservation
             case Reservation() as reservation:
                 self.reservations.pop(reservation.metadata.uid, None)
         return turn
 
-    def _other(self, change: Change, commit: Commit) -> None:
+    def _apply_other(self, change: Change, commit: Commit) -> None:
         key, value = change.key, change.entry.value if change.entry else None
         if key == EVENTS_KEY:
-            self._hear(value or b"", commit)
+            self._apply_events(value or b"", commit)
         elif key.startswith(LEASES_PREFIX):
-            self._lease(key.removeprefix(LEASES_PREFIX), value)
+            self._apply_lease(key.removeprefix(LEASES_PREFIX), value)
         elif key.startswith(ALERTS):
             standing = CODEC.decode(value, Alerts).standing if value else ()
             self.alerts[key] = [one.alert for one in standing]
-        elif key.startswith(SEATS):
-            self.seats.pop(key.removeprefix(SEATS), None)
+        elif key.startswith(SEATS_PREFIX):
+            self.seats.pop(key.removeprefix(SEATS_PREFIX), None)
             if value:
-                self.seats[key.removeprefix(SEATS)] = CODEC.decode(value, LicenceSeat)
+                self.seats[key.removeprefix(SEATS_PREFIX)] = CODEC.decode(value, LicenceSeat)
 
-    def _hear(self, value: bytes, commit: Commit) -> None:
+    def _apply_events(self, value: bytes, commit: Commit) -> None:
         for number, raw in enumerate(unpack_events(value)):
             event = msgspec.json.decode(raw, type=Event)
-            commit.told.append(Told(commit.revision, number, event))
+            commit.told.append(PublishedEvent(commit.revision, number, event))
             if event.type == "alert.raised":
-                alert = msgspec.json.decode(event.data, type=_Raised)
+                alert = msgspec.json.decode(event.data, type=_RaisedAlert)
                 self.warned[alert.uid, alert.alert] = commit.at
         self.events += commit.told
 
-    def _lease(self, name: str, value: bytes | None) -> None:
+    def _apply_lease(self, name: str, value: bytes | None) -> None:
         if value is None:
             self.holders.pop(name, None)
         else:
             self.holders[name] = msgspec.json.decode(value, type=Lease).holder
 
-    def _keep(self, key: str, after: Resource | None) -> None:
+    def _store_object(self, key: str, after: Resource | None) -> None:
         if after is None:
             self.objects.pop(key, None)
         else:
             self.objects[key] = after
 
-    def _keep_worker(self, worker: LabWorker, after: Resource | None) -> None:
+    def _store_worker(self, worker: LabWorker, after: Resource | None) -> None:
         uid = worker.metadata.uid
         if after is None:
             self.workers.pop(uid, None)
@@ -244,14 +244,14 @@ class Seen:
             if worker.status.ec2.instance_id:
                 self.had_machine[worker.status.ec2.instance_id][uid] = None
 
-    def _size_up(self, worker: LabWorker, after: Resource | None) -> None:
+    def _check_size(self, worker: LabWorker, after: Resource | None) -> None:
         has, said = worker.status.capacity, declared_capacity(worker.spec)
         if after is None or has is None or said is None or said.within(has):
             self.small.pop(worker.metadata.uid, None)
         else:
             self.small[worker.metadata.uid] = None
 
-    def _place(self, before: LabletSession | None, after: LabletSession | None) -> None:
+    def _index_session(self, before: LabletSession | None, after: LabletSession | None) -> None:
         if before is not None:
             uid = before.metadata.uid
             self.on_worker[before.status.worker_id or ""].pop(uid, None)
@@ -264,15 +264,15 @@ class Seen:
                 self.in_pool[after.status.seat.pool if after.status.seat else ""][uid] = after
 
 
-class _Raised(msgspec.Struct):
+class _RaisedAlert(msgspec.Struct):
     uid: str
     alert: str
 
 
-def _session(found: Resource | None) -> LabletSession | None:
+def _as_session(found: Resource | None) -> LabletSession | None:
     return found if isinstance(found, LabletSession) else None
 
 
 def is_live(session: LabletSession) -> bool:
-    """Tell whether a session has not ended."""
-    return session.status.phase not in SESSION.final
+    """Return whether a session has not ended."""
+    return session.status.phase not in SESSION_MACHINE.final

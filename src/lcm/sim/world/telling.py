@@ -1,6 +1,6 @@
-"""How a run is told that went wrong: its seed, how to replay it, the rule, and the story of the objects involved.
+"""Describes a run that went wrong: its seed, how to replay it, the rule, and the story of the objects involved.
 
-`witness` writes lines with it, `make sim` and tests print what it makes of an outcome.
+`sim.world.witness` writes lines with it; `make sim` and tests print its description of an outcome.
 """
 
 import re
@@ -13,28 +13,28 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.checks.violation import Violation
-from lcm.sim.world.one_line import line_of
-from lcm.sim.world.seen import Turn
+from lcm.sim.world.one_line import format_scenario
+from lcm.sim.world.seen import ObservedChange
 
 if TYPE_CHECKING:
-    from lcm.sim.world.witness import Line
-    from lcm.sim.world.world import Outcome
+    from lcm.sim.world.witness import StoryLine
+    from lcm.sim.world.world import RunOutcome
 
 
-LONGEST: Final = 60
-"""Lines of a story: the last ones tell most."""
+LONGEST_STORY: Final = 60
+"""The most lines of a story that are printed: the last ones say most."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*[a-z0-9]")
 
 
-def tell(outcome: "Outcome") -> str:
-    """Tell what must never happen and has happened; nothing for a run in which all is well."""
-    return "\n".join(line for found in outcome.violations[:1] for line in _lines(outcome, found))
+def describe_outcome(outcome: "RunOutcome") -> str:
+    """Describe the first violation of a run; empty for a run without one."""
+    return "\n".join(line for found in outcome.violations[:1] for line in _outcome_lines(outcome, found))
 
 
-def told_of(turn: Turn[Resource]) -> str:
-    """Tell what a commit did to an object, in a line; nothing for what tells nobody anything."""
+def describe_change(turn: ObservedChange[Resource]) -> str:
+    """Describe in a line what a commit did to an object; empty when nothing of interest changed."""
     before, after = turn.before, turn.after
-    name = f"{turn.now.kind}/{turn.now.metadata.name}"
+    name = f"{turn.latest.kind}/{turn.latest.metadata.name}"
     if after is None:
         return f"{name} is removed"
     old, new = _facts(before) if before else {}, _facts(after)
@@ -49,26 +49,26 @@ def told_of(turn: Turn[Resource]) -> str:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Find what may be the names of objects in a text."""
+    """Return what may be the names of objects in a text."""
     return tuple(_NAME.findall(text))
 
 
-def story_of(story: Sequence["Line"], about: Sequence[str]) -> Sequence["Line"]:
-    """Choose the lines that concern objects, by their names, without their kinds."""
+def lines_about(story: Sequence["StoryLine"], about: Sequence[str]) -> Sequence["StoryLine"]:
+    """Return the lines that concern objects, by their names, without their kinds."""
     names = {one.rpartition("/")[2] for one in about}
     return [line for line in story if not names.isdisjoint(line.about)]
 
 
-def _lines(outcome: "Outcome", found: Violation) -> Iterator[str]:
+def _outcome_lines(outcome: "RunOutcome", found: Violation) -> Iterator[str]:
     scenario = outcome.scenario
     yield f"seed {scenario.seed}: {found.rule}"
     yield f"  {found.text}"
     yield f"  about {', '.join(found.about) or 'the whole world'}; trace {outcome.trace}"
-    yield f"  replay: make sim ONE='{line_of(scenario)}'"
-    lines = story_of(outcome.story, found.about) if found.about else outcome.log
-    if len(lines) > LONGEST:
-        yield f"  ({len(lines) - LONGEST} earlier lines are left out)"
-    yield from (f"  {line}" for line in lines[-LONGEST:])
+    yield f"  replay: make sim ONE='{format_scenario(scenario)}'"
+    lines = lines_about(outcome.story, found.about) if found.about else outcome.log
+    if len(lines) > LONGEST_STORY:
+        yield f"  ({len(lines) - LONGEST_STORY} earlier lines are left out)"
+    yield from (f"  {line}" for line in lines[-LONGEST_STORY:])
     if len(outcome.violations) > 1:
         yield f"  and {len(outcome.violations) - 1} more"
 
@@ -76,9 +76,9 @@ def _lines(outcome: "Outcome", found: Violation) -> Iterator[str]:
 def _facts(resource: Resource) -> dict[str, str]:
     match resource:
         case LabletSession():
-            found = _session(resource)
+            found = _session_facts(resource)
         case LabWorker():
-            found = _worker(resource)
+            found = _worker_facts(resource)
         case Reservation(status=status):
             found = {"held": str(sum(one.session is None for one in status.held))}
         case _:
@@ -88,7 +88,7 @@ def _facts(resource: Resource) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _session(session: LabletSession) -> dict[str, str]:
+def _session_facts(session: LabletSession) -> dict[str, str]:
     status, spec = session.status, session.spec
     claim, seat = status.claim, status.seat
     return {
@@ -104,7 +104,7 @@ def _session(session: LabletSession) -> dict[str, str]:
     }
 
 
-def _worker(worker: LabWorker) -> dict[str, str]:
+def _worker_facts(worker: LabWorker) -> dict[str, str]:
     status = worker.status
     return {
         "machine": status.ec2.instance_id,

@@ -1,6 +1,6 @@
-"""The way of our CML client to simulated machines, without a network: whatever is wrong with their CMLs is met on it.
+"""The transport of our CML client to simulated machines, without a network; faults of their CMLs are applied on it.
 
-Made by `stage`, one for each process, where CMLs are spoken to by the client.
+Made by `sim.world.stage`, one for each process, in scenarios that call CMLs through the client.
 """
 
 import errno
@@ -17,10 +17,10 @@ from lcm.providers.protocols.labhost import NotReady
 from lcm.sim.cloud.compute import SimCloud
 from lcm.sim.cloud.effects import SENDER
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Down
+from lcm.sim.cml.faults import CmlDown
 from lcm.sim.cml.rest.app import REFUSABLE, CmlApp, CmlFleet
 from lcm.sim.time.asgi import AsgiTransport
-from lcm.sim.time.faults import Spells
+from lcm.sim.time.faults import ActiveFaults
 
 _LAB: Final = r"/labs/[^/]+"
 _VERBS: Final = tuple(
@@ -46,64 +46,64 @@ class MemoryTransport(AsgiTransport):
     """Hands requests to the simulator's REST face in the same process; a machine that is down refuses them."""
 
     def __init__(self, app: CmlApp | CmlFleet, *, context: Context | None = None) -> None:
-        super().__init__(app, context=context, extensions=_EXTENSIONS, refusal=Down)
+        super().__init__(app, context=context, extensions=_EXTENSIONS, refusal=CmlDown)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
             return await super().handle_async_request(request)
-        except Down as error:
+        except CmlDown as error:
             cause = ConnectionRefusedError(str(error)) if error.there else OSError(errno.EHOSTUNREACH, str(error))
             raise httpx.ConnectError(str(error), request=request) from cause
 
 
-class Wire(httpx.AsyncBaseTransport):
-    """Leads a process to the CML on whichever machine has an address now.
+class SimulatedCmlTransport(httpx.AsyncBaseTransport):
+    """Connects a process to the CML on whichever machine has an address now.
 
-    What is sent is carried out, also when the sender dies or stands still meanwhile; the sender answers for it.
+    A request that was sent is carried out, also when its sender dies or pauses meanwhile; it counts as the sender's.
     """
 
-    def __init__(self, cloud: SimCloud, clock: Clock, spells: Spells, sender: str) -> None:
-        """Lead to a cloud's machines; `spells` are those that lie on the way to all of them."""
+    def __init__(self, cloud: SimCloud, clock: Clock, spells: ActiveFaults, sender: str) -> None:
+        """Connect to a cloud's machines; `spells` are the faults on the way to all of them."""
         self._cloud = cloud
         self._clock = clock
         self._spells = spells
         self._elsewhere = Context()
         self._elsewhere.run(SENDER.set, sender)
-        self._known: dict[str, str] = {}
-        self._ways: dict[str, MemoryTransport] = {}
+        self._machines: dict[str, str] = {}
+        self._transports: dict[str, MemoryTransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        instance_id = self._at(request.url.host)
-        cml = self._cloud.attached(instance_id)
+        instance_id = self._machine_at(request.url.host)
+        cml = self._cloud.find_attached(instance_id)
         if not isinstance(cml, Cml):
-            raise _nobody("no machine has this address", request)
+            raise _connect_error("no machine has this address", request)
         verb, spells = verb_of(request), (cml.spells, self._spells)
-        if (error := await _before(spells, verb)) is not None:
+        if (error := await _fault_before(spells, verb)) is not None:
             if isinstance(error, NotReady):
                 return httpx.Response(502, html="<html><body><h1>502 Bad Gateway</h1></body></html>")
-            raise _nobody(str(error), request)
-        response = await self._way(instance_id, cml).handle_async_request(request)
+            raise _connect_error(str(error), request)
+        response = await self._transport_to(instance_id, cml).handle_async_request(request)
         try:
             for one in spells:
-                one.after(verb)
+                one.raise_after_effect(verb)
         except LcmError as lost:
             await response.aclose()
             raise httpx.ReadError(str(lost), request=request) from lost
         return response
 
-    def _way(self, instance_id: str, cml: Cml) -> MemoryTransport:
-        if instance_id not in self._ways:
-            self._ways[instance_id] = MemoryTransport(CmlApp(cml), context=self._elsewhere)
-        return self._ways[instance_id]
+    def _transport_to(self, instance_id: str, cml: Cml) -> MemoryTransport:
+        if instance_id not in self._transports:
+            self._transports[instance_id] = MemoryTransport(CmlApp(cml), context=self._elsewhere)
+        return self._transports[instance_id]
 
-    def _at(self, address: str) -> str:
-        known = self._known.get(address, "")
-        if not self._has(known, address):
-            known = next((one for one in self._cloud.account.machines if self._has(one, address)), "")
-            self._known[address] = known
+    def _machine_at(self, address: str) -> str:
+        known = self._machines.get(address, "")
+        if not self._has_address(known, address):
+            known = next((one for one in self._cloud.account.machines if self._has_address(one, address)), "")
+            self._machines[address] = known
         return known
 
-    def _has(self, instance_id: str, address: str) -> bool:
+    def _has_address(self, instance_id: str, address: str) -> bool:
         machine = self._cloud.account.machines.get(instance_id)
         if machine is None:
             return False
@@ -112,24 +112,24 @@ class Wire(httpx.AsyncBaseTransport):
 
 
 def verb_of(request: httpx.Request) -> str:
-    """Say which verb of a `LabHost` sends a request; nothing for those of which no mishap speaks."""
+    """Return which method of a `LabHost` sends a request; empty for those that no mishap concerns."""
     line = f"{request.method} {request.url.path}"
     return next((verb for pattern, verb in _VERBS if pattern.fullmatch(line)), "")
 
 
-async def _before(spells: Sequence[Spells], verb: str) -> LcmError | None:
-    """Meet what stands between a request and its effect."""
+async def _fault_before(spells: Sequence[ActiveFaults], verb: str) -> LcmError | None:
+    """Return the fault that stands between a request and its effect; None if there is none."""
     try:
         for one in spells:
-            await one.linger(verb)
+            await one.delay_call(verb)
         for one in spells:
-            one.before(verb)
+            one.raise_before_effect(verb)
     except LcmError as error:
         return error
     return None
 
 
-def _nobody(text: str, request: httpx.Request) -> httpx.ConnectError:
+def _connect_error(text: str, request: httpx.Request) -> httpx.ConnectError:
     error = httpx.ConnectError(text, request=request)
     error.__cause__ = OSError(errno.EHOSTUNREACH, text)
     return error

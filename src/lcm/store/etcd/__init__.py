@@ -1,1 +1,1 @@
-"""The cluster engine: etcd 3.4 or later."""
+"""The cluster engine: a store shared through etcd."""

@@ -1,6 +1,8 @@
-"""Commits and reads as etcd transactions: what is demanded, what is done, what is read to say why not.
+"""Commits, reads and restores as etcd transactions. Called by `store.etcd.engine`.
 
-Called by the engine. Every one of them demands that no restore is under way.
+A commit has preconditions, writes, and reads that explain a failure. Each transaction requires that no restore is in
+progress. A restore sets a marker, clears the old state, writes the new one in batches, begins the new epoch and
+compacts. The marker says that the state is incomplete and keeps every store from reading and writing until the end.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,92 +19,97 @@ from lcm.store.base import (
     Fence,
     Op,
     Put,
-    deposed,
-    held_leases,
+    deposed_error,
+    held_leases_error,
     pack_events,
 )
-from lcm.store.etcd.keys import EPOCH_KEY, Keys, seal
-from lcm.store.etcd.wire import TXN, Message, Wire, compact, rpc
+from lcm.store.etcd.keys import EPOCH_KEY, EtcdKeys, pack_value
+from lcm.store.etcd.wire import TXN, EtcdClient, Message, compact_history, rpc
 
-_HALF: Final = MAX_OPERATIONS // 2
-_NEVER_KEY: Final = "!never/"
-"""Begins the names of keys that nobody ever writes."""
+_HALF_OPERATIONS: Final = MAX_OPERATIONS // 2
+_UNWRITTEN_KEY: Final = "!never/"
+"""Prefix of keys that nobody ever writes."""
 _MOD = rpc.Compare.MOD
 _CREATE = rpc.Compare.CREATE
 
 
-def transaction(keys: Keys, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> Message:
-    """Write a commit as one transaction; where a precondition fails, it reads the states that were demanded."""
+def build_commit(keys: EtcdKeys, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> Message:
+    """Return a commit as one transaction. If a precondition fails, it reads the required states instead."""
     txn = rpc.TxnRequest()
-    demand(txn, keys.loading, ABSENT)
-    read(txn, keys.loading)
+    require_revision(txn, keys.loading, ABSENT)
+    add_failure_read(txn, keys.loading)
     if fence is not None:
-        lease = keys.raw(LEASES_PREFIX + fence.lease)
-        demand_created(txn, lease, fence.term)
-        read(txn, lease)
+        lease = keys.encode_key(LEASES_PREFIX + fence.lease)
+        require_created(txn, lease, fence.term)
+        add_failure_read(txn, lease)
     for op in ops:
-        key = keys.raw(op.key)
+        key = keys.encode_key(op.key)
         if op.at is not None:
-            demand(txn, key, op.at)
-            read(txn, key)
+            require_revision(txn, key, op.at)
+            add_failure_read(txn, key)
         if isinstance(op, Put):
-            put(txn, key, seal(op))
+            add_put(txn, key, pack_value(op))
         elif isinstance(op, Delete):
-            delete(txn, key)
+            add_delete(txn, key)
     if events:
-        put(txn, keys.raw(EVENTS_KEY), seal(Put(EVENTS_KEY, pack_events(events))))
+        add_put(txn, keys.encode_key(EVENTS_KEY), pack_value(Put(EVENTS_KEY, pack_events(events))))
     return txn
 
 
-def reading(keys: Keys, request: Message) -> Message:
-    """Write a read as a transaction, so that nobody takes a half restored state for the truth."""
+def build_read(keys: EtcdKeys, request: Message) -> Message:
+    """Return a read as a transaction, so that nobody reads a half-restored state."""
     txn = rpc.TxnRequest()
-    demand(txn, keys.loading, ABSENT)
+    require_revision(txn, keys.loading, ABSENT)
     txn.success.add().request_range.CopyFrom(request)
     return txn
 
 
 def is_full(txn: Message) -> bool:
-    """Tell whether a commit, together with our own demand, holds more of them than etcd takes in one list."""
+    """Return True if a commit, with our own precondition, has more preconditions than etcd accepts in one list."""
     return len(txn.compare) > MAX_OPERATIONS
 
 
-def folded(keys: Keys, txn: Message) -> Message:
+def nest_transaction(keys: EtcdKeys, txn: Message) -> Message:
     """Spread a full transaction over nested ones.
 
-    etcd decides on all of them before it does anything. One whose demands fail asks for what cannot be done, which
-    makes etcd refuse the whole: Unmet.
+    etcd evaluates all of them before it does anything. A nested one whose preconditions fail requests
+    something impossible, which makes etcd refuse the whole: UnmetPrecondition.
     """
     whole = rpc.TxnRequest()
-    for number, demands in enumerate((txn.compare[:_HALF], txn.compare[_HALF:])):
+    for number, demands in enumerate((txn.compare[:_HALF_OPERATIONS], txn.compare[_HALF_OPERATIONS:])):
         part = whole.success.add().request_txn
         part.compare.extend(demands)
         never = part.failure.add().request_put
-        never.key, never.ignore_value = keys.raw(f"{_NEVER_KEY}{number}"), True
-    for steps in (txn.success[:_HALF], txn.success[_HALF:]):
+        never.key, never.ignore_value = keys.encode_key(f"{_UNWRITTEN_KEY}{number}"), True
+    for steps in (txn.success[:_HALF_OPERATIONS], txn.success[_HALF_OPERATIONS:]):
         whole.success.add().request_txn.success.extend(steps)
     return whole
 
 
-def explanations(txn: Message) -> tuple[Message, Message]:
-    """Read, in two transactions, what a full one demanded."""
-    return rpc.TxnRequest(success=txn.failure[:_HALF]), rpc.TxnRequest(success=txn.failure[_HALF:])
+def build_state_reads(txn: Message) -> tuple[Message, Message]:
+    """Return two transactions that read the states which a full one requires."""
+    return rpc.TxnRequest(success=txn.failure[:_HALF_OPERATIONS]), rpc.TxnRequest(
+        success=txn.failure[_HALF_OPERATIONS:]
+    )
 
 
-def restoring() -> Later:
-    """Say that the state is not whole."""
+def restoring_error() -> Later:
+    """Return the error for a store whose restore is in progress."""
     return Later("a restore is under way")
 
 
-def refusal(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]) -> LcmError | None:
-    """Say which demand of a transaction was not met; a restore comes first, then the fence. None: all were."""
+def find_failure(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]) -> LcmError | None:
+    """Return the error for the precondition that failed; None if all held.
+
+    A restore comes first, then the fence.
+    """
     states = [response.response_range.kvs for response in responses]
     if states.pop(0):
-        return restoring()
+        return restoring_error()
     if fence is not None:
         held = states.pop(0)
         if not held or held[0].create_revision != fence.term:
-            return deposed(fence)
+            return deposed_error(fence)
     for op, state in zip([op for op in ops if op.at is not None], states, strict=True):
         found = state[0].mod_revision if state else ABSENT
         if op.at is not None and found != op.at:
@@ -110,20 +117,20 @@ def refusal(ops: Sequence[Op], fence: Fence | None, responses: Sequence[Message]
     return None
 
 
-def demand(txn: Message, key: bytes, revision: int) -> None:
-    """Make a transaction depend on the revision of a key's last write; 0 means that it is not there."""
-    # Filling in place is three times as fast as building messages and handing them over.
+def require_revision(txn: Message, key: bytes, revision: int) -> None:
+    """Make a transaction depend on the revision of a key's last write; 0 means that the key is absent."""
+    # Filling messages in place is three times as fast as building them and passing them in.
     compare = txn.compare.add()
     compare.key, compare.target, compare.mod_revision = key, _MOD, revision
 
 
-def demand_created(txn: Message, key: bytes, revision: int, *, end: bytes = b"") -> None:
-    """Make a transaction depend on the revision of a key's first write; with `end`, of every key's up to there."""
+def require_created(txn: Message, key: bytes, revision: int, *, end: bytes = b"") -> None:
+    """Make a transaction depend on the revision of a key's first write; with `end`, of all keys up to it."""
     compare = txn.compare.add()
     compare.key, compare.range_end, compare.target, compare.create_revision = key, end, _CREATE, revision
 
 
-def put(txn: Message, key: bytes, value: bytes, *, lease: int = 0) -> None:
+def add_put(txn: Message, key: bytes, value: bytes, *, lease: int = 0) -> None:
     """Add a write to a transaction."""
     request = txn.success.add().request_put
     request.key, request.value = key, value
@@ -131,82 +138,82 @@ def put(txn: Message, key: bytes, value: bytes, *, lease: int = 0) -> None:
         request.lease = lease
 
 
-def delete(txn: Message, key: bytes, end: bytes = b"") -> None:
+def add_delete(txn: Message, key: bytes, end: bytes = b"") -> None:
     """Add the removal of a key, or of all keys up to `end`, to a transaction."""
     request = txn.success.add().request_delete_range
     request.key, request.range_end = key, end
 
 
-def read(txn: Message, key: bytes) -> None:
-    """Add the reading of a key's revisions to what a transaction does if its demands are not met."""
+def add_failure_read(txn: Message, key: bytes) -> None:
+    """Add a read of a key's revisions that is made if the preconditions fail."""
     request = txn.failure.add().request_range
     request.key, request.keys_only = key, True
 
 
-_PIECE_OPERATIONS: Final = 100
-_PIECE_BYTES: Final = MAX_BYTES // 2
+_BATCH_OPERATIONS: Final = 100
+_BATCH_BYTES: Final = MAX_BYTES // 2
 
 
-class Loading:
-    """One restore. Another one that starts meanwhile takes the marker over and stops this one."""
+class EtcdRestore:
+    """One restore. Another one that starts meanwhile takes over the marker and stops this one."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
-        self._wire = wire
+    def __init__(self, wire: EtcdClient, keys: EtcdKeys) -> None:
+        self._client = wire
         self._keys = keys
-        self._mark = 0
+        self._marker_revision = 0
 
     async def begin(self) -> None:
-        """Put the marker there, unless a lease is held."""
-        low, high = self._keys.span(LEASES_PREFIX)
+        """Set the marker. Raises Refused if a lease is held."""
+        low, high = self._keys.encode_range(LEASES_PREFIX)
         txn = rpc.TxnRequest()
-        demand_created(txn, low, 0, end=high)
-        put(txn, self._keys.loading, b"")
+        require_created(txn, low, 0, end=high)
+        add_put(txn, self._keys.loading, b"")
         held = txn.failure.add().request_range
         held.key, held.range_end, held.keys_only = low, high, True
-        answer = await self._wire.send(TXN, txn)
+        answer = await self._client.call_once(TXN, txn)
         if not answer.succeeded:
-            names = [self._keys.key(kv.key) for kv in answer.responses[0].response_range.kvs]
-            raise held_leases(name.removeprefix(LEASES_PREFIX) for name in names)
-        self._mark = answer.header.revision
+            names = [self._keys.decode_key(kv.key) for kv in answer.responses[0].response_range.kvs]
+            raise held_leases_error(name.removeprefix(LEASES_PREFIX) for name in names)
+        self._marker_revision = answer.header.revision
 
     async def replace(self, puts: Iterable[Put]) -> None:
         """Clear the old state and write the new one."""
         txn = rpc.TxnRequest()
-        delete(txn, *self._keys.span(""))
-        await self._step(txn)
-        for piece in _pieces(puts):
-            await self._step(self._writes(piece))
+        add_delete(txn, *self._keys.encode_range(""))
+        await self._commit_step(txn)
+        for piece in _split_batches(puts):
+            await self._commit_step(self._build_batch(piece))
 
     async def finish(self, epoch: str) -> int:
-        """Begin the new epoch, forget how it came about, and then take the marker away."""
+        """Begin the new epoch, compact the history before it, and then remove the marker."""
         txn = rpc.TxnRequest()
-        put(txn, self._keys.raw(EPOCH_KEY), epoch.encode())
-        await compact(self._wire, await self._step(txn))
-        # The very last step: without the marker, watches would be told of the clearing like of any other deletes.
+        add_put(txn, self._keys.encode_key(EPOCH_KEY), epoch.encode())
+        await compact_history(self._client, await self._commit_step(txn))
+        # This must be the last step: without the marker, watches would deliver the clearing like any other deletes.
         txn = rpc.TxnRequest()
-        delete(txn, self._keys.loading)
-        return await self._step(txn)
+        add_delete(txn, self._keys.loading)
+        return await self._commit_step(txn)
 
-    def _writes(self, piece: Iterable[Put]) -> Message:
+    def _build_batch(self, piece: Iterable[Put]) -> Message:
         txn = rpc.TxnRequest()
         for entry in piece:
-            put(txn, self._keys.raw(entry.key), seal(entry))
+            add_put(txn, self._keys.encode_key(entry.key), pack_value(entry))
         return txn
 
-    async def _step(self, txn: Message) -> int:
-        demand(txn, self._keys.loading, self._mark)
-        answer = await self._wire.send(TXN, txn)
+    async def _commit_step(self, txn: Message) -> int:
+        require_revision(txn, self._keys.loading, self._marker_revision)
+        answer = await self._client.call_once(TXN, txn)
         if not answer.succeeded:
             raise Refused("another restore of this store has begun")
         revision: int = answer.header.revision
         return revision
 
 
-def _pieces(puts: Iterable[Put]) -> Iterator[list[Put]]:
+def _split_batches(puts: Iterable[Put]) -> Iterator[list[Put]]:
     piece: list[Put] = []
     size = 0
     for entry in puts:
-        if piece and (len(piece) == _PIECE_OPERATIONS or size + len(entry.value) > _PIECE_BYTES):
+        if piece and (len(piece) == _BATCH_OPERATIONS or size + len(entry.value) > _BATCH_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(entry)

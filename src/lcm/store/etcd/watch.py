@@ -1,7 +1,7 @@
-"""Watches on etcd: list, watch and resume without gap or duplicate. Made by the etcd engine.
+"""Watches on etcd that resume without gap or duplicate. Made by `store.etcd.engine`.
 
-A pump reads the stream into a bounded queue and takes it up again after every cut, from the last revision it delivered.
-While a restore is under way it delivers nothing; when that is over it says Relist.
+A pump task reads the stream into a bounded queue and resumes it after every lost connection, from the last revision it
+delivered. While a restore is in progress it delivers nothing; when that is over the watch ends with Relist.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from contextlib import aclosing
 from typing import Final, Self
 
 from lcm.model.base.errors import Later, LcmError, Relist, Stuck
-from lcm.store.base import Change, Changed, compacted
-from lcm.store.etcd.keys import EPOCH_KEY, Keys
-from lcm.store.etcd.wire import Message, Wire, pause, rpc
+from lcm.store.base import Change, CommitChanges, compacted_error
+from lcm.store.etcd.keys import EPOCH_KEY, EtcdKeys
+from lcm.store.etcd.wire import EtcdClient, Message, backoff_seconds, rpc
 from lcm.store.hub import CLOSED, TOO_SLOW
 
 RESTORED: Final = "the store was restored; list again"
@@ -25,12 +25,12 @@ _DELETE: Final = rpc.Event.DELETE
 
 
 class EtcdWatch:
-    """One reader and the pump that feeds it. The pump starts with the first read."""
+    """One reader and the pump task that feeds it. The pump starts with the first read."""
 
     def __init__(
         self,
-        wire: Wire,
-        keys: Keys,
+        wire: EtcdClient,
+        keys: EtcdKeys,
         prefix: str,
         *,
         after: int,
@@ -38,10 +38,14 @@ class EtcdWatch:
         history: Callable[[], Awaitable[int]],
         on_end: Callable[["EtcdWatch"], None],
     ) -> None:
-        """Watch a prefix. `history` reads the revision of the last restore, 0 before any; Later while one goes on."""
-        self._wire = wire
+        """Watch a prefix.
+
+        `history` reads the revision of the last restore, 0 if there was none; it raises Later while one is in
+        progress.
+        """
+        self._client = wire
         self._keys = keys
-        self._low, self._high = keys.span(prefix)
+        self._low, self._high = keys.encode_range(prefix)
         self._after = after
         self._backlog = backlog
         self._history = history
@@ -51,7 +55,7 @@ class EtcdWatch:
         self._caught_up = False
         self._failures = self._refusals = 0
         self._commit: list[Message] = []
-        self._queue: deque[Changed] = deque()
+        self._queue: deque[CommitChanges] = deque()
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
@@ -59,14 +63,14 @@ class EtcdWatch:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Changed:
+    async def __anext__(self) -> CommitChanges:
         while self._error is None:
             if self._queue:
                 self._room.set()
                 return self._queue.popleft()
             if self._pump is None:
                 self._pump = asyncio.create_task(self._run())
-                self._pump.add_done_callback(self._stopped)
+                self._pump.add_done_callback(self._on_pump_done)
             self._news.clear()
             await self._news.wait()
         raise self._error
@@ -75,14 +79,14 @@ class EtcdWatch:
         await self.end(Relist(CLOSED))
 
     async def end(self, error: LcmError) -> None:
-        """Fail, and stop the pump."""
+        """Fail with this error, and stop the pump."""
         self.fail(error)
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})
 
     def fail(self, error: BaseException) -> None:
-        """Let the reader get this error, or the one that came before."""
+        """Make the reader raise this error, unless it already has one."""
         self._error = self._error or error
         self._news.set()
         self._on_end(self)
@@ -99,21 +103,21 @@ class EtcdWatch:
                 await self._follow()
             except Later:
                 self._failures += 1
-                await asyncio.sleep(pause(self._failures))
+                await asyncio.sleep(backoff_seconds(self._failures))
             except LcmError as error:
                 self.fail(error)
 
     async def _follow(self) -> None:
         self._commit.clear()
-        epoch, keys = self._requests()
-        async with aclosing(self._wire.watch(epoch, keys)) as responses:
+        epoch, keys = self._build_requests()
+        async with aclosing(self._client.watch(epoch, keys)) as responses:
             async for response in responses:
-                await self._take(response)
+                await self._handle_response(response)
 
-    def _requests(self) -> tuple[Message, Message]:
-        # From `after` itself, not from the next: only so does etcd tell that `after` was compacted.
+    def _build_requests(self) -> tuple[Message, Message]:
+        # Start at `after` itself, not at the next revision: only then does etcd report that `after` was compacted.
         start = max(1, self._after)
-        low, high = self._keys.span(EPOCH_KEY)
+        low, high = self._keys.encode_range(EPOCH_KEY)
         epoch = rpc.WatchCreateRequest(key=low, range_end=high, watch_id=_EPOCH_ID)
         keys = rpc.WatchCreateRequest(
             key=self._low,
@@ -125,9 +129,9 @@ class EtcdWatch:
         )
         return rpc.WatchRequest(create_request=epoch), rpc.WatchRequest(create_request=keys)
 
-    async def _take(self, response: Message) -> None:
+    async def _handle_response(self, response: Message) -> None:
         if response.canceled:
-            raise self._refusal(response)
+            raise self._cancel_error(response)
         if response.watch_id == _EPOCH_ID:
             if response.events:
                 raise Later(RESTORED)
@@ -140,16 +144,16 @@ class EtcdWatch:
         else:
             self._after = max(self._after, response.header.revision)
 
-    def _refusal(self, response: Message) -> LcmError:
+    def _cancel_error(self, response: Message) -> LcmError:
         if response.compact_revision:
-            return compacted(self._after)
+            return compacted_error(self._after)
         self._refusals += 1
         if self._refusals < _MAX_REFUSALS:
             return Later(response.cancel_reason)
         return Stuck("etcd-watch", f"etcd refuses to watch: {response.cancel_reason}")
 
     async def _check_epoch(self) -> None:
-        """Make sure that what was read is not the clearing of the store by a restore."""
+        """Make sure that the changes read are not a restore's clearing of the store."""
         epoch = await self._history()
         if self._epoch not in {None, epoch} or self._after < epoch:
             raise Relist(RESTORED)
@@ -158,17 +162,17 @@ class EtcdWatch:
     async def _deliver(self, events: Sequence[Message], *, last: bool) -> None:
         if any(event.type == _DELETE for event in events):
             await self._check_epoch()
-        # A stream that keeps up carries one commit per response; more of them are history.
+        # A live stream carries one commit per response; several commits in one response are history.
         live = last and not self._commit and events[0].kv.mod_revision == events[-1].kv.mod_revision > self._joined
         for event in events:
             if self._commit and self._commit[0].kv.mod_revision != event.kv.mod_revision:
-                await self._close_commit(live=live)
+                await self._finish_commit(live=live)
             self._commit.append(event)
         if last:
-            await self._close_commit(live=live)
+            await self._finish_commit(live=live)
 
-    async def _close_commit(self, *, live: bool) -> None:
-        """Pass on the commit whose events are now complete."""
+    async def _finish_commit(self, *, live: bool) -> None:
+        """Queue the commit whose events are now complete."""
         events, self._commit = self._commit, []
         revision = events[0].kv.mod_revision
         if revision <= self._after:
@@ -179,16 +183,16 @@ class EtcdWatch:
                 raise Relist(TOO_SLOW)
             self._room.clear()
             await self._room.wait()
-        self._queue.append(Changed(revision, [self._change(event) for event in events]))
+        self._queue.append(CommitChanges(revision, [self._decode_change(event) for event in events]))
         self._after = revision
         self._news.set()
 
-    def _change(self, event: Message) -> Change:
+    def _decode_change(self, event: Message) -> Change:
         if event.type == _DELETE:
-            return Change(self._keys.key(event.kv.key), None)
-        entry = self._keys.entry(event.kv)
+            return Change(self._keys.decode_key(event.kv.key), None)
+        entry = self._keys.decode_entry(event.kv)
         return Change(entry.key, entry)
 
-    def _stopped(self, pump: "asyncio.Task[None]") -> None:
+    def _on_pump_done(self, pump: "asyncio.Task[None]") -> None:
         if not pump.cancelled() and (error := pump.exception()) is not None:
             self.fail(error)

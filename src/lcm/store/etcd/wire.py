@@ -1,7 +1,7 @@
-"""The way to an etcd cluster: channels, failover, TLS, sign-in, and what its errors mean. Called by the etcd engine.
+"""The connection to an etcd cluster: channels, failover, TLS, sign-in, and the meaning of its errors.
 
-The only file that knows gRPC and the generated stubs. A request that may be repeated is asked of one member after the
-other while its time lasts (`ask`); any other is sent once, over a connection known to stand (`send`).
+The only module that knows gRPC and the generated stubs. A request that may be repeated goes to one member after another
+while its time lasts (`call_with_retry`); any other is sent once, over a connection known to work (`call_once`).
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from lcm.model.base.errors import Gone, LcmError, Relist, Stuck, Throttled, TooL
 from lcm.store.hub import CLOSED
 
 rpc: Final[Any] = _rpc
-"""The generated messages; they ship no types."""
+"""The generated messages, which have no types."""
 Message = Any
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]
-Method = Callable[["Peer"], Any]
+Method = Callable[["EtcdPeer"], Any]
 RANGE: Final[Method] = attrgetter("range")
 TXN: Final[Method] = attrgetter("txn")
 COMPACT: Final[Method] = attrgetter("compact")
@@ -34,32 +34,36 @@ KEEP_ALIVE: Final[Method] = attrgetter("keep_alive")
 
 CALL_SECONDS: Final = 5.0
 PROBE_SECONDS: Final = 2.0
-LONGEST_PAUSE_SECONDS: Final = 1.0
+MAX_BACKOFF_SECONDS: Final = 1.0
 MAX_RECEIVE_BYTES: Final = 32_000_000
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),  # what may be repeated is known above, not here
-    # etcd refuses pings more often than every 5 s, and without a call under way.
+    ("grpc.enable_retries", 0),  # EtcdClient knows what may be repeated; gRPC does not
+    # etcd refuses pings more often than every 5 s, and pings without an active call.
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # this one decides when it is the shorter; its default is a minute
+    ("grpc.http2.ping_timeout_ms", 5_000),  # the shorter of the two timeouts applies; this one defaults to a minute
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", int(PROBE_SECONDS * 1000)),
-    ("grpc.max_reconnect_backoff_ms", int(LONGEST_PAUSE_SECONDS * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(MAX_BACKOFF_SECONDS * 1000)),
 )
 
-_SIGN_IN_WANTED: Final = {StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED}
+_SIGN_IN_CODES: Final = {StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED}
 
 log = structlog.get_logger(__name__)
 
 
 class EtcdTls(msgspec.Struct, frozen=True):
-    """PEM texts for TLS. Without `ca` the public authorities count; `name` is the server's if its address is not."""
+    """PEM texts for TLS.
+
+    Without `ca` the public authorities are trusted; `name` is the server's name if it differs from its
+    address.
+    """
 
     ca: bytes | None = None
     certificate: bytes | None = None
@@ -68,76 +72,79 @@ class EtcdTls(msgspec.Struct, frozen=True):
 
 
 class FutureRevision(LcmError):
-    """The revision asked for has not happened yet."""
+    """The requested revision has not happened yet."""
 
 
-class Unmet(LcmError):
-    """A demand of a folded transaction was not met. Nothing was done."""
+class UnmetPrecondition(LcmError):
+    """A precondition of a nested transaction failed. Nothing was done."""
 
 
 class StaleToken(Stuck):
-    """The token is not accepted (any more): sign in and repeat; nothing was done."""
+    """The token is not accepted, or no longer: sign in and repeat. Nothing was done."""
 
 
 class NoSignIn(LcmError):
-    """The cluster runs without users."""
+    """The cluster has no user authentication."""
 
 
-def _stuck(reason: str) -> Callable[[str], LcmError]:
+def _stuck_error(reason: str) -> Callable[[str], LcmError]:
     return lambda text: Stuck(reason, f"etcd says: {text}")
 
 
-_FAULTS: Final[Sequence[tuple[StatusCode, str, Callable[[str], LcmError]]]] = (
+_STATUS_ERRORS: Final[Sequence[tuple[StatusCode, str, Callable[[str], LcmError]]]] = (
     (StatusCode.OUT_OF_RANGE, "compacted", Relist),
     (StatusCode.OUT_OF_RANGE, "future revision", FutureRevision),
     (StatusCode.OUT_OF_RANGE, "", TooLarge),
     (StatusCode.NOT_FOUND, "", Gone),
-    (StatusCode.RESOURCE_EXHAUSTED, "space exceeded", _stuck("etcd-full")),
+    (StatusCode.RESOURCE_EXHAUSTED, "space exceeded", _stuck_error("etcd-full")),
     (StatusCode.RESOURCE_EXHAUSTED, "larger than max", TooLarge),
     (StatusCode.RESOURCE_EXHAUSTED, "", Throttled),
     (StatusCode.UNAUTHENTICATED, "", lambda text: StaleToken("etcd-sign-in", text)),
     (StatusCode.UNKNOWN, "revision in header is old", lambda text: StaleToken("etcd-sign-in", text)),
     (StatusCode.INVALID_ARGUMENT, "auth store is old", lambda text: StaleToken("etcd-sign-in", text)),
-    (StatusCode.INVALID_ARGUMENT, "authentication failed", _stuck("etcd-sign-in")),
-    (StatusCode.INVALID_ARGUMENT, "user name is empty", _stuck("etcd-sign-in")),
+    (StatusCode.INVALID_ARGUMENT, "authentication failed", _stuck_error("etcd-sign-in")),
+    (StatusCode.INVALID_ARGUMENT, "user name is empty", _stuck_error("etcd-sign-in")),
     (StatusCode.INVALID_ARGUMENT, "too large", TooLarge),
-    (StatusCode.INVALID_ARGUMENT, "key not found", Unmet),
-    (StatusCode.INVALID_ARGUMENT, "", _stuck("etcd-refuses")),
-    (StatusCode.PERMISSION_DENIED, "", _stuck("etcd-permission")),
+    (StatusCode.INVALID_ARGUMENT, "key not found", UnmetPrecondition),
+    (StatusCode.INVALID_ARGUMENT, "", _stuck_error("etcd-refuses")),
+    (StatusCode.PERMISSION_DENIED, "", _stuck_error("etcd-permission")),
     (StatusCode.FAILED_PRECONDITION, "not enabled", NoSignIn),
-    (StatusCode.UNIMPLEMENTED, "", _stuck("etcd-version")),
-    (StatusCode.DATA_LOSS, "", _stuck("etcd-corrupt")),
+    (StatusCode.UNIMPLEMENTED, "", _stuck_error("etcd-version")),
+    (StatusCode.DATA_LOSS, "", _stuck_error("etcd-corrupt")),
 )
-"""What a status with these words means; whatever is not listed leaves the outcome unknown."""
-_STALE: Final = ("invalid auth token", "revision in header is old", "auth store is old")
+"""The error for a status with these words; any other status leaves the outcome unknown."""
+_STALE_TOKEN_WORDS: Final = ("invalid auth token", "revision in header is old", "auth store is old")
 
 
-def fault(code: StatusCode, text: str) -> LcmError:
-    """Map an answer that is none to the error tree."""
-    for listed, words, error in _FAULTS:
+def error_from_status(code: StatusCode, text: str) -> LcmError:
+    """Return the error of our tree for a gRPC status."""
+    for listed, words, error in _STATUS_ERRORS:
         if code is listed and words.lower() in text.lower():
             return error(text)
     return Unreachable(f"etcd: {code.name}: {text}")
 
 
-def _stale(response: Message) -> StaleToken | None:
-    """Tell whether a watch was refused for its token, which etcd says in an answer and not by a status."""
-    refused = response.canceled and any(words in response.cancel_reason for words in _STALE)
+def _stale_token_error(response: Message) -> StaleToken | None:
+    """Return an error if a watch was refused for its token.
+
+    etcd reports that in an answer, not by a status.
+    """
+    refused = response.canceled and any(words in response.cancel_reason for words in _STALE_TOKEN_WORDS)
     return StaleToken("etcd-sign-in", response.cancel_reason) if refused else None
 
 
-def pause(attempt: int) -> float:
-    """Say how many seconds to wait before another attempt."""
-    return min(LONGEST_PAUSE_SECONDS, 0.02 * 2.0 ** min(attempt, 10))
+def backoff_seconds(attempt: int) -> float:
+    """Return how many seconds to wait before another attempt."""
+    return min(MAX_BACKOFF_SECONDS, 0.02 * 2.0 ** min(attempt, 10))
 
 
-class Peer:
-    """One member of the cluster, and the calls we make."""
+class EtcdPeer:
+    """One member of the cluster, and the calls that we make to it."""
 
     def __init__(self, endpoint: str, tls: EtcdTls | None) -> None:
         scheme, _, address = endpoint.rpartition("://")
         self.endpoint = address
-        self.channel = _channel(address, EtcdTls() if scheme == "https" and tls is None else tls)
+        self.channel = _open_channel(address, EtcdTls() if scheme == "https" and tls is None else tls)
         kv, leases = rpc.KVStub(self.channel), rpc.LeaseStub(self.channel)
         self.range, self.txn, self.compact = kv.Range, kv.Txn, kv.Compact
         self.grant, self.revoke, self._keep_alive = leases.LeaseGrant, leases.LeaseRevoke, leases.LeaseKeepAlive
@@ -146,11 +153,11 @@ class Peer:
         self.authenticate = rpc.AuthStub(self.channel).Authenticate
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def keep_alive(self, request: Message, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Message:
-        """Use one turn of a stream as if it were a call."""
+        """Use one exchange of a stream as if it were a call."""
         call = self._keep_alive(iter([request]), timeout=timeout, metadata=metadata)
         try:
             if (answer := await call.read()) is not _EOF:
@@ -160,89 +167,91 @@ class Peer:
         raise Unreachable("etcd ended the stream without an answer")
 
 
-class Wire:
-    """Calls to whichever member answers."""
+class EtcdClient:
+    """Calls to whichever member of the cluster answers."""
 
     def __init__(
         self, endpoints: Sequence[str], *, tls: EtcdTls | None, user: str, password: str, call_seconds: float
     ) -> None:
-        self._peers = [Peer(endpoint, tls) for endpoint in endpoints]
+        self._peers = [EtcdPeer(endpoint, tls) for endpoint in endpoints]
         self._peer = self._peers[0]
-        self._sound = self._failing = False
-        self._lost = "never connected"
+        self._healthy = self._failing = False
+        self._last_failure = "never connected"
         self._seconds = call_seconds
-        # One member that hangs must leave time to ask another.
-        self._patience = call_seconds if len(self._peers) == 1 else call_seconds / 2
+        # A member that hangs must leave time to try another.
+        self._attempt_seconds = call_seconds if len(self._peers) == 1 else call_seconds / 2
         self._user, self._password = user, password
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._signing = asyncio.Lock()
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, method: Method, request: Message) -> Message:
-        """Send a request that may be repeated, until somebody answers or its time is over."""
+    async def call_with_retry(self, method: Method, request: Message) -> Message:
+        """Send a request that may be repeated, until a member answers or its time is over."""
         until = self._now() + self._seconds
         for attempt in itertools.count():
-            peer = await self._connected(until)
+            peer = await self._get_healthy_peer(until)
             try:
-                return await self._call(method(peer), request, min(self._patience, max(0.1, until - self._now())))
+                return await self._call(
+                    method(peer), request, min(self._attempt_seconds, max(0.1, until - self._now()))
+                )
             except Unreachable as error:
-                self._doubt(peer, error)
+                self._mark_failed(peer, error)
                 if self._now() >= until:
                     raise
-            await asyncio.sleep(pause(attempt))
+            await asyncio.sleep(backoff_seconds(attempt))
         raise AssertionError("unreachable")
 
-    async def send(self, method: Method, request: Message) -> Message:
+    async def call_once(self, method: Method, request: Message) -> Message:
         """Send a request once. Unreachable leaves open whether it was carried out."""
         peer = self._peer
-        if not self._sound or not peer.connected:
-            peer = await self._connected(self._now() + self._seconds)
+        if not self._healthy or not peer.is_connected:
+            peer = await self._get_healthy_peer(self._now() + self._seconds)
         try:
             return await self._call(method(peer), request, self._seconds)
         except Unreachable as error:
-            self._doubt(peer, error)
+            self._mark_failed(peer, error)
             raise
 
     async def watch(self, *requests: Message) -> AsyncGenerator[Message]:
         """Open a watch stream, send the requests and yield the answers; ends only with an error."""
-        peer = await self._connected(self._now() + self._seconds)
+        peer = await self._get_healthy_peer(self._now() + self._seconds)
         metadata = self._metadata
-        # A member cut off from its cluster must say so instead of staying silent.
+        # Makes a member that is cut off from its cluster report that instead of staying silent.
         call = peer.watch(metadata=(("hasleader", "true"), *metadata))
         try:
             for request in requests:
                 await call.write(request)
             error: LcmError | None = None
             while error is None and (response := await call.read()) is not _EOF:
-                error = _stale(response)
+                error = _stale_token_error(response)
                 if error is None:
                     yield response
-            error = error or fault(await call.code(), "the watch stream ended")
-        except asyncio.InvalidStateError:  # it ended between two requests
-            error = fault(await call.code(), await call.details() or "")
+            error = error or error_from_status(await call.code(), "the watch stream ended")
+        except asyncio.InvalidStateError:  # the stream ended between two requests
+            error = error_from_status(await call.code(), await call.details() or "")
         except grpc.aio.AioRpcError as status:
-            error = fault(status.code(), status.details() or "")
+            error = error_from_status(status.code(), status.details() or "")
         finally:
             call.cancel()
-        await self._cut(peer, metadata, error)
+        await self._handle_stream_error(peer, metadata, error)
 
     async def sign_in(self, stale: tuple[tuple[str, str], ...] = ()) -> None:
-        """Get a token in place of a stale one, unless somebody else just did."""
+        """Get a token in place of a stale one, unless another task just did."""
         async with self._signing:
             if self._metadata is not stale:
                 return
             request = rpc.AuthenticateRequest(name=self._user, password=self._password)
-            peer = await self._connected(self._now() + self._seconds)
+            peer = await self._get_healthy_peer(self._now() + self._seconds)
             try:
-                answer = await self._raw(peer.authenticate, request, self._seconds, ())
+                answer = await self._invoke(peer.authenticate, request, self._seconds, ())
             except NoSignIn:
                 self._metadata = ()
             else:
                 self._metadata = (("token", answer.token),)
 
     async def close(self) -> None:
-        self._closed, self._sound, self._lost = True, False, CLOSED
+        self._closed, self._healthy, self._last_failure = True, False, CLOSED
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
@@ -252,68 +261,70 @@ class Wire:
     async def _call(self, method: Callable[..., Any], request: Message, seconds: float) -> Message:
         metadata = self._metadata
         try:
-            return await self._raw(method, request, seconds, metadata)
+            return await self._invoke(method, request, seconds, metadata)
         except StaleToken:
             await self.sign_in(metadata)
-        return await self._raw(method, request, seconds, self._metadata)
+        return await self._invoke(method, request, seconds, self._metadata)
 
-    async def _raw(
+    async def _invoke(
         self, method: Callable[..., Any], request: Message, seconds: float, metadata: Sequence[tuple[str, str]]
     ) -> Message:
         try:
             return await method(request, timeout=seconds, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise fault(error.code(), error.details() or "") from error
+            raise error_from_status(error.code(), error.details() or "") from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and not (task and task.cancelling()):
                 raise Unreachable(CLOSED) from None
             raise
 
-    async def _connected(self, until: float) -> Peer:
-        self._sound = self._sound and self._peer.connected
-        while not self._sound:
+    async def _get_healthy_peer(self, until: float) -> EtcdPeer:
+        self._healthy = self._healthy and self._peer.is_connected
+        while not self._healthy:
             if self._closed or self._now() >= until:
-                raise Unreachable(f"no etcd endpoint answers: {self._lost}")
+                raise Unreachable(f"no etcd endpoint answers: {self._last_failure}")
             if self._connecting is None or self._connecting.done():
                 self._connecting = asyncio.create_task(self._connect())
             await asyncio.wait({self._connecting}, timeout=until - self._now())
         return self._peer
 
     async def _connect(self) -> None:
-        """Find a member that answers and has a leader; the present one first, endlessly."""
+        """Find a member that answers and has a leader. Tries the present one first, and goes on without end."""
         for attempt in itertools.count():
             first = self._peers.index(self._peer)
             for peer in self._peers[first:] + self._peers[:first]:
-                if await self._answers(peer):
-                    self._peer, self._sound = peer, True
+                if await self._probe(peer):
+                    self._peer, self._healthy = peer, True
                     if self._failing:
                         log.info("etcd answers again", endpoint=peer.endpoint)
                     self._failing = False
                     return
-            await asyncio.sleep(pause(attempt))
+            await asyncio.sleep(backoff_seconds(attempt))
 
-    async def _answers(self, peer: Peer) -> bool:
+    async def _probe(self, peer: EtcdPeer) -> bool:
         try:
             status = await peer.status(rpc.StatusRequest(), timeout=PROBE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            self._lost = f"{peer.endpoint}: {error.details()}"
-            return error.code() in _SIGN_IN_WANTED
-        self._lost = f"{peer.endpoint} has no leader"
+            self._last_failure = f"{peer.endpoint}: {error.details()}"
+            return error.code() in _SIGN_IN_CODES
+        self._last_failure = f"{peer.endpoint} has no leader"
         return bool(status.leader)
 
-    async def _cut(self, peer: Peer, metadata: tuple[tuple[str, str], ...], error: LcmError) -> None:
+    async def _handle_stream_error(
+        self, peer: EtcdPeer, metadata: tuple[tuple[str, str], ...], error: LcmError
+    ) -> None:
         if isinstance(error, StaleToken):
             await self.sign_in(metadata)
             error = Unreachable(str(error))
         elif isinstance(error, Unreachable):
-            self._doubt(peer, error)
+            self._mark_failed(peer, error)
         raise error
 
-    def _doubt(self, peer: Peer, error: Unreachable) -> None:
-        if peer is not self._peer or not self._sound or self._closed:
+    def _mark_failed(self, peer: EtcdPeer, error: Unreachable) -> None:
+        if peer is not self._peer or not self._healthy or self._closed:
             return
-        self._sound, self._failing = False, True
+        self._healthy, self._failing = False, True
         self._peer = self._peers[(self._peers.index(peer) + 1) % len(self._peers)]
         log.warning("etcd endpoint failed", endpoint=peer.endpoint, error=str(error))
 
@@ -321,13 +332,13 @@ class Wire:
         return asyncio.get_running_loop().time()
 
 
-async def compact(wire: Wire, revision: int) -> None:
-    """Have history before a revision forgotten; that it was already is no error."""
+async def compact_history(wire: EtcdClient, revision: int) -> None:
+    """Discard history before a revision. It is no error if that was done already."""
     with suppress(Relist):
-        await wire.ask(COMPACT, rpc.CompactionRequest(revision=revision))
+        await wire.call_with_retry(COMPACT, rpc.CompactionRequest(revision=revision))
 
 
-def _channel(address: str, tls: EtcdTls | None) -> grpc.aio.Channel:
+def _open_channel(address: str, tls: EtcdTls | None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)

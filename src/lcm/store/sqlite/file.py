@@ -1,7 +1,7 @@
-"""The file of the SQLite engine: what it must look like, who is turned away, and what SQLite's errors mean.
+"""The file of the SQLite engine: its schema, the checks when it is opened, and the meaning of SQLite's errors.
 
-Called by `sqlite` to open it and by `sqlite_work` to translate errors. Nothing here reads the file around SQLite:
-closing a descriptor of our own would drop the locks that another connection of this process holds on it.
+`store.sqlite.engine` opens it; `store.sqlite.threads` translates errors. Nothing here reads the file except through
+SQLite: closing a descriptor of our own would drop the locks that another connection of this process holds on it.
 """
 
 import os
@@ -19,9 +19,9 @@ SCHEMA_VERSION: Final = 1
 BUSY_SECONDS: Final = 10
 
 _RETRY_SECONDS: Final = 0.001
-_never = threading.Event()
+_never_set = threading.Event()
 
-# Several processes may run this at once on a new file.
+# Several processes may run this at the same time on a new file.
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS entries (
@@ -46,30 +46,33 @@ PRAGMA user_version = 1;
 COMMIT;
 """
 
-_BROKEN = "the file is damaged; keep a copy of it, then restore a backup to another path"
-_CLOSED_TO_US = "the file cannot be used; check its path, owner and permissions, and those of its folder"
-_MEANINGS: Final[dict[int, tuple[str, str]]] = {
+_DAMAGED_MESSAGE = "the file is damaged; keep a copy of it, then restore a backup to another path"
+_UNUSABLE_MESSAGE = "the file cannot be used; check its path, owner and permissions, and those of its folder"
+_ERROR_MEANINGS: Final[dict[int, tuple[str, str]]] = {
     sqlite3.SQLITE_BUSY: ("", "another process keeps it locked"),
     sqlite3.SQLITE_LOCKED: ("", "another connection keeps it locked"),
     sqlite3.SQLITE_PROTOCOL: ("", "another process keeps it locked"),
     sqlite3.SQLITE_IOERR: ("", "the disk did not answer"),
-    sqlite3.SQLITE_CORRUPT: ("store_damaged", _BROKEN),
+    sqlite3.SQLITE_CORRUPT: ("store_damaged", _DAMAGED_MESSAGE),
     sqlite3.SQLITE_NOTADB: ("store_foreign", "this is no SQLite file; choose another path or move the file away"),
-    sqlite3.SQLITE_CANTOPEN: ("store_unusable", _CLOSED_TO_US),
-    sqlite3.SQLITE_PERM: ("store_unusable", _CLOSED_TO_US),
-    sqlite3.SQLITE_READONLY: ("store_unusable", _CLOSED_TO_US),
+    sqlite3.SQLITE_CANTOPEN: ("store_unusable", _UNUSABLE_MESSAGE),
+    sqlite3.SQLITE_PERM: ("store_unusable", _UNUSABLE_MESSAGE),
+    sqlite3.SQLITE_READONLY: ("store_unusable", _UNUSABLE_MESSAGE),
 }
-"""What a primary error code means: a reason if only a person can help, and the words."""
+"""Meaning of each primary error code: a reason if only a person can help (else empty), and a message."""
 
 
-def translate(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Error:
-    """Say what the caller must do about an error of SQLite; one that only a bug of ours explains stays as it is."""
+def translate_error(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Error:
+    """Return the error that tells the caller what to do about an error of SQLite.
+
+    One that only a bug of ours explains is returned unchanged.
+    """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     found: LcmError
     if code == sqlite3.SQLITE_FULL:
         found = Later(f"{path}: nothing was written, the disk is full; make room on it")
-    elif code in _MEANINGS:
-        reason, words = _MEANINGS[code]
+    elif code in _ERROR_MEANINGS:
+        reason, words = _ERROR_MEANINGS[code]
         message = f"{path}: {words} ({error})"
         found = Stuck(reason, message) if reason else Unreachable(message)
     else:
@@ -79,32 +82,35 @@ def translate(error: sqlite3.Error, path: Path) -> LcmError | sqlite3.Error:
 
 
 def open_file(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Open the file, made if missing, to write and to read. Raises Stuck and leaves it alone if it is not ours."""
+    """Open the file, created if missing; return a writing and a reading connection.
+
+    Raises Stuck, without changing the file, if it is not ours.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _touch(path)
-        # Only a connection that cannot write is sure to change nothing in a file that we are going to refuse.
+        _create_if_missing(path)
+        # Check with a read-only connection: only that is sure not to change a file that we then refuse.
         with closing(_connect(path, "ro")) as looking, snapshot(looking):
-            _examine(looking, path)
+            _check_file(looking, path)
         with ExitStack() as undo:
             writing = undo.enter_context(closing(_connect(path, "rw")))
-            _prepare(writing, path)
+            _prepare_file(writing, path)
             reading = undo.enter_context(closing(_connect(path, "rw")))
             for connection in (writing, reading):
                 connection.execute("PRAGMA synchronous = FULL")
             undo.pop_all()
             return writing, reading
     except sqlite3.Error as error:
-        raise translate(error, path) from error
+        raise translate_error(error, path) from error
     except OSError as error:
-        raise Stuck("store_unusable", f"{path}: {_CLOSED_TO_US} ({error})") from error
+        raise Stuck("store_unusable", f"{path}: {_UNUSABLE_MESSAGE} ({error})") from error
 
 
-def insist(connection: sqlite3.Connection, statement: str, seconds: float = BUSY_SECONDS) -> sqlite3.Cursor:
-    """Run a statement that needs a lock which others hold for moments only, asking again every millisecond.
+def execute_with_retry(connection: sqlite3.Connection, statement: str, seconds: float = BUSY_SECONDS) -> sqlite3.Cursor:
+    """Run a statement that needs a lock which others hold only briefly, trying every millisecond.
 
-    SQLite's own patience sleeps longer each time: a process that writes without pause would starve the others until
-    their leases run out. For a change of the journal it has no patience at all.
+    SQLite's own retries sleep longer each time: a process that writes without pause would starve the others
+    until their leases expire. For a change of the journal mode SQLite does not retry at all.
     """
     for _ in range(int(seconds / _RETRY_SECONDS)):
         try:
@@ -112,11 +118,11 @@ def insist(connection: sqlite3.Connection, statement: str, seconds: float = BUSY
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
-            _never.wait(_RETRY_SECONDS)
+            _never_set.wait(_RETRY_SECONDS)
     return connection.execute(statement)
 
 
-def _touch(path: Path) -> None:
+def _create_if_missing(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
@@ -129,8 +135,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
 
-def _examine(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = _value(connection, "application_id"), _value(connection, "user_version")
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
+    application, version = _read_pragma(connection, "application_id"), _read_pragma(connection, "user_version")
     if not application and not version and connection.execute("SELECT * FROM sqlite_schema").fetchone() is None:
         return
     if application != APPLICATION_ID:
@@ -139,20 +145,20 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         message = f"{path}: written by newer software (schema {version}, known {SCHEMA_VERSION}); update this one"
         raise Stuck("store_newer", message)
-    if (verdict := _value(connection, "quick_check(1)")) != "ok":
-        raise Stuck("store_damaged", f"{path}: {_BROKEN} ({verdict})")
+    if (verdict := _read_pragma(connection, "quick_check(1)")) != "ok":
+        raise Stuck("store_damaged", f"{path}: {_DAMAGED_MESSAGE} ({verdict})")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    if insist(connection, "PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+def _prepare_file(connection: sqlite3.Connection, path: Path) -> None:
+    if execute_with_retry(connection, "PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise Stuck("store_unusable", f"{path}: this file system cannot hold a shared SQLite file; choose a local disk")
-    if _value(connection, "user_version") < SCHEMA_VERSION:
+    if _read_pragma(connection, "user_version") < SCHEMA_VERSION:
         connection.executescript(_SCHEMA)
-    # SQLite opens a file that it may not write all the same, even lets a writer begin, and says so at the first change.
-    insist(connection, "BEGIN IMMEDIATE")
+    # SQLite opens a file without write permission, and even begins a transaction: only a change shows the error.
+    execute_with_retry(connection, "BEGIN IMMEDIATE")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("ROLLBACK")
 
 
-def _value(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type
+def _read_pragma(connection: sqlite3.Connection, pragma: str) -> Any:  # noqa: ANN401 - each pragma has its own type
     return connection.execute(f"PRAGMA {pragma}").fetchone()[0]

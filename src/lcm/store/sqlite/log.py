@@ -1,7 +1,8 @@
-"""Writing the SQLite engine's table: the commits of one group inside one transaction, and what watchers must be told.
+"""Writing the SQLite engine's table: the commits of one group in one transaction, and the updates for watches.
 
-Called by `sqlite` and `sqlite_work` on the writing thread. Each verb checks everything before it writes anything, so
-that one that fails leaves the others of its group unharmed.
+Called by `store.sqlite.engine` and `store.sqlite.threads` on the writing thread. Each operation checks everything
+before
+it writes anything, so that one that fails leaves the others of its group unharmed.
 """
 
 import sqlite3
@@ -16,33 +17,42 @@ from lcm.store.base import (
     EVENTS_KEY,
     LEASES_PREFIX,
     Change,
-    Changed,
+    CommitChanges,
     Delete,
     Entry,
     Fence,
     Lease,
     Op,
     Put,
-    compacted,
-    deposed,
-    held_leases,
+    compacted_error,
+    deposed_error,
+    held_leases_error,
     pack_events,
 )
 from lcm.store.hub import TOO_SLOW
-from lcm.store.sqlite.file import BUSY_SECONDS, insist
-from lcm.store.sqlite.rows import PLACES, Row, encode_labels, read_commits, read_lease, read_leases, read_meta, snapshot
+from lcm.store.sqlite.file import BUSY_SECONDS, execute_with_retry
+from lcm.store.sqlite.rows import (
+    IDS_PER_REVISION,
+    Row,
+    encode_labels,
+    read_commits,
+    read_lease,
+    read_leases,
+    read_meta,
+    snapshot,
+)
 
 _SWEEP_ROWS = 1_000
-_FAR_BEHIND = 20_000
-"""More commits of others than this, after a long sleep of this process, are not read but skipped."""
+_MAX_CATCH_UP = 20_000
+"""More commits of others than this, after a long sleep of this process, are skipped and not read."""
 _ALL_KEYS = ("", "\x7f")
 _DELETED = 0
-"""What a deletion has instead of a revision of creation."""
+"""Marks a deletion in the column that otherwise holds the revision of creation."""
 _NO_ROW = (0, _DELETED)
 
-_STATE = "SELECT id, created FROM entries WHERE key = ? ORDER BY id DESC LIMIT 1"
+_LATEST_ROW = "SELECT id, created FROM entries WHERE key = ? ORDER BY id DESC LIMIT 1"
 _APPEND = "INSERT INTO entries (id, key, created, labels, value) VALUES (?, ?, ?, ?, ?)"
-_STRETCH = "SELECT max(id) FROM (SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)"
+_SWEEP_END = "SELECT max(id) FROM (SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)"
 _SWEEP = """
 DELETE FROM entries WHERE id >= ? AND id <= ? AND (
     value IS NULL OR EXISTS (
@@ -52,35 +62,35 @@ DELETE FROM entries WHERE id >= ? AND id <= ? AND (
 """
 
 
-class Cut(msgspec.Struct, frozen=True):
-    """The history that watches follow does not go on: they end with `error`, new ones begin after `revision`."""
+class HistoryBreak(msgspec.Struct, frozen=True):
+    """A break in the history: watches end with `error`, and new ones begin after `revision`."""
 
     revision: int
     epoch: str
     error: LcmError
 
 
-News = Changed | Cut
+LogUpdate = CommitChanges | HistoryBreak
 
 
-class Log:
-    """A connection that writes, and the news of all commits up to `revision`, ours and those of other processes."""
+class CommitLog:
+    """A writing connection, and the updates of all commits up to `revision`, ours and other processes'."""
 
     def __init__(self, connection: sqlite3.Connection, stopwatch: Stopwatch) -> None:
-        self.patience_seconds: float = BUSY_SECONDS
+        self.lock_wait_seconds: float = BUSY_SECONDS
         self._connection = connection
         self._stopwatch = stopwatch
         with snapshot(connection):
             meta = read_meta(connection)
             self._version = self._data_version()
-        connection.execute("PRAGMA busy_timeout = 0")  # from here on `insist` waits, which is fairer
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on `execute_with_retry` waits, which is fairer
         self.epoch = meta.epoch
         self.revision = meta.revision
-        self._news: list[News] = []
+        self._updates: list[LogUpdate] = []
         self._settled = (0, self.revision, self.epoch)
 
     def begin(self) -> None:
-        insist(self._connection, "BEGIN IMMEDIATE", self.patience_seconds)
+        execute_with_retry(self._connection, "BEGIN IMMEDIATE", self.lock_wait_seconds)
         self._catch_up()
 
     def end(self) -> None:
@@ -88,19 +98,19 @@ class Log:
         self._settle()
 
     def abandon(self) -> None:
-        """Undo the group. What other processes did stays told."""
+        """Roll back the group. Updates about other processes' commits are kept."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         count, self.revision, self.epoch = self._settled
-        del self._news[count:]
+        del self._updates[count:]
 
-    def take_news(self) -> list[News]:
-        news, self._news = self._news, []
+    def take_updates(self) -> list[LogUpdate]:
+        news, self._updates = self._updates, []
         self._settle()
         return news
 
-    def look(self) -> None:
-        """Find out what other processes did."""
+    def poll_others(self) -> None:
+        """Read what other processes committed."""
         if self._data_version() != self._version:
             with snapshot(self._connection):
                 self._catch_up()
@@ -110,7 +120,7 @@ class Log:
 
     def commit(self, ops: Sequence[Op], events: Sequence[bytes], fence: Fence | None) -> int:
         if fence is not None:
-            self._held(fence)
+            self._require_lease(fence)
         if events:
             ops = (*ops, Put(EVENTS_KEY, pack_events(events)))
         return self._write(ops)
@@ -126,7 +136,7 @@ class Log:
         return lease
 
     def renew(self, fence: Fence) -> None:
-        lease = self._held(fence)
+        lease = self._require_lease(fence)
         expires_at = self._stopwatch.seconds() + lease.ttl_seconds
         self._connection.execute("UPDATE leases SET expires_at = ? WHERE name = ?", (expires_at, lease.name))
 
@@ -135,24 +145,27 @@ class Log:
         if self._connection.execute(query, (fence.lease, fence.term)).fetchone():
             self._end_lease(fence.lease)
 
-    def reap(self) -> None:
+    def end_expired_leases(self) -> None:
         for lease in read_leases(self._connection, self._stopwatch, held=False):
             self._end_lease(lease.name)
 
-    def has_expired(self) -> bool:
+    def has_expired_leases(self) -> bool:
         return bool(read_leases(self._connection, self._stopwatch, held=False))
 
     def compact(self, revision: int) -> int:
-        """Forget history, but leave removing it to `sweep`; return the revision below which to sweep."""
+        """Mark history as compacted; `sweep` removes it. Return the revision below which to sweep."""
         revision = min(revision, self.revision)
         self._connection.execute("UPDATE meta SET compacted = max(compacted, ?)", (revision,))
         return read_meta(self._connection).compacted
 
     def sweep(self, start: int, revision: int) -> int | None:
-        """Remove what `compact` forgot, a stretch at a time, oldest first; return where the next one starts."""
-        limit = (revision + 1) * PLACES
-        # Oldest first: a deletion goes only after all that it hides.
-        stretch = self._connection.execute(_STRETCH, (start, limit, _SWEEP_ROWS)).fetchone()[0]
+        """Remove compacted rows, one batch at a time, oldest first.
+
+        Returns where the next batch starts; None when there is nothing left.
+        """
+        limit = (revision + 1) * IDS_PER_REVISION
+        # Oldest first: a deletion may go only after all rows that it hides.
+        stretch = self._connection.execute(_SWEEP_END, (start, limit, _SWEEP_ROWS)).fetchone()[0]
         if stretch is None:
             return None
         self._connection.execute(_SWEEP, (start, stretch, limit))
@@ -160,19 +173,19 @@ class Log:
 
     def load(self, puts: Sequence[Put], epoch: str) -> int:
         if held := read_leases(self._connection, self._stopwatch, held=True):
-            raise held_leases(lease.name for lease in held)
+            raise held_leases_error(lease.name for lease in held)
         first = self.revision + 1
         rows = [
-            (first * PLACES + n, put.key, first + n // PLACES, encode_labels(put.labels), put.value)
+            (first * IDS_PER_REVISION + n, put.key, first + n // IDS_PER_REVISION, encode_labels(put.labels), put.value)
             for n, put in enumerate(puts)
         ]
         self._connection.execute("DELETE FROM leases")
         self._connection.execute("DELETE FROM entries")
         self._connection.executemany(_APPEND, rows)
-        self.revision = first + max(0, len(rows) - 1) // PLACES
+        self.revision = first + max(0, len(rows) - 1) // IDS_PER_REVISION
         self.epoch = epoch
         self._connection.execute("UPDATE meta SET epoch = ?, compacted = ?", (epoch, self.revision))
-        self._news.append(_restored(self.revision, epoch))
+        self._updates.append(_restore_break(self.revision, epoch))
         return self.revision
 
     def _catch_up(self) -> None:
@@ -181,36 +194,36 @@ class Log:
             return
         meta = read_meta(self._connection)
         if meta.epoch != self.epoch:
-            self._skip(_restored(meta.revision, meta.epoch))
+            self._break_history(_restore_break(meta.revision, meta.epoch))
         elif meta.compacted > self.revision:
-            self._skip(Cut(meta.compacted, meta.epoch, compacted(self.revision)))
-        elif meta.revision > self.revision + _FAR_BEHIND:
-            self._skip(Cut(meta.revision, meta.epoch, Relist(TOO_SLOW)))
+            self._break_history(HistoryBreak(meta.compacted, meta.epoch, compacted_error(self.revision)))
+        elif meta.revision > self.revision + _MAX_CATCH_UP:
+            self._break_history(HistoryBreak(meta.revision, meta.epoch, Relist(TOO_SLOW)))
         while self.revision < meta.revision:
             page, reached = read_commits(self._connection, *_ALL_KEYS, self.revision, meta.revision)
-            self._news.extend(page)
+            self._updates.extend(page)
             self.revision = reached
             self._settle()
         self._version = version
 
-    def _skip(self, cut: Cut) -> None:
-        self._news.append(cut)
+    def _break_history(self, cut: HistoryBreak) -> None:
+        self._updates.append(cut)
         self.revision, self.epoch = cut.revision, cut.epoch
         self._settle()
 
     def _settle(self) -> None:
-        self._settled = (len(self._news), self.revision, self.epoch)
+        self._settled = (len(self._updates), self.revision, self.epoch)
 
     def _write(self, ops: Sequence[Op]) -> int:
         revision = self.revision + 1
         rows: list[Row] = []
         changes: list[Change] = []
         for op in ops:
-            number, created = self._connection.execute(_STATE, (op.key,)).fetchone() or _NO_ROW
-            found = number // PLACES if created else ABSENT
+            number, created = self._connection.execute(_LATEST_ROW, (op.key,)).fetchone() or _NO_ROW
+            found = number // IDS_PER_REVISION if created else ABSENT
             if op.at is not None and op.at != found:
                 raise Conflict(op.key, wanted=op.at, found=found)
-            number = revision * PLACES + len(rows)
+            number = revision * IDS_PER_REVISION + len(rows)
             if isinstance(op, Put):
                 entry = Entry(op.key, op.value, dict(op.labels), revision, created or revision)
                 rows.append((number, op.key, entry.created, encode_labels(op.labels), op.value))
@@ -220,14 +233,14 @@ class Log:
                 changes.append(Change(op.key, None))
         if rows:
             self._connection.executemany(_APPEND, rows)
-            self._news.append(Changed(revision, changes))
+            self._updates.append(CommitChanges(revision, changes))
             self.revision = revision
         return self.revision
 
-    def _held(self, fence: Fence) -> Lease:
+    def _require_lease(self, fence: Fence) -> Lease:
         lease = read_lease(self._connection, fence.lease, self._stopwatch)
         if lease is None or lease.term != fence.term:
-            raise deposed(fence)
+            raise deposed_error(fence)
         return lease
 
     def _end_lease(self, name: str) -> None:
@@ -238,5 +251,5 @@ class Log:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-def _restored(revision: int, epoch: str) -> Cut:
-    return Cut(revision, epoch, Relist("the store was restored; list again"))
+def _restore_break(revision: int, epoch: str) -> HistoryBreak:
+    return HistoryBreak(revision, epoch, Relist("the store was restored; list again"))

@@ -1,8 +1,8 @@
-"""Reading the SQLite engine's table: an append-only log whose newest row of a key is the key's state.
+"""Reading the SQLite engine's table: an append-only log in which the newest row of a key is the key's state.
 
-A row's id is `revision * 256 + place in the commit`, so that one number orders everything. A row without a value marks
-a deletion. Every function runs on the thread that owns the connection: `sqlite` calls them on its reader, `sqlite_log`
-on the writer.
+A row's id is `revision * 256 + position in the commit`, so that one number orders everything. A row without a value
+marks a deletion. Every function runs on the thread that owns the connection: `store.sqlite.engine` calls them on its
+reader, `store.sqlite.log` on the writer.
 """
 
 import sqlite3
@@ -14,12 +14,23 @@ from typing import Final
 import msgspec
 
 from lcm.model.base.clock import Stopwatch
-from lcm.store.base import Change, Changed, Cursor, Entry, Lease, Page, compacted, key_range, matches, not_yet
+from lcm.store.base import (
+    Change,
+    CommitChanges,
+    Cursor,
+    Entry,
+    Lease,
+    Page,
+    compacted_error,
+    future_revision_error,
+    has_labels,
+    key_range,
+)
 
-PLACES: Final = 256
+IDS_PER_REVISION: Final = 256
 FIRST_REVISION: Final = 1
 
-_LEAST_ROWS: Final = 200
+_MIN_ROWS: Final = 200
 _HISTORY_REVISIONS: Final = 1_000
 _HISTORY_BYTES: Final = 8_000_000
 
@@ -38,11 +49,11 @@ WHERE id >= ? AND id < ? AND key >= ? AND key < ? ORDER BY id
 """
 _LEASES = "SELECT name, holder, term, ttl_seconds, expires_at FROM leases"
 
-_labels = msgspec.json.Decoder(dict[str, str])
+_labels_decoder = msgspec.json.Decoder(dict[str, str])
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What holds for the whole file at one moment."""
+    """The state of the whole file at one moment."""
 
     epoch: str
     compacted: int
@@ -51,45 +62,45 @@ class Meta(msgspec.Struct, frozen=True):
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let several statements see one moment."""
+    """Run several statements against one consistent state."""
     connection.execute("BEGIN")
     try:
         yield
     finally:
-        if connection.in_transaction:  # some errors end it by themselves
+        if connection.in_transaction:  # some errors roll back by themselves
             connection.execute("ROLLBACK")
 
 
 def read_meta(connection: sqlite3.Connection) -> Meta:
-    """Read the present moment."""
+    """Return the epoch, the compacted revision and the current revision."""
     epoch, forgotten, last = connection.execute(_META).fetchone()
-    # Compaction may remove the newest row; that it happened at that revision keeps the number from going back.
-    return Meta(epoch, forgotten, max(FIRST_REVISION, forgotten, last // PLACES))
+    # Compaction may remove the newest row; the compacted revision keeps the current one from going back.
+    return Meta(epoch, forgotten, max(FIRST_REVISION, forgotten, last // IDS_PER_REVISION))
 
 
 def read_newest(connection: sqlite3.Connection, key: str) -> Entry | None:
-    """Read the present state of a key."""
+    """Return the current state of a key; None means that there is no such key."""
     row = connection.execute(_NEWEST, (key,)).fetchone()
-    return _entry(row) if row else None
+    return _decode_entry(row) if row else None
 
 
 def read_page(
     connection: sqlite3.Connection, prefix: str, labels: Mapping[str, str] | None, limit: int, cursor: Cursor | None
 ) -> Page:
-    """Read a page of a scan, at the cursor's revision or at the present one."""
+    """Return a page of a scan, at the cursor's revision or at the current one."""
     low, high = key_range(prefix)
     with snapshot(connection):
         meta = read_meta(connection)
         revision = cursor.revision if cursor else meta.revision
         if revision < meta.compacted:
-            raise compacted(revision)
+            raise compacted_error(revision)
         if revision > meta.revision:
-            raise not_yet(revision)
+            raise future_revision_error(revision)
         if cursor:
-            low = _after(cursor.key)
+            low = _next_key(cursor.key)
         found: list[Entry] = []
-        for entry in _entries(connection, low, high, revision, max(limit + 1, _LEAST_ROWS)):
-            if not matches(entry.labels, labels):
+        for entry in _scan_entries(connection, low, high, revision, max(limit + 1, _MIN_ROWS)):
+            if not has_labels(entry.labels, labels):
                 continue
             if len(found) == limit:
                 return Page(found, revision, Cursor(revision, found[-1].key))
@@ -99,79 +110,83 @@ def read_page(
 
 def read_history(
     connection: sqlite3.Connection, low: str, high: str, after: int, until: int
-) -> tuple[Sequence[Changed], int]:
-    """Read commits with after < revision <= until, and how far they reach; a page never splits a commit."""
+) -> tuple[Sequence[CommitChanges], int]:
+    """Return commits with after < revision <= until, and how far they reach; a page never splits a commit."""
     until = min(until, after + _HISTORY_REVISIONS)
     with snapshot(connection):
         if after < read_meta(connection).compacted:
-            raise compacted(after)
+            raise compacted_error(after)
         return read_commits(connection, low, high, after, until)
 
 
 def read_commits(
     connection: sqlite3.Connection, low: str, high: str, after: int, until: int
-) -> tuple[list[Changed], int]:
-    """Like `read_history`, inside a transaction that already made sure that nothing was compacted."""
-    page: list[Changed] = []
+) -> tuple[list[CommitChanges], int]:
+    """Like `read_history`, in a transaction that has already checked that nothing was compacted."""
+    page: list[CommitChanges] = []
     size = 0
-    rows = connection.execute(_HISTORY, ((after + 1) * PLACES, (until + 1) * PLACES, low, high))
-    for revision, group in groupby(rows, key=_revision):
+    rows = connection.execute(_HISTORY, ((after + 1) * IDS_PER_REVISION, (until + 1) * IDS_PER_REVISION, low, high))
+    for revision, group in groupby(rows, key=_row_revision):
         if size > _HISTORY_BYTES:
             return page, revision - 1
-        changes = [Change(row[1], _entry(row)) for row in group]
+        changes = [Change(row[1], _decode_entry(row)) for row in group]
         size += sum(len(change.entry.value) for change in changes if change.entry)
-        page.append(Changed(revision, changes))
+        page.append(CommitChanges(revision, changes))
     return page, until
 
 
 def read_lease(connection: sqlite3.Connection, name: str, stopwatch: Stopwatch) -> Lease | None:
-    """Read a lease if it is held."""
-    held = [lease for lease, alive in _leases(connection, _LEASES + " WHERE name = ?", (name,), stopwatch) if alive]
+    """Return a lease if it is held."""
+    held = [
+        lease for lease, alive in _read_lease_rows(connection, _LEASES + " WHERE name = ?", (name,), stopwatch) if alive
+    ]
     return held[0] if held else None
 
 
 def read_leases(connection: sqlite3.Connection, stopwatch: Stopwatch, *, held: bool) -> list[Lease]:
-    """Read the leases that are held, or those that have run out but were not ended yet."""
-    return [lease for lease, alive in _leases(connection, _LEASES, (), stopwatch) if alive is held]
+    """Return the leases that are held, or those that have expired but were not ended yet."""
+    return [lease for lease, alive in _read_lease_rows(connection, _LEASES, (), stopwatch) if alive is held]
 
 
 def encode_labels(labels: Mapping[str, str]) -> str | None:
-    """Write labels as JSON; none at all cost nothing."""
+    """Return labels as JSON; None without labels, to save space."""
     return msgspec.json.encode(labels).decode() if labels else None
 
 
-def _leases(
+def _read_lease_rows(
     connection: sqlite3.Connection, query: str, values: tuple[str, ...], stopwatch: Stopwatch
 ) -> Iterator[tuple[Lease, bool]]:
     rows = connection.execute(query, values).fetchall()
-    now = stopwatch.seconds()  # after the rows: a lease just taken elsewhere must not seem to have too much time left
+    now = (
+        stopwatch.seconds()
+    )  # read after the rows: a lease just acquired elsewhere must not seem to have too much time left
     for name, holder, term, ttl_seconds, expires_at in rows:
-        # With more than its whole time left it was taken before a reboot, since when the stopwatch began anew.
+        # A lease with more than its whole time left was acquired before a reboot, which reset the stopwatch.
         alive = now < expires_at <= now + ttl_seconds
         yield Lease(name, holder, term, ttl_seconds), alive
 
 
-def _entries(connection: sqlite3.Connection, low: str, high: str, revision: int, step: int) -> Iterator[Entry]:
+def _scan_entries(connection: sqlite3.Connection, low: str, high: str, revision: int, step: int) -> Iterator[Entry]:
     while True:
-        rows = connection.execute(_PAGE, (low, high, (revision + 1) * PLACES, step)).fetchall()
+        rows = connection.execute(_PAGE, (low, high, (revision + 1) * IDS_PER_REVISION, step)).fetchall()
         for row in rows:
-            if entry := _entry(row):
+            if entry := _decode_entry(row):
                 yield entry
         if len(rows) < step:
             return
-        low = _after(rows[-1][1])
+        low = _next_key(rows[-1][1])
 
 
-def _entry(row: Row) -> Entry | None:
+def _decode_entry(row: Row) -> Entry | None:
     number, key, created, labels, value = row
     if value is None:
         return None
-    return Entry(key, value, _labels.decode(labels) if labels else {}, number // PLACES, created)
+    return Entry(key, value, _labels_decoder.decode(labels) if labels else {}, number // IDS_PER_REVISION, created)
 
 
-def _revision(row: Row) -> int:
-    return row[0] // PLACES
+def _row_revision(row: Row) -> int:
+    return row[0] // IDS_PER_REVISION
 
 
-def _after(key: str) -> str:
+def _next_key(key: str) -> str:
     return key + "\x00"

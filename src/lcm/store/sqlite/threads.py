@@ -1,7 +1,8 @@
-"""A thread for the SQLite engine: callers on the loop ask, the thread answers, and the loop never waits for a lock.
+"""The two threads of the SQLite engine: callers on the loop submit jobs, so the loop never waits for a lock.
 
-What was asked in one turn of the loop is handed over as one batch, and answers are fetched in one turn, so that the
-price of changing threads is paid per group and not per commit. `sqlite` owns two, one that reads and one that writes.
+Jobs submitted in one turn of the loop are handed over as one batch, and results are delivered in one turn, so that the
+cost of changing threads is paid per group and not per commit. `ReadHandler` answers reads; `WriteHandler` commits in
+groups and, when idle, looks for commits of other processes.
 """
 
 import asyncio
@@ -15,91 +16,91 @@ from typing import Any, Final, Protocol, TypeVar
 
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
 from lcm.store.hub import CLOSED
-from lcm.store.sqlite.file import translate
-from lcm.store.sqlite.log import Cut, Log, News
+from lcm.store.sqlite.file import translate_error
+from lcm.store.sqlite.log import CommitLog, HistoryBreak, LogUpdate
 
 T = TypeVar("T")
 
-GROUP: Final = 256
+MAX_GROUP: Final = 256
 
 Job = tuple[Callable[[], Any], asyncio.Future[Any]]
-Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
-Said = tuple[Sequence[News], Sequence[Answer]]
+JobResult = tuple[asyncio.Future[Any], Any, BaseException | None]
+Delivery = tuple[Sequence[LogUpdate], Sequence[JobResult]]
 
 
-class Work(Protocol):
-    """What a lane does, on its thread."""
+class JobHandler(Protocol):
+    """What a job thread does, on its thread."""
 
-    def pause(self) -> float | None:
-        """Return for how many seconds to wait for jobs; None for ever."""
+    def wait_seconds(self) -> float | None:
+        """Return how many seconds to wait for jobs; None means forever."""
         ...
 
-    def serve(self, jobs: Sequence[Job]) -> Iterable[Said]:
-        """Do these jobs, or none when the pause is over; give news and answers as they become known."""
+    def serve(self, jobs: Sequence[Job]) -> Iterable[Delivery]:
+        """Do these jobs; without jobs the wait is over. Yield updates and results as they become known."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
-class Lane:
-    """A thread that does jobs in the order they were asked for."""
+class JobThread:
+    """A thread that does jobs in the order in which they were submitted."""
 
-    def __init__(self, name: str, work: Work, tell: Callable[[Sequence[News]], None]) -> None:
+    def __init__(self, name: str, work: JobHandler, tell: Callable[[Sequence[LogUpdate]], None]) -> None:
         self._work = work
-        self._tell = tell
+        self._publish = tell
         self._loop = asyncio.get_running_loop()
-        self._turn: list[Job] = []
+        self._pending: list[Job] = []
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._jobs: deque[Job] = deque()
         self._group: list[Job] = []
-        self._said: deque[Said] = deque()
-        self._calling = False
-        self._last = False
+        self._deliveries: deque[Delivery] = deque()
+        self._delivery_scheduled = False
+        self._closing = False
         self._closed = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing more can be asked."""
+    def is_closed(self) -> bool:
+        """True when nothing more can be submitted."""
         return self._closed
 
-    def ask(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the call made on the thread. A caller may give up waiting; the call is made all the same."""
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run the call on the thread. A caller may stop waiting; the call is made nevertheless."""
         if self._closed:
             raise Unreachable(CLOSED)
-        if not self._turn:
-            self._loop.call_soon(self._hand_over)
+        if not self._pending:
+            self._loop.call_soon(self._submit_batch)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._turn.append((call, future))
+        self._pending.append((call, future))
         return future
 
-    def nudge(self) -> None:
-        """End the pause."""
+    def wake(self) -> None:
+        """End the wait for jobs."""
         self._queue.put([])
 
     async def close(self) -> None:
-        """Finish what was asked, then end the thread. May be repeated."""
+        """Finish the submitted jobs, then end the thread. May be called again."""
         if not self._closed:
             self._closed = True
-            self._hand_over()
+            self._submit_batch()
             self._queue.put(None)
         await asyncio.shield(self.ended)
         self._thread.join()
 
-    def _hand_over(self) -> None:
-        batch, self._turn = self._turn, []
+    def _submit_batch(self) -> None:
+        batch, self._pending = self._pending, []
         self._queue.put(batch)
 
     def _deliver(self) -> None:
-        # Before the queue is looked at: what the thread adds from now on makes it call again.
-        self._calling = False
-        while self._said:
-            news, answers = self._said.popleft()
-            self._tell(news)
+        # Reset before reading the queue: whatever the thread adds from now on schedules another delivery.
+        self._delivery_scheduled = False
+        while self._deliveries:
+            news, answers = self._deliveries.popleft()
+            self._publish(news)
             for future, result, error in answers:
                 if future.done():
                     continue
@@ -108,146 +109,147 @@ class Lane:
                 else:
                     future.set_exception(error)
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self._closed = True
-        self._take(self._turn)
-        self._gather(0)
+        self._add_batch(self._pending)
+        self._collect_jobs(0)
         lost = [(future, None, Unreachable(CLOSED)) for _, future in (*self._group, *self._jobs)]
-        self._said.append(((), lost))
+        self._deliveries.append(((), lost))
         self._deliver()
         self.ended.set_result(None)
 
     def _run(self) -> None:
         try:
-            while self._jobs or not self._last:
+            while self._jobs or not self._closing:
                 if not self._jobs:
-                    self._gather(self._work.pause())
-                self._group = [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))]
+                    self._collect_jobs(self._work.wait_seconds())
+                self._group = [self._jobs.popleft() for _ in range(min(MAX_GROUP, len(self._jobs)))]
                 for said in self._work.serve(self._group):
-                    self._say(said)
+                    self._schedule_delivery(said)
         finally:
-            # Also after a bug of ours, lest callers wait for ever.
+            # Also after a bug of ours, so that no caller waits forever.
             self._work.close()
-            self._loop.call_soon_threadsafe(self._over)
+            self._loop.call_soon_threadsafe(self._finish)
 
-    def _gather(self, seconds: float | None) -> None:
+    def _collect_jobs(self, seconds: float | None) -> None:
         try:
-            self._take(self._queue.get(timeout=seconds))
+            self._add_batch(self._queue.get(timeout=seconds))
             while True:
-                self._take(self._queue.get_nowait())
+                self._add_batch(self._queue.get_nowait())
         except Empty:
             return
 
-    def _take(self, batch: list[Job] | None) -> None:
+    def _add_batch(self, batch: list[Job] | None) -> None:
         if batch is None:
-            self._last = True
+            self._closing = True
         else:
             self._jobs.extend(batch)
 
-    def _say(self, said: Said) -> None:
-        self._said.append(said)
-        if not self._calling:
-            self._calling = True
+    def _schedule_delivery(self, said: Delivery) -> None:
+        self._deliveries.append(said)
+        if not self._delivery_scheduled:
+            self._delivery_scheduled = True
             self._loop.call_soon_threadsafe(self._deliver)
 
 
 WATCHED_SECONDS: Final = 0.015
 UNWATCHED_SECONDS: Final = 0.25
 
-_TOGETHER: Final = 32
+_READS_PER_DELIVERY: Final = 32
 
-_OF_ONE: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
-"""What a wrong argument can raise: it fails its own caller. Anything else is a bug and ends the thread."""
+_JOB_ERRORS: Final = (LcmError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
+"""Errors that a wrong argument can cause: they fail their own caller. Any other is a bug and ends the thread."""
 
 
-class Reading:
-    """Answers several jobs at a time.
+class ReadHandler:
+    """Answers several read jobs at a time.
 
-    Answered one by one, each would wake the loop, which then takes the interpreter from the jobs that still wait: under
-    load that costs several times what the reading does. All at once, the first would wait for the last.
+    Delivered one by one, each result would wake the loop, which then takes the interpreter from the waiting
+    jobs: under load that costs several times as much as the reads. Delivered all at once, the first would
+    wait for the last.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
 
-    def pause(self) -> None:
+    def wait_seconds(self) -> None:
         return None
 
-    def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
-        for start in range(0, len(jobs), _TOGETHER):
-            yield (), [self._answer(job) for job in jobs[start : start + _TOGETHER]]
+    def serve(self, jobs: Sequence[Job]) -> Iterator[Delivery]:
+        for start in range(0, len(jobs), _READS_PER_DELIVERY):
+            yield (), [self._run_job(job) for job in jobs[start : start + _READS_PER_DELIVERY]]
 
     def close(self) -> None:
         self._connection.close()
 
-    def _answer(self, job: Job) -> Answer:
+    def _run_job(self, job: Job) -> JobResult:
         try:
-            return _outcome(job)
+            return _run_call(job)
         except sqlite3.Error as error:
-            return job[1], None, translate(error, self._path)
+            return job[1], None, translate_error(error, self._path)
 
 
-class Writing:
-    """Does all waiting jobs in one transaction, with one wait for the disk; idle, it asks what others wrote."""
+class WriteHandler:
+    """Does all waiting jobs in one transaction with one wait for the disk; when idle, looks for others' commits."""
 
-    def __init__(self, log: Log, path: Path, watched: Callable[[], bool]) -> None:
+    def __init__(self, log: CommitLog, path: Path, watched: Callable[[], bool]) -> None:
         self._log = log
         self._path = path
         self._watched = watched
         self._waited = 0.0
 
-    def pause(self) -> float:
+    def wait_seconds(self) -> float:
         seconds = WATCHED_SECONDS if self._watched() else UNWATCHED_SECONDS
         self._waited += seconds
         return seconds
 
-    def serve(self, jobs: Sequence[Job]) -> Iterator[Said]:
+    def serve(self, jobs: Sequence[Job]) -> Iterator[Delivery]:
         if jobs:
             yield self._transact(jobs)
         else:
-            yield from self._look()
+            yield from self._poll_others()
 
     def close(self) -> None:
         self._log.close()
 
-    def _transact(self, jobs: Sequence[Job]) -> Said:
+    def _transact(self, jobs: Sequence[Job]) -> Delivery:
         try:
             self._log.begin()
-            self._log.reap()
-            answers = [_outcome(job) for job in jobs]
+            self._log.end_expired_leases()
+            answers = [_run_call(job) for job in jobs]
             self._log.end()
         except sqlite3.Error as error:
             self._log.abandon()
-            answers = [(future, None, translate(error, self._path)) for _, future in jobs]
-        return self._log.take_news(), answers
+            answers = [(future, None, translate_error(error, self._path)) for _, future in jobs]
+        return self._log.take_updates(), answers
 
-    def _look(self) -> Iterator[Said]:
+    def _poll_others(self) -> Iterator[Delivery]:
         try:
-            self._log.look()
+            self._log.poll_others()
             if self._waited >= UNWATCHED_SECONDS:
                 self._waited = 0.0
-                self._reap()
+                self._end_expired_leases()
         except sqlite3.Error as error:
             self._log.abandon()
-            meaning = translate(error, self._path)
+            meaning = translate_error(error, self._path)
             if not isinstance(meaning, LcmError):
                 raise
             if isinstance(meaning, Stuck):
-                yield [Cut(self._log.revision, self._log.epoch, meaning)], ()
-        if news := self._log.take_news():
+                yield [HistoryBreak(self._log.revision, self._log.epoch, meaning)], ()
+        if news := self._log.take_updates():
             yield news, ()
 
-    def _reap(self) -> None:
-        if self._log.has_expired():
+    def _end_expired_leases(self) -> None:
+        if self._log.has_expired_leases():
             self._log.begin()
-            self._log.reap()
+            self._log.end_expired_leases()
             self._log.end()
 
 
-def _outcome(job: Job) -> Answer:
+def _run_call(job: Job) -> JobResult:
     call, future = job
     try:
         return future, call(), None
-    except _OF_ONE as error:
+    except _JOB_ERRORS as error:
         return future, None, error

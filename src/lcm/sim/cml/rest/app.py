@@ -1,6 +1,7 @@
-"""The simulator's REST face: an ASGI application that any CML client can drive, in memory or behind a server.
+"""The simulator's REST interface: an ASGI application for any CML client, in memory or behind a server.
 
-`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name.
+`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name; `MemoryTransport`
+reaches either without a network, for clients in virtual time.
 """
 
 import asyncio
@@ -9,9 +10,19 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import Down, HttpFault, Refusal, forbidden
+from lcm.sim.cml.faults import CmlDown, CmlRefusal, HttpFault, forbidden
 from lcm.sim.cml.rest import admin, labs, nodes, people, system
-from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, Call, Reply, Route, Routes, error, query_of, reply_of
+from lcm.sim.cml.rest.routing import (
+    ADMIN,
+    ANYBODY,
+    Call,
+    CmlRoute,
+    CmlRoutes,
+    Reply,
+    error_reply,
+    parse_query,
+    to_reply,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,29 +30,29 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 REFUSABLE: Final = "lcm.refusable"
-"""The extension by which a transport says that it can refuse a connection: it is raised `Down` instead of told 502."""
+"""The extension by which a transport says that it can refuse a connection: then `CmlDown` is raised instead of 502."""
 
 _API: Final = "/api/v0/"
 _ADMIN: Final = "/sim"
-_ROUTES: Final = Routes((*labs.ROUTES, *nodes.ROUTES, *system.ROUTES, *people.ROUTES))
-_ADMIN_ROUTES: Final = Routes(admin.ROUTES)
+_ROUTES: Final = CmlRoutes((*labs.ROUTES, *nodes.ROUTES, *system.ROUTES, *people.ROUTES))
+_ADMIN_ROUTES: Final = CmlRoutes(admin.ROUTES)
 _NO_CONTENT: Final = 204
 _NOT_READY: Final = Reply(502, b"<html><body><h1>502 Bad Gateway</h1></body></html>", "text/html")
 
 
 class _ClientLeft(Exception):
-    """The connection ended in the middle of a request, which therefore never was one."""
+    """The connection ended in the middle of a request, so there is nothing to answer."""
 
 
 class CmlApp:
-    """One machine's REST face."""
+    """One machine's REST interface."""
 
     def __init__(self, cml: Cml) -> None:
         self.cml = cml
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self.answer(scope, receive, send, scope["path"])
 
@@ -55,30 +66,30 @@ class CmlApp:
                     self.cml.check_up()
                     fault = self.cml.faults.take(f"{scope['method']} {path}")
                 reply = await self._reply(scope, receive, path, fault, admin=admin)
-            except Down as down:
+            except CmlDown as down:
                 if not down.listening and REFUSABLE in scope.get("extensions", {}):
                     raise
                 reply = _NOT_READY
-            await _send(send, receive, reply, fault)
+            await _send_reply(send, receive, reply, fault)
 
     async def _reply(self, scope: Scope, receive: Receive, path: str, fault: HttpFault | None, *, admin: bool) -> Reply:
         if fault and fault.delay_seconds:
             await asyncio.sleep(fault.delay_seconds)
             self.cml.check_up()
         if fault and fault.status:
-            await _read(receive, 0)
-            return error(fault.status, fault.body or "An injected fault.")
+            await _read_body(receive, 0)
+            return error_reply(fault.status, fault.body or "An injected fault.")
         try:
-            route, params = _find(scope["method"], path)
-            body = await _read(receive, route.largest_body)
+            route, params = _find_route(scope["method"], path)
+            body = await _read_body(receive, route.largest_body)
             if not admin:
-                self.cml.check_up()  # an upload takes a while
-            call = Call(self.cml, params, query_of(scope["query_string"]), body)
+                self.cml.check_up()  # an upload takes a while, so check again
+            call = Call(self.cml, params, parse_query(scope["query_string"]), body)
             if route.access != ANYBODY:
                 _sign_in(call, scope, route)
-            return reply_of(route.handler(call))
-        except Refusal as refusal:
-            return error(refusal.status, refusal.description)
+            return to_reply(route.handler(call))
+        except CmlRefusal as refusal:
+            return error_reply(refusal.status, refusal.description)
 
 
 class CmlFleet:
@@ -97,17 +108,17 @@ class CmlFleet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _run_lifespan(receive, send)
         elif scope["type"] == "http":
-            app, path = self._of(scope)
+            app, path = self._find_app(scope)
             if app is None:
                 with suppress(_ClientLeft):
-                    await _read(receive, 0)
-                    await _send(send, receive, _NOT_READY, None)
+                    await _read_body(receive, 0)
+                    await _send_reply(send, receive, _NOT_READY, None)
             else:
                 await app.answer(scope, receive, send, path)
 
-    def _of(self, scope: Scope) -> tuple[CmlApp | None, str]:
+    def _find_app(self, scope: Scope) -> tuple[CmlApp | None, str]:
         path: str = scope["path"]
         if path.startswith("/w/"):
             name, _, rest = path[3:].partition("/")
@@ -116,19 +127,19 @@ class CmlFleet:
         return self._apps.get(host), path
 
 
-def _find(method: str, path: str) -> tuple[Route, list[str]]:
+def _find_route(method: str, path: str) -> tuple[CmlRoute, list[str]]:
     if path.startswith(_API):
         return _ROUTES.find(method, path[len(_API) :])
     if path.startswith(_ADMIN):
         return _ADMIN_ROUTES.find(method, path)
-    raise Refusal(404, "404: Not Found")
+    raise CmlRefusal(404, "404: Not Found")
 
 
-def _sign_in(call: Call, scope: Scope, route: Route) -> None:
+def _sign_in(call: Call, scope: Scope, route: CmlRoute) -> None:
     scheme, _, token = _header(scope, b"authorization").partition(" ")
     if scheme.lower() != "bearer" or not token:
-        raise Refusal(401, "Unauthorized")
-    call.token, call.signed_in = token, call.cml.users.known_by(token)
+        raise CmlRefusal(401, "Unauthorized")
+    call.token, call.signed_in = token, call.cml.users.find_by_token(token)
     if route.access == ADMIN and not call.user.admin:
         raise forbidden()
 
@@ -140,7 +151,7 @@ def _header(scope: Scope, name: bytes) -> str:
     return ""
 
 
-async def _read(receive: Receive, largest: int) -> bytes:
+async def _read_body(receive: Receive, largest: int) -> bytes:
     """Read the whole body; one that is too large is read to its end but not kept, so that the answer gets through."""
     parts, size, more = list[bytes](), 0, True
     while more:
@@ -153,11 +164,11 @@ async def _read(receive: Receive, largest: int) -> bytes:
             parts.append(part)
         more = message.get("more_body", False)
     if largest and size > largest:
-        raise Refusal(413, "Request Entity Too Large")
+        raise CmlRefusal(413, "Request Entity Too Large")
     return b"".join(parts)
 
 
-async def _send(send: Send, receive: Receive, reply: Reply, fault: HttpFault | None) -> None:
+async def _send_reply(send: Send, receive: Receive, reply: Reply, fault: HttpFault | None) -> None:
     if fault and fault.hang:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -176,7 +187,7 @@ async def _send(send: Send, receive: Receive, reply: Reply, fault: HttpFault | N
         await send({"type": "http.response.body", "body": body})
 
 
-async def _live(receive: Receive, send: Send) -> None:
+async def _run_lifespan(receive: Receive, send: Send) -> None:
     while True:
         stage = (await receive())["type"].removeprefix("lifespan.")
         await send({"type": f"lifespan.{stage}.complete"})

@@ -1,4 +1,4 @@
-"""The simulator's certificate: self-signed and made on the spot, as a fresh CML has one.
+"""The simulator's certificate: self-signed and made on the spot, as a new CML has one.
 
 Called by `lcm cml-sim`, and by whoever serves simulated machines over HTTPS to real clients.
 """
@@ -17,11 +17,11 @@ from lcm.system.serving import Certificate
 _VALID: Final = timedelta(days=365)
 
 
-def self_signed(host: str, now: datetime) -> Certificate:
-    """Make a certificate for a host."""
+def make_certificate(host: str, now: datetime) -> Certificate:
+    """Make a self-signed certificate for a host."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cml-controller")])
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), _name(host)])
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), _general_name(host)])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -40,7 +40,7 @@ def self_signed(host: str, now: datetime) -> Certificate:
     return Certificate(certificate.public_bytes(serialization.Encoding.PEM), encoded)
 
 
-def _name(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What clients may send to a simulated CML: the shapes of request bodies and of topology files.
+"""What clients may send to a simulated CML: the types of request bodies and of topology files.
 
 CML refuses unknown keys at every level except in `parameters` and in smart annotations.
 """
@@ -24,11 +24,11 @@ Slot = Annotated[int, Meta(ge=0, le=128)]
 Limit = Annotated[int, Meta(ge=0)]
 
 
-class Document(Struct, forbid_unknown_fields=True):
-    """Something sent to CML."""
+class CmlDocument(Struct, forbid_unknown_fields=True):
+    """A document sent to CML."""
 
 
-class ConfigurationFile(Document):
+class ConfigurationFile(CmlDocument):
     """One named configuration file of a node."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -38,8 +38,8 @@ class ConfigurationFile(Document):
 Configuration = str | None | ConfigurationFile | list[ConfigurationFile]
 
 
-class NodeSpec(Document):
-    """A node as asked for; what is None is inherited from its definition."""
+class NodeSpec(CmlDocument):
+    """A node as requested; None means inherited from its definition."""
 
     x: Coordinate
     y: Coordinate
@@ -57,7 +57,7 @@ class NodeSpec(Document):
     configuration: Configuration = None
 
 
-class NodeUpdate(Document):
+class NodeUpdate(CmlDocument):
     """What may change on a node."""
 
     x: Coordinate | UnsetType = UNSET
@@ -76,7 +76,7 @@ class NodeUpdate(Document):
     pinned_compute_id: str | UnsetType | None = UNSET
 
 
-class InterfaceFile(Document):
+class InterfaceFile(CmlDocument):
     """An interface in a topology file; its id is unique within its node only."""
 
     id: LocalId
@@ -94,7 +94,7 @@ class NodeFile(NodeSpec, kw_only=True):
     interfaces: list[InterfaceFile] = []
 
 
-class LinkFile(Document):
+class LinkFile(CmlDocument):
     """A link in a topology file."""
 
     id: LocalId
@@ -106,8 +106,8 @@ class LinkFile(Document):
     conditioning: dict[str, Any] = {}
 
 
-class LabFile(Document):
-    """The heading of a topology file; `timestamp` is a leftover of the oldest schemas."""
+class LabHeading(CmlDocument):
+    """The heading of a topology file; `timestamp` is a remnant of the oldest schemas."""
 
     version: Annotated[str, Meta(pattern=r"^0\.(0\.[1-5]|1\.0|2\.[0-2]|3\.0)$")]
     title: Title | None = None
@@ -116,31 +116,31 @@ class LabFile(Document):
     timestamp: float | None = None
 
 
-class TopologyFile(Document):
+class TopologyFile(CmlDocument):
     """A whole topology file."""
 
-    lab: LabFile
+    lab: LabHeading
     nodes: list[NodeFile]
     links: list[LinkFile]
     annotations: list[dict[str, Any]] = []
     smart_annotations: list[dict[str, Any]] = []
 
 
-class Association(Document):
+class Association(CmlDocument):
     """What a user or group may do with a lab."""
 
     id: str
     permissions: list[Annotated[str, Meta(pattern="^lab_(view|exec|edit|admin)$")]]
 
 
-class Associations(Document):
-    """Who besides the owner may do what with a lab."""
+class Associations(CmlDocument):
+    """What users other than the owner may do with a lab."""
 
     groups: list[Association] = []
     users: list[Association] = []
 
 
-class LabUpdate(Document):
+class LabUpdate(CmlDocument):
     """A lab to create, or what to change on one."""
 
     title: Title | UnsetType = UNSET
@@ -151,7 +151,7 @@ class LabUpdate(Document):
     associations: Associations | UnsetType = UNSET
 
 
-class InterfaceCreate(Document):
+class InterfaceCreate(CmlDocument):
     """An interface to add; with a slot, all slots up to it."""
 
     node: str
@@ -159,34 +159,34 @@ class InterfaceCreate(Document):
     mac_address: Mac | None = None
 
 
-class InterfaceUpdate(Document):
+class InterfaceUpdate(CmlDocument):
     """What may change on an interface."""
 
     mac_address: Mac | None
 
 
-class LinkCreate(Document):
+class LinkCreate(CmlDocument):
     """Two interfaces to connect."""
 
     src_int: str
     dst_int: str
 
 
-class Credentials(Document):
+class Credentials(CmlDocument):
     """A user name and a password."""
 
     username: Annotated[str, Meta(min_length=1, max_length=32)]
     password: str
 
 
-class PasswordChange(Document):
+class PasswordChange(CmlDocument):
     """A new password, with the old one unless an administrator sets it for somebody else."""
 
     new_password: str
     old_password: str = ""
 
 
-class UserCreate(Document):
+class UserCreate(CmlDocument):
     """A user to create."""
 
     username: Annotated[str, Meta(min_length=1, max_length=32)]
@@ -203,7 +203,7 @@ class UserCreate(Document):
     pubkey: str = ""
 
 
-class UserUpdate(Document):
+class UserUpdate(CmlDocument):
     """What may change on a user."""
 
     username: Annotated[str, Meta(min_length=1, max_length=32)] | UnsetType = UNSET
@@ -220,7 +220,7 @@ class UserUpdate(Document):
     pubkey: str | UnsetType = UNSET
 
 
-class GroupCreate(Document):
+class GroupCreate(CmlDocument):
     """A group to create."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -229,7 +229,7 @@ class GroupCreate(Document):
     associations: list[Association] = []
 
 
-class GroupUpdate(Document):
+class GroupUpdate(CmlDocument):
     """What may change on a group."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
@@ -238,8 +238,8 @@ class GroupUpdate(Document):
     associations: list[Association] | UnsetType = UNSET
 
 
-class PoolLimits(Document):
-    """What the users of a resource pool may use together; None is no limit."""
+class PoolLimits(CmlDocument):
+    """What the users of a resource pool may use together; None means no limit."""
 
     licenses: Limit | None = None
     ram: Limit | None = None
@@ -258,7 +258,7 @@ class PoolCreate(PoolLimits, kw_only=True):
     shared: bool = True
 
 
-class PoolUpdate(Document):
+class PoolUpdate(CmlDocument):
     """What may change on a resource pool."""
 
     label: Label | UnsetType = UNSET
@@ -271,35 +271,35 @@ class PoolUpdate(Document):
     users: list[str] | UnsetType = UNSET
 
 
-class Registration(Document):
+class Registration(CmlDocument):
     """A licence token."""
 
     token: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9+/%=-]{1,256}$")]
     reregister: bool = False
 
 
-class FeatureCount(Document):
+class FeatureCount(CmlDocument):
     """How many of a licensed feature are wanted."""
 
     id: str
     count: Limit
 
 
-class Proxy(Document):
+class Proxy(CmlDocument):
     """A proxy on the way to the licence server."""
 
     server: str | None = None
     port: int | None = None
 
 
-class Transport(Document):
-    """The way to the licence server; None is the default one."""
+class LicenceTransport(CmlDocument):
+    """How the licence server is reached; None means the default."""
 
     ssms: str | None = None
     proxy: Proxy | None = None
 
 
-class NoticeCreate(Document):
+class NoticeCreate(CmlDocument):
     """A notice to show."""
 
     level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)$")]
@@ -309,7 +309,7 @@ class NoticeCreate(Document):
     groups: list[str] = []
 
 
-class NoticeUpdate(Document):
+class NoticeUpdate(CmlDocument):
     """What may change on a notice."""
 
     level: Annotated[str, Meta(pattern="^(INFO|SUCCESS|WARNING|ERROR)$")] | UnsetType = UNSET
@@ -320,14 +320,14 @@ class NoticeUpdate(Document):
     acknowledged: dict[str, bool] | UnsetType = UNSET
 
 
-class MaintenanceUpdate(Document):
-    """Whether CML is closed, and which notice says why."""
+class MaintenanceUpdate(CmlDocument):
+    """Whether CML is in maintenance mode, and which notice says why."""
 
     maintenance_mode: bool | UnsetType = UNSET
     notice: str | UnsetType | None = UNSET
 
 
-class OptIn(Document):
+class OptIn(CmlDocument):
     """Whether telemetry may be sent."""
 
     opt_in: bool | None

@@ -1,20 +1,20 @@
-"""Labs on the simulator's REST face."""
+"""Labs on the simulator's REST interface."""
 
 from typing import Final
 
-from lcm.sim.cml.faults import bad
-from lcm.sim.cml.parts import State
+from lcm.sim.cml.faults import bad_request
+from lcm.sim.cml.parts import NodeState
 from lcm.sim.cml.rest.documents import Associations, LabUpdate
-from lcm.sim.cml.rest.routing import DONE, LARGE, Call, Json, Reply, Route, text
+from lcm.sim.cml.rest.routing import DONE, LARGE, Call, CmlRoute, Json, Reply, text_reply
 from lcm.sim.cml.rest.views import element_states, lab_json, node_json
 from lcm.sim.cml.stats import layer3_addresses, simulation_stats
-from lcm.sim.cml.topology import download, tile, topology
-from lcm.sim.cml.wiring import annotation_of, change_smart, check, smart_of
+from lcm.sim.cml.topology import write_lab_file, write_tile, write_topology
+from lcm.sim.cml.wiring import change_smart, check_annotation, find_annotation, find_smart
 
 
 def ids(call: Call) -> list[str]:
-    """List labs: one's own, or all that one may see."""
-    mine = [lab for lab in call.visible() if call.flag("show_all") or lab.owner_id == call.user.id]
+    """List labs: the user's own, or all that the user may see."""
+    mine = [lab for lab in call.visible_labs() if call.flag("show_all") or lab.owner_id == call.user.id]
     return [lab.id for lab in mine]
 
 
@@ -31,8 +31,8 @@ def import_(call: Call) -> Json:
 
 
 def import_old(_call: Call) -> Reply:
-    """Refuse the format of the last generation."""
-    raise bad("Topologies of VIRL 1.x are not supported.")
+    """Refuse the format of the previous generation."""
+    raise bad_request("Topologies of VIRL 1.x are not supported.")
 
 
 def show(call: Call) -> Json:
@@ -52,14 +52,14 @@ def delete(call: Call) -> Reply:
     return DONE
 
 
-def state(call: Call) -> State:
-    """Say a lab's state."""
+def state(call: Call) -> NodeState:
+    """Return a lab's state."""
     return call.lab().state(call.age)
 
 
-def converged(call: Call) -> bool:
-    """Say whether all nodes are in the state asked for."""
-    return call.lab().converged(call.age)
+def check_converged(call: Call) -> bool:
+    """Return whether all nodes are in the requested state."""
+    return call.lab().is_converged(call.age)
 
 
 def start(call: Call) -> Reply:
@@ -81,30 +81,30 @@ def wipe(call: Call) -> Reply:
 
 
 def elements(call: Call) -> Json:
-    """Say the states of all elements."""
+    """Return the states of all elements."""
     return element_states(call.lab(), call.age)
 
 
 def stats(call: Call) -> Json:
-    """Say what running nodes and links use."""
+    """Return what running nodes and links use."""
     return simulation_stats(call.lab(), call.cml.pace)
 
 
 def addresses(call: Call) -> Json:
-    """Say the addresses seen on nodes."""
+    """Return the addresses seen on nodes."""
     return layer3_addresses(call.lab(), call.age)
 
 
 def show_topology(call: Call) -> Json:
     """Show a lab's topology."""
-    return topology(call.lab(), call.configurations())
+    return write_topology(call.lab(), call.configuration_form())
 
 
 def download_file(call: Call) -> Reply:
     """Send a lab as a file."""
     lab = call.lab()
     call.cml.telemetry.record("export_lab", lab_id=lab.id)
-    return text(download(lab))
+    return text_reply(write_lab_file(lab))
 
 
 def events(call: Call) -> list[Json]:
@@ -119,7 +119,7 @@ def events(call: Call) -> list[Json]:
             "previous": {},
             "timestamp": at.isoformat(),
         }
-        for at, one in call.cml.telemetry.past(call.lab().id)
+        for at, one in call.cml.telemetry.past_events(call.lab().id)
     ]
 
 
@@ -130,7 +130,7 @@ def pools(call: Call) -> list[str]:
 
 
 def associations(call: Call) -> Associations:
-    """Say who may do what with a lab."""
+    """Return who may do what with a lab."""
     return call.lab().associations
 
 
@@ -142,15 +142,17 @@ def associate(call: Call) -> Associations:
 
 
 def show_tile(call: Call) -> Json:
-    """Show the small picture of a lab."""
+    """Show the small overview of a lab."""
     lab = call.lab()
-    return lab_json(call.cml, lab, call.user) | {"topology": tile(lab, call.age)}
+    return lab_json(call.cml, lab, call.user) | {"topology": write_tile(lab, call.age)}
 
 
 def tiles(call: Call) -> Json:
-    """Show the small pictures of all labs."""
-    age, labs = call.age, call.visible()
-    return {"lab_tiles": {lab.id: lab_json(call.cml, lab, call.user) | {"topology": tile(lab, age)} for lab in labs}}
+    """Show the small overviews of all labs."""
+    age, labs = call.age, call.visible_labs()
+    return {
+        "lab_tiles": {lab.id: lab_json(call.cml, lab, call.user) | {"topology": write_tile(lab, age)} for lab in labs}
+    }
 
 
 def find_label(call: Call) -> str | None:
@@ -166,8 +168,8 @@ def find_tag(call: Call) -> list[str]:
 
 def all_nodes(call: Call) -> list[Json]:
     """Show all nodes of all labs that this user may see."""
-    age, form, operational = call.age, call.configurations(), call.flag("operational")
-    nodes = (node for lab in call.visible() for node in lab.nodes.values())
+    age, form, operational = call.age, call.configuration_form(), call.flag("operational")
+    nodes = (node for lab in call.visible_labs() for node in lab.nodes.values())
     return [node_json(node, age, operational=operational, form=form) for node in nodes]
 
 
@@ -179,16 +181,16 @@ def mappings(call: Call) -> list[Json]:
 
 
 def bootstrap(call: Call) -> Reply:
-    """Accept the wish for generated configurations; ours have none to generate."""
+    """Accept a request for generated configurations; the simulator generates none."""
     call.lab("lab_edit")
     return DONE
 
 
-def testbed(call: Call) -> Reply:
+def send_testbed(call: Call) -> Reply:
     """Send a lab's pyATS test bed, reduced to its names."""
     lab = call.lab()
     devices = "".join(f"  {node.spec.label}:\n    type: {node.kind.nature}\n" for node in lab.nodes.values())
-    return text(f"testbed:\n  name: {lab.title}\ndevices:\n{devices}")
+    return text_reply(f"testbed:\n  name: {lab.title}\ndevices:\n{devices}")
 
 
 def annotations(call: Call) -> list[Json]:
@@ -199,26 +201,26 @@ def annotations(call: Call) -> list[Json]:
 def annotate(call: Call) -> Json:
     """Add an annotation."""
     lab, ref = call.lab("lab_edit"), call.cml.new_id()
-    lab.annotations[ref] = check(call.read(Json)) | {"id": ref}
+    lab.annotations[ref] = check_annotation(call.read(Json)) | {"id": ref}
     return lab.annotations[ref]
 
 
 def annotation(call: Call) -> Json:
     """Show an annotation."""
-    return annotation_of(call.lab(), call.params[1])
+    return find_annotation(call.lab(), call.params[1])
 
 
 def change_annotation(call: Call) -> Json:
     """Change an annotation."""
-    found = annotation_of(call.lab("lab_edit"), call.params[1])
-    found |= check(call.read(Json)) | {"id": found["id"]}
+    found = find_annotation(call.lab("lab_edit"), call.params[1])
+    found |= check_annotation(call.read(Json)) | {"id": found["id"]}
     return found
 
 
 def delete_annotation(call: Call) -> Reply:
     """Remove an annotation."""
     lab = call.lab("lab_edit")
-    del lab.annotations[annotation_of(lab, call.params[1])["id"]]
+    del lab.annotations[find_annotation(lab, call.params[1])["id"]]
     return DONE
 
 
@@ -229,51 +231,51 @@ def smart_annotations(call: Call) -> list[Json]:
 
 def smart_annotation(call: Call) -> Json:
     """Show a smart annotation."""
-    return smart_of(call.lab(), call.params[1])
+    return find_smart(call.lab(), call.params[1])
 
 
 def change_smart_annotation(call: Call) -> Json:
     """Change how a smart annotation looks."""
     lab = call.lab("lab_edit")
-    return change_smart(lab, smart_of(lab, call.params[1])["id"], call.read(Json))
+    return change_smart(lab, find_smart(lab, call.params[1])["id"], call.read(Json))
 
 
 ROUTES: Final = (
-    Route("GET", "labs", ids),
-    Route("POST", "labs", create),
-    Route("POST", "import", import_, largest_body=LARGE),
-    Route("POST", "import/virl-1x", import_old, largest_body=LARGE),
-    Route("GET", "labs/{}", show),
-    Route("PATCH", "labs/{}", change),
-    Route("DELETE", "labs/{}", delete),
-    Route("GET", "labs/{}/state", state),
-    Route("GET", "labs/{}/check_if_converged", converged),
-    Route("PUT", "labs/{}/start", start),
-    Route("PUT", "labs/{}/stop", stop),
-    Route("PUT", "labs/{}/wipe", wipe),
-    Route("GET", "labs/{}/lab_element_state", elements),
-    Route("GET", "labs/{}/simulation_stats", stats),
-    Route("GET", "labs/{}/layer3_addresses", addresses),
-    Route("GET", "labs/{}/topology", show_topology),
-    Route("GET", "labs/{}/download", download_file),
-    Route("GET", "labs/{}/events", events),
-    Route("GET", "labs/{}/resource_pools", pools),
-    Route("GET", "labs/{}/associations", associations),
-    Route("PATCH", "labs/{}/associations", associate),
-    Route("GET", "labs/{}/tile", show_tile),
-    Route("GET", "labs/{}/connector_mappings", mappings),
-    Route("PUT", "labs/{}/bootstrap", bootstrap),
-    Route("GET", "labs/{}/pyats_testbed", testbed),
-    Route("GET", "labs/{}/find/node/label/{}", find_label),
-    Route("GET", "labs/{}/find_all/node/tag/{}", find_tag),
-    Route("GET", "labs/{}/annotations", annotations),
-    Route("POST", "labs/{}/annotations", annotate),
-    Route("GET", "labs/{}/annotations/{}", annotation),
-    Route("PATCH", "labs/{}/annotations/{}", change_annotation),
-    Route("DELETE", "labs/{}/annotations/{}", delete_annotation),
-    Route("GET", "labs/{}/smart_annotations", smart_annotations),
-    Route("GET", "labs/{}/smart_annotations/{}", smart_annotation),
-    Route("PATCH", "labs/{}/smart_annotations/{}", change_smart_annotation),
-    Route("GET", "populate_lab_tiles", tiles),
-    Route("GET", "nodes", all_nodes),
+    CmlRoute("GET", "labs", ids),
+    CmlRoute("POST", "labs", create),
+    CmlRoute("POST", "import", import_, largest_body=LARGE),
+    CmlRoute("POST", "import/virl-1x", import_old, largest_body=LARGE),
+    CmlRoute("GET", "labs/{}", show),
+    CmlRoute("PATCH", "labs/{}", change),
+    CmlRoute("DELETE", "labs/{}", delete),
+    CmlRoute("GET", "labs/{}/state", state),
+    CmlRoute("GET", "labs/{}/check_if_converged", check_converged),
+    CmlRoute("PUT", "labs/{}/start", start),
+    CmlRoute("PUT", "labs/{}/stop", stop),
+    CmlRoute("PUT", "labs/{}/wipe", wipe),
+    CmlRoute("GET", "labs/{}/lab_element_state", elements),
+    CmlRoute("GET", "labs/{}/simulation_stats", stats),
+    CmlRoute("GET", "labs/{}/layer3_addresses", addresses),
+    CmlRoute("GET", "labs/{}/topology", show_topology),
+    CmlRoute("GET", "labs/{}/download", download_file),
+    CmlRoute("GET", "labs/{}/events", events),
+    CmlRoute("GET", "labs/{}/resource_pools", pools),
+    CmlRoute("GET", "labs/{}/associations", associations),
+    CmlRoute("PATCH", "labs/{}/associations", associate),
+    CmlRoute("GET", "labs/{}/tile", show_tile),
+    CmlRoute("GET", "labs/{}/connector_mappings", mappings),
+    CmlRoute("PUT", "labs/{}/bootstrap", bootstrap),
+    CmlRoute("GET", "labs/{}/pyats_testbed", send_testbed),
+    CmlRoute("GET", "labs/{}/find/node/label/{}", find_label),
+    CmlRoute("GET", "labs/{}/find_all/node/tag/{}", find_tag),
+    CmlRoute("GET", "labs/{}/annotations", annotations),
+    CmlRoute("POST", "labs/{}/annotations", annotate),
+    CmlRoute("GET", "labs/{}/annotations/{}", annotation),
+    CmlRoute("PATCH", "labs/{}/annotations/{}", change_annotation),
+    CmlRoute("DELETE", "labs/{}/annotations/{}", delete_annotation),
+    CmlRoute("GET", "labs/{}/smart_annotations", smart_annotations),
+    CmlRoute("GET", "labs/{}/smart_annotations/{}", smart_annotation),
+    CmlRoute("PATCH", "labs/{}/smart_annotations/{}", change_smart_annotation),
+    CmlRoute("GET", "populate_lab_tiles", tiles),
+    CmlRoute("GET", "nodes", all_nodes),
 )

@@ -1,15 +1,15 @@
-"""Nodes, interfaces and links on the simulator's REST face."""
+"""Nodes, interfaces and links on the simulator's REST interface."""
 
 from typing import Final
 
-from lcm.sim.cml.definitions import image
-from lcm.sim.cml.faults import Refusal, bad, missing
-from lcm.sim.cml.parts import Lab, Node, State
+from lcm.sim.cml.definitions import write_image
+from lcm.sim.cml.faults import CmlRefusal, bad_request, not_found
+from lcm.sim.cml.parts import Node, NodeState, SimLab
 from lcm.sim.cml.rest.documents import InterfaceCreate, InterfaceUpdate, LinkCreate, NodeSpec, NodeUpdate
-from lcm.sim.cml.rest.routing import DONE, LARGE, Call, Json, Reply, Route
+from lcm.sim.cml.rest.routing import DONE, LARGE, Call, CmlRoute, Json, Reply
 from lcm.sim.cml.rest.views import interface_json, link_json, node_json, node_state_json
 from lcm.sim.cml.stats import COMPUTE_ID, node_addresses
-from lcm.sim.cml.wiring import connect, drop_interface, fill_slots, interface_of, interface_state
+from lcm.sim.cml.wiring import connect, drop_interface, fill_slots, find_interface, interface_state
 
 
 def nodes(call: Call) -> list[str] | list[Json]:
@@ -17,7 +17,7 @@ def nodes(call: Call) -> list[str] | list[Json]:
     lab, age = call.lab(), call.age
     if not call.flag("data"):
         return list(lab.nodes)
-    form, operational = call.configurations(), call.flag("operational")
+    form, operational = call.configuration_form(), call.flag("operational")
     return [node_json(node, age, operational=operational, form=form) for node in lab.nodes.values()]
 
 
@@ -30,7 +30,7 @@ def add_node(call: Call) -> Json:
 def node(call: Call) -> Json:
     """Show a node."""
     _, found = call.node()
-    return node_json(found, call.age, operational=call.flag("operational"), form=call.configurations())
+    return node_json(found, call.age, operational=call.flag("operational"), form=call.configuration_form())
 
 
 def change_node(call: Call) -> str:
@@ -47,13 +47,13 @@ def delete_node(call: Call) -> Reply:
 
 
 def node_state(call: Call) -> Json:
-    """Say a node's state."""
+    """Return a node's state."""
     return node_state_json(call.node()[1], call.age)
 
 
 def node_converged(call: Call) -> bool:
-    """Say whether a node is in the state asked for."""
-    return call.node()[1].life.settled(call.age)
+    """Return whether a node is in the requested state."""
+    return call.node()[1].life.is_settled(call.age)
 
 
 def start_node(call: Call) -> Reply:
@@ -84,32 +84,32 @@ def extract(call: Call) -> Json:
 def clone_image(call: Call) -> Json:
     """Make an image of a stopped node's disk."""
     _, found = call.node("lab_exec")
-    if found.life.state(call.age) is not State.STOPPED:
-        raise bad("The node must be stopped.")
-    return image(found.kind)
+    if found.life.state(call.age) is not NodeState.STOPPED:
+        raise bad_request("The node must be stopped.")
+    return write_image(found.kind)
 
 
 def addresses(call: Call) -> Json:
-    """Say the addresses seen on a node."""
+    """Return the addresses seen on a node."""
     _, found = call.node()
     if found.kind.nature == "external_connector":
-        raise bad("Can't get L3 addresses of an external_connector.")
+        raise bad_request("Can't get L3 addresses of an external_connector.")
     return node_addresses(found, call.age)
 
 
 def console_key(call: Call) -> str:
-    """Say the key to a node's console."""
+    """Return the key to a node's console."""
     _, found = call.node()
     if not found.console_keys:
-        raise missing("Console key", found.id)
+        raise not_found("Console key", found.id)
     return _console(found, call.query.get("line", "0"))
 
 
 def vnc_key(call: Call) -> str:
-    """Say the key to a node's screen."""
+    """Return the key to a node's screen."""
     _, found = call.node()
     if found.vnc_key is None:
-        raise missing("VNC key", found.id)
+        raise not_found("VNC key", found.id)
     return found.vnc_key
 
 
@@ -124,7 +124,7 @@ def console_keys(call: Call) -> Json:
     """List all keys to consoles."""
     return {
         key: _key(lab, found) | {"line": line}
-        for lab in call.visible()
+        for lab in call.visible_labs()
         for found in lab.nodes.values()
         for line, key in enumerate(found.console_keys)
     }
@@ -134,7 +134,7 @@ def vnc_keys(call: Call) -> Json:
     """List all keys to screens."""
     return {
         found.vnc_key: _key(lab, found) | {"compute_address": "127.0.0.1"}
-        for lab in call.visible()
+        for lab in call.visible_labs()
         for found in lab.nodes.values()
         if found.vnc_key
     }
@@ -150,7 +150,7 @@ def node_interfaces(call: Call) -> list[str] | list[Json]:
 
 
 def interfaces(call: Call) -> list[Json]:
-    """List a lab's interfaces: not in CML 2.9, but its client 2.10 asks."""
+    """List a lab's interfaces: not part of CML 2.9, but its client 2.10 asks for them."""
     lab, age = call.lab(), call.age
     return [interface_json(lab, one, age) for node in lab.nodes.values() for one in node.interfaces]
 
@@ -159,8 +159,8 @@ def add_interface(call: Call) -> Json | list[Json]:
     """Add one interface, or all up to a slot."""
     lab, wanted, age = call.lab("lab_edit"), call.read(InterfaceCreate), call.age
     found = call.cml.labs.node(lab, wanted.node)
-    if found.life.state(age) is not State.DEFINED:
-        raise bad("The node must be wiped before interfaces can be added.")
+    if found.life.state(age) is not NodeState.DEFINED:
+        raise bad_request("The node must be wiped before interfaces can be added.")
     used = [one.slot for one in found.interfaces if one.slot is not None]
     slot = max(used, default=-1) + 1 if wanted.slot is None else wanted.slot
     filled = fill_slots(found, slot, [call.cml.new_id() for _ in range(slot + 1)])
@@ -190,7 +190,7 @@ def delete_interface(call: Call) -> Reply:
 
 
 def show_interface_state(call: Call) -> Json:
-    """Say an interface's state."""
+    """Return an interface's state."""
     lab, found = call.interface()
     state = lab.nodes[found.node_id].life.state(call.age)
     return {"label": found.label, "state": interface_state(state, found)}
@@ -217,7 +217,7 @@ def links(call: Call) -> list[str] | list[Json]:
 def add_link(call: Call) -> Json:
     """Connect two interfaces."""
     lab, wanted = call.lab("lab_edit"), call.read(LinkCreate)
-    ends = [interface_of(lab, ref) for ref in (wanted.src_int, wanted.dst_int)]
+    ends = [find_interface(lab, ref) for ref in (wanted.src_int, wanted.dst_int)]
     return {"id": connect(lab, call.cml.new_id(), ends[0], ends[1]).id}
 
 
@@ -247,13 +247,13 @@ def stop_link(call: Call) -> Reply:
 
 
 def link_converged(call: Call) -> bool:
-    """Say whether both ends of a link are in the state asked for."""
+    """Return whether both ends of a link are in the requested state."""
     lab, found = call.link()
-    return all(lab.nodes[end.node_id].life.settled(call.age) for end in (found.a, found.b))
+    return all(lab.nodes[end.node_id].life.is_settled(call.age) for end in (found.a, found.b))
 
 
 def condition(call: Call) -> Json:
-    """Show a link's condition."""
+    """Show a link's conditioning."""
     return call.link()[1].conditioning
 
 
@@ -265,7 +265,7 @@ def change_condition(call: Call) -> Json:
 
 
 def clear_condition(call: Call) -> Reply:
-    """Make a link perfect."""
+    """Remove a link's conditioning."""
     call.link("lab_edit")[1].conditioning = {}
     return DONE
 
@@ -273,16 +273,16 @@ def clear_condition(call: Call) -> Reply:
 def capture(call: Call) -> Reply:
     """Refuse to capture packets: there are none."""
     call.link()
-    raise Refusal(404, "PCAP is not running.")
+    raise CmlRefusal(404, "PCAP is not running.")
 
 
 def _console(node: Node, line: str) -> str:
     if not line.isdecimal() or int(line) >= len(node.console_keys):
-        raise bad("Serial port does not exist on node")
+        raise bad_request("Serial port does not exist on node")
     return node.console_keys[int(line)]
 
 
-def _key(lab: Lab, node: Node) -> Json:
+def _key(lab: SimLab, node: Node) -> Json:
     driver = node.kind.shipped.driver.upper()
     return {"node_id": node.id, "compute_id": COMPUTE_ID, "lab_id": lab.id, "label": node.spec.label, "driver": driver}
 
@@ -292,43 +292,43 @@ _END: Final = "labs/{}/interfaces/{}"
 _LINK: Final = "labs/{}/links/{}"
 
 ROUTES: Final = (
-    Route("GET", "labs/{}/nodes", nodes),
-    Route("POST", "labs/{}/nodes", add_node, largest_body=LARGE),
-    Route("GET", _NODE, node),
-    Route("PATCH", _NODE, change_node, largest_body=LARGE),
-    Route("DELETE", _NODE, delete_node),
-    Route("GET", f"{_NODE}/state", node_state),
-    Route("PUT", f"{_NODE}/state/start", start_node),
-    Route("PUT", f"{_NODE}/state/stop", stop_node),
-    Route("PUT", f"{_NODE}/wipe_disks", wipe_node),
-    Route("GET", f"{_NODE}/check_if_converged", node_converged),
-    Route("PUT", f"{_NODE}/extract_configuration", extract),
-    Route("PUT", f"{_NODE}/clone_image", clone_image),
-    Route("GET", f"{_NODE}/interfaces", node_interfaces),
-    Route("GET", f"{_NODE}/layer3_addresses", addresses),
-    Route("GET", f"{_NODE}/keys/console", console_key),
-    Route("GET", f"{_NODE}/keys/vnc", vnc_key),
-    Route("GET", f"{_NODE}/consoles/{{}}/log", console_log),
-    Route("GET", "keys/console", console_keys),
-    Route("GET", "keys/vnc", vnc_keys),
-    Route("GET", "labs/{}/interfaces", interfaces),
-    Route("POST", "labs/{}/interfaces", add_interface),
-    Route("GET", _END, interface),
-    Route("PATCH", _END, change_interface),
-    Route("DELETE", _END, delete_interface),
-    Route("GET", f"{_END}/state", show_interface_state),
-    Route("PUT", f"{_END}/state/start", start_interface),
-    Route("PUT", f"{_END}/state/stop", stop_interface),
-    Route("GET", "labs/{}/links", links),
-    Route("POST", "labs/{}/links", add_link),
-    Route("GET", _LINK, link),
-    Route("DELETE", _LINK, delete_link),
-    Route("PUT", f"{_LINK}/state/start", start_link),
-    Route("PUT", f"{_LINK}/state/stop", stop_link),
-    Route("GET", f"{_LINK}/check_if_converged", link_converged),
-    Route("GET", f"{_LINK}/condition", condition),
-    Route("PATCH", f"{_LINK}/condition", change_condition),
-    Route("DELETE", f"{_LINK}/condition", clear_condition),
-    Route("GET", f"{_LINK}/capture/status", capture),
-    Route("GET", f"{_LINK}/capture/key", capture),
+    CmlRoute("GET", "labs/{}/nodes", nodes),
+    CmlRoute("POST", "labs/{}/nodes", add_node, largest_body=LARGE),
+    CmlRoute("GET", _NODE, node),
+    CmlRoute("PATCH", _NODE, change_node, largest_body=LARGE),
+    CmlRoute("DELETE", _NODE, delete_node),
+    CmlRoute("GET", f"{_NODE}/state", node_state),
+    CmlRoute("PUT", f"{_NODE}/state/start", start_node),
+    CmlRoute("PUT", f"{_NODE}/state/stop", stop_node),
+    CmlRoute("PUT", f"{_NODE}/wipe_disks", wipe_node),
+    CmlRoute("GET", f"{_NODE}/check_if_converged", node_converged),
+    CmlRoute("PUT", f"{_NODE}/extract_configuration", extract),
+    CmlRoute("PUT", f"{_NODE}/clone_image", clone_image),
+    CmlRoute("GET", f"{_NODE}/interfaces", node_interfaces),
+    CmlRoute("GET", f"{_NODE}/layer3_addresses", addresses),
+    CmlRoute("GET", f"{_NODE}/keys/console", console_key),
+    CmlRoute("GET", f"{_NODE}/keys/vnc", vnc_key),
+    CmlRoute("GET", f"{_NODE}/consoles/{{}}/log", console_log),
+    CmlRoute("GET", "keys/console", console_keys),
+    CmlRoute("GET", "keys/vnc", vnc_keys),
+    CmlRoute("GET", "labs/{}/interfaces", interfaces),
+    CmlRoute("POST", "labs/{}/interfaces", add_interface),
+    CmlRoute("GET", _END, interface),
+    CmlRoute("PATCH", _END, change_interface),
+    CmlRoute("DELETE", _END, delete_interface),
+    CmlRoute("GET", f"{_END}/state", show_interface_state),
+    CmlRoute("PUT", f"{_END}/state/start", start_interface),
+    CmlRoute("PUT", f"{_END}/state/stop", stop_interface),
+    CmlRoute("GET", "labs/{}/links", links),
+    CmlRoute("POST", "labs/{}/links", add_link),
+    CmlRoute("GET", _LINK, link),
+    CmlRoute("DELETE", _LINK, delete_link),
+    CmlRoute("PUT", f"{_LINK}/state/start", start_link),
+    CmlRoute("PUT", f"{_LINK}/state/stop", stop_link),
+    CmlRoute("GET", f"{_LINK}/check_if_converged", link_converged),
+    CmlRoute("GET", f"{_LINK}/condition", condition),
+    CmlRoute("PATCH", f"{_LINK}/condition", change_condition),
+    CmlRoute("DELETE", f"{_LINK}/condition", clear_condition),
+    CmlRoute("GET", f"{_LINK}/capture/status", capture),
+    CmlRoute("GET", f"{_LINK}/capture/key", capture),
 )

@@ -1,12 +1,12 @@
-"""Users, groups, resource pools and definitions on the simulator's REST face."""
+"""Users, groups, resource pools and definitions on the simulator's REST interface."""
 
 from typing import Final
 
 import yaml
 from msgspec import UnsetType
 
-from lcm.sim.cml.definitions import Kind, definition, image, simplified
-from lcm.sim.cml.faults import forbidden, missing
+from lcm.sim.cml.definitions import NodeKind, write_definition, write_image, write_simplified
+from lcm.sim.cml.faults import forbidden, not_found
 from lcm.sim.cml.rest.documents import (
     Association,
     GroupCreate,
@@ -16,9 +16,9 @@ from lcm.sim.cml.rest.documents import (
     UserCreate,
     UserUpdate,
 )
-from lcm.sim.cml.rest.routing import ADMIN, DONE, Call, Json, Reply, Route, reply_of, text
+from lcm.sim.cml.rest.routing import ADMIN, DONE, Call, CmlRoute, Json, Reply, text_reply, to_reply
 from lcm.sim.cml.rest.views import group_json, pool_json, user_json
-from lcm.sim.cml.users import Pool, User
+from lcm.sim.cml.users import ResourcePool, User
 
 
 def users(call: Call) -> list[Json]:
@@ -32,7 +32,7 @@ def add_user(call: Call) -> Reply:
     user = call.cml.users.add(wanted)
     _join_pool(call, user, user.resource_pool)
     _associate(call, user, wanted.associations)
-    return _created(user_json(call.cml, user))
+    return _created_reply(user_json(call.cml, user))
 
 
 def user(call: Call) -> Json:
@@ -64,7 +64,7 @@ def user_id(call: Call) -> str:
     for one in call.cml.users.everybody.values():
         if one.username == call.params[0]:
             return one.id
-    raise missing("User", call.params[0])
+    raise not_found("User", call.params[0])
 
 
 def user_groups(call: Call) -> list[str]:
@@ -80,7 +80,7 @@ def groups(call: Call) -> list[Json]:
 
 def add_group(call: Call) -> Reply:
     """Make a group."""
-    return _created(group_json(call.cml.users.add_group(call.read(GroupCreate))))
+    return _created_reply(group_json(call.cml.users.add_group(call.read(GroupCreate))))
 
 
 def group(call: Call) -> Json:
@@ -115,7 +115,7 @@ def group_id(call: Call) -> str:
     for one in call.cml.users.groups.values():
         if one.name == call.params[0]:
             return one.id
-    raise missing("Group", call.params[0])
+    raise not_found("Group", call.params[0])
 
 
 def pools(call: Call) -> list[str] | list[Json]:
@@ -149,61 +149,61 @@ def delete_pool(call: Call) -> Reply:
 
 
 def pool_usages(call: Call) -> list[Json]:
-    """Say what all resource pools use."""
+    """Return what all resource pools use."""
     return [_usage(call, one) for one in call.cml.pools.all.values()]
 
 
 def pool_usage(call: Call) -> Json:
-    """Say what a resource pool uses."""
+    """Return what a resource pool uses."""
     return _usage(call, call.cml.pools.get(call.params[0]))
 
 
 def node_definitions(call: Call) -> list[Json]:
-    """List what can be run, at length."""
-    return [definition(one) for one in call.cml.labs.kinds.values()]
+    """List the node definitions in full."""
+    return [write_definition(one) for one in call.cml.labs.kinds.values()]
 
 
 def simplified_definitions(call: Call) -> list[Json]:
-    """List what can be run."""
-    return [simplified(one) for one in call.cml.labs.kinds.values()]
+    """List the node definitions in short."""
+    return [write_simplified(one) for one in call.cml.labs.kinds.values()]
 
 
 def node_definition(call: Call) -> Reply:
     """Show a node definition, as YAML unless JSON is asked for."""
-    return _either(call, definition(_kind(call)))
+    return _json_or_yaml(call, write_definition(_kind(call)))
 
 
 def images_of(call: Call) -> list[Json]:
     """List a node definition's images."""
     kind = _kind(call)
-    return [image(kind)] if kind.image else []
+    return [write_image(kind)] if kind.image else []
 
 
 def images(call: Call) -> list[Json]:
     """List all images."""
-    return [image(one) for one in call.cml.labs.kinds.values() if one.image]
+    return [write_image(one) for one in call.cml.labs.kinds.values() if one.image]
 
 
 def image_definition(call: Call) -> Reply:
     """Show an image, as YAML unless JSON is asked for."""
     for one in call.cml.labs.kinds.values():
         if one.image == call.params[0]:
-            return _either(call, image(one))
-    raise missing("Image definition", call.params[0])
+            return _json_or_yaml(call, write_image(one))
+    raise not_found("Image definition", call.params[0])
 
 
-def _kind(call: Call) -> Kind:
+def _kind(call: Call) -> NodeKind:
     if call.params[0] not in call.cml.labs.kinds:
-        raise missing("Node definition", call.params[0])
+        raise not_found("Node definition", call.params[0])
     return call.cml.labs.kinds[call.params[0]]
 
 
-def _either(call: Call, document: Json) -> Reply:
-    return reply_of(document) if call.flag("json") else text(yaml.safe_dump(document, sort_keys=False))
+def _json_or_yaml(call: Call, document: Json) -> Reply:
+    return to_reply(document) if call.flag("json") else text_reply(yaml.safe_dump(document, sort_keys=False))
 
 
-def _created(document: Json) -> Reply:
-    return Reply(201, reply_of(document).body)
+def _created_reply(document: Json) -> Reply:
+    return Reply(201, to_reply(document).body)
 
 
 def _self_or_admin(call: Call) -> User:
@@ -228,38 +228,38 @@ def _join_pool(call: Call, user: User, ref: str | None) -> None:
         call.cml.pools.get(ref).users.append(user.id)
 
 
-def _usage(call: Call, pool: Pool) -> Json:
+def _usage(call: Call, pool: ResourcePool) -> Json:
     heading = {"id": pool.id, "label": pool.label, "description": pool.description}
     return heading | {"limit": pool.limit(), "usage": call.cml.pool_usage(pool)}
 
 
 ROUTES: Final = (
-    Route("GET", "users", users),
-    Route("POST", "users", add_user, ADMIN),
-    Route("GET", "users/{}", user),
-    Route("PATCH", "users/{}", change_user),
-    Route("DELETE", "users/{}", delete_user, ADMIN),
-    Route("GET", "users/{}/id", user_id),
-    Route("GET", "users/{}/groups", user_groups),
-    Route("GET", "groups", groups),
-    Route("POST", "groups", add_group, ADMIN),
-    Route("GET", "groups/{}", group),
-    Route("PATCH", "groups/{}", change_group, ADMIN),
-    Route("DELETE", "groups/{}", delete_group, ADMIN),
-    Route("GET", "groups/{}/members", group_members),
-    Route("GET", "groups/{}/labs", group_labs),
-    Route("GET", "groups/{}/id", group_id),
-    Route("GET", "resource_pools", pools),
-    Route("POST", "resource_pools", add_pool, ADMIN),
-    Route("GET", "resource_pools/{}", pool),
-    Route("PATCH", "resource_pools/{}", change_pool, ADMIN),
-    Route("DELETE", "resource_pools/{}", delete_pool, ADMIN),
-    Route("GET", "resource_pool_usage", pool_usages),
-    Route("GET", "resource_pool_usage/{}", pool_usage),
-    Route("GET", "node_definitions", node_definitions),
-    Route("GET", "node_definitions/{}", node_definition),
-    Route("GET", "node_definitions/{}/image_definitions", images_of),
-    Route("GET", "simplified_node_definitions", simplified_definitions),
-    Route("GET", "image_definitions", images),
-    Route("GET", "image_definitions/{}", image_definition),
+    CmlRoute("GET", "users", users),
+    CmlRoute("POST", "users", add_user, ADMIN),
+    CmlRoute("GET", "users/{}", user),
+    CmlRoute("PATCH", "users/{}", change_user),
+    CmlRoute("DELETE", "users/{}", delete_user, ADMIN),
+    CmlRoute("GET", "users/{}/id", user_id),
+    CmlRoute("GET", "users/{}/groups", user_groups),
+    CmlRoute("GET", "groups", groups),
+    CmlRoute("POST", "groups", add_group, ADMIN),
+    CmlRoute("GET", "groups/{}", group),
+    CmlRoute("PATCH", "groups/{}", change_group, ADMIN),
+    CmlRoute("DELETE", "groups/{}", delete_group, ADMIN),
+    CmlRoute("GET", "groups/{}/members", group_members),
+    CmlRoute("GET", "groups/{}/labs", group_labs),
+    CmlRoute("GET", "groups/{}/id", group_id),
+    CmlRoute("GET", "resource_pools", pools),
+    CmlRoute("POST", "resource_pools", add_pool, ADMIN),
+    CmlRoute("GET", "resource_pools/{}", pool),
+    CmlRoute("PATCH", "resource_pools/{}", change_pool, ADMIN),
+    CmlRoute("DELETE", "resource_pools/{}", delete_pool, ADMIN),
+    CmlRoute("GET", "resource_pool_usage", pool_usages),
+    CmlRoute("GET", "resource_pool_usage/{}", pool_usage),
+    CmlRoute("GET", "node_definitions", node_definitions),
+    CmlRoute("GET", "node_definitions/{}", node_definition),
+    CmlRoute("GET", "node_definitions/{}/image_definitions", images_of),
+    CmlRoute("GET", "simplified_node_definitions", simplified_definitions),
+    CmlRoute("GET", "image_definitions", images),
+    CmlRoute("GET", "image_definitions/{}", image_definition),
 )

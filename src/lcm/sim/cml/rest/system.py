@@ -1,23 +1,23 @@
-"""Sign-in, system, telemetry and licensing on the simulator's REST face."""
+"""Sign-in, system, telemetry and licensing on the simulator's REST interface."""
 
 from dataclasses import asdict
 from typing import Annotated, Final
 
 from msgspec import Meta
 
-from lcm.sim.cml.faults import bad, forbidden, missing
+from lcm.sim.cml.faults import bad_request, forbidden, not_found
 from lcm.sim.cml.rest.documents import (
     Credentials,
     FeatureCount,
+    LicenceTransport,
     MaintenanceUpdate,
     NoticeCreate,
     NoticeUpdate,
     OptIn,
     Registration,
-    Transport,
 )
-from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, DONE, Call, Json, Reply, Route, text
-from lcm.sim.cml.stats import COMPUTE_ID, counts, health, system_stats
+from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, DONE, Call, CmlRoute, Json, Reply, text_reply
+from lcm.sim.cml.stats import COMPUTE_ID, health_report, node_counts, system_stats
 
 Product = Annotated[str, Meta(pattern=r"^\w{1,20}$")]
 
@@ -31,17 +31,17 @@ def authenticate(call: Call) -> str:
 
 
 def auth_extended(call: Call) -> Json:
-    """Sign in, and say as whom."""
+    """Sign in, and return the user."""
     return _sign_in(call)
 
 
 def authok(_call: Call) -> str:
-    """Say that the token is good."""
+    """Answer that the token is valid."""
     return "OK"
 
 
 def authentication(call: Call) -> Json:
-    """Say who is signed in, as later versions do."""
+    """Return who is signed in, as later versions do."""
     user = call.user
     return {"id": user.id, "username": user.username, "admin": user.admin, "token": call.token, "error": None}
 
@@ -53,12 +53,12 @@ def logout(call: Call) -> bool:
 
 
 def auth_config(_call: Call) -> Json:
-    """Say where passwords are kept."""
+    """Return where passwords are stored."""
     return {"method": "local"}
 
 
 def information(call: Call) -> Json:
-    """Say version and readiness."""
+    """Return version and readiness."""
     return {
         "version": call.cml.machine.version,
         "ready": True,
@@ -68,15 +68,15 @@ def information(call: Call) -> Json:
 
 
 def show_health(call: Call) -> Json:
-    """Say which parts are well."""
+    """Return which checks pass."""
     licence = call.cml.licence
-    report = health(call.cml.machine, call.cml.ailments)
+    report = health_report(call.cml.machine, call.cml.ailments)
     report |= {"is_licensed": licence.in_compliance, "is_enterprise": licence.product == "CML_Enterprise"}
     return report if call.user.admin else report | {"computes": {}}
 
 
 def stats(call: Call) -> Json:
-    """Say what the machine has and uses."""
+    """Return what the machine has and uses."""
     return system_stats(call.cml.machine, call.cml.labs.nodes(), call.age)
 
 
@@ -92,7 +92,7 @@ def compute_hosts(call: Call) -> list[Json]:
             "is_connector": True,
             "admission_state": "READY",
             "nodes": [node.id for node in nodes],
-            "node_counts": counts(nodes, call.age),
+            "node_counts": node_counts(nodes, call.age),
             "is_connected": True,
             "is_synced": True,
         }
@@ -100,12 +100,12 @@ def compute_hosts(call: Call) -> list[Json]:
 
 
 def host_configuration(_call: Call) -> Json:
-    """Say what happens to new machines of the cluster."""
+    """Return how new machines of the cluster are admitted."""
     return {"admission_state": "REGISTERED"}
 
 
 def connectors(_call: Call) -> list[Json]:
-    """List the ways out: one, in NAT mode."""
+    """List the external connectors: one, in NAT mode."""
     operational = {
         "label": "NAT",
         "interface": None,
@@ -121,12 +121,12 @@ def connectors(_call: Call) -> list[Json]:
 
 
 def maintenance(call: Call) -> Json:
-    """Say whether CML is closed."""
+    """Return whether CML is in maintenance mode."""
     return call.cml.notices.status()
 
 
 def change_maintenance(call: Call) -> Json:
-    """Close or open CML."""
+    """Enter or leave maintenance mode."""
     call.cml.notices.set_maintenance(call.read(MaintenanceUpdate))
     return call.cml.notices.status()
 
@@ -159,21 +159,21 @@ def delete_notice(call: Call) -> Reply:
 
 
 def session_seconds(call: Call) -> int:
-    """Say how long a token is good."""
+    """Return how long a token is valid."""
     return call.cml.users.session_seconds
 
 
 def change_session_seconds(call: Call) -> str:
-    """Set how long new tokens are good."""
+    """Set how long new tokens are valid."""
     seconds = int(call.params[0]) if call.params[0].isdecimal() else 0
     if not _SHORTEST_SESSION <= seconds <= _LONGEST_SESSION:
-        raise bad("A web session lasts 300 to 604800 seconds.")
+        raise bad_request("A web session lasts 300 to 604800 seconds.")
     call.cml.users.session_seconds = seconds
     return "OK"
 
 
 def telemetry(call: Call) -> Json:
-    """Say whether telemetry may be sent."""
+    """Return whether telemetry may be sent."""
     return {"opt_in": call.cml.telemetry.opt_in, "show_modal": False}
 
 
@@ -191,15 +191,15 @@ def telemetry_events(call: Call) -> list[Json]:
             "timestamp": at.isoformat(),
             "data": one.data | {key: ref for key, ref in (("lab_id", one.lab_id), ("node_id", one.node_id)) if ref},
         }
-        for at, one in call.cml.telemetry.past()
+        for at, one in call.cml.telemetry.past_events()
     ]
 
 
 def diagnostics(call: Call) -> Json:
-    """Say a little about a part of the system."""
+    """Return a little about a part of the system."""
     known = {"computes", "labs", "node_definitions", "user_list", "licensing", "services", "node_launch_queue"}
     if call.params[0] not in known | {"all", "lab_events", "startup_scheduler"}:
-        raise missing("Diagnostics", call.params[0])
+        raise not_found("Diagnostics", call.params[0])
     return {"labs": len(call.cml.labs), "running_nodes": len(call.cml.active_nodes())}
 
 
@@ -238,25 +238,25 @@ def renew(call: Call) -> Reply:
 
 
 def deregister(call: Call) -> Reply:
-    """Give the licence back."""
+    """Return the licence."""
     told = call.cml.licence.deregister(running_nodes=len(call.cml.active_nodes()))
     return DONE if told else Reply(202)
 
 
 def transport(call: Call) -> Reply:
-    """Set the way to the licence server."""
-    call.cml.licence.transport = call.read(Transport)
+    """Set how the licence server is reached."""
+    call.cml.licence.transport = call.read(LicenceTransport)
     return DONE
 
 
 def tech_support(call: Call) -> Reply:
-    """Say what support would ask."""
-    return text(f"Registration: {call.cml.licence.registration()}\n", "text/plain")
+    """Return what support would ask for."""
+    return text_reply(f"Registration: {call.cml.licence.registration()}\n", "text/plain")
 
 
 def reservation(_call: Call) -> Reply:
     """Refuse reservations: they are not simulated."""
-    raise bad("License reservation is not enabled.")
+    raise bad_request("License reservation is not enabled.")
 
 
 def _sign_in(call: Call) -> Json:
@@ -267,43 +267,43 @@ def _sign_in(call: Call) -> Json:
 
 
 ROUTES: Final = (
-    Route("POST", "authenticate", authenticate, ANYBODY),
-    Route("POST", "auth_extended", auth_extended, ANYBODY),
-    Route("GET", "authok", authok),
-    Route("GET", "authentication", authentication),
-    Route("DELETE", "logout", logout),
-    Route("GET", "system/auth/config", auth_config, ADMIN),
-    Route("GET", "system_information", information, ANYBODY),
-    Route("GET", "system_health", show_health),
-    Route("GET", "system_stats", stats),
-    Route("GET", "system/compute_hosts", compute_hosts, ADMIN),
-    Route("GET", "system/compute_hosts/configuration", host_configuration, ADMIN),
-    Route("GET", "system/external_connectors", connectors),
-    Route("GET", "system/maintenance_mode", maintenance, ANYBODY),
-    Route("PATCH", "system/maintenance_mode", change_maintenance, ADMIN),
-    Route("GET", "system/notices", notices),
-    Route("POST", "system/notices", add_notice, ADMIN),
-    Route("GET", "system/notices/{}", notice),
-    Route("PATCH", "system/notices/{}", change_notice, ADMIN),
-    Route("DELETE", "system/notices/{}", delete_notice, ADMIN),
-    Route("GET", "web_session_timeout", session_seconds, ADMIN),
-    Route("PATCH", "web_session_timeout/{}", change_session_seconds, ADMIN),
-    Route("GET", "telemetry", telemetry),
-    Route("PUT", "telemetry", change_telemetry, ADMIN),
-    Route("GET", "telemetry/events", telemetry_events, ADMIN),
-    Route("GET", "diagnostics/{}", diagnostics, ADMIN),
-    Route("GET", "licensing", licence, ADMIN),
-    Route("GET", "licensing/features", features, ADMIN),
-    Route("PATCH", "licensing/features", change_features, ADMIN),
-    Route("PUT", "licensing/product_license", product, ADMIN),
-    Route("POST", "licensing/registration", register, ADMIN),
-    Route("PUT", "licensing/registration/renew", renew, ADMIN),
-    Route("PUT", "licensing/authorization/renew", renew, ADMIN),
-    Route("DELETE", "licensing/deregistration", deregister, ADMIN),
-    Route("PUT", "licensing/transport", transport, ADMIN),
-    Route("GET", "licensing/tech_support", tech_support, ADMIN),
-    Route("PUT", "licensing/reservation/{}", reservation, ADMIN),
-    Route("POST", "licensing/reservation/{}", reservation, ADMIN),
-    Route("GET", "licensing/reservation/{}", reservation, ADMIN),
-    Route("DELETE", "licensing/reservation/{}", reservation, ADMIN),
+    CmlRoute("POST", "authenticate", authenticate, ANYBODY),
+    CmlRoute("POST", "auth_extended", auth_extended, ANYBODY),
+    CmlRoute("GET", "authok", authok),
+    CmlRoute("GET", "authentication", authentication),
+    CmlRoute("DELETE", "logout", logout),
+    CmlRoute("GET", "system/auth/config", auth_config, ADMIN),
+    CmlRoute("GET", "system_information", information, ANYBODY),
+    CmlRoute("GET", "system_health", show_health),
+    CmlRoute("GET", "system_stats", stats),
+    CmlRoute("GET", "system/compute_hosts", compute_hosts, ADMIN),
+    CmlRoute("GET", "system/compute_hosts/configuration", host_configuration, ADMIN),
+    CmlRoute("GET", "system/external_connectors", connectors),
+    CmlRoute("GET", "system/maintenance_mode", maintenance, ANYBODY),
+    CmlRoute("PATCH", "system/maintenance_mode", change_maintenance, ADMIN),
+    CmlRoute("GET", "system/notices", notices),
+    CmlRoute("POST", "system/notices", add_notice, ADMIN),
+    CmlRoute("GET", "system/notices/{}", notice),
+    CmlRoute("PATCH", "system/notices/{}", change_notice, ADMIN),
+    CmlRoute("DELETE", "system/notices/{}", delete_notice, ADMIN),
+    CmlRoute("GET", "web_session_timeout", session_seconds, ADMIN),
+    CmlRoute("PATCH", "web_session_timeout/{}", change_session_seconds, ADMIN),
+    CmlRoute("GET", "telemetry", telemetry),
+    CmlRoute("PUT", "telemetry", change_telemetry, ADMIN),
+    CmlRoute("GET", "telemetry/events", telemetry_events, ADMIN),
+    CmlRoute("GET", "diagnostics/{}", diagnostics, ADMIN),
+    CmlRoute("GET", "licensing", licence, ADMIN),
+    CmlRoute("GET", "licensing/features", features, ADMIN),
+    CmlRoute("PATCH", "licensing/features", change_features, ADMIN),
+    CmlRoute("PUT", "licensing/product_license", product, ADMIN),
+    CmlRoute("POST", "licensing/registration", register, ADMIN),
+    CmlRoute("PUT", "licensing/registration/renew", renew, ADMIN),
+    CmlRoute("PUT", "licensing/authorization/renew", renew, ADMIN),
+    CmlRoute("DELETE", "licensing/deregistration", deregister, ADMIN),
+    CmlRoute("PUT", "licensing/transport", transport, ADMIN),
+    CmlRoute("GET", "licensing/tech_support", tech_support, ADMIN),
+    CmlRoute("PUT", "licensing/reservation/{}", reservation, ADMIN),
+    CmlRoute("POST", "licensing/reservation/{}", reservation, ADMIN),
+    CmlRoute("GET", "licensing/reservation/{}", reservation, ADMIN),
+    CmlRoute("DELETE", "licensing/reservation/{}", reservation, ADMIN),
 )

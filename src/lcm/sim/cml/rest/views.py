@@ -1,30 +1,30 @@
-"""How a simulated CML's REST face writes what the engine holds."""
+"""How a simulated CML's REST interface writes what the engine holds."""
 
 from datetime import datetime
 from typing import Any
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import RUNNING, Interface, Lab, Link, Node, State
+from lcm.sim.cml.parts import RUNNING, Interface, LabLink, Node, NodeState, SimLab
 from lcm.sim.cml.stats import COMPUTE_ID
-from lcm.sim.cml.topology import MAIN_FILE, configuration, spec
-from lcm.sim.cml.users import Group, Pool, User
+from lcm.sim.cml.topology import MAIN_FILE, write_configuration, write_spec
+from lcm.sim.cml.users import Group, ResourcePool, User
 from lcm.sim.cml.wiring import interface_state, link_state
 
 Json = dict[str, Any]
 
 
-def stamp(moment: datetime) -> str:
-    """Write a moment as CML does."""
+def format_timestamp(moment: datetime) -> str:
+    """Format a moment as CML does."""
     return moment.isoformat(timespec="seconds")
 
 
-def lab_json(cml: Cml, lab: Lab, user: User) -> Json:
+def lab_json(cml: Cml, lab: SimLab, user: User) -> Json:
     """Write a lab."""
     owner = cml.users.everybody.get(lab.owner_id)
     return {
         "id": lab.id,
-        "created": stamp(lab.created),
-        "modified": stamp(lab.modified),
+        "created": format_timestamp(lab.created),
+        "modified": format_timestamp(lab.modified),
         "lab_title": lab.title,
         "lab_description": lab.description,
         "lab_notes": lab.notes,
@@ -40,19 +40,19 @@ def lab_json(cml: Cml, lab: Lab, user: User) -> Json:
 
 
 def node_json(node: Node, age: float, *, operational: bool | None = None, form: str = MAIN_FILE) -> Json:
-    """Write a node; what it really runs with stands under `operational`, and at the root unless that was asked for."""
+    """Write a node; what it really runs with is under `operational`, and at the root unless that was asked for."""
     state = node.life.state(age)
-    used = _operational(node) if state is not State.DEFINED else None
+    used = _operational(node) if state is not NodeState.DEFINED else None
     root = dict.fromkeys(("compute_id", "resource_pool", "vnc_key", "iol_app_id"), None) | {"serial_consoles": []}
     if used and not operational:
         root = {name: used[name] for name in root}
     return {
         "id": node.id,
         "lab_id": node.lab_id,
-        **spec(node),
-        **configuration(node.files, form),
+        **write_spec(node),
+        **write_configuration(node.files, form),
         "state": state,
-        "boot_progress": _progress(state),
+        "boot_progress": _boot_progress(state),
         "pinned_compute_id": node.pinned_compute_id,
         **root,
         "operational": used if operational is not False else None,
@@ -62,10 +62,10 @@ def node_json(node: Node, age: float, *, operational: bool | None = None, form: 
 def node_state_json(node: Node, age: float) -> Json:
     """Write a node's state."""
     state = node.life.state(age)
-    return {"state": state, "progress": _progress(state)}
+    return {"state": state, "progress": _boot_progress(state)}
 
 
-def interface_json(lab: Lab, one: Interface, age: float) -> Json:
+def interface_json(lab: SimLab, one: Interface, age: float) -> Json:
     """Write an interface."""
     state = lab.nodes[one.node_id].life.state(age)
     running = state in RUNNING
@@ -88,11 +88,11 @@ def interface_json(lab: Lab, one: Interface, age: float) -> Json:
         "src_udp_port": used["src_udp_port"],
         "dst_udp_port": used["dst_udp_port"],
         "device_name": None,
-        "operational": used if state is not State.DEFINED else None,
+        "operational": used if state is not NodeState.DEFINED else None,
     }
 
 
-def link_json(lab: Lab, link: Link, age: float) -> Json:
+def link_json(lab: SimLab, link: LabLink, age: float) -> Json:
     """Write a link."""
     return {
         "id": link.id,
@@ -107,7 +107,7 @@ def link_json(lab: Lab, link: Link, age: float) -> Json:
     }
 
 
-def element_states(lab: Lab, age: float) -> Json:
+def element_states(lab: SimLab, age: float) -> Json:
     """Write the states of all elements of a lab."""
     states = {node.id: node.life.state(age) for node in lab.nodes.values()}
     ends = [one for node in lab.nodes.values() for one in node.interfaces]
@@ -134,11 +134,11 @@ def user_json(cml: Cml, user: User) -> Json:
             for one in lab.associations.users
             if one.id == user.id
         ],
-        "resource_pool": _pool_of(cml, user),
+        "resource_pool": _pool_id(cml, user),
         "opt_in": user.opt_in,
         "tour_version": user.tour_version,
-        "created": stamp(user.created),
-        "modified": stamp(user.modified),
+        "created": format_timestamp(user.created),
+        "modified": format_timestamp(user.modified),
         "directory_dn": None,
         "labs": [lab.id for lab in cml.labs if lab.owner_id == user.id],
         "pubkey_info": "",
@@ -154,14 +154,14 @@ def group_json(group: Group) -> Json:
         "members": group.members,
         "labs": [{"id": one.id, "permission": _old_permission(one.permissions)} for one in group.associations],
         "associations": group.associations,
-        "created": stamp(group.created),
-        "modified": stamp(group.modified),
+        "created": format_timestamp(group.created),
+        "modified": format_timestamp(group.modified),
         "directory_dn": None,
         "directory_exists": None,
     }
 
 
-def pool_json(cml: Cml, pool: Pool) -> Json:
+def pool_json(cml: Cml, pool: ResourcePool) -> Json:
     """Write a resource pool."""
     return {
         "id": pool.id,
@@ -178,7 +178,7 @@ def pool_json(cml: Cml, pool: Pool) -> Json:
     }
 
 
-def _pool_of(cml: Cml, user: User) -> str | None:
+def _pool_id(cml: Cml, user: User) -> str | None:
     pool = cml.pools.of_user(user.id)
     return pool.id if pool else user.resource_pool
 
@@ -207,5 +207,5 @@ def _operational(node: Node) -> Json:
     }
 
 
-def _progress(state: State) -> str:
-    return {State.BOOTED: "Booted", State.STARTED: "Booting"}.get(state, "Not running")
+def _boot_progress(state: NodeState) -> str:
+    return {NodeState.BOOTED: "Booted", NodeState.STARTED: "Booting"}.get(state, "Not running")

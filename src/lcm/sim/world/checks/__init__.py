@@ -1,1 +1,1 @@
-"""What must never happen, each as a small named function; `table` says when each is asked."""
+"""What must never happen, each as a small named function; `table` says when each runs."""

@@ -1,4 +1,4 @@
-"""What happens is told, once, in its order, also to who was away for a while."""
+"""Checks that changes are published, once and in order, also to a client that was away for a while."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,30 +11,30 @@ from lcm.model.access.identity import SEES_ALL, Caller
 from lcm.model.base.event import Event
 from lcm.model.kinds.registry import Resource
 from lcm.sim.world.checks.violation import Violation, violation
-from lcm.sim.world.seen import Commit, Seen, Told, Turn
+from lcm.sim.world.seen import Commit, ObservedChange, ObservedState, PublishedEvent
 
 GAP: Final = "event gap or duplicate for a resuming client"
-Place = tuple[int, int]
+EventPosition = tuple[int, int]
 """Where an event is: its commit's revision, and its number there."""
 
 
-def change_is_told(_seen: Seen, commit: Commit) -> Sequence[Violation]:
-    """See that a commit that makes or removes an object, or changes its phase, tells so in the same commit.
+def change_is_told(_seen: ObservedState, commit: Commit) -> Sequence[Violation]:
+    """Check that a commit which creates or removes an object, or changes its phase, publishes an event for it.
 
-    Excused is the way into the archive: whoever looks for the object finds it as before.
+    A move into the archive is excused: whoever looks for the object finds it as before.
     """
     told = {(one.event.kind, one.event.namespace, one.event.name) for one in commit.told}
-    news = [turn.now for turn in commit.turns if _is_news(turn) and not (commit.archived and turn.after is None)]
+    news = [turn.latest for turn in commit.turns if _is_news(turn) and not (commit.archived and turn.after is None)]
     untold = [one for one in news if (one.kind, one.metadata.namespace, one.metadata.name) not in told]
     return [violation(GAP, f"{phase_of(one) or 'its change'} was not told", one) for one in untold]
 
 
-def alerts_are_told(seen: Seen) -> Sequence[Violation]:
-    """See that whoever should look at something was told to, and was not told that all is well again since."""
+def alerts_are_told(seen: ObservedState) -> Sequence[Violation]:
+    """Check that every alert that is raised was published, and that no later event says it was cleared."""
     raised: dict[tuple[str, str, str], bool] = {}
     for one in seen.events:
         if one.event.type in {"alert.raised", "alert.cleared"}:
-            name = _alert_in(one.event)
+            name = _alert_name(one.event)
             raised[one.event.kind, one.event.name, name] = one.event.type == "alert.raised"
     standing = [alert for board in seen.alerts.values() for alert in board]
     return [
@@ -45,10 +45,15 @@ def alerts_are_told(seen: Seen) -> Sequence[Violation]:
 
 
 def heard_each_once(
-    caller: Caller, heard: Sequence[Place], committed: Sequence[Told], *, after: Place, until: Place
+    caller: Caller,
+    heard: Sequence[EventPosition],
+    committed: Sequence[PublishedEvent],
+    *,
+    after: EventPosition,
+    until: EventPosition,
 ) -> Sequence[Violation]:
-    """See that a listener heard every event that it may hear behind one place up to another, once and in order."""
-    wanted = [(one.revision, one.number) for one in committed if _hears(caller, one.event)]
+    """Check that a listener received every event that it may see between two places, once and in order."""
+    wanted = [(one.revision, one.number) for one in committed if _may_receive(caller, one.event)]
     wanted = [place for place in wanted if after < place <= until]
     if list(heard) == wanted:
         return ()
@@ -59,17 +64,17 @@ def heard_each_once(
     return [Violation(GAP, f"{caller.name} {told}", ())]
 
 
-def _is_news(turn: Turn[Resource]) -> bool:
+def _is_news(turn: ObservedChange[Resource]) -> bool:
     return turn.before is None or turn.after is None or phase_of(turn.before) != phase_of(turn.after)
 
 
-def _hears(caller: Caller, event: Event) -> bool:
+def _may_receive(caller: Caller, event: Event) -> bool:
     return caller.role in SEES_ALL or event.public or (event.owner is not None and event.owner == caller.name)
 
 
-def _alert_in(event: Event) -> str:
-    return msgspec.json.decode(event.data, type=_Named).alert
+def _alert_name(event: Event) -> str:
+    return msgspec.json.decode(event.data, type=_AlertName).alert
 
 
-class _Named(msgspec.Struct):
+class _AlertName(msgspec.Struct):
     alert: str

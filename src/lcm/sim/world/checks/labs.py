@@ -1,4 +1,4 @@
-"""Nothing of a session is left on any machine when it has ended, and nothing comes there afterwards."""
+"""Checks that nothing of a session is left on any machine after its end, and that nothing comes there afterwards."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,31 +8,35 @@ from typing import Final
 from lcm.model.kinds.session import LabletSession
 from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.world.checks.violation import Violation, violation
-from lcm.sim.world.seen import Deed, Seen, Turn, is_live
-from lcm.sim.world.stage import Stage
+from lcm.sim.world.seen import ObservedChange, ObservedEffect, ObservedState, is_live
+from lcm.sim.world.stage import Environment
 
 LEFT: Final = "lab left on a worker after its session ended"
 LEFT_GRACE: Final = timedelta(hours=2)
-"""A machine that was stopped with a lab on its disk comes back with it; whoever looks through it removes that."""
+"""A machine that was stopped with a lab on its disk comes back with it; the next sweep removes that lab."""
 _UID: Final = re.compile(r" \[([^\]]+)\]$")
 
 
-def ended_session_left_no_lab(_seen: Seen, turn: Turn[LabletSession], stage: Stage) -> Sequence[Violation]:
-    """See, at the moment in which a session ends or goes, that no running machine has its lab.
+def ended_session_left_no_lab(
+    _seen: ObservedState, turn: ObservedChange[LabletSession], stage: Environment
+) -> Sequence[Violation]:
+    """Check, when a session ends or is removed, that no running machine has its lab.
 
-    Excused is a machine that does not run: what is on its disk cannot be looked at, and is nobody's until it is on.
+    A machine that does not run is excused: its disk cannot be looked at until it is started.
     """
     before, after = turn.before, turn.after
     if after is not None and is_live(after):
         return ()
     if before is not None and not is_live(before):
         return ()
-    mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == turn.now.metadata.uid]
-    return [violation(LEFT, f"it has ended, and its lab is on {where}", turn.now) for where in mine]
+    mine = [where for where, uid, _ in labs_on(stage, turn.at) if uid == turn.latest.metadata.uid]
+    return [violation(LEFT, f"it has ended, and its lab is on {where}", turn.latest) for where in mine]
 
 
-def lab_is_made_for_a_live_session(seen: Seen, deed: Deed, _stage: Stage) -> Sequence[Violation]:
-    """See that no lab of a session that has ended is imported or started by one of ours."""
+def lab_is_made_for_a_live_session(
+    seen: ObservedState, deed: ObservedEffect, _stage: Environment
+) -> Sequence[Violation]:
+    """Check that none of our processes imports or starts a lab of a session that has ended."""
     if deed.host is None or deed.effect.verb not in {"import", "start lab"}:
         return ()
     session = seen.sessions.get(uid_in(deed.effect.lab) or "")
@@ -41,8 +45,8 @@ def lab_is_made_for_a_live_session(seen: Seen, deed: Deed, _stage: Stage) -> Seq
     return [violation(LEFT, f"{deed.host} does {deed.effect.verb} after its end", session)]
 
 
-def old_lab_is_removed(seen: Seen, stage: Stage, now: datetime) -> Sequence[Violation]:
-    """See that a lab that came back with its machine after its session had ended does not stay."""
+def old_lab_is_removed(seen: ObservedState, stage: Environment, now: datetime) -> Sequence[Violation]:
+    """Check that a lab that came back with its machine after its session had ended does not stay."""
     found = []
     for where, uid, running_since in labs_on(stage, now):
         session = seen.sessions.get(uid)
@@ -54,11 +58,11 @@ def old_lab_is_removed(seen: Seen, stage: Stage, now: datetime) -> Sequence[Viol
     return found
 
 
-def labs_on(stage: Stage, now: datetime) -> Iterator[tuple[str, str, datetime]]:
-    """Give the labs of sessions on machines that run: the machine, the session's uid, and since when it runs."""
+def labs_on(stage: Environment, now: datetime) -> Iterator[tuple[str, str, datetime]]:
+    """Yield the labs of sessions on running machines: the machine, the session's uid, and since when it runs."""
     for machine in stage.cloud.account.machines.values():
-        cml = stage.fleet.known(machine.instance_id)
-        last = machine.last(now)
+        cml = stage.fleet.find_cml(machine.instance_id)
+        last = machine.change_at(now)
         if cml is None or last.state is not InstanceState.RUNNING:
             continue
         for lab in cml.labs:
@@ -67,6 +71,6 @@ def labs_on(stage: Stage, now: datetime) -> Iterator[tuple[str, str, datetime]]:
 
 
 def uid_in(title: str) -> str | None:
-    """Read the uid of a session from its lab's title; None for a stranger's."""
+    """Return the session's uid in a lab's title; None for a foreign lab."""
     found = _UID.search(title)
     return found[1] if found else None

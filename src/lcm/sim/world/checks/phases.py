@@ -1,34 +1,34 @@
-"""Every change of phase is a row of its machine's table, and stories are only ever written on."""
+"""Checks that every phase change is in its state machine's table, and that history is only appended to."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from lcm.model.base.errors import IllegalStep
-from lcm.model.base.machine import ACTORS, CONTROL_PLANE, Machine
+from lcm.model.base.machine import ACTORS, CONTROL_PLANE, StateMachine
 from lcm.model.base.resource import HISTORY_LIMIT, PhaseChange
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.sim.world.checks.violation import Violation, violation
-from lcm.sim.world.seen import Seen, Turn
+from lcm.sim.world.seen import ObservedChange, ObservedState
 
 ILLEGAL: Final = "illegal phase change"
 
 
-def phase_changes_by_the_table(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
-    """See that a phase begins as its machine says and changes by a row of its table, taken by who may.
+def phase_changes_by_the_table(_seen: ObservedState, turn: ObservedChange[Resource]) -> Sequence[Violation]:
+    """Check that a phase begins and changes as its state machine's table says, by an actor that may.
 
-    Whoever is no controller, and a controller that asks for an action, acts through the control plane's own rows.
+    People, and controllers that ask for an action, act through the rows of the control plane.
     """
-    machine, after = KINDS[turn.now.kind].machine, turn.after
+    machine, after = KINDS[turn.latest.kind].machine, turn.after
     if machine is None or after is None:
         return ()
-    lines = _added(turn)
+    lines = _new_lines(turn)
     source = machine.initial if turn.before is None else _phase(turn.before)
     if turn.before is None and lines and lines[0].phase == machine.initial:
         lines = lines[1:]
     for line in lines:
         target = type(machine.initial)(line.phase)
         last = line is lines[-1]
-        if wrong := _wrong(machine, source, target, line, after if last else None):
+        if wrong := _step_fault(machine, source, target, line, after if last else None):
             return [violation(ILLEGAL, wrong, after)]
         source = target
     if source is not _phase(after):
@@ -38,15 +38,15 @@ def phase_changes_by_the_table(_seen: Seen, turn: Turn[Resource]) -> Sequence[Vi
     return ()
 
 
-def story_is_only_added_to(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
-    """See that no line of a story is changed or lost but the oldest beyond its bound, and that its time goes on."""
+def story_is_only_added_to(_seen: ObservedState, turn: ObservedChange[Resource]) -> Sequence[Violation]:
+    """Check that history lines are only appended: only the oldest are dropped beyond the limit, and time only grows."""
     before, after = turn.before, turn.after
     if before is None or after is None or KINDS[after.kind].machine is None:
         return ()
     old, new = before.status.history, after.status.history
     if old is new or old == new:
         return ()
-    added = len(_added(turn))
+    added = len(_new_lines(turn))
     if not added or (*old, *new[-added:])[-HISTORY_LIMIT:] != new:
         return [violation(ILLEGAL, "its story was rewritten", after)]
     if any(line.at > turn.at or (old and line.at < old[-1].at) for line in new[-added:]):
@@ -54,32 +54,32 @@ def story_is_only_added_to(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violat
     return ()
 
 
-def _wrong(machine: Machine[Any], source: Any, target: Any, line: PhaseChange, after: Resource | None) -> str:  # noqa: ANN401  each machine has phases of its own type
+def _step_fault(machine: StateMachine[Any], source: Any, target: Any, line: PhaseChange, after: Resource | None) -> str:  # noqa: ANN401  each machine has phases of its own type
     if source in machine.final:
         return f"{source} -> {target} by {line.by}: {source} is final"
-    ways = [step for step in machine.find(source, target) if step.by in _parts(line.by)]
+    ways = [step for step in machine.find(source, target) if step.by in _actors_of(line.by)]
     if not ways:
         return f"{source} -> {target} by {line.by} is no row of the table"
     if after is None:
         return ""
-    errors = [_lacking(machine, source, target, step.by, after) for step in ways]
+    errors = [_rejection_of(machine, source, target, step.by, after) for step in ways]
     return "" if "" in errors else errors[0]
 
 
-def _lacking(machine: Machine[Any], source: Any, target: Any, by: str, after: Resource) -> str:  # noqa: ANN401  likewise
+def _rejection_of(machine: StateMachine[Any], source: Any, target: Any, by: str, after: Resource) -> str:  # noqa: ANN401  likewise
     try:
-        machine.take(source, target, by=by, status=after.status)
+        machine.check_step(source, target, by=by, status=after.status)
     except IllegalStep as error:
         return str(error).partition("\n")[0]
     return ""
 
 
-def _parts(author: str) -> tuple[str, ...]:
+def _actors_of(author: str) -> tuple[str, ...]:
     return (author, CONTROL_PLANE) if author in ACTORS else (CONTROL_PLANE,)
 
 
-def _added(turn: Turn[Resource]) -> Sequence[PhaseChange]:
-    """Give the lines that a commit has added to a story: those that follow the last one that was there."""
+def _new_lines(turn: ObservedChange[Resource]) -> Sequence[PhaseChange]:
+    """Return the lines that a commit has added to a history: those after the last one that was there."""
     assert turn.after is not None, "asked of what is there"
     new = turn.after.status.history
     old = turn.before.status.history if turn.before else ()

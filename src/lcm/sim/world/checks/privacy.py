@@ -1,4 +1,4 @@
-"""Nobody sees or touches what is another's, and no secret is shown to anybody."""
+"""Checks that nobody sees or changes what is another's, and that no secret is shown to anybody."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.sim.world.checks.violation import Violation, violation
 from lcm.sim.world.scenario import SECRET
-from lcm.sim.world.seen import Commit, Seen
+from lcm.sim.world.seen import Commit, ObservedState
 from lcm.store.base import Change
 
 ANOTHERS: Final = "a person seeing or touching another's session"
@@ -18,7 +18,7 @@ _LEAKED: Final = SECRET.encode()
 
 
 def shown_is_their_own(caller: Caller, resources: Iterable[Resource]) -> Sequence[Violation]:
-    """See that somebody who is no staff was shown sessions and reservations of their own only, and no machine."""
+    """Check that somebody without a staff role was shown only their own sessions and reservations."""
     if caller.role not in {Role.USER, Role.AUTHOR}:
         return ()
     return [
@@ -28,12 +28,12 @@ def shown_is_their_own(caller: Caller, resources: Iterable[Resource]) -> Sequenc
     ]
 
 
-def touched_is_their_own(_seen: Seen, commit: Commit) -> Sequence[Violation]:
-    """See that somebody who is no staff changes sessions and reservations of their own only."""
+def touched_is_their_own(_seen: ObservedState, commit: Commit) -> Sequence[Violation]:
+    """Check that somebody without a staff role changes only their own sessions and reservations."""
     audit = commit.audit
     if audit is None or audit.role not in {Role.USER, Role.AUTHOR}:
         return ()
-    owned = [turn.before or turn.now for turn in commit.turns]
+    owned = [turn.before or turn.latest for turn in commit.turns]
     return [
         violation(ANOTHERS, f"{audit.who} changed what is {one.spec.owner}'s", one)
         for one in owned
@@ -42,7 +42,7 @@ def touched_is_their_own(_seen: Seen, commit: Commit) -> Sequence[Violation]:
 
 
 def committed_no_secret(changes: Sequence[Change]) -> Sequence[Violation]:
-    """See that the secret of this world is in no key, document or event."""
+    """Check that the secret of this world is in no key, document or event."""
     return [
         Violation(LEAK, f"a secret is stored in {change.key}", ())
         for change in changes
@@ -51,7 +51,7 @@ def committed_no_secret(changes: Sequence[Change]) -> Sequence[Violation]:
 
 
 def told_no_secret(where: str, text: str) -> Sequence[Violation]:
-    """See that the secret of this world is in nothing that anybody reads."""
+    """Check that the secret of this world is in no text that anybody reads."""
     return (
         [Violation(LEAK, f"a secret in {where}: {text.replace(SECRET, '(the secret)')[:200]}", ())]
         if SECRET in text

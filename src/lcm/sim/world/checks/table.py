@@ -1,4 +1,4 @@
-"""Which checks are asked when."""
+"""Which checks run when."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -42,10 +42,10 @@ from lcm.sim.world.checks.rest import (
 from lcm.sim.world.checks.sizes import misfits_are_told, reason_is_true, size_is_seen
 from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
-from lcm.sim.world.seen import Commit, Deed, Seen, Turn
-from lcm.sim.world.stage import Stage
+from lcm.sim.world.seen import Commit, ObservedChange, ObservedEffect, ObservedState
+from lcm.sim.world.stage import Environment
 
-Check = Callable[[Seen, Turn[Any]], Sequence[Violation]]
+ChangeCheck = Callable[[ObservedState, ObservedChange[Any]], Sequence[Violation]]
 
 _EVERY: Final = (
     phase_changes_by_the_table,
@@ -53,7 +53,7 @@ _EVERY: Final = (
     wish_is_not_put_back,
     object_comes_to_rest,
 )
-ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
+ALWAYS: Final[Mapping[type[Resource], Sequence[ChangeCheck]]] = {
     LabletSession: (
         *_EVERY,
         worker_is_not_overcommitted,
@@ -69,15 +69,17 @@ ALWAYS: Final[Mapping[type[Resource], Sequence[Check]]] = {
     LabWorker: (*_EVERY, machine_is_not_taken_by_step),
 }
 """After each commit, about each object of a kind that it changed."""
-OTHERS: Final[Sequence[Check]] = _EVERY
+OTHERS: Final[Sequence[ChangeCheck]] = _EVERY
 """Likewise, about objects of every other kind."""
 
-LOOKING: Final[Mapping[type[Resource], Sequence[Callable[[Seen, Turn[Any], Stage], Sequence[Violation]]]]] = {
+LOOKING: Final[
+    Mapping[type[Resource], Sequence[Callable[[ObservedState, ObservedChange[Any], Environment], Sequence[Violation]]]]
+] = {
     LabletSession: (ended_session_left_no_lab,),
 }
-"""Likewise, and held against what is really there."""
+"""Likewise, and compared with what is really there."""
 
-EACH_COMMIT: Final[Sequence[Callable[[Seen, Commit], Sequence[Violation]]]] = (
+EACH_COMMIT: Final[Sequence[Callable[[ObservedState, Commit], Sequence[Violation]]]] = (
     write_is_the_leaders,
     nothing_goes_without_reason,
     touched_is_their_own,
@@ -85,16 +87,16 @@ EACH_COMMIT: Final[Sequence[Callable[[Seen, Commit], Sequence[Violation]]]] = (
 )
 """After each commit, about all of it."""
 
-AFTER_EFFECT: Final[Sequence[Callable[[Seen, Deed, Stage], Sequence[Violation]]]] = (
+AFTER_EFFECT: Final[Sequence[Callable[[ObservedState, ObservedEffect, Environment], Sequence[Violation]]]] = (
     effect_is_the_leaders,
     worker_has_one_machine,
     machine_is_not_taken_by_effect,
     licence_is_given_back_first,
     lab_is_made_for_a_live_session,
 )
-"""When something is done to the outside."""
+"""After each effect on the outside."""
 
-EVERY_MINUTE: Final[Sequence[Callable[[Seen, Stage, datetime], Sequence[Violation]]]] = (
+EVERY_MINUTE: Final[Sequence[Callable[[ObservedState, Environment, datetime], Sequence[Violation]]]] = (
     machine_has_a_record,
     record_has_its_machine,
     old_lab_is_removed,
@@ -105,9 +107,9 @@ EVERY_MINUTE: Final[Sequence[Callable[[Seen, Stage, datetime], Sequence[Violatio
     reason_is_true,
     ports_in_use_are_seen,
 )
-"""What may be so for a while, and not for long."""
+"""Every minute: what may be so for a while, and not for long."""
 
-AT_REST: Final[Sequence[Callable[[Seen, Stage], Sequence[Violation]]]] = (
+AT_REST: Final[Sequence[Callable[[ObservedState, Environment], Sequence[Violation]]]] = (
     sessions_are_over,
     labs_are_gone,
     machines_are_wanted,
@@ -120,6 +122,6 @@ AT_REST: Final[Sequence[Callable[[Seen, Stage], Sequence[Violation]]]] = (
 """When nothing is going on any more."""
 
 
-def at_rest(seen: Seen, stage: Stage) -> Sequence[Violation]:
-    """Ask everything that must be so when nothing is going on."""
+def at_rest(seen: ObservedState, stage: Environment) -> Sequence[Violation]:
+    """Run all checks that must hold when nothing is going on any more."""
     return [*(found for check in AT_REST for found in check(seen, stage)), *alerts_are_told(seen)]

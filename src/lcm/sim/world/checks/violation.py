@@ -7,20 +7,20 @@ from lcm.model.kinds.registry import Resource
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must never happen has happened."""
+    """Something happened that must never happen."""
 
     rule: str
-    """Which line of "what must never happen" it breaks."""
+    """The line of "what must never happen" that is broken."""
     text: str
     about: tuple[str, ...] = ()
-    """The names of the objects whose stories tell how it came to it."""
+    """The names of the objects whose stories explain it."""
 
 
 def violation(rule: str, text: str, *about: Resource) -> Violation:
-    """Say what was found, and about which objects."""
-    return Violation(rule, text, tuple(dict.fromkeys(name_of(one) for one in about)))
+    """Return a violation about some objects."""
+    return Violation(rule, text, tuple(dict.fromkeys(object_name(one) for one in about)))
 
 
-def name_of(resource: Resource) -> str:
-    """Name an object, as stories do."""
+def object_name(resource: Resource) -> str:
+    """Return the name of an object, as stories write it."""
     return f"{resource.kind}/{resource.metadata.name}"

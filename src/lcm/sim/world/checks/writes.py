@@ -1,4 +1,4 @@
-"""What somebody was told is written stays written: nothing goes without a reason, nothing is put back."""
+"""Checks that acknowledged writes last: nothing is removed without a reason, and nothing is put back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from lcm.control.delivery.events import phase_of
 from lcm.control.objects.records import key_of
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.sim.world.checks.violation import Violation, violation
-from lcm.sim.world.seen import Commit, Seen, Turn
+from lcm.sim.world.seen import Commit, ObservedChange, ObservedState
 
 LOST: Final = "acknowledged write lost"
 RESTLESS: Final = "an object is changed to and fro"
-MOST: Final = 600
-"""Changes of one object in an hour; a lab that boots is told of every five seconds."""
+MOST_CHANGES: Final = 600
+"""The most changes of one object in an hour; a booting lab is reported every five seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledgement:
     """Somebody was told that an object is as they wanted it; `removed`: that it is, or will be, gone."""
 
     at: datetime
@@ -27,10 +27,10 @@ class Acknowledged:
     removed: bool = False
 
 
-def wish_is_not_put_back(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
-    """See that a spec changes only with its generation, which only grows: else an older wish was written over a newer.
+def wish_is_not_put_back(_seen: ObservedState, turn: ObservedChange[Resource]) -> Sequence[Violation]:
+    """Check that a spec changes only with its generation, which only grows, and that a deletion is not forgotten.
 
-    And that a wish to be gone is not forgotten.
+    Else an older spec was written over a newer one.
     """
     before, after = turn.before, turn.after
     if before is None or after is None or before.metadata.uid != after.metadata.uid:
@@ -45,15 +45,15 @@ def wish_is_not_put_back(_seen: Seen, turn: Turn[Resource]) -> Sequence[Violatio
     return ()
 
 
-def nothing_goes_without_reason(_seen: Seen, commit: Commit) -> Sequence[Violation]:
-    """See that an object goes only when somebody asks for it, or asked and its life has ended, or into the archive."""
+def nothing_goes_without_reason(_seen: ObservedState, commit: Commit) -> Sequence[Violation]:
+    """Check that an object is removed only on request, after a requested deletion, or into the archive."""
     gone = [turn.before for turn in commit.turns if turn.after is None and turn.before is not None]
     asked = commit.archived or commit.audit is not None
-    return [violation(LOST, "it was removed", one) for one in gone if not asked and not _ended(one)]
+    return [violation(LOST, "it was removed", one) for one in gone if not asked and not _had_ended(one)]
 
 
-def is_kept(seen: Seen, told: Acknowledged) -> Sequence[Violation]:
-    """See that what somebody was told is so: the object is there, no older than they were told, or went by a rule."""
+def is_kept(seen: ObservedState, told: Acknowledgement) -> Sequence[Violation]:
+    """Check an acknowledgement: the object is there, no older than acknowledged, or was removed by a rule."""
     wanted = told.resource
     key, uid = key_of(wanted), wanted.metadata.uid
     found = seen.objects.get(key)
@@ -68,8 +68,8 @@ def is_kept(seen: Seen, told: Acknowledged) -> Sequence[Violation]:
     return [violation(LOST, f"{told.what}: it is {found.spec}", wanted)] if old or other else ()
 
 
-def _ended(resource: Resource) -> bool:
-    """Tell whether an object that was to go had come to its end, or came there with this very commit."""
+def _had_ended(resource: Resource) -> bool:
+    """Return whether an object that was to be deleted had ended, or ended with this very commit."""
     machine = KINDS[resource.kind].machine
     if resource.metadata.deletion_timestamp is None:
         return False
@@ -79,8 +79,12 @@ def _ended(resource: Resource) -> bool:
     )
 
 
-def object_comes_to_rest(seen: Seen, turn: Turn[Resource]) -> Sequence[Violation]:
-    """See that nobody changes an object to and fro: however much goes wrong, an hour needs no more than so many."""
+def object_comes_to_rest(seen: ObservedState, turn: ObservedChange[Resource]) -> Sequence[Violation]:
+    """Check that no object is changed back and forth: even with mishaps, an hour needs no more than `MOST_CHANGES`."""
     hour = turn.at.replace(minute=0, second=0, microsecond=0)
-    often = seen.changes[turn.now.metadata.uid, hour]
-    return [violation(RESTLESS, f"changed {often} times from {hour:%H:%M} on", turn.now)] if often == MOST else ()
+    often = seen.changes[turn.latest.metadata.uid, hour]
+    return (
+        [violation(RESTLESS, f"changed {often} times from {hour:%H:%M} on", turn.latest)]
+        if often == MOST_CHANGES
+        else ()
+    )

@@ -1,1 +1,1 @@
-"""What goes wrong, by the dice. Each mishap is a small function that begins something and mends it; `table` has all."""
+"""What goes wrong at random. Each mishap is a small function that begins something and mends it; `table` has all."""

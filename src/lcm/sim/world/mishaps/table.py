@@ -1,4 +1,4 @@
-"""All mishaps with their weights, and the rage that begins them one after the other."""
+"""All mishaps with their weights, and the loop that starts them one after the other."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lcm.model.base.errors import LcmError
-from lcm.sim.cml.faults import Refusal
+from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.world.mishaps import cloud, labs, processes
 from lcm.sim.world.mishaps.trouble import Trouble
 
@@ -60,16 +60,16 @@ MISHAPS: Final[tuple[tuple[int, Mishap], ...]] = (
     (2, labs.files_are_away),
     (1, labs.files_are_slow),
 )
-"""How often, and what."""
+"""The weight of each mishap, and its function."""
 
 
 def begin(trouble: Trouble) -> None:
-    """Let things go wrong from now on, as often as the scenario says."""
+    """Start the mishaps, as many an hour as the scenario says."""
     if trouble.world.scenario.mishaps_an_hour:
-        trouble.world.begin(_rage(trouble))
+        trouble.world.begin(_run_mishaps(trouble))
 
 
-async def _rage(trouble: Trouble) -> None:
+async def _run_mishaps(trouble: Trouble) -> None:
     scenario = trouble.world.scenario
     wanted = [one for one in MISHAPS if not scenario.mishaps or one[1].__name__ in scenario.mishaps]
     weights, mishaps = zip(*wanted, strict=True)
@@ -79,10 +79,10 @@ async def _rage(trouble: Trouble) -> None:
             return
         (mishap,) = trouble.dice.choices(mishaps, weights)
         trouble.world.mishaps += 1
-        trouble.world.begin(_happen(trouble, mishap))
+        trouble.world.begin(_run_mishap(trouble, mishap))
 
 
-async def _happen(trouble: Trouble, mishap: Mishap) -> None:
-    # Who presses a button that the cloud or CML does not offer just then is told so, and shrugs.
-    with suppress(LcmError, Refusal):
+async def _run_mishap(trouble: Trouble, mishap: Mishap) -> None:
+    # An action by hand that the cloud or CML does not allow just then is refused, and ignored.
+    with suppress(LcmError, CmlRefusal):
         await mishap(trouble)

@@ -1,4 +1,4 @@
-"""What every mishap needs: the world, its dice, and how long things stay bad. When trouble is over, all is mended."""
+"""What every mishap needs: the world, a random stream, and how long things stay bad. At the end all is mended."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from lcm.providers.protocols.compute import InstanceState
-from lcm.sim.cloud.machines import Machine
+from lcm.sim.cloud.machines import SimMachine
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.parts import Lab
+from lcm.sim.cml.parts import SimLab
 from lcm.sim.world.process import Process
 from lcm.sim.world.world import World
 
@@ -19,7 +19,7 @@ _LOOKS: Final = 60
 
 
 class Trouble:
-    """The time in which things go wrong. A mishap waits with `lasts` and then mends what it began."""
+    """What mishaps act on, and the time in which they happen. A mishap waits with `stay`, then mends what it began."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -32,34 +32,34 @@ class Trouble:
         return self._over.is_set()
 
     def end(self) -> None:
-        """Begin nothing any more, and have everything mended that was begun."""
+        """Begin no further mishap, and make all that were begun mend what they broke."""
         self._over.set()
         self.tell("trouble is over")
 
     def tell(self, text: str) -> None:
-        """Say what went wrong, and with what."""
+        """Write down what went wrong, and with what."""
         self.world.witness.tell(text)
 
-    async def lasts(self, least_seconds: float, most_seconds: float) -> float:
+    async def stay(self, least_seconds: float, most_seconds: float) -> float:
         """Leave things as they are for a while, at the longest until trouble is over."""
         seconds = self.dice.uniform(least_seconds, most_seconds)
-        await self.until(self._over.wait(), seconds)
+        await self.wait_for(self._over.wait(), seconds)
         return seconds
 
-    async def until(self, done: Awaitable[object], seconds: float) -> bool:
-        """Wait for something, not for ever; tell whether it came."""
+    async def wait_for(self, done: Awaitable[object], seconds: float) -> bool:
+        """Wait for something, for a limited time; return whether it came."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await done
                 return True
         return False
 
-    async def soon(self, find: Callable[[], T | None]) -> T | None:
-        """Find what a mishap is about, now or as soon as there is one; not when there is none for long."""
+    async def find_soon(self, find: Callable[[], T | None]) -> T | None:
+        """Find what a mishap is about, now or as soon as there is one; None when there is none for long."""
         for _ in range(_LOOKS):
             if self.is_over or (found := find()) is not None:
                 return None if self.is_over else found
-            await self.until(self._over.wait(), _EVERY_SECONDS)
+            await self.wait_for(self._over.wait(), _EVERY_SECONDS)
         return None
 
     def restart(self) -> None:
@@ -67,34 +67,34 @@ class Trouble:
         while len(self.world.alive) < self.world.scenario.processes:
             self.tell(f"{self.world.boot().name} starts")
 
-    def process(self) -> Process | None:
+    def choose_process(self) -> Process | None:
         """Choose a process that runs."""
         running = [one for one in self.world.alive if one.host.running]
         return self.dice.choice(running) if running else None
 
-    def leader(self, lease: str) -> Process | None:
-        """Find the process that holds a lease."""
+    def find_leader(self, lease: str) -> Process | None:
+        """Return the process that holds a lease; None if there is none."""
         holder = self.stage.store.holder(lease)
         return next((one for one in self.world.alive if one.name == holder), None)
 
-    def machine(self, *states: InstanceState) -> Machine | None:
+    def choose_machine(self, *states: InstanceState) -> SimMachine | None:
         """Choose a machine in one of some states."""
         now = self.world.clock.now()
         found = [one for one in self.stage.cloud.account.machines.values() if one.state(now) in states]
         return self.dice.choice(found) if found else None
 
-    def cml(self) -> tuple[str, Cml] | None:
+    def choose_cml(self) -> tuple[str, Cml] | None:
         """Choose a CML that is up."""
-        up = [(one.instance_id, one.cml) for one in self.stage.fleet.hosts() if one.cml.up]
+        up = [(one.instance_id, one.cml) for one in self.stage.fleet.running_machines() if one.cml.is_up]
         return self.dice.choice(up) if up else None
 
-    def lab(self) -> tuple[Cml, Lab] | None:
+    def choose_lab(self) -> tuple[Cml, SimLab] | None:
         """Choose a lab on any CML."""
-        found: Sequence[tuple[Cml, Lab]] = [
-            (one.cml, lab) for one in self.stage.fleet.hosts() if one.cml.up for lab in one.cml.labs
+        found: Sequence[tuple[Cml, SimLab]] = [
+            (one.cml, lab) for one in self.stage.fleet.running_machines() if one.cml.is_up for lab in one.cml.labs
         ]
         return self.dice.choice(found) if found else None
 
-    def in_(self, seconds: float) -> timedelta:
-        """Write seconds as a span."""
+    def span_of(self, seconds: float) -> timedelta:
+        """Return seconds as a span."""
         return timedelta(seconds=seconds)

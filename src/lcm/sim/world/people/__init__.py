@@ -1,1 +1,1 @@
-"""Those who ask our APIs: they book, operate, pry, listen and audit. `town` lets them all come."""
+"""Those who call our APIs: they book, operate, pry, listen and audit. `town` starts them all."""

@@ -1,4 +1,4 @@
-"""Somebody of the staff who reads everything there is once in a while; whatever is asked for has an answer."""
+"""Somebody of the staff who reads everything there is once in a while; every read must have an answer."""
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import LcmError
 from lcm.model.kinds.definition import LabletDefinition
-from lcm.model.kinds.placement import Wish
+from lcm.model.kinds.placement import PreviewRequest
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
@@ -25,15 +25,15 @@ Reading = Callable[[LocalPlane], Coroutine[Any, Any, object]]
 
 
 class Auditor(Person):
-    """Ada of the audit."""
+    """Audrey, an administrator who reads everything."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "audrey", Role.ADMIN)
 
     async def audit(self) -> None:
-        """Read something of everything."""
+        """Read something of everything once in a while."""
         while True:
-            await self.rest(_EVERY_SECONDS)
+            await self.wait_about(_EVERY_SECONDS)
             if self.is_late:
                 return
             for reading in self._readings(self.world.clock.now()):
@@ -42,7 +42,9 @@ class Auditor(Person):
     async def _read(self, reading: Reading) -> None:
         try:
             await self.ask(reading)
-        except LcmError as error:  # what is gone by now is no fault; what is none of ours is noticed where it rises
+        except (
+            LcmError
+        ) as error:  # what is gone by now is no fault; unexpected errors are noticed where they are raised
             self.witness.tell(f"{self.caller.name} reads: {type(error).__name__}")
 
     def _readings(self, now: datetime) -> list[Reading]:
@@ -57,12 +59,12 @@ class Auditor(Person):
             lambda plane: plane.costs(since=now - 3 * hour, until=now),
             lambda plane: plane.calendar(since=now - hour, until=now + 6 * hour),
             lambda plane: plane.observations(Ref(LabletDefinition, lab)),
-            lambda plane: plane.preview(Wish(definition=lab, duration_minutes=60)),
+            lambda plane: plane.preview(PreviewRequest(definition=lab, duration_minutes=60)),
         ]
         return readings + self._about_sessions() + self._about_workers(now - hour)
 
     def _about_sessions(self) -> list[Reading]:
-        session = self._any(list(self.witness.seen.live()))
+        session = self._choose(list(self.witness.seen.live_sessions()))
         if session is None:
             return []
         ref = Ref(LabletSession, session.metadata.name)
@@ -73,11 +75,11 @@ class Auditor(Person):
         ]
 
     def _about_workers(self, since: datetime) -> list[Reading]:
-        worker = self._any(list(self.witness.seen.workers.values()))
+        worker = self._choose(list(self.witness.seen.workers.values()))
         if worker is None:
             return []
         ref = Ref(LabWorker, worker.metadata.name)
         return [lambda plane: plane.telemetry(ref), lambda plane: plane.history(ref, since=since)]
 
-    def _any(self, found: "list[Any]") -> Resource | None:
+    def _choose(self, found: "list[Any]") -> Resource | None:
         return self.dice.choice(found) if found else None

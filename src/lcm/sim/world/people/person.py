@@ -1,4 +1,4 @@
-"""Somebody who asks our APIs, and asks again when nobody answers."""
+"""Somebody who calls our APIs, and calls again when nobody answers."""
 
 import asyncio
 from typing import Final, TypeVar
@@ -6,16 +6,16 @@ from typing import Final, TypeVar
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Later, LcmError
 from lcm.model.kinds.registry import Resource
-from lcm.sim.world.world import Question, World
+from lcm.sim.world.world import PlaneCall, World
 
 T = TypeVar("T")
 _TRIES: Final = 40
 _PAUSE_SECONDS: Final = 30.0
-"""The longest that somebody waits before asking again."""
+"""The longest pause before somebody asks again."""
 
 
 class Person:
-    """One of those who ask; all chance is their own."""
+    """Somebody who calls our APIs, with a random stream of their own."""
 
     def __init__(self, world: World, name: str, role: Role = Role.USER) -> None:
         self.world = world
@@ -25,11 +25,11 @@ class Person:
 
     @property
     def is_late(self) -> bool:
-        """Whether people have stopped to come."""
+        """Whether people have stopped coming."""
         return self.world.clock.now() >= self.world.scenario.end
 
-    async def ask(self, question: Question[T], caller: Caller | None = None) -> T:
-        """Ask any API, again and again while no answer comes: the question must bear to be repeated."""
+    async def ask(self, question: PlaneCall[T], caller: Caller | None = None) -> T:
+        """Call any API, again and again while no answer comes; the call must be safe to repeat."""
         for number in range(_TRIES):
             try:
                 return await self.world.ask(caller or self.caller, question)
@@ -40,11 +40,11 @@ class Person:
         raise AssertionError("the last try answers or raises")
 
     async def want(
-        self, what: str, question: Question[T], caller: Caller | None = None, *, removed: bool = False
+        self, what: str, question: PlaneCall[T], caller: Caller | None = None, *, removed: bool = False
     ) -> T | None:
-        """Ask for something, and take a no for an answer; None is a no, or no answer at all.
+        """Ask for something, and accept a refusal; None means refused, or no answer at all.
 
-        What is answered is an object as it was asked for, or with `removed` one that is to go.
+        The answer is an object as it was asked for, or with `removed` one that will be removed.
         """
         who = (caller or self.caller).name
         try:
@@ -54,10 +54,10 @@ class Person:
             return None
         self.witness.tell(f"{who} wants to {what}: done")
         if isinstance(answer, Resource):
-            self.witness.acknowledged(answer, f"{who} was told to {what}", removed=removed)
-            self.witness.shown(caller or self.caller, [answer])
+            self.witness.record_acknowledged(answer, f"{who} was told to {what}", removed=removed)
+            self.witness.check_shown(caller or self.caller, [answer])
         return answer
 
-    async def rest(self, mean_seconds: float) -> None:
-        """Let time go by, by the dice."""
+    async def wait_about(self, mean_seconds: float) -> None:
+        """Wait for a random time with this mean."""
         await asyncio.sleep(self.dice.expovariate(1 / mean_seconds))

@@ -1,4 +1,4 @@
-"""Somebody who has nothing here, and tries what others have: every answer must be nothing, and every try refused."""
+"""Somebody who owns nothing here and tries to reach what others own: every attempt must be refused."""
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -30,7 +30,7 @@ _TRIES: Final[tuple[tuple[str, Callable[[LocalPlane, SessionRef], Coroutine[Any,
 
 
 class Stranger(Person):
-    """Mallory."""
+    """Mallory, who tries to reach what belongs to others."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "mallory")
@@ -38,62 +38,64 @@ class Stranger(Person):
     async def pry(self) -> None:
         """Try something once in a while."""
         while True:
-            await self.rest(_EVERY_SECONDS)
+            await self.wait_about(_EVERY_SECONDS)
             if self.is_late:
                 return
-            await self._look(LabletSession)
-            await self._look(Reservation)
-            await self._touch()
-            await self._show_calendar()
+            await self._list_objects(LabletSession)
+            await self._list_objects(Reservation)
+            await self._try_to_change()
+            await self._read_calendar()
 
-    async def _look(self, kind: type[LabletSession] | type[Reservation]) -> None:
+    async def _list_objects(self, kind: type[LabletSession] | type[Reservation]) -> None:
         try:
             found: Any = await self.ask(lambda plane: plane.list(kind))
         except Unreachable:
             return
-        self.witness.shown(self.caller, found.items)
+        self.witness.check_shown(self.caller, found.items)
 
-    async def _touch(self) -> None:
-        theirs = list(self.witness.seen.live())
+    async def _try_to_change(self) -> None:
+        theirs = list(self.witness.seen.live_sessions())
         if not theirs:
             return
         victim = self.dice.choice(theirs)
         what, attempt = self.dice.choice(_TRIES)
         ref = Ref(LabletSession, self.dice.choice((victim.metadata.name, victim.metadata.uid)))
-        await self._must_not(f"{what} {victim.metadata.name}", lambda plane: attempt(plane, ref), victim)
+        await self._expect_refusal(f"{what} {victim.metadata.name}", lambda plane: attempt(plane, ref), victim)
         workers = list(self.witness.seen.workers.values())
         if workers:
             worker = Ref(LabWorker, self.dice.choice(workers).metadata.name)
-            await self._must_not(f"drain {worker.name}", lambda plane: plane.act(worker, Drain()))
-        found = await self._quietly(lambda plane: plane.get(ref))
+            await self._expect_refusal(f"drain {worker.name}", lambda plane: plane.act(worker, Drain()))
+        found = await self._ask_or_none(lambda plane: plane.get(ref))
         if found is not None:
-            self.witness.shown(self.caller, [victim])
+            self.witness.check_shown(self.caller, [victim])
 
-    async def _must_not(
+    async def _expect_refusal(
         self, what: str, question: Callable[[LocalPlane], Coroutine[Any, Any, object]], *about: Resource
     ) -> None:
         try:
             await self.ask(question)
         except LcmError:
             return
-        self._tell(f"mallory may {what}", *about)
+        self._report(f"mallory may {what}", *about)
 
-    async def _show_calendar(self) -> None:
+    async def _read_calendar(self) -> None:
         now = self.world.clock.now()
-        shown = await self._quietly(
+        shown = await self._ask_or_none(
             lambda plane: plane.calendar(since=now - timedelta(hours=2), until=now + timedelta(hours=6))
         )
-        names = [one.metadata.name for one in self.witness.seen.live()]
+        names = [one.metadata.name for one in self.witness.seen.live_sessions()]
         text = repr(shown)
         for name in names:
             if f"'{name}'" in text:
-                self._tell(f"mallory finds {name} in the calendar")
+                self._report(f"mallory finds {name} in the calendar")
 
-    async def _quietly(self, question: Callable[[LocalPlane], Coroutine[Any, Any, object]]) -> object | None:
+    async def _ask_or_none(self, question: Callable[[LocalPlane], Coroutine[Any, Any, object]]) -> object | None:
         try:
             return await self.ask(question)
         except LcmError:
             return None
 
-    def _tell(self, text: str, *about: Resource) -> None:
-        self.witness.note([Violation(ANOTHERS, text, tuple(f"{one.kind}/{one.metadata.name}" for one in about))])
+    def _report(self, text: str, *about: Resource) -> None:
+        self.witness.add_violations(
+            [Violation(ANOTHERS, text, tuple(f"{one.kind}/{one.metadata.name}" for one in about))]
+        )

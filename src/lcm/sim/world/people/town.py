@@ -14,23 +14,23 @@ from lcm.sim.world.world import World
 _LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))
 
 
-class Town:
-    """Everybody."""
+class Population:
+    """All people of a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._current = {lab.name: definition_name(lab) for lab in world.scenario.labs}
 
-    def arrive(self) -> None:
-        """Let people come until the scenario's end."""
+    def start(self) -> None:
+        """Start all people; they come until the scenario's end."""
         world = self._world
         if world.scenario.sessions_a_day:
-            world.begin(Visitors(world, self._current).come())
+            world.begin(Visitors(world, self._current).book_sessions())
         if not world.scenario.bystanders:
             return
         operator = Operator(world, self._current)
         world.begin(operator.meddle())
-        world.begin(operator.answer())
+        world.begin(operator.answer_alerts())
         world.begin(Stranger(world).pry())
         world.begin(Auditor(world).audit())
         for name, role in _LISTENERS:

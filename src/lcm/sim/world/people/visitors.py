@@ -1,4 +1,4 @@
-"""Those who want a lab: most of them for later, some now, some as a group; some change their minds."""
+"""Those who book labs: most of them for later, some for now, some for a group; some change their minds."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.checks.writes import LOST
-from lcm.sim.world.people.at_work import work
+from lcm.sim.world.people.at_work import use_lab
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.world import World
 
@@ -22,8 +22,8 @@ _AHEAD: Final = (15, 30, 60, 120, 240, 480)
 _MINUTES: Final = (30, 45, 60, 90, 120, 180)
 _SPARE: Final = timedelta(minutes=90)
 """How long before the end of the quiet time every booking is over."""
-_LONGER: Final = timedelta(minutes=60)
-"""By how much somebody may extend one."""
+_LONGEST_EXTENSION: Final = timedelta(minutes=60)
+"""The most by which somebody may extend a booking."""
 
 
 class Visitors(Person):
@@ -32,14 +32,14 @@ class Visitors(Person):
     def __init__(self, world: World, current: Mapping[str, str]) -> None:
         super().__init__(world, "visitors")
         self._current = current
-        """Which definition is booked for each lab."""
+        """The definition that is booked for each lab."""
         self._number = 0
 
-    async def come(self) -> None:
-        """Want one lab after the other."""
+    async def book_sessions(self) -> None:
+        """Book one lab after the other."""
         mean = _DAY_SECONDS / self.world.scenario.sessions_a_day
         while True:
-            await self.rest(mean)
+            await self.wait_about(mean)
             if self.is_late:
                 return
             self._number += 1
@@ -48,31 +48,31 @@ class Visitors(Person):
             if chance < 0.03:  # noqa: PLR2004  a class
                 self.world.begin(self._book_class(f"r{self._number}", who))
             elif chance < 0.06:  # noqa: PLR2004  nonsense
-                self.world.begin(self._book_nonsense(f"s{self._number}", who))
+                self.world.begin(self._book_impossible(f"s{self._number}", who))
             else:
-                self.world.begin(self._visit(f"s{self._number}", who))
+                self.world.begin(self._book_session(f"s{self._number}", who))
 
-    async def _visit(self, name: str, who: Caller) -> None:
-        session = LabletSession(metadata=Metadata(name=name), spec=self._wanted())
+    async def _book_session(self, name: str, who: Caller) -> None:
+        session = LabletSession(metadata=Metadata(name=name), spec=self._choose_spec())
         made = await self.want(f"book {name}", lambda plane: plane.create(session, request=name), who)
         if made is None:
             return
         if self.dice.random() < 0.1:  # noqa: PLR2004  some press twice
-            await self._press_again(session, made, who)
+            await self._repeat_request(session, made, who)
         if self.dice.random() < 0.6:  # noqa: PLR2004  the others do not show up
-            self.world.begin(work(self.world, made, self.dice))
-        for change in self._minds():
+            self.world.begin(use_lab(self.world, made, self.dice))
+        for change in self._choose_changes():
             await self._change(made, change, who)
 
-    async def _press_again(self, session: LabletSession, made: LabletSession, who: Caller) -> None:
+    async def _repeat_request(self, session: LabletSession, made: LabletSession, who: Caller) -> None:
         """Send the very same request once more; another session would be one that nobody wanted."""
         name = session.metadata.name
         again = await self.want(f"book {name} again", lambda plane: plane.create(session, request=name), who)
         if again is not None and again.metadata.uid != made.metadata.uid:
-            self.witness.note([violation(LOST, f"{name} was booked twice by one request", made)])
+            self.witness.add_violations([violation(LOST, f"{name} was booked twice by one request", made)])
 
-    def _minds(self) -> list[str]:
-        """Say what somebody will do with a session that they have."""
+    def _choose_changes(self) -> list[str]:
+        """Return what somebody will do with a session that they have."""
         kinds = {"extend": 0.12, "observe": 0.08, "cancel": 0.12, "delete": 0.04}
         return [what for what, often in kinds.items() if self.dice.random() < often]
 
@@ -97,13 +97,13 @@ class Visitors(Person):
         await self.want(f"delete {ref.name}", lambda plane: plane.delete(ref), who, removed=True)
 
     async def _book_class(self, name: str, who: Caller) -> None:
-        start, end = self._slot()
+        start, end = self._choose_slot()
         series = None
         if self.dice.random() < 0.4:  # noqa: PLR2004  some every day
             day = (start + timedelta(days=self.dice.choice((1, 2)))).date()
             series = Recurrence(every="day", until=day, time_zone="Europe/Prague")
         spec = ReservationSpec(
-            definition=self._lab(),
+            definition=self._choose_lab(),
             timeslot_start=start,
             timeslot_end=end,
             count=self.dice.choice((2, 3, 5)),
@@ -117,8 +117,8 @@ class Visitors(Person):
         await asyncio.sleep(rest.total_seconds() * (1.0 if series else self.dice.random()))
         await self._delete(Ref(Reservation, name), who)
 
-    async def _book_nonsense(self, name: str, who: Caller) -> None:
-        now, lab = self.world.clock.now(), self._lab()
+    async def _book_impossible(self, name: str, who: Caller) -> None:
+        now, lab = self.world.clock.now(), self._choose_lab()
         hour = timedelta(hours=1)
         specs = (
             LabletSessionSpec(definition="no-such-lab:1.0.0", duration_minutes=60),
@@ -131,30 +131,30 @@ class Visitors(Person):
         session = LabletSession(metadata=Metadata(name=name), spec=self.dice.choice(specs))
         await self.want(f"book the impossible {name}", lambda plane: plane.create(session, request=name), who)
 
-    def _wanted(self) -> LabletSessionSpec:
+    def _choose_spec(self) -> LabletSessionSpec:
         if self.dice.random() < 0.3:  # noqa: PLR2004  most people plan
-            now, minutes = self.world.clock.now(), self._minutes()
+            now, minutes = self.world.clock.now(), self._choose_minutes()
             latest = self._deadline() - timedelta(minutes=minutes)
             give_up = max(now + timedelta(minutes=5), min(now + timedelta(hours=2), latest))
-            return LabletSessionSpec(definition=self._lab(), duration_minutes=minutes, give_up_at=give_up)
-        start, end = self._slot()
-        return LabletSessionSpec(definition=self._lab(), timeslot_start=start, timeslot_end=end)
+            return LabletSessionSpec(definition=self._choose_lab(), duration_minutes=minutes, give_up_at=give_up)
+        start, end = self._choose_slot()
+        return LabletSessionSpec(definition=self._choose_lab(), timeslot_start=start, timeslot_end=end)
 
-    def _slot(self) -> tuple[datetime, datetime]:
+    def _choose_slot(self) -> tuple[datetime, datetime]:
         """Choose a slot that is over before the quiet time is."""
-        now, long = self.world.clock.now().replace(second=0, microsecond=0), timedelta(minutes=self._minutes())
+        now, long = self.world.clock.now().replace(second=0, microsecond=0), timedelta(minutes=self._choose_minutes())
         start = now + timedelta(minutes=self.dice.choice(_AHEAD))
         start = max(min(start, self._deadline() - long), now + timedelta(minutes=1))
         return start, start + long
 
-    def _minutes(self) -> int:
+    def _choose_minutes(self) -> int:
         room = self._deadline() - self.world.clock.now()
         return self.dice.choice([one for one in _MINUTES if timedelta(minutes=one) < room] or _MINUTES[:1])
 
     def _deadline(self) -> datetime:
-        """Say when the last session that somebody books should be over."""
+        """Return when the last session that somebody books should be over."""
         scenario = self.world.scenario
-        return scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - _LONGER
+        return scenario.end + timedelta(hours=scenario.quiet_hours) - _SPARE - _LONGEST_EXTENSION
 
-    def _lab(self) -> str:
+    def _choose_lab(self) -> str:
         return self._current[self.dice.choice(self.world.scenario.labs).name]
