@@ -114,7 +114,7 @@ def filters(path: Path) -> list[str]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "str | None":
             kinds = [ast.unparse(one.annotation) for one in node.args.args if one.annotation]
-            found += [node.name] if kinds == ["Place", "Request"] else []
+            found += [node.name] if kinds == ["Place", "PlacementRequest"] else []
         elif isinstance(node, ast.Dict):
             called = [key for key, value in zip(node.keys, node.values, strict=True) if isinstance(value, ast.Lambda)]
             found += [
@@ -131,7 +131,9 @@ def test_lesson_36_no_file_is_long_and_every_filter_exists_once() -> None:
     assert written == {FILTERS: [rejects.__name__ for rejects in {**STATIC_FILTERS, **CLOSED_FILTERS}.values()]}
     users = {name(path) for path in SOURCES if "static_rejection(" in path.read_text()} - {FILTERS}
     assert users >= ASKERS
-    tables = re.compile(r"placement\.rules import .*\b(STATIC|OPEN)\b|rules\.(STATIC|OPEN)\b")
+    tables = re.compile(
+        r"placement\.rules import .*\b(STATIC_FILTERS|CLOSED_FILTERS)\b|rules\.(STATIC_FILTERS|CLOSED_FILTERS)\b"
+    )
     assert not offenders(SOURCES, lambda path: tables.search(path.read_text()))
 
 

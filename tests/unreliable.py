@@ -42,7 +42,7 @@ class Unreliable(Fleet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._guard(self.cloud.faults, "before", lambda: self.cloud_error)
+        self._guard(self.cloud.faults, "raise_before_effect", lambda: self.cloud_error)
 
     def _install(self, instance: Instance, power: PowerHistory) -> Cml:
         cml = super()._install(instance, power)

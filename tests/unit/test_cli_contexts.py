@@ -108,7 +108,7 @@ def test_a_secret_is_in_no_message(home: Path, api: ApiServer) -> None:
 def test_processes_that_write_at_once_lose_nothing() -> None:
     program = (
         "import sys; from lcm.cli.output import connection as contexts; from lcm.model.access.secret import Secret\n"
-        "for n in range(6): contexts.remember(f'{sys.argv[1]}{n}', 'http://x', Secret('t'), make_current=False)"
+        "for n in range(6): contexts.save_context(f'{sys.argv[1]}{n}', 'http://x', Secret('t'), make_current=False)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abc"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]

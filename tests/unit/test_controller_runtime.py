@@ -140,8 +140,8 @@ def test_everything_is_looked_at_at_the_start_and_then_what_changes() -> None:
         await world.stage[ROOT].delete(ref("c"))
         await asyncio.sleep(5)
         assert set(world.looks[4:]) == {("c", 10)}, "what goes is looked at too"
-        assert world.runtime.looks == len(world.looks)
-        assert world.runtime.looked_at == NOW + timedelta(seconds=10)
+        assert world.runtime.reconcile_count == len(world.looks)
+        assert world.runtime.reconciled_at == NOW + timedelta(seconds=10)
 
     play(body, "a", "b")
 
@@ -153,7 +153,7 @@ def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again_and_never_t
         await asyncio.sleep(2)
         for number in range(5):
             await world.label("a", str(number))
-            world.runtime.poke(ref("a"))
+            world.runtime.enqueue(ref("a"))
         await asyncio.sleep(60)
         assert world.times("a") == [0, 10]
 
@@ -181,11 +181,11 @@ def test_only_so_many_are_looked_at_at_once() -> None:
     async def body(world: World) -> None:
         world.slow.update(dict.fromkeys(names, 7))
         await asyncio.sleep(1)
-        assert world.runtime.waiting == 7
+        assert world.runtime.ready_count == 7
         await asyncio.sleep(60)
         assert world.most == 3
         assert sorted(name for name, _ in world.looks) == sorted(names)
-        assert world.runtime.waiting == 0
+        assert world.runtime.ready_count == 0
 
     play(body, *names, concurrency=3)
 
@@ -274,7 +274,7 @@ def test_each_error_has_its_pace(error: Exception, gaps: list[float]) -> None:
         world.said["a"] = [error]
         await asyncio.sleep(sum(gaps) + 1)
         assert world.gaps("a")[: len(gaps)] == gaps
-        assert world.runtime.troubled == 1
+        assert world.runtime.failing_count == 1
 
     with capture_logs():
         play(body, "a", resync=timedelta(days=1))
@@ -303,7 +303,7 @@ def test_a_success_ends_the_back_off() -> None:
         ]
         await asyncio.sleep(600)
         assert world.gaps("a") == [1.25, 2.5, 5, 1, 1.25]
-        assert world.runtime.troubled == 0
+        assert world.runtime.failing_count == 0
 
     play(body, "a")
 
@@ -326,7 +326,7 @@ def test_what_is_gone_is_done_with() -> None:
         world.said["a"] = [Unreachable("no answer"), Gone("not there")]
         await asyncio.sleep(1000)
         assert world.times("a") == [0, 1.25]
-        assert world.runtime.troubled == 0
+        assert world.runtime.failing_count == 0
 
     play(body, "a")
 
@@ -386,7 +386,7 @@ def test_a_bug_is_one_objects_trouble_told_once_and_looked_at_after_minutes(erro
         world.said["bad"] = [DONE]
         await world.label("bad", "new")
         await asyncio.sleep(300)
-        assert world.runtime.troubled == 0
+        assert world.runtime.failing_count == 0
         assert world.gaps("bad")[-1] < 70, "it is looked at as often as the others again"
 
     play(body, "bad", "good", resync=timedelta(seconds=60))
@@ -433,7 +433,7 @@ def test_a_controller_may_run_again_after_it_was_stopped() -> None:
             await asyncio.sleep(10)
             await cancel_and_wait([task])
             await asyncio.sleep(1000)
-            assert world.runtime.waiting == 0, "what was planned is forgotten"
+            assert world.runtime.ready_count == 0, "what was planned is forgotten"
         assert world.times("a") == [0, 1010]
 
     play(body, "a")

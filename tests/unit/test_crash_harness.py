@@ -149,7 +149,7 @@ def test_a_restart_that_waits_in_vain_is_cut_off() -> None:
 
     hour = timedelta(hours=1)
     crash_everywhere("leader", MemoryStore, lead_once, lambda _: None, report=str)
-    with pytest.raises(AssertionError, match=r"await 5, .*Endless\('virtual time passed its limit"):
+    with pytest.raises(AssertionError, match=r"await 5, .*LimitExceeded\('virtual time passed its limit"):
         crash_everywhere("leader", MemoryStore, lead_once, lambda _: None, restart_after=hour, report=str)
 
 

@@ -138,7 +138,7 @@ def test_keys_and_signatures_are_taken_out_of_texts(text: str) -> None:
 
 
 def test_keys_do_not_show_their_secrets() -> None:
-    assert repr(AwsKeys("AKIAIOSFODNN7EXAMPLE", "hidden", "hidden")) == "Keys(access_key_id='AKIAIOSFODNN7EXAMPLE')"
+    assert repr(AwsKeys("AKIAIOSFODNN7EXAMPLE", "hidden", "hidden")) == "AwsKeys(access_key_id='AKIAIOSFODNN7EXAMPLE')"
 
 
 def test_a_long_text_is_cut() -> None:

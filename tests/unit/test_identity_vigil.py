@@ -83,7 +83,7 @@ class Counting:
     asked = 0
     good = True
 
-    def holds(self, _: Credential) -> bool:
+    def is_unchanged(self, _: Credential) -> bool:
         self.asked += 1
         return self.good
 

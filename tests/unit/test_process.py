@@ -183,8 +183,8 @@ def test_a_folder_that_others_can_look_into_is_warned_of(tmp_path: Path, capsys:
 
 def test_the_claim_of_a_killed_process_is_gone_at_once(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from lcm.system.data_folder import claimed\n"
-        "with claimed(Path(sys.argv[1]), alone=True):\n"
+        "import sys, time; from pathlib import Path; from lcm.system.data_folder import claim_folder\n"
+        "with claim_folder(Path(sys.argv[1]), alone=True):\n"
         "    print('claimed', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as process:

@@ -158,9 +158,7 @@ def book(
     give_up_after: Annotated[
         str | None, typer.Option("--give-up-after", metavar="TIME", help="How long to wait for a start: 30m, 4h.")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("-w", "--watch_until_running", help="Tell how it goes until it runs.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("-w", "--watch", help="Tell how it goes until it runs.")] = False,
     namespace: Namespace = DEFAULT_NAMESPACE,
     output: Annotated[Output, typer.Option("-o", "--output", help="How to write what was made.")] = Output.TABLE,
     dry_run: DryRun = False,

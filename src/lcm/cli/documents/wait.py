@@ -46,7 +46,7 @@ def wait(
         typer.Option(
             "--for",
             metavar="WHAT",
-            help="phase=PHASE, find_condition=TYPE[=False|Unknown], delete, or exists.",
+            help="phase=PHASE, condition=TYPE[=False|Unknown], delete, or exists.",
             show_default=False,
         ),
     ],

@@ -47,7 +47,7 @@ SILENCE_LIMIT_SECONDS: Final = 15.0
 
 EventId = Annotated[
     str,
-    msgspec.Meta(min_length=1, max_length=128, description="EPOCH_HEADER.REVISION.N", examples=["9f3c1a2b.42.0"]),
+    msgspec.Meta(min_length=1, max_length=128, description="EPOCH.REVISION.N", examples=["9f3c1a2b.42.0"]),
 ]
 
 
