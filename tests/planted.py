@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from lcm.sim.world.checked_world import CheckedWorld, RunOutcome
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import CLASSROOM, Scenario, ScenarioPool
-from lcm.sim.world.world import RunOutcome, World
 
-Deed = Callable[[World], Coroutine[Any, Any, None]]
+Deed = Callable[[CheckedWorld], Coroutine[Any, Any, None]]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -96,12 +96,12 @@ def _play(planted: Planted, seed: int) -> _Played:
     scenario = msgspec.structs.replace(planted.scenario, seed=seed)
     moments: list[datetime] = []
 
-    async def notice(world: World) -> None:
+    async def notice(world: CheckedWorld) -> None:
         await world.witness.violated.wait()
         moments.append(world.clock.now())
 
-    def make(wanted: Scenario) -> World:
-        world = World(wanted)
+    def make(wanted: Scenario) -> CheckedWorld:
+        world = CheckedWorld(wanted)
         world.begin(notice(world))
         if planted.deed is not None:
             world.begin(planted.deed(world))

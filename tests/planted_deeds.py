@@ -15,23 +15,24 @@ from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, InstanceState
 from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.faults import FaultKind, FaultPeriod
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.checks.machines import OWNER
 from lcm.sim.world.scenario import REGION, ScenarioLab, definition_name, lab_topology
-from lcm.sim.world.world import OPERATOR, PlaneCall, World
+from lcm.sim.world.world import OPERATOR, PlaneCall
 from planted import Deed
 
 MINUTE = 60.0
 _SERVES = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE})
 
 
-async def nothing(_world: World) -> None:
+async def nothing(_world: CheckedWorld) -> None:
     """Let nothing happen."""
 
 
 def people_want_a_lab_now(count: int, minutes: int = 30, before: Deed = nothing) -> Deed:
     """Let people come to a worker that serves, one after the other; `before` happens right before each."""
 
-    async def come(world: World) -> None:
+    async def come(world: CheckedWorld) -> None:
         await _serving(world)
         spec = LabletSessionSpec(definition=definition_name(world.scenario.labs[0]), duration_minutes=minutes)
         for number in range(count):
@@ -48,14 +49,14 @@ def people_want_a_lab_now(count: int, minutes: int = 30, before: Deed = nothing)
 def both(first: Deed, second: Deed) -> Deed:
     """Let two things happen."""
 
-    async def happen(world: World) -> None:
+    async def happen(world: CheckedWorld) -> None:
         world.begin(first(world))
         await second(world)
 
     return happen
 
 
-async def two_book_the_last_room(world: World) -> None:
+async def two_book_the_last_room(world: CheckedWorld) -> None:
     """Let two people book the same slot at one moment, each at another process."""
     await asyncio.sleep(2 * MINUTE)
     start = world.clock.now() + timedelta(minutes=40)
@@ -68,7 +69,7 @@ async def two_book_the_last_room(world: World) -> None:
     await asyncio.gather(*asked, return_exceptions=True)
 
 
-async def launches_are_not_answered(world: World) -> None:
+async def launches_are_not_answered(world: CheckedWorld) -> None:
     """Let machines be launched and listed late, and nobody be told so."""
     cloud = world.stage.cloud
     cloud.account.listed_late = timedelta(minutes=4)
@@ -77,7 +78,7 @@ async def launches_are_not_answered(world: World) -> None:
     cloud.account.listed_late = timedelta(0)
 
 
-async def machine_is_nobodys(world: World) -> None:
+async def machine_is_nobodys(world: CheckedWorld) -> None:
     """Let there be a machine of ours of whose worker there is no record, as after a restored backup."""
     await asyncio.sleep(5 * MINUTE)
     account = world.stage.cloud.account
@@ -85,7 +86,7 @@ async def machine_is_nobodys(world: World) -> None:
     account.run(LaunchOrder(REGION, "m5zn.metal", account.images(REGION, "CML-2.9*")[0].image_id, tags))
 
 
-async def somebody_terminates_a_machine(world: World) -> None:
+async def somebody_terminates_a_machine(world: CheckedWorld) -> None:
     """Let somebody press terminate at the console, for a machine that serves."""
     await _serving(world)
     account = world.stage.cloud.account
@@ -93,32 +94,32 @@ async def somebody_terminates_a_machine(world: World) -> None:
     account.terminate(REGION, running[0].instance_id)
 
 
-async def worker_is_deleted(world: World) -> None:
+async def worker_is_deleted(world: CheckedWorld) -> None:
     """Let an operator delete a worker that has a licence."""
     ref = Ref(LabWorker, (await _serving(world)).metadata.name)
     await world.insist(OPERATOR, lambda plane: plane.delete(ref))
 
 
-async def busy_worker_is_drained(world: World) -> None:
+async def busy_worker_is_drained(world: CheckedWorld) -> None:
     """Let an operator drain a worker on which somebody works for longer than the drain's deadline."""
     ref = Ref(LabWorker, (await _serving(world, lambda worker: _works_on(world, worker))).metadata.name)
     await world.insist(OPERATOR, lambda plane: plane.act(ref, Drain(deadline_minutes=20)))
 
 
-async def session_is_deleted(world: World) -> None:
+async def session_is_deleted(world: CheckedWorld) -> None:
     """Let an operator delete a session that runs."""
     ref = Ref(LabletSession, (await _running(world)).metadata.name)
     left = await world.insist(OPERATOR, lambda plane: plane.delete(ref))
     world.witness.record_acknowledged(left, "otto was told that it goes", removed=True)
 
 
-async def session_is_cancelled(world: World) -> None:
+async def session_is_cancelled(world: CheckedWorld) -> None:
     """Let an operator end a session that runs."""
     ref = Ref(LabletSession, (await _running(world)).metadata.name)
     await world.insist(OPERATOR, lambda plane: plane.act(ref, Terminate()))
 
 
-async def leader_stands_still_over_a_lab(world: World) -> None:
+async def leader_stands_still_over_a_lab(world: CheckedWorld) -> None:
     """Let who leads sleep through the end of its term right before it brings up a lab.
 
     Where somebody else leads by then, the lab is there, and the sleeper finds nothing to do.
@@ -133,7 +134,7 @@ async def leader_stands_still_over_a_lab(world: World) -> None:
             process.host.resume()
 
 
-async def machine_comes_back_smaller(world: World) -> None:
+async def machine_comes_back_smaller(world: CheckedWorld) -> None:
     """Let a machine on which several work come back from a reboot with room for one of them."""
     worker = await _serving(world, lambda one: len(world.witness.seen.on_worker[one.metadata.uid]) > 1)
     cml = world.stage.cml(worker.status.ec2.instance_id)
@@ -142,7 +143,7 @@ async def machine_comes_back_smaller(world: World) -> None:
     world.stage.cloud.account.reboot(REGION, worker.status.ec2.instance_id)
 
 
-async def somebody_forwards_ports(world: World) -> None:
+async def somebody_forwards_ports(world: CheckedWorld) -> None:
     """Let somebody have a lab of their own on our machine, with half of its ports forwarded to it."""
     worker = await _serving(world)
     cml = world.stage.cml(worker.status.ec2.instance_id)
@@ -158,7 +159,7 @@ def _booking(session: LabletSession) -> PlaneCall[LabletSession]:
     return lambda plane: plane.create(session)
 
 
-async def lease_of_the_lablet_controller_ends(world: World) -> None:
+async def lease_of_the_lablet_controller_ends(world: CheckedWorld) -> None:
     """Let a lease end at the store while its holder, who has just lost its watches, believes in it."""
     lease = await world.stage.store.lease(LABLET_CONTROLLER)
     if lease is not None:
@@ -168,7 +169,7 @@ async def lease_of_the_lablet_controller_ends(world: World) -> None:
         await world.stage.store.release(lease)
 
 
-async def _serving(world: World, wanted: Callable[[LabWorker], bool] = lambda _: True) -> LabWorker:
+async def _serving(world: CheckedWorld, wanted: Callable[[LabWorker], bool] = lambda _: True) -> LabWorker:
     while True:
         await asyncio.sleep(MINUTE)
         for worker in world.witness.seen.workers.values():
@@ -176,7 +177,7 @@ async def _serving(world: World, wanted: Callable[[LabWorker], bool] = lambda _:
                 return worker
 
 
-def _works_on(world: World, worker: LabWorker) -> bool:
+def _works_on(world: CheckedWorld, worker: LabWorker) -> bool:
     """Tell whether somebody works on a worker, and will for a while."""
     late = world.clock.now() + timedelta(minutes=40)
     on_it = world.witness.seen.on_worker[worker.metadata.uid].values()
@@ -184,7 +185,7 @@ def _works_on(world: World, worker: LabWorker) -> bool:
     return any(one.status.ends_at is not None and one.status.ends_at > late for one in busy)
 
 
-async def _running(world: World) -> LabletSession:
+async def _running(world: CheckedWorld) -> LabletSession:
     while True:
         await asyncio.sleep(MINUTE)
         for session in world.witness.seen.live_sessions():

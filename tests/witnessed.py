@@ -20,9 +20,9 @@ from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
 from lcm.sim.time.host import HOST, Host
 from lcm.sim.time.loop import run
+from lcm.sim.world.checking_witness import CheckingWitness
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.stage import Environment
-from lcm.sim.world.witness import Witness
 from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Entry, Lease, pack_events
 
 LEADER = "process-1"
@@ -35,12 +35,12 @@ class Watched:
 
     calm: bool = False
     stage: Environment = field(init=False)
-    witness: Witness = field(init=False)
+    witness: CheckingWitness = field(init=False)
     _revision: int = 1
 
     def __post_init__(self) -> None:
         self.stage = Environment(Scenario(), lambda *_: None, self._done)
-        self.witness = Witness(self.stage, calm=self.calm)
+        self.witness = CheckingWitness(self.stage, calm=self.calm)
         self.known(*(self._lease(actor, LEADER) for actor in sorted(ACTORS)))
 
     @property

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from lcm.sim.world.__main__ import main
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.one_line import format_scenario, parse_scenario
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import CAMPUS, CROWDED, Scenario
 from lcm.sim.world.script import read_script, run_file
 from lcm.sim.world.telling import describe_outcome
-from lcm.sim.world.world import World
 from lcm.system.clock import SystemClock
 from planted_run import PLANTED
 
@@ -40,10 +40,10 @@ def test_nothing_goes_wrong_with_a_seed_that_is_known() -> None:
 
 
 def test_nothing_goes_wrong_where_cmls_are_spoken_to_by_our_client() -> None:
-    worlds: list[World] = []
+    worlds: list[CheckedWorld] = []
 
-    def make(scenario: Scenario) -> World:
-        worlds.append(World(scenario))
+    def make(scenario: Scenario) -> CheckedWorld:
+        worlds.append(CheckedWorld(scenario))
         return worlds[-1]
 
     busy = msgspec.structs.replace(

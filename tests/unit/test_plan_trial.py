@@ -120,7 +120,7 @@ def test_a_machine_that_somebody_launched_by_hand_is_not_of_the_fleet() -> None:
     theirs = given.worker(name="theirs", ec2=Ec2Facts(instance_id="i-2"))
 
     async def seen() -> set[str]:
-        onlooker = PlanWorld(scenario).plan_witness
+        onlooker = PlanWorld(scenario).witness
         for one in (ours, theirs):
             entry = Entry(key_of(one), CODEC.encode(one), {}, 1, 1)
             onlooker.record_commit(1, [Change(entry.key, entry)])

@@ -23,6 +23,7 @@ from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.documents import Registration
 from lcm.sim.time.loop import run
+from lcm.sim.world.checked_world import RunOutcome
 from lcm.sim.world.checks.capacity import NO_CAPACITY
 from lcm.sim.world.checks.events import GAP
 from lcm.sim.world.checks.labs import LEFT
@@ -32,7 +33,6 @@ from lcm.sim.world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTI
 from lcm.sim.world.checks.rest import AT_REST
 from lcm.sim.world.scenario import CROWDED, REGION, ScenarioLab, lab_topology
 from lcm.sim.world.telling import describe_outcome
-from lcm.sim.world.world import RunOutcome
 from witnessed import LEADER, OTHER, Watched
 
 BOOT = timedelta(minutes=20)

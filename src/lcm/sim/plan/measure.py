@@ -33,7 +33,7 @@ def measure_trial(
     """Return the result of a timetable since a moment."""
     promised = [one for one in timetable.sessions if one.name not in turned and one.start is not None]
     soon = [one for one in timetable.sessions if one.name not in turned and one.start is None]
-    sessions, now = world.plan_witness.sessions, world.clock.now()
+    sessions, now = world.witness.sessions, world.clock.now()
     waits = [(one, _first_run_at(sessions.get(one.name))) for one in soon if one.cancelled_at is None]
     runs = tuple(_machine_runs(timetable, world, since, now))
     stayed = [one for one in promised if one.cancelled_at is None]
@@ -154,7 +154,7 @@ def _machine_runs(timetable: Timetable, world: PlanWorld, begins: datetime, unti
         for one in timetable.templates
     }
     for machine in world.stage.cloud.account.machines.values():
-        host = world.plan_witness.hosts.get(machine.instance_id)
+        host = world.witness.hosts.get(machine.instance_id)
         if host is None:
             continue  # not of our fleet, so not on our bill
         other = timetable.hourly(machine.region, machine.instance_type)

@@ -31,9 +31,8 @@ from lcm.sim.plan.world import PlanWorld
 from lcm.sim.time.loop import run
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
-from lcm.sim.world.playing import capture_logs
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.world import OPERATOR
+from lcm.sim.world.world import OPERATOR, capture_logs
 from lcm.system.clock import SystemStopwatch
 
 _BOOKING_WEIGHT: Final = 1.0

@@ -11,10 +11,7 @@ from lcm.control.objects.records import CODEC, ref_of_key
 from lcm.controllers.pool.view import POOL_LABEL
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.cloud.effects import Effect
 from lcm.sim.world.process import Process
-from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.stage import Environment
 from lcm.sim.world.witness import Witness
 from lcm.sim.world.world import World
 from lcm.store.base import Change
@@ -31,8 +28,8 @@ class MachineRecord:
 class PlanWitness(Witness):
     """Keeps the last state of each session, and the track of each machine."""
 
-    def __init__(self, stage: Environment) -> None:
-        super().__init__(stage)
+    def __init__(self) -> None:
+        super().__init__()
         self.sessions: dict[str, LabletSession] = {}
         """By name: no name is used twice here."""
         self.hosts: dict[str, MachineRecord] = {}
@@ -45,18 +42,6 @@ class PlanWitness(Witness):
             ref = ref_of_key(change.key) if change.entry else None
             if change.entry is not None and ref is not None and ref.kind in {LabletSession, LabWorker}:
                 self._record_object(CODEC.decode(change.entry.value, ref.kind))
-
-    def record_effect(self, effect: Effect) -> None:
-        """Ignore effects on the outside: the simulated cloud's own records have them."""
-
-    async def watch(self) -> None:
-        """Check nothing."""
-
-    def tell(self, text: str) -> None:
-        """Ignore what goes wrong: its consequences are measured."""
-
-    def check_log_line(self, line: str) -> None:
-        """Ignore a log line."""
 
     def _record_object(self, resource: object) -> None:
         if isinstance(resource, LabletSession):
@@ -81,7 +66,7 @@ class PlanWorld(World):
 
     process_type = PlanProcess
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario)
-        self.plan_witness = PlanWitness(self.stage)
-        self.witness = self.plan_witness
+    witness: PlanWitness
+
+    def _make_witness(self) -> PlanWitness:
+        return PlanWitness()

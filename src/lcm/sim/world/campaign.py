@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from lcm.sim.time.chance import collect_garbage_rarely
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import Scenario
 from lcm.sim.world.telling import describe_outcome
-from lcm.sim.world.world import World
 
 HOUR_SECONDS: Final = 3_600
 
@@ -42,10 +42,10 @@ class SeedReport(msgspec.Struct, frozen=True):
 
 def run_seed(scenario: Scenario) -> SeedReport:
     """Play one seed, in a process of its own."""
-    worlds: list[World] = []
+    worlds: list[CheckedWorld] = []
 
-    def make(wanted: Scenario) -> World:
-        worlds.append(World(wanted))
+    def make(wanted: Scenario) -> CheckedWorld:
+        worlds.append(CheckedWorld(wanted))
         return worlds[-1]
 
     began = _cpu_seconds()

@@ -1,28 +1,24 @@
 """Plays a scenario to its end: people and mishaps, then a quiet time, then the last checks."""
 
-import logging
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any
 
-import structlog
-
 from lcm.sim.time.loop import run
-from lcm.sim.world.checks.violation import Violation
+from lcm.sim.world.checked_world import CheckedWorld, RunOutcome
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.people.town import Population
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.world import BUG, RunOutcome, World
+from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import BUG, capture_logs
 
-WorldFactory = Callable[[Scenario], World]
-OnLogLine = Callable[[MutableMapping[str, Any]], None]
+WorldFactory = Callable[[Scenario], CheckedWorld]
 
 
-def play(scenario: Scenario, make: WorldFactory = World) -> RunOutcome:
+def play(scenario: Scenario, make: WorldFactory = CheckedWorld) -> RunOutcome:
     """Run a scenario to its end, or to the first violation."""
-    worlds: list[World] = []
+    worlds: list[CheckedWorld] = []
 
     async def life() -> RunOutcome:
         world = make(scenario)
@@ -43,7 +39,7 @@ def play(scenario: Scenario, make: WorldFactory = World) -> RunOutcome:
         return run(life, start=scenario.start)
 
 
-async def _calm_down(world: World, trouble: Trouble) -> None:
+async def _calm_down(world: CheckedWorld, trouble: Trouble) -> None:
     """End all mishaps, let everything end that was begun, and check what is left."""
     trouble.end()
     if not world.witness.violations:
@@ -54,23 +50,7 @@ async def _calm_down(world: World, trouble: Trouble) -> None:
         world.witness.check_at_rest()
 
 
-@contextmanager
-def capture_logs(heard: OnLogLine) -> Iterator[None]:
-    """Keep logs silent while a world runs; each line is passed to `heard`."""
-
-    def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        heard(told)
-        raise structlog.DropEvent
-
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO), processors=[hear])
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-def _note_bug(world: World, told: MutableMapping[str, Any]) -> None:
+def _note_bug(world: CheckedWorld, told: MutableMapping[str, Any]) -> None:
     """Check a log line, and record a bug that a controller met and survived."""
     world.witness.check_log_line(" ".join(map(str, told.values())))
     error = told.get("exc_info")

@@ -23,11 +23,12 @@ import msgspec
 
 from lcm.sim.time.loop import run
 from lcm.sim.world.one_line import parse_scenario
-from lcm.sim.world.playing import capture_logs, play
+from lcm.sim.world.playing import play
 from lcm.sim.world.scenario import CLASSROOM, MONDAY, Scenario
 from lcm.sim.world.script_deeds import SCRIPT_ACTIONS
 from lcm.sim.world.script_stage import ScriptContext, TracedWorld
 from lcm.sim.world.telling import describe_outcome
+from lcm.sim.world.world import capture_logs
 
 CUT: Final = "---\n"
 NOTHING_WRONG: Final = "no violation"

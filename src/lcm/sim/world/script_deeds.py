@@ -12,11 +12,11 @@ from lcm.model.base.errors import LcmError
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.sim.time.faults import FaultKind, FaultPeriod
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import MONDAY, VERSION
 from lcm.sim.world.script_stage import ScriptContext
+from lcm.sim.world.witness import Violation
 
 UNMET: Final = "what a scenario expects"
 ScriptAction = Callable[..., Coroutine[Any, Any, None]]

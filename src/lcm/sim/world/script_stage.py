@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from lcm.control.delivery.events import phase_of
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.world import World
 from lcm.store.base import Change
 
 
@@ -20,7 +20,7 @@ class ScriptContext:
     """The names of sessions, by who booked them."""
 
 
-class TracedWorld(World):
+class TracedWorld(CheckedWorld):
     """A world that writes down, for people to read, what happens and how sessions and workers change."""
 
     def __init__(self, scenario: Scenario) -> None:

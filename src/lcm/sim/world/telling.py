@@ -12,13 +12,13 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.one_line import format_scenario
 from lcm.sim.world.seen import ObservedChange
+from lcm.sim.world.witness import Violation
 
 if TYPE_CHECKING:
-    from lcm.sim.world.witness import StoryLine
-    from lcm.sim.world.world import RunOutcome
+    from lcm.sim.world.checked_world import RunOutcome
+    from lcm.sim.world.checking_witness import StoryLine
 
 
 LONGEST_STORY: Final = 60

@@ -1,44 +1,32 @@
 """Everything there is in one run: processes in an environment, and a way for people to call them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeVar
+
+import structlog
 
 from lcm.control.plane.local import LocalPlane
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Later, Taken, Unreachable
 from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
-from lcm.sim.world import scenario as ground
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.process import Process
-from lcm.sim.world.scenario import Scenario
+from lcm.sim.world.scenario import Scenario, definition_of, lab_topology, pool_documents
 from lcm.sim.world.stage import Environment
-from lcm.sim.world.witness import StoryLine, Witness
+from lcm.sim.world.witness import Violation, Witness
 from lcm.store.base import Change
 
 T = TypeVar("T")
+OnLogLine = Callable[[MutableMapping[str, Any]], None]
 PlaneCall = Callable[[LocalPlane], Coroutine[Any, Any, T]]
 OPERATOR: Final = Caller(name="otto", role=Role.ADMIN)
 BUG: Final = "an error nobody expects"
 _TRIES: Final = 60
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """The result of a run."""
-
-    scenario: Scenario
-    trace: str
-    commits: int
-    violations: tuple[Violation, ...]
-    log: tuple[StoryLine, ...]
-    story: tuple[StoryLine, ...] = ()
-    """Everything that happened; kept only for a run that went wrong."""
 
 
 class World:
@@ -50,7 +38,7 @@ class World:
         self.scenario = scenario
         self.stage = Environment(scenario, self._on_commit, self._on_effect)
         self.clock = self.stage.clock
-        self.witness = Witness(self.stage, calm=not scenario.mishaps_an_hour)
+        self.witness = self._make_witness()
         self.processes: list[Process] = []
         self.mishaps = 0
         """How often something went wrong."""
@@ -58,6 +46,10 @@ class World:
         """The error that ended the world itself, if there was one."""
         self._dice = self.stage.chance.stream("world")
         self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def _make_witness(self) -> Witness:
+        """Return what this world reports to."""
+        return Witness()
 
     def boot(self) -> Process:
         """Start another process."""
@@ -101,10 +93,10 @@ class World:
         for _ in range(self.scenario.processes):
             self.boot()
         for lab in self.scenario.labs:
-            stored = await self.stage.artifacts.put(ground.lab_topology(lab))
-            await self._apply(ground.definition_of(lab, stored))
+            stored = await self.stage.artifacts.put(lab_topology(lab))
+            await self._apply(definition_of(lab, stored))
         for pool in self.scenario.pools:
-            for resource in ground.pool_documents(pool):
+            for resource in pool_documents(pool):
                 await self._apply(resource)
 
     async def pass_time(self, span: timedelta) -> None:
@@ -114,13 +106,6 @@ class World:
                 await self.witness.violated.wait()
         if self.failure is not None:
             raise self.failure
-
-    def outcome(self) -> RunOutcome:
-        """Return the result of the run."""
-        witness = self.witness
-        wrong, log = tuple(witness.violations), tuple(witness.log)
-        story = tuple(witness.story) if wrong else ()
-        return RunOutcome(self.scenario, witness.trace, witness.commits, wrong, log, story)
 
     async def _apply(self, resource: Resource) -> None:
         with suppress(Taken):  # a retry after a lost answer finds it created already
@@ -140,3 +125,19 @@ class World:
 
     def _on_effect(self, effect: Effect) -> None:
         self.witness.record_effect(effect)
+
+
+@contextmanager
+def capture_logs(heard: OnLogLine) -> Iterator[None]:
+    """Keep logs silent while a world runs; each line is passed to `heard`."""
+
+    def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        heard(told)
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO), processors=[hear])
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

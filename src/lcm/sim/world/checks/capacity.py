@@ -8,8 +8,9 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat
 from lcm.model.money.prices import declared_capacity
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedState, is_live
+from lcm.sim.world.witness import Violation
 
 OVERCOMMIT: Final = "over-committed worker"
 NO_CAPACITY: Final = "promised booking without capacity"

@@ -10,8 +10,9 @@ from lcm.control.delivery.events import phase_of
 from lcm.model.access.identity import SEES_ALL, Caller
 from lcm.model.base.event import Event
 from lcm.model.kinds.registry import Resource
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import Commit, ObservedChange, ObservedState, PublishedEvent
+from lcm.sim.world.witness import Violation
 
 GAP: Final = "event gap or duplicate for a resuming client"
 EventPosition = tuple[int, int]

@@ -7,9 +7,10 @@ from typing import Final
 
 from lcm.model.kinds.session import LabletSession
 from lcm.providers.protocols.compute import InstanceState
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedEffect, ObservedState, is_live
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 LEFT: Final = "lab left on a worker after its session ended"
 LEFT_GRACE: Final = timedelta(hours=2)

@@ -11,9 +11,10 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import Commit, ObservedChange, ObservedEffect, ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 DEPOSED: Final = "write or effect by a deposed leader"
 _LABS: Final = frozenset({"import", "start lab", "wipe", "remove"})

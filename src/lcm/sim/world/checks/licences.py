@@ -6,9 +6,10 @@ from typing import Final
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.model.money.licences import SeatState
 from lcm.providers.protocols.compute import ENDING
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedEffect, ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 UNRETURNED: Final = "licence left registered on a terminated worker"
 

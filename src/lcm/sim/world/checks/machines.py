@@ -10,9 +10,10 @@ from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.providers.protocols.compute import ENDING, OWNER_TAG, WORKER_TAG, Instance, InstanceState
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedEffect, ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 TWO_MACHINES: Final = "two instances for one worker"
 NO_RECORD: Final = "instance without a record after grace"

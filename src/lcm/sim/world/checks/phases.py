@@ -7,8 +7,9 @@ from lcm.model.base.errors import IllegalStep
 from lcm.model.base.machine import ACTORS, CONTROL_PLANE, StateMachine
 from lcm.model.base.resource import HISTORY_LIMIT, PhaseChange
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedState
+from lcm.sim.world.witness import Violation
 
 ILLEGAL: Final = "illegal phase change"
 

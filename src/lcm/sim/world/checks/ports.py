@@ -15,9 +15,10 @@ from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerCondition
 from lcm.sim.cml.engine import Cml
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedState, is_live
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 SHARED_PORT: Final = "port shared by two live sessions"
 PORTS: Final = range(2000, 8000)

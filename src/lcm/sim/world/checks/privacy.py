@@ -7,9 +7,10 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.scenario import SECRET
 from lcm.sim.world.seen import Commit, ObservedState
+from lcm.sim.world.witness import Violation
 from lcm.store.base import Change
 
 ANOTHERS: Final = "a person seeing or touching another's session"

@@ -8,9 +8,10 @@ from lcm.model.base.resource import find_condition
 from lcm.model.kinds.reservation import ReservationPhase
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionCondition, SessionPhase
 from lcm.sim.world.checks.capacity import NO_CAPACITY
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedChange, ObservedState, is_live
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 END_GRACE: Final = timedelta(minutes=30)
 """A change of leaders, or a while without any process."""

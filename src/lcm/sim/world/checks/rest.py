@@ -13,9 +13,10 @@ from lcm.providers.protocols.artifacts import parse_address
 from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
 from lcm.sim.world.checks.labs import LEFT, uid_in
 from lcm.sim.world.checks.machines import NO_RECORD, OWNER
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 AT_REST: Final = "something is left when all is over"
 SWEEP_GRACE: Final = timedelta(hours=3)

@@ -12,9 +12,10 @@ from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.sim.world.checks.capacity import NO_CAPACITY, OVERCOMMIT
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 TOLD_GRACE: Final = timedelta(minutes=20)
 """A change of leaders, or a while without any process."""

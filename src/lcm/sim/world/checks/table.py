@@ -40,10 +40,10 @@ from lcm.sim.world.checks.rest import (
     workers_are_settled,
 )
 from lcm.sim.world.checks.sizes import misfits_are_told, reason_is_true, size_is_seen
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.checks.writes import nothing_goes_without_reason, object_comes_to_rest, wish_is_not_put_back
 from lcm.sim.world.seen import Commit, ObservedChange, ObservedEffect, ObservedState
 from lcm.sim.world.stage import Environment
+from lcm.sim.world.witness import Violation
 
 ChangeCheck = Callable[[ObservedState, ObservedChange[Any]], Sequence[Violation]]
 

@@ -1,19 +1,7 @@
 """What a check found."""
 
-from dataclasses import dataclass
-
 from lcm.model.kinds.registry import Resource
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """Something happened that must never happen."""
-
-    rule: str
-    """The line of "what must never happen" that is broken."""
-    text: str
-    about: tuple[str, ...] = ()
-    """The names of the objects whose stories explain it."""
+from lcm.sim.world.witness import Violation
 
 
 def violation(rule: str, text: str, *about: Resource) -> Violation:

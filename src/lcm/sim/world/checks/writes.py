@@ -8,8 +8,9 @@ from typing import Final
 from lcm.control.delivery.events import phase_of
 from lcm.control.objects.records import key_of
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.sim.world.checks.violation import Violation, violation
+from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.seen import Commit, ObservedChange, ObservedState
+from lcm.sim.world.witness import Violation
 
 LOST: Final = "acknowledged write lost"
 RESTLESS: Final = "an object is changed to and fro"

@@ -134,7 +134,7 @@ async def lease_is_lost(trouble: Trouble) -> None:
     lease = await trouble.stage.store.lease(name)
     if lease is not None:
         trouble.tell(f"the lease {name} of {lease.holder} ends")
-        trouble.world.witness.seen.robbed[name, lease.holder] = trouble.world.clock.now()
+        trouble.world.witness.record_robbed_lease(name, lease.holder)
         await trouble.stage.store.release(lease)
 
 

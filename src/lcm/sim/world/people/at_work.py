@@ -5,12 +5,12 @@ from typing import Final
 
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.sim.time.chance import Chance
-from lcm.sim.world.world import World
+from lcm.sim.world.checked_world import CheckedWorld
 
 _EVERY_SECONDS: Final = 900
 
 
-async def use_lab(world: World, session: LabletSession, dice: Chance) -> None:
+async def use_lab(world: CheckedWorld, session: LabletSession, dice: Chance) -> None:
     """Use a session's lab once in a while, as long as the session lasts."""
     uid, seen = session.metadata.uid, world.witness.seen
     while not seen.is_over(seen.sessions[uid]):

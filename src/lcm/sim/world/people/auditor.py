@@ -15,9 +15,9 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.scenario import definition_name
-from lcm.sim.world.world import World
 
 _EVERY_SECONDS: Final = 2_700
 _KINDS: Final = (LabWorker, LabWorkerPool, LabletDefinition, LabletSession, Reservation)
@@ -27,7 +27,7 @@ Reading = Callable[[LocalPlane], Coroutine[Any, Any, object]]
 class Auditor(Person):
     """Audrey, an administrator who reads everything."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world, "audrey", Role.ADMIN)
 
     async def audit(self) -> None:

@@ -10,11 +10,12 @@ from lcm.control.delivery.feed import WHOLE_COMMIT, Feed, Position
 from lcm.model.access.identity import SEES_ALL, Role
 from lcm.model.base.errors import LcmError, Relist
 from lcm.model.base.event import Event
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.checks.events import heard_each_once
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.process import Process
-from lcm.sim.world.world import BUG, World
+from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import BUG
 
 _STAYS_SECONDS: Final = 1_800
 _AWAY_SECONDS: Final = 60
@@ -36,7 +37,7 @@ class EventScope:
 class Listener(Person):
     """One client of the event stream."""
 
-    def __init__(self, world: World, name: str, role: Role) -> None:
+    def __init__(self, world: CheckedWorld, name: str, role: Role) -> None:
         super().__init__(world, name, role)
         self.dice = world.stage.chance.stream(f"listener {name}")
         self._scope = EventScope(name, everything=role in SEES_ALL)

@@ -19,9 +19,9 @@ from lcm.model.money.licences import LicenceSeat, SeatState
 from lcm.model.telemetry.alert import Alert
 from lcm.providers.protocols.compute import ENDING, WORKER_TAG
 from lcm.sim.world import scenario
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.people.person import Person
 from lcm.sim.world.scenario import ScenarioLab
-from lcm.sim.world.world import World
 
 _MEDDLES_SECONDS: Final = 2_400
 _ANSWERS_SECONDS: Final = 600
@@ -33,7 +33,7 @@ OperatorAction = Callable[[], Coroutine[Any, Any, None]]
 class Operator(Person):
     """Otto, the administrator of the fleet."""
 
-    def __init__(self, world: World, current: dict[str, str]) -> None:
+    def __init__(self, world: CheckedWorld, current: dict[str, str]) -> None:
         super().__init__(world, "otto", Role.ADMIN)
         self._current = current
         """The definition that is booked for each lab; publishing changes it."""

@@ -6,7 +6,8 @@ from typing import Final, TypeVar
 from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Later, LcmError
 from lcm.model.kinds.registry import Resource
-from lcm.sim.world.world import PlaneCall, World
+from lcm.sim.world.checked_world import CheckedWorld
+from lcm.sim.world.world import PlaneCall
 
 T = TypeVar("T")
 _TRIES: Final = 40
@@ -17,7 +18,7 @@ _PAUSE_SECONDS: Final = 30.0
 class Person:
     """Somebody who calls our APIs, with a random stream of their own."""
 
-    def __init__(self, world: World, name: str, role: Role = Role.USER) -> None:
+    def __init__(self, world: CheckedWorld, name: str, role: Role = Role.USER) -> None:
         self.world = world
         self.witness = world.witness
         self.caller = Caller(name=name, role=role)

@@ -11,10 +11,10 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.checks.privacy import ANOTHERS
-from lcm.sim.world.checks.violation import Violation
 from lcm.sim.world.people.person import Person
-from lcm.sim.world.world import World
+from lcm.sim.world.witness import Violation
 
 _EVERY_SECONDS: Final = 1_800
 SessionRef = Ref[LabletSession]
@@ -32,7 +32,7 @@ _TRIES: Final[tuple[tuple[str, Callable[[LocalPlane, SessionRef], Coroutine[Any,
 class Stranger(Person):
     """Mallory, who tries to reach what belongs to others."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world, "mallory")
 
     async def pry(self) -> None:

@@ -3,13 +3,13 @@
 from typing import Final
 
 from lcm.model.access.identity import Role
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.people.auditor import Auditor
 from lcm.sim.world.people.listener import Listener
 from lcm.sim.world.people.operator import Operator
 from lcm.sim.world.people.stranger import Stranger
 from lcm.sim.world.people.visitors import Visitors
 from lcm.sim.world.scenario import definition_name
-from lcm.sim.world.world import World
 
 _LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))
 
@@ -17,7 +17,7 @@ _LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", R
 class Population:
     """All people of a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         self._world = world
         self._current = {lab.name: definition_name(lab) for lab in world.scenario.labs}
 

@@ -10,11 +10,11 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.base.resource import Metadata
 from lcm.model.kinds.reservation import Recurrence, Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
+from lcm.sim.world.checked_world import CheckedWorld
 from lcm.sim.world.checks.violation import violation
 from lcm.sim.world.checks.writes import LOST
 from lcm.sim.world.people.at_work import use_lab
 from lcm.sim.world.people.person import Person
-from lcm.sim.world.world import World
 
 PERSONS: Final = 40
 _DAY_SECONDS: Final = 86_400
@@ -29,7 +29,7 @@ _LONGEST_EXTENSION: Final = timedelta(minutes=60)
 class Visitors(Person):
     """Everybody who books."""
 
-    def __init__(self, world: World, current: Mapping[str, str]) -> None:
+    def __init__(self, world: CheckedWorld, current: Mapping[str, str]) -> None:
         super().__init__(world, "visitors")
         self._current = current
         """The definition that is booked for each lab."""
