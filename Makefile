@@ -51,21 +51,21 @@ bench: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Measure against bare baselines; ON
 	@$(BIN)/python tests/bench/run.py $(ONLY)
 
 chaos: .venv/dev.stamp $(TOOLS)/etcd.stamp ## Kill and cut far more often than make test does
-	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/test_api_schema.py \
-		tests/conformance/test_stream_storm.py tests/unit/test_worker_deciders.py --timeout 1200
+	LCM_CHAOS=10 $(BIN)/python -m pytest -q tests/crash tests/simulation tests/conformance/system/test_api_schema.py \
+		tests/conformance/system/test_stream_storm.py tests/unit/worker/test_deciders.py --timeout 1200
 
 soak: .venv/dev.stamp ## A million random bookings, placements, extensions and releases; LCM_SOAK=… for another number
 	LCM_SOAK=$(or $(LCM_SOAK),1000000) $(BIN)/python -m pytest -q -n 2 tests/simulation/test_bookings_at_random.py \
 		--timeout 7200
 
 # Seeds that have failed once, bulk seeds, and CLIENT more that speak to CMLs by our client.
-sim: .venv/run.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them, ONE='…' one
-	@$(BIN)/python -m lcm.sim.world $(if $(ONE),--one '$(ONE)') --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
+sim: .venv/dev.stamp ## Play simulated days in which everything goes wrong; SEEDS=50 HOURS=24 FIRST=n chooses them, ONE='…' one
+	@PYTHONPATH=tests $(BIN)/python -m world $(if $(ONE),--one '$(ONE)') --seeds $(or $(SEEDS),50) --hours $(or $(HOURS),24) \
 		--client-seeds $(CLIENT) $(addprefix --kept ,$(KEPT)) \
 		$(if $(filter command environment,$(firstword $(origin FIRST))),--first $(FIRST))
 
 planted: .venv/dev.stamp ## Plant faults in the code, one at a time, and see that the simulation finds each; ONLY=… by name
-	@$(BIN)/python tests/planted_run.py $(if $(ONLY),"$(ONLY)")
+	@PYTHONPATH=tests $(BIN)/python -m world.planted.run $(if $(ONLY),"$(ONLY)")
 
 topologies: .venv/run.stamp ## Check a folder of lab files: make topologies DIR=…
 	@$(BIN)/python -m lcm.cli.documents.topologies "$(or $(DIR),tests/topologies)"

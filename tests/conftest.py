@@ -12,7 +12,7 @@ import pytest
 from coverage import Coverage
 
 import lcm
-import steps
+from harness import suite
 from lcm.model.kinds.registry import STATE_MACHINES
 
 FOLDER = Path(".cache/steps")
@@ -177,7 +177,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _CONFIGURATION = "COVERAGE_PROCESS_CONFIG"
 """Where a process that starts finds that it is to be measured, and how."""
 _ASKED = pytest.StashKey[str]()
-_write = steps.record(FOLDER, WORKER or "main")
+_write = suite.record(FOLDER, WORKER or "main")
 _skipped: list[str] = []
 
 
@@ -303,7 +303,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if os.environ.get("CI") and _skipped:
         fail(session, "skipped in CI", _skipped)
     if os.environ.get("LCM_WHOLE_SUITE"):
-        left = steps.untaken(STATE_MACHINES, steps.collected(FOLDER))
+        left = suite.untaken(STATE_MACHINES, suite.collected(FOLDER))
         if left:
             fail(session, "steps that no test took", [" ".join(step) for step in left])
 

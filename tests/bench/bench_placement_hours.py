@@ -9,10 +9,10 @@ release workers as it likes.
 import statistics
 from collections.abc import Sequence
 
-import given
 from bench.baseline.optimum import optimum
 from bench.figures import Figure
 from bench.timetables import LARGE, LEAD, SEEDS, SMALL, timetable
+from harness import given
 from lcm.placement.limits import PromiseRules
 from lcm.placement.promise import PromisedSeats, promise
 from lcm.placement.repack import repack_seats

@@ -21,7 +21,7 @@ import httpx
 from bench.bench_workers import process
 from bench.figures import Figure
 from bench.sessions_server import CALLS
-from lablets import SMALL
+from harness.session_world import SMALL
 
 KEY = "the-key-of-the-sessions-bench"
 WORKERS, CONCURRENT, MEASURED = 8, 105, 60

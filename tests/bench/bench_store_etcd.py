@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bench.baseline.etcd import Load, commits_per_second
 from bench.figures import Figure, ratio
+from harness.servers import EtcdServer
 from lcm.store.base import EVENTS_KEY, Put, pack_events
 from lcm.store.etcd.engine import EtcdStore
 from lcm.store.etcd.keys import LOADING_KEY, pack_value
-from servers import EtcdServer
 
 WRITERS = 64
 ROUNDS = 25

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import NamedTuple
 
-import given
+from harness import given
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.place import place

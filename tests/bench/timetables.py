@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from random import Random
 
-import given
+from harness import given
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.request import HeldClaim
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import given
-from backstage import service
 from bench.workers_load import FastClock, allow_sockets, priced, run_fast
-from clouds import HERE
+from harness import given
+from harness.clouds import HERE
+from harness.plane_world import service
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops, encode_checked, history_prefix
 from lcm.control.plane.local import ControlPlane

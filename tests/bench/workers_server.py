@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import machines
 from bench.workers_load import allow_sockets
+from harness import clouds
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlFleet
 from lcm.sim.cml.rest.certificate import make_certificate
@@ -26,8 +26,8 @@ LOOPBACK = "127.0.0.1"
 
 def fleet(count: int) -> CmlFleet:
     made, clock = CmlFleet(), SystemClock()
-    tagged = [machines.node(f"R{number}", tags=[f"serial:{5000 + number}"]) for number in range(NODES)]
-    text = machines.text(*tagged)
+    tagged = [clouds.node(f"R{number}", tags=[f"serial:{5000 + number}"]) for number in range(NODES)]
+    text = clouds.text(*tagged)
     for number in range(count):
         cml = Cml(clock, Chance(number), speed=1000)
         lab, _ = cml.import_lab(text, cml.users.administrator)

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from aiobotocore.session import AioSession
 
-from arenas import Arena, MemoryArena, etcd_arena, sqlite_arena
-from depots import Depot, DirectoryDepot, MemoryDepot, S3Depot, aws_session
-from labworlds import CmlSim
+from harness.artifact_stores import Depot, DirectoryDepot, MemoryDepot, S3Depot, aws_session
+from harness.lab_hosts import CmlSim
+from harness.servers import EtcdServer, MotoServer
+from harness.stores import Arena, MemoryArena, etcd_arena, sqlite_arena
 from lcm.store.base import Store
-from moto_server import MotoServer
-from servers import EtcdServer
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,7 @@ import httpx
 import pytest
 import yaml
 from virl2_client import ClientLibrary  # type: ignore[import-untyped]
-from virl2_client.exceptions import (  # type: ignore[import-untyped]
-    APIError,
-    InitializationError,
-    LabNotFound,
-)
+from virl2_client.exceptions import APIError, InitializationError, LabNotFound  # type: ignore[import-untyped]
 from virl2_client.models import Lab  # type: ignore[import-untyped]
 
 SPEED = 2000

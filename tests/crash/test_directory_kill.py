@@ -7,13 +7,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import chaos
+from harness import suite
 from lcm.providers.local.directory import DirectoryArtifacts
 from lcm.system.clock import SystemClock
 
 WRITER = Path(__file__).with_name("directory_writer.py")
 LINES = 2
-KILLS_PER_LINE = 6 * chaos.TIMES
+KILLS_PER_LINE = 6 * suite.TIMES
 MAX_SECONDS = 0.15
 SIZE = 200_000
 
@@ -52,7 +52,7 @@ async def kill_in_line(root: Path, line: int) -> list[tuple[int, str, str]]:
 
 async def test_a_killed_writer_leaves_no_half_artifact(tmp_path: Path, tell: Callable[[str], None]) -> None:
     root = tmp_path / "root"
-    async with asyncio.timeout(300 * chaos.TIMES):
+    async with asyncio.timeout(300 * suite.TIMES):
         lines = await asyncio.gather(*(kill_in_line(root, line) for line in range(LINES)))
     acknowledged = [one for line in lines for one in line]
     drafts = len(list((root / "incoming").iterdir()))

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import pytest
 
-import chaos
+from harness import suite
+from harness.servers import EtcdCluster, EtcdServer, Proxy, etcd_version
 from lcm.model.base.errors import Unreachable
 from lcm.store.base import ABSENT, CommitChanges, CommitEvents, Put, scan_all
 from lcm.store.etcd.engine import EtcdStore
-from servers import EtcdCluster, EtcdServer, Proxy, etcd_version
 
 WRITERS = 8
-KILLS = 6 * chaos.TIMES
+KILLS = 6 * suite.TIMES
 CUTS_PER_LIFE = 4
 LAST = "log/z"
 

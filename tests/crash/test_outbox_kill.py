@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-import chaos
-from answers import AnswerServer, Say
+from harness import suite
+from harness.http_answers import AnswerServer, Say
 from lcm.control.delivery import sinks
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import WebhookPolicy, parse_networks, verify
@@ -23,7 +23,7 @@ DELIVERER = Path(__file__).with_name("outbox_deliverer.py")
 HOME = WebhookPolicy(networks=parse_networks(["127.0.0.0/8"]), plain_http=True)
 KEY = "env:KEY"
 CLOCK = SystemClock()
-KILLS = 2 * chaos.TIMES
+KILLS = 2 * suite.TIMES
 EVENTS = 150 * KILLS
 
 
@@ -64,7 +64,7 @@ async def kill_again_and_again(path: Path, server: AnswerServer) -> None:
 async def test_a_killed_deliverer_loses_nothing(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
-    async with AnswerServer() as server, asyncio.timeout(300 * chaos.TIMES):
+    async with AnswerServer() as server, asyncio.timeout(300 * suite.TIMES):
         await sinks.put_sink(
             store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now()
         )

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from answers import AnswerServer, Say
-from api_server import Shell
-from commands import Running, up
-from documents import document
+from harness.api_world import Shell
+from harness.commands import Running, up
+from harness.documents import document
+from harness.http_answers import AnswerServer, Say
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import verify
 from lcm.system.clock import SystemClock

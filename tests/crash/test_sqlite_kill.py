@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import chaos
+from harness import suite
 from lcm.store.base import CommitChanges, CommitEvents, Put, scan_all
 from lcm.store.sqlite.engine import SqliteStore
 
 WRITER = Path(__file__).with_name("sqlite_writer.py")
 LINES = 2
-KILLS_PER_LINE = 25 * chaos.TIMES
+KILLS_PER_LINE = 25 * suite.TIMES
 MIN_SECONDS, MAX_SECONDS = 0.02, 0.25
 LAST = "w/z"
 
@@ -67,7 +67,7 @@ async def kill_in_line(path: Path, line: int) -> Told:
 async def test_a_killed_writer_loses_nothing_it_had_an_answer_for(tmp_path: Path, tell: Callable[[str], None]) -> None:
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
-    async with asyncio.timeout(300 * chaos.TIMES):
+    async with asyncio.timeout(300 * suite.TIMES):
         watching = asyncio.create_task(keys_told(store.watch("w/", after=1)))
         reading = asyncio.create_task(events_told(store.events(after=1)))
         lines = await asyncio.gather(*(kill_in_line(path, line) for line in range(LINES)))

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import httpx
 
-import chaos
-from api_server import Shell
-from commands import up
-from documents import document
+from harness import suite
+from harness.api_world import Shell
+from harness.commands import up
+from harness.documents import document
+from harness.stores import opened
 from lcm.model.base import event
 from lcm.store.base import Put, Store
 from lcm.system.data_folder import STORE_FILE
-from stores import opened
 
-KILLS = 4 * chaos.TIMES
+KILLS = 4 * suite.TIMES
 WRITERS = 4
 ENOUGH = 40
 MIN_SECONDS, MAX_SECONDS = 0.01, 0.2

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-import given
-from desks import from_monday
-from estates import beside
-from lablets import HOUR, MINUTE, Lablets
+from harness import given
+from harness.booking_world import from_monday
+from harness.scheduler_world import Room
+from harness.session_world import HOUR, MINUTE, Lablets
+from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import archive
@@ -21,7 +22,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.sim.time.loop import run
 from lcm.store.base import Entry
 from lcm.store.memory import MemoryStore
-from schedulings import Room
 
 _P = SessionPhase
 S1, S2 = Ref(LabletSession, "s1"), Ref(LabletSession, "s2")

@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from labsteps import LAB
-from labworlds import client, direct, machine
+from harness.crash import crash_everywhere
+from harness.lab_hosts import LAB, client, direct, machine
 from lcm.model.access.secret import Secret
 from lcm.providers.protocols.labhost import LabHost, LabState
 from lcm.sim.cml.engine import Cml
-from lcm.sim.time.crash import crash_everywhere
 
 TITLE = "exam-1"
 FACES = pytest.mark.parametrize("face", [direct, client])

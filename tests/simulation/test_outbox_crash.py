@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from harness.crash import crash_everywhere, pause_everywhere
+from harness.event_clients import World, happen, now_seconds, put, sink
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import LEASE_SECONDS
 from lcm.model.base.errors import LcmError, Refused, Unreachable
 from lcm.sim.time.chance import Chance
-from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import run
-from receivers import World, happen, now_seconds, put, sink
 
 DOWN_SECONDS = 5
 PATHS = ("a", "b")

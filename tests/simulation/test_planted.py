@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from lcm.sim.world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, writes
 from lcm.system.clock import SystemClock
-from planted import Planted, search
-from planted_run import PLANTED, QUICK
+from world.checks import capacity, events, labs, leaders, licences, machines, phases, ports, privacy, writes
+from world.planted.faults import Planted, search
+from world.planted.run import PLANTED, QUICK
 
 NEVER = (
     capacity.OVERCOMMIT,

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from chaos import TIMES
+from harness.crash import crash_everywhere, pause_everywhere
+from harness.scheduler_world import HOUR, MINUTE, Pools
+from harness.suite import TIMES
 from lcm.control.plane.protocol import Drain, Ref
 from lcm.controllers.pool.view import SEAT_LABEL
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.settings.load import Settings
-from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 from lcm.sim.time.host import HOST
-from pools import HOUR, MINUTE, Pools
 
 LEASE, A_NAP = timedelta(seconds=15), timedelta(seconds=40)
 

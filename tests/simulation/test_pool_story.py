@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
-from clouds import HERE
+from harness.clouds import HERE
+from harness.scheduler_world import HOUR, MINUTE, Pools, names
 from lcm.control.plane.protocol import Drain, Ref
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.pool import PoolPhase
@@ -15,7 +16,6 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.places import is_accepting
 from lcm.sim.time.loop import run
-from pools import HOUR, MINUTE, Pools, names
 
 EIGHT = datetime(2026, 11, 2, 8, tzinfo=UTC)
 NINE = EIGHT + HOUR

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from random import Random
 from statistics import median
 
-from backstage import service
-from estates import beside
+from harness.plane_world import service
+from harness.scheduler_world import MINUTE, Lablets, Pools
+from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange
 from lcm.controllers.scheduler.controller import SchedulerController
@@ -18,8 +19,6 @@ from lcm.model.base.resource import Metadata
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec, SessionPhase
 from lcm.settings.load import Settings
 from lcm.sim.time.loop import VirtualStopwatch, run
-from pools import Pools
-from schedulings import MINUTE, Lablets
 
 _P = SessionPhase
 COUNT = 30

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from chaos import TIMES
-from lablets import PORTS, Lablets, told
+from harness.crash import crash_everywhere, pause_everywhere
+from harness.session_world import PORTS, Lablets, told
+from harness.suite import TIMES
 from lcm.control.plane.protocol import Ref, Terminate
 from lcm.controllers.session.progress import collected_uri, title_of
 from lcm.controllers.session.view import SessionRules
@@ -17,7 +18,6 @@ from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.topology.lab import parse_lab
 from lcm.providers.protocols.labhost import LabState
 from lcm.settings.load import Settings
-from lcm.sim.time.crash import crash_everywhere, pause_everywhere
 
 _P = SessionPhase
 LEASE = timedelta(seconds=15)

@@ -9,9 +9,9 @@ import pytest
 import structlog
 import yaml
 
-from clouds import HERE
-from estates import beside
-from lablets import HOUR, MINUTE, SMALL, Lablets, phases, told
+from harness.clouds import HERE
+from harness.session_world import HOUR, MINUTE, SMALL, Lablets, phases, told
+from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Extend, ObjectChange, Ref, Terminate
 from lcm.model.kinds.session import LabletSession, Progress, SessionPhase

@@ -7,13 +7,12 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from chaos import TIMES
-from fleets import W1
+from harness.crash import crash_everywhere, pause_everywhere
+from harness.fleet_world import QUICKLY, UNLICENSED, W1, Witnessed
+from harness.suite import TIMES
 from lcm.control.plane.protocol import Drain
 from lcm.controllers.worker.view import WorkerRules
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
-from lcm.sim.time.crash import crash_everywhere, pause_everywhere
-from witnessed_fleet import QUICKLY, UNLICENSED, Witnessed
 
 LEASE = timedelta(seconds=15)
 A_NAP, A_NIGHT = timedelta(seconds=40), timedelta(minutes=5)

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from chaos import TIMES
+from harness.fleet_world import virtually
+from harness.suite import TIMES
 from lcm.control.plane.protocol import ref_of
-from mayhem import Mayhem
-from unreliable import virtually
+from simulation.worker_mayhem import Mayhem
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + TIMES))

@@ -8,16 +8,15 @@ import msgspec
 import pytest
 import structlog
 
-from estates import story
-from fleets import Fleet
+from harness.fleet_world import Fleet, Unreliable
+from harness.stores import FallibleStore
+from harness.workers import story
 from lcm.control.plane.protocol import Drain, Pause, Ref, Resume
 from lcm.model.base.errors import Later, Throttled, Unreachable
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import IdlePolicy, LabWorker, Remedy, WorkerPhase
 from lcm.providers.protocols.compute import WORKER_TAG
 from lcm.sim.time.loop import run
-from outages import FallibleStore
-from unreliable import Unreliable
 
 P = WorkerPhase
 OFF = IdlePolicy(enabled=False)

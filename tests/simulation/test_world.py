@@ -9,19 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lcm.sim.world.__main__ import main
-from lcm.sim.world.checked_world import CheckedWorld
-from lcm.sim.world.one_line import format_scenario, parse_scenario
-from lcm.sim.world.playing import play
+from harness import suite
 from lcm.sim.world.scenario import CAMPUS, CROWDED, Scenario
-from lcm.sim.world.script import read_script, run_file
-from lcm.sim.world.telling import describe_outcome
 from lcm.system.clock import SystemClock
-from planted_run import PLANTED
+from world.__main__ import main
+from world.checked import CheckedWorld
+from world.one_line import format_scenario, parse_scenario
+from world.planted.run import PLANTED
+from world.playing import play
+from world.script import read_script, run_file
+from world.story import describe_outcome
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 FRESH = int(SystemClock().now().timestamp())
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = suite.ROOT
 
 
 def short(seed: int, mishaps_an_hour: float = 24) -> Scenario:
@@ -71,7 +72,7 @@ def test_a_run_that_went_wrong_is_replayed_by_the_line_it_prints(
     command = subprocess.run(
         [*shlex.split(line), "-n", "BIN=bin"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.replace("\\\n", "")
-    _, asked = shlex.split(command.partition("-m lcm.sim.world ")[2])[:2]
+    _, asked = shlex.split(command.partition("-m world ")[2])[:2]
     assert main(["--one", asked]) == 1
     assert told in capsys.readouterr().out, "the same rule, text, trace and story"
 
@@ -109,10 +110,15 @@ def test_a_line_is_all_that_a_scenario_is() -> None:
 
 def traced(hash_seed: str) -> str:
     """Play a short run in a process whose sets are ordered differently, and read its line."""
-    command = [sys.executable, "-m", "lcm.sim.world", "--first", "5", "--hours", "0.5", "--quiet-hours", "0.2"]
+    command = [sys.executable, "-m", "world", "--first", "5", "--hours", "0.5", "--quiet-hours", "0.2"]
     command += ["--mishaps", "30", "--processes-at-once", "1"]
     told = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT / "tests",
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     line = next((line for line in told.stdout.splitlines() if line.startswith("seed 5 trace ")), "")
     assert line, told.stderr

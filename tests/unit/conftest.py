@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api_server import ApiServer, served
+from harness.api_world import ApiServer, served
 
 
 @pytest.fixture(name="api")

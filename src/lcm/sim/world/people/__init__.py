@@ -1,1 +1,0 @@
-"""Those who call our APIs: they book, operate, pry, listen and audit. `town` starts them all."""

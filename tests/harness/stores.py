@@ -1,0 +1,154 @@
+"""SQLite stores for tests: opened and closed, on time that a test sets, and watched with a time limit."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from lcm.model.base.clock import Stopwatch
+from lcm.model.base.errors import LcmError, Relist
+from lcm.store.base import LEASES_PREFIX, CommitChanges, Lease, Put, Store, StoreWatch, scan_all
+from lcm.store.etcd.engine import EtcdStore
+from lcm.store.hub import BACKLOG
+from lcm.store.memory import MemoryStore
+from lcm.store.sqlite.engine import SqliteStore
+
+
+class HandClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def step(self, **span: float) -> None:
+        self.moment += timedelta(**span)
+
+
+class HandStopwatch:
+    """A stopwatch that a test sets."""
+
+    def __init__(self) -> None:
+        self.elapsed = 1_000_000.0
+
+    def seconds(self) -> float:
+        return self.elapsed
+
+    def step(self, seconds: float) -> None:
+        self.elapsed += seconds
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, stopwatch: Stopwatch | None = None) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(path, stopwatch=stopwatch)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def following(watch: StoreWatch, count: int) -> list[CommitChanges]:
+    async with asyncio.timeout(60):
+        return [await anext(watch) for _ in range(count)]
+
+
+async def puts(*entries: Put) -> AsyncIterator[Put]:
+    for entry in entries:
+        yield entry
+
+
+_serial = itertools.count()
+
+
+class Arena(Protocol):
+    """One state; `open` gives another client of it."""
+
+    async def open(self, *, backlog: int = BACKLOG) -> Store: ...
+
+
+class MemoryArena:
+    """The memory engine has one process only: every client is the same object."""
+
+    def __init__(self) -> None:
+        self._store: MemoryStore | None = None
+
+    async def open(self, *, backlog: int = BACKLOG) -> Store:
+        self._store = self._store or MemoryStore(backlog=backlog)
+        return self._store
+
+
+class OpenedArena:
+    """Every client is opened anew, and closed at the end."""
+
+    def __init__(self, opener: Callable[[int], Awaitable[Store]]) -> None:
+        self._opener = opener
+        self._opened: list[Store] = []
+
+    async def open(self, *, backlog: int = BACKLOG) -> Store:
+        store = await self._opener(backlog)
+        self._opened.append(store)
+        return store
+
+    async def close(self) -> None:
+        for store in self._opened:
+            await store.close()
+
+
+class SharedArena(OpenedArena):
+    """Several arenas share one server, on which a lease that ran out during a later test would spend a revision."""
+
+    async def close(self) -> None:
+        store = await self.open()
+        for entry in (await scan_all(store, LEASES_PREFIX)).entries:
+            lease = await store.lease(entry.key.removeprefix(LEASES_PREFIX))
+            if lease is not None:
+                await store.release(lease)
+        await super().close()
+
+
+def sqlite_arena(folder: Path, *, alone: bool = False) -> OpenedArena:
+    path = folder / f"store-{next(_serial)}.db"
+    return OpenedArena(lambda backlog: SqliteStore.open(path, backlog=backlog, alone=alone))
+
+
+def etcd_arena(endpoint: str) -> OpenedArena:
+    root = f"/test-{next(_serial)}/"
+    return SharedArena(lambda backlog: EtcdStore.open([endpoint], root=root, backlog=backlog))
+
+
+class FallibleStore(MemoryStore):
+    """While `down` is set, every verb raises it and has no effect; each takes `latency_seconds` before its effect."""
+
+    def __init__(self, *, backlog: int = BACKLOG) -> None:
+        super().__init__(backlog=backlog)
+        self.down: LcmError | None = None
+        self.latency_seconds = 0.0
+        self.renewal_seconds = 0.0
+        """How long the answer to a renewal is under way."""
+        self.asked = 0
+
+    def cut(self) -> None:
+        """End every watch, as a reader that was too slow is told."""
+        self._hub.end(Relist("cut by a test"))
+
+    def holder(self, lease: str) -> str | None:
+        """Tell who holds a lease at this very moment."""
+        held = self._leases.get(lease)
+        return held.lease.holder if held else None
+
+    async def renew(self, lease: Lease) -> None:
+        await super().renew(lease)
+        await asyncio.sleep(self.renewal_seconds)
+
+    async def _suspend(self) -> None:
+        await super()._suspend()
+        self.asked += 1
+        if self.latency_seconds:
+            await asyncio.sleep(self.latency_seconds)
+        if self.down is not None:
+            raise self.down

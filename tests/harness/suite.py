@@ -1,0 +1,114 @@
+"""Which steps of the state machines the tests took, and which a finished controller left untaken.
+
+Every process of the test run notes its steps in a folder; at the end the whole is held against the tables.
+"""
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from lcm.model.base import machine as machines
+from lcm.model.base.machine import StateMachine
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+TOPOLOGIES = sorted((ROOT / "tests" / "topologies").glob("*.yaml"))
+
+Taken = tuple[str, str, str, str]
+"""Machine, source, target, by."""
+
+BOOKING = "booking"
+"""The part of the control plane that promises reservations, or refuses them."""
+
+MODULES = {
+    BOOKING: "lcm.control.booking",
+    machines.CONTROL_PLANE: "lcm.control.plane.local",
+    machines.SCHEDULER: "lcm.controllers.scheduler",
+    machines.WORKER_CONTROLLER: "lcm.controllers.worker",
+    machines.LABLET_CONTROLLER: "lcm.controllers.session",
+    machines.POOL_CONTROLLER: "lcm.controllers.pool",
+}
+
+
+PROMISES = {("Reservation", "PENDING", target, machines.CONTROL_PLANE) for target in ("PROMISED", "FAILED")}
+
+
+def part(step: Taken) -> str:
+    """Name the part that takes a step."""
+    return BOOKING if step in PROMISES else step[3]
+
+
+def exists(part: str) -> bool:
+    """Tell whether a part that takes steps has been built."""
+    try:
+        return importlib.util.find_spec(MODULES[part]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def untaken(
+    tables: Iterable[StateMachine[Any]], taken: set[Taken], *, built: Callable[[str], bool] = exists
+) -> list[Taken]:
+    """List the steps of built controllers that no test took."""
+    rows = [(table.name, str(row.source), str(row.target), row.by) for table in tables for row in table.steps]
+    return [step for step in rows if built(part(step)) and step not in taken]
+
+
+def record(folder: Path, worker: str) -> Callable[[], None]:
+    """Note every step that is taken from now on; the result writes the notes down."""
+    taken: set[Taken] = set()
+    take = StateMachine.check_step
+
+    def noted(self: StateMachine[Any], source: Any, target: Any, **rest: Any) -> Any:
+        step = take(self, source, target, **rest)
+        taken.add((self.name, str(source), str(target), step.by))
+        return step
+
+    StateMachine.check_step = noted  # type: ignore[method-assign]
+
+    def write() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / worker).write_text("".join("\t".join(step) + "\n" for step in sorted(taken)))
+
+    return write
+
+
+def collected(folder: Path) -> set[Taken]:
+    """Read what all processes noted."""
+    lines = [line for file in folder.glob("*") for line in file.read_text().splitlines()]
+    return {(machine, source, target, by) for machine, source, target, by in (line.split("\t") for line in lines)}
+
+
+TIMES = int(os.environ.get("LCM_CHAOS", "1"))
+
+
+_STEPS = 200_000
+_USUAL_SECONDS = 0.012
+"""What the steps below take on the machine that the bars were written on."""
+
+
+def here(seconds: float, clock: Callable[[], float] = time.process_time) -> float:
+    """Say what may take as long here as those seconds there; never less than those."""
+    began = clock()
+    sum(step * step for step in range(_STEPS))
+    return seconds * max(1.0, (clock() - began) / _USUAL_SECONDS)
+
+
+_patient = settings(max_examples=25 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Whether the machine is busy with something else says nothing about the code. `LCM_CHAOS` multiplies the examples."""
+
+
+def for_all(*values: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for many values of each strategy."""
+
+    def bound(test: Callable[..., None]) -> Callable[..., None]:
+        return _patient(given(*values)(test))
+
+    return bound

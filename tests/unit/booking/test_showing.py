@@ -1,0 +1,153 @@
+"""The calendar: every seat and worker against time, and names only for those who may know them."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from harness import given
+from harness.booking_world import HOUR, Counter, attended, counter_lab, pool, running, warm
+from harness.plane_world import ADA, BOB, NOW, OTTO
+from lcm.control.plane.protocol import Extend, Ref
+from lcm.model.access.identity import Caller
+from lcm.model.base.errors import Invalid
+from lcm.model.kinds.placement import Booked, CalendarRow, CalendarView, Slot
+from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.settings import SchedulerSettings
+
+DAY = timedelta(days=1)
+W1, EXTRA = warm("w1"), warm("stray")
+
+
+async def furnished(counter: Counter) -> None:
+    """One pool of two seats, the first with a worker; a worker outside; bookings of three people."""
+    await counter.put(counter_lab(), given.template(), W1, EXTRA, pool(W1))
+    await counter.put(running("on-stray", EXTRA), running("on-w1", W1, 1))
+    await counter[ADA].create(booking("of-ada"))
+    await counter[OTTO].create(given.reservation(name="class", uid="", owner="anna", count=1))
+
+
+def booking(name: str) -> LabletSession:
+    return given.session(name=name, uid="", timeslot_start=given.moment("09:00"), timeslot_end=given.moment("11:00"))
+
+
+async def shown(counter: Counter, caller: Caller, *, hours: float = 24, namespace: str | None = None) -> CalendarView:
+    return await counter[caller].calendar(since=NOW, until=NOW + hours * HOUR, namespace=namespace)
+
+
+def rows(view: CalendarView) -> list[tuple[str, int, str, str]]:
+    return [(one.pool, one.seat, one.worker, one.phase) for one in view.rows]
+
+
+def names(row: CalendarRow) -> list[tuple[str, str, str]]:
+    return [(one.kind, one.name, one.owner) for one in row.booked]
+
+
+def test_seats_come_pool_by_pool_and_workers_outside_of_pools_last() -> None:
+    async def look(counter: Counter) -> None:
+        await furnished(counter)
+        view = await shown(counter, OTTO)
+        assert rows(view) == [("ccna", 1, "w1", "READY"), ("ccna", 2, "", ""), ("", 0, "stray", "READY")]
+        first, second, extra = view.rows
+        assert names(first) == [
+            ("LabletSession", "on-w1", "bob"),
+            ("Reservation", "class", "anna"),
+            ("LabletSession", "of-ada", "ada"),
+        ]
+        assert names(second) == []
+        assert names(extra) == [("LabletSession", "on-stray", "bob")]
+        assert (view.since, view.until, view.rows_left_off) == (NOW, NOW + DAY, 0)
+
+    attended(look)
+
+
+def test_others_bookings_are_shown_without_their_names() -> None:
+    async def look(counter: Counter) -> None:
+        await furnished(counter)
+        (first, _, extra), everything = (await shown(counter, ADA)).rows, await shown(counter, OTTO)
+        assert names(first) == [("", "", ""), ("", "", ""), ("LabletSession", "of-ada", "ada")]
+        assert names(extra) == [("", "", "")]
+        assert [one.start for one in first.booked] == [one.start for one in everything.rows[0].booked]
+        slot = Slot(start=given.moment("09:00"), end=given.moment("11:00"))
+        hidden = Booked(start=given.moment("08:45"), end=given.moment("11:10"), slot=slot)
+        assert first.booked[1] == hidden
+        bobs = (await shown(counter, BOB)).rows
+        assert [one.name for row in bobs for one in row.booked] == ["on-w1", "", "", "on-stray"]
+
+    attended(look)
+
+
+def test_only_what_meets_the_span_is_shown() -> None:
+    async def look(counter: Counter) -> None:
+        await furnished(counter)
+        early = await shown(counter, OTTO, hours=0.75)
+        assert names(early.rows[0]) == [("LabletSession", "on-w1", "bob")]
+        late = await counter[OTTO].calendar(since=given.moment("11:10"), until=given.moment("12:00"))
+        assert [row.booked for row in late.rows] == [(), (), ()]
+
+    attended(look)
+
+
+def test_a_namespace_is_shown_by_itself() -> None:
+    async def look(counter: Counter) -> None:
+        await furnished(counter)
+        await counter.put(warm("far", namespace="elsewhere"))
+        assert rows(await shown(counter, OTTO, namespace="elsewhere")) == [("", 0, "far", "READY")]
+        assert len((await shown(counter, OTTO, namespace="default")).rows) == 3
+        assert len((await shown(counter, OTTO)).rows) == 4
+
+    attended(look)
+
+
+def test_what_has_ended_is_not_shown() -> None:
+    async def look(counter: Counter) -> None:
+        done = given.with_fields(running("on-w1", W1, 1), {"phase": "COMPLETED"})
+        await counter.put(given.template(), W1, pool(W1, max_workers=1), done)
+        assert [row.booked for row in (await shown(counter, OTTO)).rows] == [()]
+
+    attended(look)
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    async def look(counter: Counter) -> None:
+        pools = [pool(name=f"p{n}", uid=f"uid-p{n}", lab_track=f"t{n}", max_workers=1000) for n in range(3)]
+        await counter.put(given.template(), *pools)
+        view = await shown(counter, OTTO)
+        assert (len(view.rows), view.rows_left_off) == (2000, 1000)
+
+    attended(look)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "path"),
+    [(NOW, NOW + 62 * DAY + HOUR, "until"), (NOW, NOW, "since"), (NOW + HOUR, NOW, "since")],
+)
+def test_a_span_must_be_one_and_not_too_long(since: datetime, until: datetime, path: str) -> None:
+    async def look(counter: Counter) -> None:
+        with pytest.raises(Invalid) as caught:
+            await counter[ADA].calendar(since=since, until=until)
+        assert [fault.path for fault in caught.value.faults] == [path]
+        assert (await counter[ADA].calendar(since=NOW, until=NOW + 62 * DAY)).rows == ()
+
+    attended(look)
+
+
+def test_slots_are_shown_as_they_were_booked_whatever_the_settings_became() -> None:
+    async def look(counter: Counter) -> None:
+        await counter.put(counter_lab(), given.template(), pool())
+        await counter[ADA].create(booking("of-ada"))
+        await counter[OTTO].create(given.reservation(name="class", uid="", owner="anna", count=1))
+        before = slots(await shown(counter, OTTO))
+        delay = SchedulerSettings(lablet_instantiation_delay_minutes=120)
+        await counter.put(given.settings(scheduler=delay))
+        assert slots(await shown(counter, OTTO)) == before
+        ref = Ref(LabletSession, "of-ada")
+        await counter[ADA].act(ref, Extend(minutes=30))
+        longer = Slot(start=given.moment("09:00"), end=given.moment("11:30"))
+        assert longer in slots(await shown(counter, OTTO))
+        assert (await counter[ADA].explain(ref)).slot == longer
+
+    attended(look)
+
+
+def slots(view: CalendarView) -> list[Slot]:
+    return [one.slot for row in view.rows for one in row.booked]

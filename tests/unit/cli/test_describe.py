@@ -1,0 +1,142 @@
+"""What `lcm describe` says of objects in the middle of their lives."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from harness import given
+from lcm.cli.documents.describe import describe_lines, summary_lines
+from lcm.control.plane.local import ControlPlane
+from lcm.model.access.identity import Caller, Role
+from lcm.model.base.resource import Condition, Owner, Truth
+from lcm.model.kinds.pool import PoolCapacitySummary, PoolPhase, ScalingDecision
+from lcm.model.kinds.registry import Resource
+from lcm.model.kinds.reservation import Recurrence, ReservationPhase
+from lcm.model.kinds.session import Progress, SchedulingDecision, SessionPhase, Waiting
+from lcm.model.kinds.worker import IdleVerdict, WorkerPhase
+from lcm.store.memory import MemoryStore
+from lcm.system.clock import SystemClock
+
+NOW = given.moment("09:10")
+
+
+def told(resource: Resource, monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    async def matters() -> Iterable[tuple[str, str]]:
+        plane = ControlPlane(MemoryStore(), clock=SystemClock()).plane_for(Caller(name="root", role=Role.ADMIN))
+        return await summary_lines(plane, resource, NOW)
+
+    lines = list(describe_lines(resource, asyncio.run(matters()), NOW))
+    assert max(map(len, lines)) <= columns
+    return lines
+
+
+def test_a_worker_tells_its_machine_its_licence_and_why_it_will_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = IdleVerdict(
+        idle=True, reason="no activity for 31 minutes", judged_at=NOW, pause_at=NOW + timedelta(minutes=4)
+    )
+    seat = Condition(
+        type="Licensed",
+        status=Truth.FALSE,
+        last_transition_at=NOW - timedelta(minutes=7),
+        reason="NoSeat",
+        message="full " * 30,
+    )
+    worker = given.worker(
+        phase=WorkerPhase.READY,
+        history=given.history("PENDING", "READY"),
+        ec2={"instance_id": "i-1", "state": "running", "public_ip": "54.1.2.3"},
+        capacity=given.machine(),
+        conditions=(seat,),
+        created_at=given.moment("09:00"),
+        deletion_timestamp=given.moment("09:05"),
+        owner=Owner(kind="LabWorkerPool", name="ccna", uid="u"),
+        annotations={"note": "x"},
+        last_error="nothing new",
+    )
+    worker = given.changed(worker, {"status": {"idle": idle, "cml": {"version": "2.9.1", "licensed": True}}})
+    lines = told(worker, monkeypatch)
+    for line in (
+        "Phase:        READY for 9m: reason 1",
+        "Machine:      i-1, m5zn.metal, us-east-1, running, 54.1.2.3",
+        "CML:          2.9.1, licensed",
+        "Idle:         yes: no activity for 31 minutes; pauses 2026-11-02 09:14Z (in 4m)",
+        "Deleted:      2026-11-02 09:05Z (5m ago), not gone yet",
+        "Made by:      LabWorkerPool ccna",
+        "Annotations:  note=x",
+        "Last error:   nothing new",
+        "  Licensed  False   7m   NoSeat",
+        "  asked to go 5m ago",
+    ):
+        assert line in lines
+    assert " ".join(" ".join(lines).split()).count("full") == 30
+
+
+def test_a_pool_tells_its_newest_decisions_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = tuple(
+        ScalingDecision(
+            at=given.moment(f"09:0{n}"), action="none", reason=f"why {n}", workers_before=1, workers_after=1
+        )
+        for n in range(5)
+    )
+    summary = PoolCapacitySummary(workers=3, ready_workers=2)
+    lines = told(given.pool(phase=PoolPhase.READY, decisions=decisions, summary=summary), monkeypatch)
+    assert "Workers:      2 ready of 3, from 1 to 10" in lines
+    assert [line.strip() for line in lines if "why" in line][:3] == [
+        "Decisions:    none 6m ago: why 4",
+        "none 7m ago: why 3",
+        "none 8m ago: why 2",
+    ]
+
+
+def test_a_waiting_session_tells_its_place_its_estimate_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(queue_position=2, estimated_start=NOW + timedelta(minutes=25), basis="a worker boots")
+    decision = SchedulingDecision(action="wait", reason="a booting worker will fit it")
+    lines = told(given.asap(waiting=waiting, last_decision=decision), monkeypatch)
+    assert "Waiting:      number 2, starts 2026-11-02 09:35Z (in 25m): a worker boots" in lines
+    assert "Decision:     wait: a booting worker will fit it" in lines
+    assert "Slot:         as soon as possible, for 120 minutes" in lines
+
+
+def test_a_running_session_tells_first_where_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: dict[str, Any] = {
+        "phase": SessionPhase.RUNNING,
+        "access_url": "https://54.1.2.3/lab/1",
+        "allocated_ports": {"R1_serial": 2001, "PC_vnc": 2002},
+        "worker_name": "w1",
+        "worker_ref": "default/w1",
+        "ends_at": given.moment("11:00"),
+        "progress": Progress(step="start", percent=100, message="converged", at=NOW),
+        "outcome": SessionPhase.COMPLETED,
+        "outcome_reason": "its slot has ended",
+        "student_email": "ada@example.org",
+        "owner": "ada",
+    }
+    lines = told(given.session(**running), monkeypatch)
+    assert lines[3:10] == [
+        "Phase:        RUNNING",
+        "Outcome:      COMPLETED: its slot has ended",
+        "Connect:      https://54.1.2.3/lab/1",
+        "Ports:        2002 PC_vnc",
+        "              2001 R1_serial",
+        "Worker:       default/w1",
+        "Progress:     100% start: converged",
+    ]
+    assert "Ends:         2026-11-02 11:00Z (in 110m)" in lines
+    assert "Owner:        ada, student ada@example.org" in lines
+
+
+def test_a_reservation_and_a_definition_tell_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = Recurrence(every="week", until=given.moment("09:00", day=30).date(), time_zone="Europe/Berlin")
+    held = given.reservation(phase=ReservationPhase.ACTIVE, recurrence=again, sessions_made=1, owner="ada")
+    lines = told(held, monkeypatch, columns=100)
+    assert "Sessions:     2 of basics:1.0.0: 1 made, 0 ended" in lines
+    assert "Again:        every week until 2026-12-02 (Europe/Berlin)" in lines
+    review: dict[str, Any] = {"needs_review": True, "review_reason": "p95 of memory is 40 % above what is declared"}
+    lines = told(given.definition(**review), monkeypatch)
+    assert "Review:       p95 of memory is 40 % above what is declared" in lines
+    assert "State:        draft, version 1.0.0" in lines

@@ -1,0 +1,166 @@
+"""The live feed: whoever comes, goes, stalls and comes back receives each event once, in order."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from harness import given
+from lcm.control.delivery.feed import QUEUE_BYTES, WHOLE_COMMIT, Feed, Position, Subscriber
+from lcm.model.base.errors import Relist
+from lcm.model.base.event import Event, ObjectEvent, encode_data, encode_event
+from lcm.store.base import Put
+from lcm.store.memory import MemoryStore
+
+PARITIES = ("even", "odd", "")
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Wants the events of one owner; of everybody when that is empty."""
+
+    owner: str
+
+    def wants(self, event: Event) -> bool:
+        return not self.owner or event.owner == self.owner
+
+
+def event(number: int) -> bytes:
+    data = ObjectEvent(kind="LabWorker", name="w1", namespace="default", uid="u", resource_generation=number)
+    made = Event(
+        type="worker.updated",
+        time=given.moment("09:00"),
+        kind="LabWorker",
+        name=str(number),
+        namespace="default",
+        data=encode_data(data),
+        owner=PARITIES[number % 2],
+    )
+    return encode_event(made)
+
+
+def frame(event: Event, at: Position, epoch: str) -> bytes:
+    assert epoch
+    return f"{at.revision}.{at.place}.{event.name};".encode()
+
+
+class Reader:
+    """A client that notes what it received and resumes where it was cut."""
+
+    def __init__(self, feed: Feed, owner: str, at: Position) -> None:
+        self.feed, self.question, self.at = feed, Owned(owner), at
+        self.numbers: list[int] = []
+
+    def note(self, frames: bytes) -> None:
+        for one in frames.decode().split(";")[:-1]:
+            revision, place, number = map(int, one.split("."))
+            self.at = Position(revision, place)
+            self.numbers.append(number)
+
+    async def read(self, frames: int) -> None:
+        """Connect, read about so many frames, and be cut."""
+        after = self.at.revision
+        async for missed, revision in self.feed.read_missed(self.question, self.at):
+            self.note(missed)
+            after = revision
+        subscriber = self.feed.subscribe(self.question, after=after)
+        try:
+            for _ in range(frames):
+                taken = await subscriber.take()
+                if taken is None:
+                    return
+                self.note(taken)
+        finally:
+            self.feed.unsubscribe(self.question, subscriber)
+
+
+async def started(store: MemoryStore) -> tuple[Feed, asyncio.Task[None]]:
+    feed = Feed(store, frame)
+    task = asyncio.create_task(feed.run())
+    while not feed.caught_up:
+        await asyncio.sleep(0)
+    return feed, task
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_readers_that_are_cut_at_random_miss_nothing_and_see_nothing_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    store = MemoryStore()
+    await store.commit(Put("workers/default/w1", b"0"))
+    feed, task = await started(store)
+    readers = [Reader(feed, PARITIES[number % 3], Position(feed.revision, WHOLE_COMMIT)) for number in range(9)]
+    written = 0
+    running: set[asyncio.Task[None]] = set()
+    for turn in range(60):
+        events = [event(written + number) for number in range(chance.randrange(4))]
+        written += len(events)
+        await store.commit(Put("workers/default/w1", str(turn).encode()), events=events)
+        running = {one for one in running if not one.done()}
+        busy = {one.get_name() for one in running}
+        for place, reader in enumerate(readers):
+            if str(place) not in busy and chance.random() < 0.5:
+                running.add(asyncio.create_task(reader.read(chance.randrange(4)), name=str(place)))
+        if running and chance.random() < 0.3:
+            chance.choice(sorted(running, key=lambda one: one.get_name())).cancel()
+        await asyncio.sleep(0)
+    for one in running:
+        one.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for reader in readers:
+        async for missed, _ in feed.read_missed(reader.question, reader.at):
+            reader.note(missed)
+    task.cancel()
+    wanted = {owner: [n for n in range(written) if not owner or PARITIES[n % 2] == owner] for owner in PARITIES}
+    assert written > 40
+    assert [reader.numbers for reader in readers] == [wanted[reader.question.owner] for reader in readers]
+
+
+async def test_one_that_does_not_read_is_cut_off_and_the_others_are_not() -> None:
+    store = MemoryStore()
+    feed, task = await started(store)
+    stalled, lively = feed.subscribe(Owned(""), after=0), feed.subscribe(Owned(""), after=0)
+    received = 0
+    for number in range(200):
+        await store.commit(Put("k/x", b"%d" % number), events=[event(number)])
+        stalled.put(b"x" * (QUEUE_BYTES // 100), number + 1)
+        received += (await lively.take() or b"").count(b";")
+    assert await stalled.take() is None
+    assert received == 200
+    task.cancel()
+
+
+async def test_a_compacted_or_invented_position_is_told_to_begin_anew() -> None:
+    store = MemoryStore()
+    for number in range(4):
+        await store.commit(Put("k/x", b"%d" % number), events=[event(number)] if number != 1 else [])
+    feed, task = await started(store)
+    await store.compact(3)
+    for position in (Position(1, 0), Position(2, 0)):
+        with pytest.raises(Relist):
+            await anext(feed.read_missed(Owned(""), position))
+    task.cancel()
+
+
+async def test_a_restore_ends_every_subscriber() -> None:
+    store = MemoryStore()
+    await store.commit(Put("k/x", b"1"), events=[event(1)])
+    feed, task = await started(store)
+    subscriber = feed.subscribe(Owned(""), after=feed.revision)
+
+    async def entries() -> AsyncIterator[Put]:
+        yield Put("k/y", b"2")
+
+    await store.load(entries(), epoch="other")
+    assert await subscriber.take() is None
+    assert feed.epoch == "other"
+    task.cancel()
+
+
+async def test_what_waits_is_given_at_once_and_a_revision_already_seen_is_left_out() -> None:
+    subscriber = Subscriber(after=3)
+    subscriber.put(b"old", 3)
+    subscriber.put(b"a", 4)
+    subscriber.put(b"b", 5)
+    assert await subscriber.take() == b"ab"

@@ -1,0 +1,254 @@
+"""The fleet's index, held against the plain arithmetic of claims and against itself rebuilt."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+
+from harness import given
+from harness.suite import for_all
+from lcm.model.base.capacity import DIMENSIONS, ZERO_AMOUNT, Amount, Claim, Profile
+from lcm.placement import strategies
+from lcm.placement.candidate import TICK_MICROS, PackedRequest
+from lcm.placement.fleet import PlaceIndex
+from lcm.placement.place import evaluate_places, place
+from lcm.placement.request import HeldClaim, Place, PlacementRequest
+from lcm.placement.strategies import SCORES, STRATEGIES
+from lcm.placement.timeline import Lanes, micros, moment_of, round_up_capacity
+
+START = given.moment("08:00")
+STEP = timedelta(minutes=10)
+SMALL = Amount(cpu_millis=6, memory_mb=6, storage_mb=6, nodes=6, ports=6, labs=4)
+IDS = ("a", "b", "c", "d", "e")
+
+sizes = st.sampled_from([SMALL, SMALL, msgspec.structs.replace(SMALL, cpu_millis=5), ZERO_AMOUNT, given.machine()])
+needs = st.builds(Amount, **dict.fromkeys(DIMENSIONS, st.integers(0, 3)))
+huge = st.builds(Amount, cpu_millis=st.sampled_from([0, 1, 2**53]), nodes=st.integers(0, 2**53), labs=st.just(1))
+claims = st.builds(
+    lambda start, length, need: Claim(start=START + start * STEP, end=START + (start + length) * STEP, need=need),
+    st.integers(0, 40),
+    st.one_of(st.integers(0, 30), st.integers(0, 30), st.just(900)),
+    st.one_of(needs, needs, needs, huge),
+)
+places = st.builds(
+    lambda id_, size, closed, seat, version: Place(
+        id=id_, name=id_, capacity=size, region="r", closed=closed, seat=seat, version=version, template="metal"
+    ),
+    st.sampled_from(IDS),
+    sizes,
+    st.sampled_from(["", "", "", "draining", "booting"]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from(["2.7", "2.10"]),
+)
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), places),
+        st.tuples(st.just("hold"), st.sampled_from(IDS), st.integers(0, 9).map(str), claims),
+        st.tuples(st.just("hold"), st.sampled_from(IDS), st.integers(0, 9).map(str), claims),
+        st.tuples(st.just("release"), st.sampled_from(IDS), st.integers(0, 9).map(str)),
+        st.tuples(st.just("drop"), st.sampled_from(IDS)),
+        st.tuples(st.just("advance"), st.sampled_from([5, 10, 20, 30, 400])),
+    ),
+    max_size=40,
+)
+
+
+def one(id_: str = "w1", **overrides: Any) -> Place:
+    values: dict[str, Any] = {"id": id_, "name": id_, "capacity": given.machine(), "region": "us-east-1"}
+    return Place(**values | {"version": "2.9"} | overrides)
+
+
+def after(several: Sequence[tuple[Any, ...]]) -> PlaceIndex:
+    fleet = PlaceIndex(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS[:3])
+    for change, *values in several:
+        match change, values:
+            case "put", [new]:
+                fleet.put(new)
+            case "hold", [id_, holder, claim] if id_ in fleet:
+                fleet.hold(id_, HeldClaim(holder, claim))
+            case "release", [id_, holder]:
+                fleet.release(id_, holder)
+            case "drop", [id_]:
+                fleet.drop(id_)
+            case "advance", [number]:
+                fleet.advance(START + number * STEP)
+    return fleet
+
+
+def inside(fleet: PlaceIndex) -> object:
+    """Give all that the index knows, in a form that can be compared."""
+    shelves = sorted(
+        (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True)),
+        key=lambda one: (one.seats, one.size.cpu_millis),
+    )
+    kept = [(s.size, s.seats, s._rows, s._accepting, sorted(m for _, m in s._kinds.values())) for s in shelves]
+    lines = [
+        (line.place, line.slot, line.samples, line.timeline.moments, line.timeline.levels, line.usable)
+        for line in fleet.indexed_places()
+    ]
+    return kept, lines
+
+
+@for_all(changes)
+def test_the_index_equals_one_built_from_scratch(several: list[tuple[Any, ...]]) -> None:
+    fleet = after(several)
+    ids = [line.place.id for line in fleet.indexed_places()]
+    again = PlaceIndex([fleet[id_] for id_ in ids])
+    if fleet._since > 0:
+        again.advance(moment_of(fleet._since * TICK_MICROS))
+    for id_ in ids:
+        for held in fleet.claims_on(id_):
+            again.hold(id_, held)
+    assert inside(again) == inside(fleet)
+
+
+@for_all(changes, claims)
+def test_a_claim_fits_where_the_plain_arithmetic_says_so(several: list[tuple[Any, ...]], claim: Claim) -> None:
+    fleet = after(several)
+    for line in fleet.indexed_places():
+        profile = Profile.of(held.claim for held in fleet.claims_on(line.place.id))
+        assert fleet.fits(line.place.id, claim) is profile.fits(claim, line.place.capacity)
+
+
+@for_all(changes, claims, st.sampled_from(STRATEGIES), st.integers(0, 99))
+def test_the_chosen_place_fits_and_nobody_is_turned_away_for_nothing(
+    several: list[tuple[Any, ...]], claim: Claim, strategy: str, number: int
+) -> None:
+    fleet = after(several)
+    request = PlacementRequest("s", claim, cml_version_min="2.9")
+    fitting = {
+        line.place.id
+        for line in fleet.indexed_places()
+        if not line.place.closed
+        and not line.place.seat
+        and line.place.version != "2.7"
+        and Profile.of(held.claim for held in fleet.claims_on(line.place.id)).fits(claim, line.place.capacity)
+    }
+    decision = place(fleet, request, strategy, number=number).decision
+    assert (decision.action == "assign") is bool(fitting)
+    assert decision.worker_id in fitting or decision.worker_id is None
+    assert decision.score is None or 0 <= decision.score <= 1
+    assert {a.place.id for a in evaluate_places(fleet, request) if not a.filter and not a.place.seat} == fitting
+
+
+@for_all(changes, claims, st.sampled_from(sorted(SCORES)))
+def test_what_is_chosen_scores_as_it_is_explained(several: list[tuple[Any, ...]], claim: Claim, strategy: str) -> None:
+    fleet = after(several)
+    request = PlacementRequest("s", claim)
+    found = place(fleet, request, strategy)
+    if found.decision.action == "assign":
+        answers = {answer.place.id: answer for answer in evaluate_places(fleet, request, strategy)}
+        assert answers[str(found.decision.worker_id)].score == found.decision.score
+        if strategy != "BinPack":
+            scores = [a.score for a in answers.values() if a.score is not None and not a.place.seat]
+            assert found.decision.score == max(scores)
+
+
+@for_all(st.lists(claims, max_size=60), st.sampled_from(STRATEGIES))
+def test_nothing_is_ever_over_committed(several: list[Claim], strategy: str) -> None:
+    fleet = PlaceIndex(one(id_, capacity=SMALL) for id_ in IDS)
+    for number, claim in enumerate(several):
+        found = place(fleet, PlacementRequest(str(number), claim), strategy, number=number)
+        if found.place is not None and found.decision.action == "assign":
+            assert fleet.hold_if_fits(found.place.id, HeldClaim(str(number), claim))
+    for id_ in IDS:
+        assert not Profile.of(held.claim for held in fleet.claims_on(id_)).find_overcommitted(SMALL)
+
+
+@for_all(changes, claims)
+def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple[Any, ...]], claim: Claim) -> None:
+    fleet = after(several)
+    length = claim.end - claim.start
+    for answer in evaluate_places(fleet, PlacementRequest("s", claim)):
+        if not answer.place.closed:
+            profile = Profile.of(held.claim for held in fleet.claims_on(answer.place.id))
+            want = profile.earliest(claim.need, answer.place.capacity, length=length, not_before=claim.start)
+            assert answer.earliest == want
+
+
+def turns(several: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
+    """Place one claim after another, each held where it goes, and release some; tell what was decided."""
+    fleet = PlaceIndex(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS)
+    told: list[tuple[object, ...]] = []
+    for number, (claim, past, released) in enumerate(several):
+        fleet.advance(START + past * STEP)
+        fleet.release(IDS[released % len(IDS)], str(released))
+        found = place(fleet, PlacementRequest(str(number), claim))
+        if found.place is not None and found.decision.action == "assign":
+            fleet.hold(found.place.id, HeldClaim(str(number), claim))
+        told.append((found.decision.action, found.decision.worker_id, found.decision.score, found.at))
+    return told
+
+
+asked_in_turn = st.lists(st.tuples(claims, st.sampled_from([0, 0, 0, 1, 4, 9]), st.integers(0, 40)), max_size=40)
+
+
+@for_all(asked_in_turn)
+def test_remembering_who_was_too_full_changes_no_decision(several: list[tuple[Any, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategies, "_LARGE_CLASS", 0)
+        remembering = turns(several)
+    assert remembering == turns(several)
+
+
+def test_who_is_remembered_as_too_full_for_a_long_claim_still_takes_one_that_ends_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(strategies, "_LARGE_CLASS", 0)
+    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim("09:25", "09:29", cpu_millis=48_000))]})
+    assert place(fleet, PlacementRequest("long", given.claim("09:05", "11:00"))).decision.action == "wait"
+    assert place(fleet, PlacementRequest("short", given.claim("09:05", "09:20"))).decision.worker_id == "w1"
+
+
+@for_all(needs, needs)
+def test_what_is_packed_can_be_unpacked(need: Amount, more: Amount) -> None:
+    lanes = Lanes(SMALL)
+    assert lanes.unpack(lanes.pack(need) + lanes.pack(more)) == need + more
+
+
+@for_all(st.integers(0, 2**53))
+def test_rounding_a_size_up_never_makes_it_smaller_nor_much_larger(size: int) -> None:
+    found = round_up_capacity(Amount(cpu_millis=size)).cpu_millis
+    assert size <= found <= size + size // 4
+
+
+def test_a_moment_survives_being_a_number() -> None:
+    moment = given.moment("09:00:30") + timedelta(microseconds=7)
+    assert moment_of(micros(moment)) == moment
+
+
+def test_a_foreign_lab_without_an_end_holds_for_ever() -> None:
+    fleet = PlaceIndex([one()])
+    forever = given.claim("09:00", cpu_millis=48_000)
+    far = msgspec.structs.replace(forever, end=START.replace(year=9999))
+    fleet.hold("w1", HeldClaim("foreign", far))
+    asked = PlacementRequest(
+        "s", Claim(start=given.moment("09:00", day=400), end=given.moment("10:00", day=400), need=given.amount())
+    )
+    answer = evaluate_places(fleet, asked)[0]
+    assert (answer.filter, answer.reason) == (
+        "cpu",
+        "4 cores needed, 0 free at 2027-12-07 09:00Z".replace("0 free", "0 cores free"),
+    )
+    assert place(fleet, asked).decision.action == "wait"
+
+
+def test_the_span_of_a_claim_shorter_than_half_an_hour_may_be_empty() -> None:
+    short = PlacementRequest("s", given.claim("09:05", "09:20"))
+    assert len(PackedRequest(short).span) == 0
+    assert place(PlaceIndex([one()]), short).decision.worker_id == "w1"
+
+
+def test_taking_what_does_not_fit_is_refused_and_holding_it_is_not() -> None:
+    fleet = PlaceIndex([one()], {"w1": [HeldClaim("s1", given.claim(cpu_millis=40_000))]})
+    large = HeldClaim("s2", given.claim(cpu_millis=9_000))
+    assert not fleet.hold_if_fits("w1", large)
+    fleet.hold("w1", large)
+    assert {held.holder for held in fleet.claims_on("w1")} == {"s1", "s2"}
+    assert fleet.release("w1", "s2")
+    assert not fleet.release("w1", "s2")
+    assert not fleet.release("w9", "s2")
+    assert len(fleet) == 1

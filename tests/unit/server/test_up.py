@@ -1,0 +1,186 @@
+"""`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness import suite
+from harness.api_world import Shell
+from harness.commands import SOON, Running, lcm, up
+from harness.documents import document
+from harness.servers import LOOPBACK
+
+EXAMPLES = suite.ROOT / "examples" / "first"
+
+
+@asynccontextmanager
+async def dawdling(it: Running) -> AsyncIterator[None]:
+    """Begin a request and do not end it."""
+    _, writer = await asyncio.open_connection(LOOPBACK, httpx.URL(it.url).port)
+    head = f"POST /api/workers HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.token}\r\ncontent-length: 99"
+    writer.write(f"{head}\r\n\r\n{{".encode())
+    await asyncio.sleep(0.2)
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+async def to_the_end(lines: AsyncIterator[str]) -> None:
+    async for _ in lines:
+        pass
+
+
+async def test_up_stops_at_once_though_somebody_watches(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        async with it.ready().client() as client, client.stream("GET", "/api/watch?kinds=LabWorker&after=1") as watch:
+            lines = watch.aiter_lines()
+            await client.post("/api/workers", json=document("LabWorker"))
+            assert '"w1"' in await asyncio.wait_for(anext(lines), SOON)
+            code, took = await asyncio.to_thread(it.stop)
+            with pytest.raises(httpx.RemoteProtocolError):
+                await asyncio.wait_for(to_the_end(lines), SOON)
+        assert code == 0, it.output
+        assert took < suite.here(3, time.monotonic)
+        assert "Traceback" not in it.output
+
+
+async def test_up_stops_though_somebody_never_ends_a_request(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        async with dawdling(it.ready()):
+            code, took = await asyncio.to_thread(it.stop)
+        assert code == 0, it.output
+        assert took < suite.here(8, time.monotonic)
+
+
+async def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        async with dawdling(it):
+            it.process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.5)
+            assert it.process.poll() is None
+            code, _ = await asyncio.to_thread(it.stop)
+        assert code == 130
+        assert "by force" in it.output
+
+
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as holder:
+        port = holder.getsockname()[1]
+        refused = lcm(tmp_path, "up", "--port", port, "--data", tmp_path / "data")
+    assert refused.returncode == 5
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused.stderr
+    assert "--port" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_folder_in_use_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        it.ready()
+        refused = lcm(tmp_path, "up", "--port=0", "--data", tmp_path / "data")
+        assert refused.returncode == 5
+        assert f"process {it.process.pid} runs on {tmp_path / 'data'}" in refused.stderr
+        assert it.process.poll() is None
+        it.kill()
+        with up(tmp_path) as next_one:
+            says_what_runs_and_stops_cleanly(next_one.ready())
+
+
+def says_what_runs_and_stops_cleanly(it: Running) -> None:
+    code, took = it.stop(signal.SIGTERM)
+    assert code == 0
+    assert took < suite.here(3, time.monotonic)
+    for words in (it.url, str(it.home / "data" / "lcm.db"), "32 of 32 CPU", "lcm get workers", "is on disk"):
+        assert words in it.output
+    assert "Traceback" not in it.output
+
+
+def test_a_senseless_speed_is_refused(tmp_path: Path) -> None:
+    refused = Shell(tmp_path).lcm("up", "--speed=0", "--data", tmp_path)
+    assert refused.exit_code == 2
+    assert "speed" in refused.stderr
+
+
+def test_a_bad_variable_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    refused = Shell(tmp_path, TOTAL_CPU_CORES="lots", LOG_LEVEL="LOUD").lcm("up", "--data", tmp_path / "data")
+    assert refused.exit_code == 5
+    assert "TOTAL_CPU_CORES" in refused.stderr
+    assert "LOG_LEVEL" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "lcm.db"
+    file.write_bytes(b"my holiday photos" * 100)
+    refused = lcm(tmp_path, "up", "--port=0", "--data", tmp_path)
+    assert refused.returncode == 1
+    assert str(file) in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert file.read_bytes() == b"my holiday photos" * 100
+
+
+class Desk:
+    """The API of a running `lcm up`, for many quick questions."""
+
+    def __init__(self, it: Running) -> None:
+        headers = {"authorization": f"Bearer {it.token}"}
+        self.client = httpx.Client(base_url=it.ready().url, headers=headers, trust_env=False, timeout=SOON)
+
+    def workers(self) -> dict[str, tuple[str, str]]:
+        """Tell each worker's phase and machine."""
+        items = self.client.get("/api/workers").json()["items"]
+        return {one["metadata"]["name"]: (one["status"]["phase"], one["status"]["ec2"]["instance_id"]) for one in items}
+
+    def until(self, **phases: str) -> dict[str, tuple[str, str]]:
+        """Wait until there are these workers in these phases."""
+        deadline = time.monotonic() + SOON
+        found = self.workers()
+        while {name: phase for name, (phase, _) in found.items()} != phases:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+            found = self.workers()
+        return found
+
+    def close(self) -> None:
+        self.client.close()
+
+    def seats(self) -> int:
+        return len(self.client.get("/api/licenses").json()["seats"])
+
+
+def test_a_fleet_comes_alive_and_outlives_a_kill(tmp_path: Path) -> None:
+    person = Shell(tmp_path / "config")
+    with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
+        assert "no money is spent" in it.output
+        assert "CML_ADMIN_PASSWORD and CML_LICENSE_TOKEN: not set, so made up" in it.output
+        assert person.out("apply", "-f", EXAMPLES).count("created") == 6
+        before, token = desk.until(exam="READY", workshop="READY_UNLICENSED"), it.token
+        assert desk.seats() == 1
+        time.sleep(1)
+        it.kill()
+    with up(tmp_path, "--speed=600") as it, closing(Desk(it.ready())) as desk:
+        assert "2 machines there" in it.output
+        assert it.token == token
+        assert desk.workers() == before
+        assert person.out("apply", "-f", EXAMPLES).count("unchanged") == 6
+        assert "workshop" in person.out("get", "workers")
+        desk.client.delete("/api/workers/exam").raise_for_status()
+        assert desk.until(workshop="READY_UNLICENSED")["workshop"] == before["workshop"]
+        assert desk.seats() == 0
+        assert it.stop()[0] == 0, it.output
+        assert "Traceback" not in it.output
+    assert person.lcm("get", "workers").exit_code != 0
+
+
+def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:
+    refused = Shell(tmp_path).lcm("up", "--cloud=aws", "--speed=60", "--data", tmp_path / "data")
+    assert (refused.exit_code, "only a simulated cloud can be sped up" in refused.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,169 @@
+"""The store is kept small: history of an hour, requests of a day."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from harness import given
+from harness.crash import crash_everywhere
+from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
+from lcm.control.delivery import sinks
+from lcm.control.objects.records import encode_checked, key_of
+from lcm.control.objects.requests import sweep_requests
+from lcm.control.plane.protocol import Ref
+from lcm.control.upkeep import archive
+from lcm.control.upkeep.housekeeping import Housekeeping
+from lcm.model.access.webhook import WebhookPolicy
+from lcm.model.base.errors import Gone, Relist
+from lcm.model.base.machine import SCHEDULER
+from lcm.model.kinds.pool import WorkerTemplate
+from lcm.model.kinds.session import LabletSession, SessionPhase
+from lcm.model.kinds.sink import Sink
+from lcm.model.telemetry.alert import AlertFinding, Severity
+from lcm.sim.time.loop import VirtualClock, run
+from lcm.store.base import Put
+
+
+def test_history_of_more_than_an_hour_is_forgotten() -> None:
+    async def main() -> None:
+        stage = Stage(clock=VirtualClock())
+        keeping = asyncio.create_task(Housekeeping(stage.store, clock=stage.clock).run())
+        await stage.put(active())
+        start = await stage.revision()
+        await stage[ADA].create(given.session())
+        await stage[ADA].delete(Ref(LabletSession, "s1"))
+        await asyncio.sleep(3_590)
+        assert (await anext(stage[ROOT].watch(LabletSession, after=start))).seen
+        await asyncio.sleep(1_200)
+        with pytest.raises(Relist):
+            await anext(stage[ROOT].watch(LabletSession, after=start))
+        middle = await stage.revision()
+        await stage[ADA].create(given.session(name="s2"))
+        await asyncio.sleep(1_200)
+        assert (await anext(stage[ROOT].watch(LabletSession, after=middle))).seen
+        keeping.cancel()
+
+    run(main, start=NOW)
+
+
+async def test_a_request_is_forgotten_after_a_day() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(active())
+    keeping = Housekeeping(stage.store, clock=clock)
+    for number in range(150):  # more than one page
+        await stage[ADA].create(given.session(name=f"s{number}"), request=f"r-{number}")
+    clock.moment += timedelta(hours=1)
+    await stage[ADA].create(given.session(name="later"), request="later")
+    clock.moment += timedelta(hours=23)
+    await keeping.tidy()
+    assert len([key for key in await stage.keys() if key.startswith("requests/")]) == 151
+    clock.moment += timedelta(seconds=1)
+    await keeping.tidy()
+    assert len([key for key in await stage.keys() if key.startswith("requests/")]) == 1
+    assert await sweep_requests(stage.store, clock.moment) == 1
+
+
+def test_a_store_that_is_away_is_tried_again() -> None:
+    async def main() -> None:
+        stage = Stage(clock=VirtualClock())
+        keeping = asyncio.create_task(Housekeeping(stage.store, clock=stage.clock).run())
+        await stage.store.close()
+        await asyncio.sleep(3_600)
+        assert not keeping.done()
+        keeping.cancel()
+
+    run(main)
+
+
+async def test_what_was_swept_can_be_asked_for_anew() -> None:
+    stage = Stage()
+    await stage.put(active())
+    await stage[ADA].create(given.session(), request="r-1")
+    await stage[ADA].delete(Ref(LabletSession, "s1"))
+    with pytest.raises(Gone):
+        await stage[ADA].create(given.session(), request="r-1")
+    await sweep_requests(stage.store, NOW + timedelta(days=2))
+    assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
+
+
+async def test_a_deletion_that_was_left_half_way_is_finished() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await stage.put(given.template(deletion_timestamp=NOW))
+    keeping = Housekeeping(stage.store, clock=clock)
+    await keeping.tidy()
+    assert await stage[ROOT].get(Ref(WorkerTemplate, "metal"))
+    clock.moment += timedelta(minutes=5)
+    await keeping.tidy()
+    assert await stage[ROOT].get(Ref(WorkerTemplate, "metal")) is None
+
+
+async def aged(stage: Stage, clock: Standing, hours: int) -> None:
+    """Let processes come and go that live for ten minutes each, with something written in every one's time."""
+    for number in range(hours * 6):
+        await Housekeeping(stage.store, clock=clock).tidy()
+        await stage.store.commit(Put("x/y", str(number).encode()))
+        clock.moment += timedelta(minutes=10)
+
+
+async def test_processes_that_never_live_for_an_hour_forget_as_well() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    await aged(stage, clock, 2)
+    with pytest.raises(Relist):
+        await anext(stage.store.watch("x/", after=1))
+
+
+async def test_what_a_sink_was_not_told_yet_is_kept() -> None:
+    clock = Standing()
+    stage = Stage(clock=clock)
+    sink = Sink(name="pager", url="https://example.org/hook", created_at=NOW)
+    await sinks.put_sink(stage.store, sink, WebhookPolicy(), now=NOW)
+    made = await sinks.oldest_needed_revision(stage.store, NOW)
+    assert made is not None
+    await aged(stage, clock, 2)
+    assert (await anext(stage.store.watch("x/", after=made))).changes
+
+
+async def ended_world() -> Stage:
+    stage = Stage(clock=VirtualClock())
+    for number in range(20):  # more than one commit
+        story = given.history("PENDING", "EXPIRED")
+        await stage.put(
+            given.session(name=f"s{number}", uid=f"uid-{number}", phase=SessionPhase.EXPIRED, history=story)
+        )
+    await stage[service(SCHEDULER)].raise_alert(
+        Ref(LabletSession, "s1"),
+        AlertFinding(alert="SessionAtRisk", severity=Severity.CRITICAL, reason="a", message="b"),
+    )
+    return stage
+
+
+async def move(stage: Stage) -> None:
+    await asyncio.gather(*(archive.archive_ended(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
+
+
+async def test_a_session_that_ends_after_it_was_looked_at_is_archived_all_the_same() -> None:
+    stage, ends = Stage(), archive.SessionEnds()
+    await stage.put(given.session(uid="uid-1", history=given.history("PENDING")))
+    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 0
+    story = given.history("PENDING", "EXPIRED")
+    ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=story)
+    await stage.store.commit(Put(key_of(ended), encode_checked(ended)))
+    assert await archive.archive_ended(stage.store, NOW, story[-1].at, ends) == 0
+    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 1
+
+
+async def all_moved(stage: Stage) -> None:
+    assert not (await stage[ROOT].list(LabletSession)).items
+    found = await stage[ROOT].list(LabletSession, archived=True)
+    assert sorted(one.metadata.uid for one in found.items) == sorted(f"uid-{number}" for number in range(20))
+    assert list(await stage[ROOT].alerts()) == []
+    assert await stage.types() == ["alert.raised", "alert.cleared"]
+
+
+def test_sessions_are_archived_once_whoever_dies_or_does_it_as_well(tell: Callable[[str], None]) -> None:
+    assert crash_everywhere("archive", ended_world, move, all_moved, twice=False, report=tell) > 10

@@ -1,0 +1,37 @@
+"""All people of a world, and what they share: which version of each lab is the one to book."""
+
+from typing import Final
+
+from lcm.model.access.identity import Role
+from lcm.sim.world.scenario import definition_name
+from world.checked import CheckedWorld
+from world.people.auditor import Auditor
+from world.people.listener import Listener
+from world.people.operator import Operator
+from world.people.stranger import Stranger
+from world.people.visitors import Visitors
+
+_LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))
+
+
+class Population:
+    """All people of a world."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        self._world = world
+        self._current = {lab.name: definition_name(lab) for lab in world.scenario.labs}
+
+    def start(self) -> None:
+        """Start all people; they come until the scenario's end."""
+        world = self._world
+        if world.scenario.sessions_a_day:
+            world.begin(Visitors(world, self._current).book_sessions())
+        if not world.scenario.bystanders:
+            return
+        operator = Operator(world, self._current)
+        world.begin(operator.meddle())
+        world.begin(operator.answer_alerts())
+        world.begin(Stranger(world).pry())
+        world.begin(Auditor(world).audit())
+        for name, role in _LISTENERS:
+            world.begin(Listener(world, name, role).listen())
