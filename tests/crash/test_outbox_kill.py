@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 
 from harness import suite
+from harness.event_clients import admin, sink
 from harness.http_answers import AnswerServer, Say
-from lcm.control.delivery import sinks
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import WebhookPolicy, parse_networks, verify
 from lcm.model.base import event as events
 from lcm.model.base.event import Event
-from lcm.model.kinds.sink import Sink
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock
 
@@ -65,9 +64,8 @@ async def test_a_killed_deliverer_loses_nothing(tmp_path: Path, tell: Callable[[
     path = tmp_path / "store.db"
     store = await SqliteStore.open(path)
     async with AnswerServer() as server, asyncio.timeout(300 * suite.TIMES):
-        await sinks.put_sink(
-            store, Sink(name="hook", url=f"{server.url}/api/v0/hook", secret=KEY), HOME, now=CLOCK.now()
-        )
+        hook = sink("hook", url=f"{server.url}/api/v0/hook", secret=KEY)
+        await admin(store, clock=CLOCK, reach=HOME).create(hook)
         happening = asyncio.create_task(happen(store))
         await kill_again_and_again(path, server)
         ids = await happening

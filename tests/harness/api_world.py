@@ -26,7 +26,7 @@ from lcm.api.routes.table import ROUTES
 from lcm.cli.main import app
 from lcm.control.access.oidc import Verifier
 from lcm.control.access.tokens import Tokens
-from lcm.control.delivery.sinks import SinkSettings
+from lcm.control.delivery.sinks import NO_SINKS, SinkSettings
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Plane
@@ -83,12 +83,12 @@ class Desk:
         limits: ApiLimits,
         routes: Sequence[Route],
         ids: Any = new_id,
-        house: SinkSettings | None = None,
+        house: SinkSettings = NO_SINKS,
         verifier: Verifier | None = None,
         plans: Planner | None = None,
     ) -> None:
         self.store = store
-        self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys())
+        self.core = ControlPlane(store, clock=clock, ids=ids, sealer=given_keys(), sinks=house)
         self.tokens = Tokens(store, clock=clock, service_key=Secret(KEY))
         self.api = Api(
             self.core,
@@ -96,7 +96,6 @@ class Desk:
             clock=clock,
             limits=limits,
             routes=routes,
-            house=house,
             verifier=verifier,
             plans=plans or OnePlan(),
         )
@@ -147,7 +146,7 @@ async def opened(
     limits: ApiLimits = LIMITS,
     routes: Sequence[Route] = ROUTES,
     ids: Any = new_id,
-    house: SinkSettings | None = None,
+    house: SinkSettings = NO_SINKS,
     verifier: Verifier | None = None,
     plans: Planner | None = None,
 ) -> AsyncIterator[Desk]:

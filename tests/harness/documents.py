@@ -26,6 +26,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "LabletSession": {"metadata": {"name": "s1"}, "spec": {"definition": "basics:1.0.0", **SLOT}},
     "Reservation": {"metadata": {"name": "r1"}, "spec": {"definition": "basics:1.0.0", **SLOT}},
     "SystemSettings": {"metadata": {"name": "system"}},
+    "Sink": {"metadata": {"name": "pager"}, "spec": {"url": "https://events.example.org"}},
 }
 SERIES = {"every": "week", "until": "2026-12-14", "time_zone": "Europe/Berlin"}
 

@@ -15,14 +15,19 @@ import msgspec
 
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import LEASE_SECONDS, Outbox
+from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.objects.writer import Writer
+from lcm.control.plane.local import ControlPlane
+from lcm.control.plane.protocol import Plane, Ref, ref_of
 from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import WebhookPolicy, verify
 from lcm.model.base import event as events
+from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
 from lcm.model.base.event import Event
-from lcm.model.kinds.sink import Sink, SinkStatus
+from lcm.model.base.resource import Metadata
+from lcm.model.kinds.sink import Sink, SinkSpec, SinkStatus
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import START, VirtualClock, run
 from lcm.store.base import Store
@@ -91,8 +96,8 @@ async def reveal(_ref: str) -> Secret:
 
 
 def sink(name: str = "a", **fields: Any) -> Sink:
-    whole: dict[str, Any] = {"name": name, "url": f"https://hooks.example.org/{name}", "secret": "env:KEY"} | fields
-    return Sink(**whole)
+    spec: dict[str, Any] = {"url": f"https://hooks.example.org/{name}", "secret": "env:KEY"} | fields
+    return Sink(metadata=Metadata(name=name), spec=SinkSpec(**spec))
 
 
 def writer(store: Store) -> Writer:
@@ -100,8 +105,20 @@ def writer(store: Store) -> Writer:
     return Writer(store, VirtualClock(), Caller(name="root", role=Role.ADMIN))
 
 
-async def put(store: Store, one: Sink) -> None:
-    await sinks.put_sink(store, one, WebhookPolicy(), now=VirtualClock().now())
+def admin(store: Store, *, clock: Clock | None = None, reach: WebhookPolicy | None = None) -> Plane:
+    """Give the plane of an administrator."""
+    core = ControlPlane(store, clock=clock or VirtualClock(), sinks=SinkSettings(reach or WebhookPolicy()))
+    return core.plane_for(writer(store).caller)
+
+
+async def put(store: Store, one: Sink) -> Sink:
+    """Make a sink, or change the one of its name."""
+    plane = admin(store)
+    return await (plane.replace(one) if await plane.get(ref_of(one)) else plane.create(one))
+
+
+async def delete(store: Store, name: str = "a") -> None:
+    await admin(store).delete(Ref(Sink, name))
 
 
 def event(number: int = 0, **fields: Any) -> bytes:
@@ -185,10 +202,7 @@ async def delivering(*outboxes: Outbox) -> AsyncIterator[None]:
 
 
 async def status(world: World, name: str = "a") -> SinkStatus:
-    report = await sinks.find_sink(world.store, name)
-    assert report is not None
-    assert report.status is not None
-    return report.status
+    return (await sinks.read_statuses(world.store))[name]
 
 
 def always(error: LcmError, *paths: str) -> Callable[[str, str], LcmError | None]:

@@ -18,6 +18,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation, ReservationSpec
 from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Format, Sink, SinkSpec
 from lcm.model.kinds.worker import AwsSpec, LabWorker, LabWorkerSpec, LicenseFlavour, WorkerTelemetry
 from lcm.model.money.billing import Billing, BillingInterval
 from lcm.model.money.licences import LicenceSeat, SeatState
@@ -94,6 +95,11 @@ def settings(**overrides: object) -> SystemSettings:
     return with_fields(SystemSettings(metadata=Metadata(name="system", uid="uid-system")), overrides)
 
 
+def sink(**overrides: object) -> Sink:
+    spec = SinkSpec(url="https://events.example.org/v2", format=Format.PAGERDUTY, credential="env:PAGER")
+    return with_fields(Sink(metadata=Metadata(name="pager", uid="uid-pager"), spec=spec), overrides)
+
+
 def telemetry(**overrides: object) -> WorkerTelemetry:
     return changed(WorkerTelemetry(collected_at=moment("08:00")), overrides)
 
@@ -155,7 +161,7 @@ def history(*phases: str) -> tuple[PhaseChange, ...]:
 
 def every() -> tuple[Resource, ...]:
     """Give one object of each kind."""
-    return (worker(), pool(), template(), definition(), session(), reservation(), settings())
+    return (worker(), pool(), template(), definition(), session(), reservation(), settings(), sink())
 
 
 def with_fields(resource: R, overrides: Mapping[str, object]) -> R:

@@ -107,6 +107,8 @@ async def run_api(
         secrets = await undo.enter_async_context(secret_sources(settings, keys, simulated_secrets(settings)))
         artifacts = await undo.enter_async_context(artifact_store(settings))
         fleet = await asyncio.to_thread(_fleet_settings, settings)
+        built_in, parts_of_urls = make_built_in_sinks(settings.worker_notification_webhooks)
+        sinks = SinkSettings(_reach(settings), built_in)
         control = ControlPlane(
             store,
             clock=clock,
@@ -118,10 +120,9 @@ async def run_api(
             artifacts=artifacts,
             chance=random_fraction,
             review=ReviewPolicy(settings.review_difference, settings.review_sessions),
+            sinks=sinks,
         )
-        built_in, parts_of_urls = make_built_in_sinks(settings.worker_notification_webhooks)
-        house = SinkSettings(_reach(settings), built_in)
-        outbound = Outbound(house.reach)
+        outbound = Outbound(sinks.reach)
         undo.push_async_callback(outbound.close)
         parts = await undo.enter_async_context(Supervisor())
         parts.start("presence", presence.keep())
@@ -130,7 +131,7 @@ async def run_api(
         parts.start("housekeeping", _housekeeping(settings, store, clock).run())
         verifier = make_verifier(settings)
         plans = await undo.enter_async_context(PlanJobs(clock=clock, ids=new_id))
-        app = Api(control, tokens, clock=clock, limits=_limits(settings), house=house, verifier=verifier, plans=plans)
+        app = Api(control, tokens, clock=clock, limits=_limits(settings), verifier=verifier, plans=plans)
         parts.start("event feed", app.run())
         called = await read_installation_id(store, new_id)
         outbox = Outbox(

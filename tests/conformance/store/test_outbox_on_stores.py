@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.event_clients import admin, sink
 from harness.http_answers import AnswerServer, Asked, Say
 from harness.plane_world import ROOT
 from harness.stores import Arena
@@ -18,7 +19,6 @@ from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import ID_HEADER, WebhookPolicy, parse_networks, verify
 from lcm.model.base import event as events
 from lcm.model.base.event import Event
-from lcm.model.kinds.sink import Sink
 from lcm.providers.local.outbound import Outbound
 from lcm.store.backup import restore_backup, write_backup
 from lcm.store.base import Store
@@ -84,8 +84,7 @@ async def server() -> AsyncIterator[AnswerServer]:
 @pytest.fixture
 async def opened(arena: Arena, server: AnswerServer) -> Store:
     store = await arena.open()
-    sink = Sink(name="hook", url=f"{server.url}/api/v0/hook", secret="env:KEY")
-    await sinks.put_sink(store, sink, HOME, now=CLOCK.now())
+    await admin(store, clock=CLOCK, reach=HOME).create(sink("hook", url=f"{server.url}/api/v0/hook"))
     return store
 
 
@@ -100,10 +99,7 @@ async def test_events_arrive_signed_and_in_order_across_clients(
             ids += await happen(other, 20)
             await until(lambda: len(taken(server)) == 40)
     assert [one.headers[ID_HEADER] for one in server.asked] == ids
-    report = await sinks.find_sink(opened, "hook")
-    assert report is not None
-    assert report.status is not None
-    assert report.status.revision == int(ids[-1].split(".")[1])
+    assert (await sinks.read_statuses(opened))["hook"].revision == int(ids[-1].split(".")[1])
 
 
 async def test_another_takes_over_when_one_ends(arena: Arena, opened: Store, server: AnswerServer) -> None:

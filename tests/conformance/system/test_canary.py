@@ -25,21 +25,21 @@ from lcm.api.http.routing import GET, Route
 from lcm.api.openapi.description import describe
 from lcm.api.openapi.examples import BODIES, DOCUMENTS
 from lcm.api.routes.table import ROUTES
+from lcm.control.plane.wire import ShownSink
 from lcm.model.access.secret import list_secrets
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.sink import Sink
 from lcm.settings.values import VARIABLES
 
 SOON = 60.0
 DESCRIBED = msgspec.json.decode(describe(ROUTES))["paths"]
 FREE_LIMITS = {"LCM_REQUESTS_PER_SECOND": "1000000", "LCM_REQUEST_BURST": "1000000"}
 LOCAL_SINKS = {"WEBHOOK_NETWORKS": "127.0.0.0/8", "WEBHOOK_HTTP_ALLOWED": "true"}
-BEARING = {kind.name: kind.struct for kind in KINDS.values()} | {"Sink": Sink}
+BEARING = {kind.name: kind.struct for kind in KINDS.values()} | {"ShownSink": ShownSink}
 """Everything that people write and that may hold secrets, by the name of its example."""
 MUST_SUCCEED = [
-    *(f"{verb}{name}" for verb in ("create", "replace", "get") for name in BEARING),
+    *(f"{verb}{name}" for verb in ("create", "replace", "get") for name in KINDS),
     *(f"patch{name}" for name in KINDS),
-    *("deleteLabWorker", "deleteSink"),
+    *("deleteLabWorker", "deleteSink", "addSink", "changeSink", "showSink", "removeSink"),
     *(
         "uploadTopology",
         "apply",
@@ -134,8 +134,8 @@ def bodies(canary: Canary, route: Route) -> Iterator[tuple[bytes, str]]:
 def _bearer(route: Route) -> str | None:
     if route.operation == "apply":
         return "LabWorker"
-    if route.path.startswith("/api/sinks") and route.operation in {"createSink", "replaceSink"}:
-        return "Sink"
+    if route.operation in {"addSink", "changeSink"}:
+        return "ShownSink"
     return route.kind.name if route.kind and "{id}/" not in route.path else None
 
 
@@ -147,7 +147,7 @@ def _rank(route: Route) -> tuple[bool, int]:
 
 
 def target(route: Route) -> str:
-    name = str(example(_bearer(route) or "Sink").get("metadata", {"name": BODIES["ShownSink"]["name"]})["name"])
+    name = str(example(_bearer(route) or "ShownSink").get("metadata", {"name": BODIES["ShownSink"]["name"]})["name"])
     if route.kind:
         name = str(DOCUMENTS[route.kind.name]["metadata"]["name"])
     return route.path.replace("{id}", name).replace("{name}", "a-lease").replace("{file}", "lab.yaml")
@@ -377,7 +377,8 @@ def test_every_kind_that_holds_secrets_is_known() -> None:
         "spec.worker.cml.admin_password",
         "spec.worker.cml.license_token",
     ]
-    assert secret_paths(Sink) == ["secret", "previous_secret", "credential"]
+    assert secret_paths(BEARING["Sink"]) == ["spec.secret", "spec.previous_secret", "spec.credential"]
+    assert secret_paths(ShownSink) == ["secret", "previous_secret", "credential"]
 
 
 def test_a_canary_is_known_again_in_every_form() -> None:

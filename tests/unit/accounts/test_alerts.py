@@ -15,7 +15,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, Gone, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, WORKER_CONTROLLER
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.sink import Format, Sink
+from lcm.model.kinds.sink import Format, SinkSpec
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 
@@ -142,7 +142,7 @@ async def test_pagerduty_opens_and_closes_one_incident_and_slack_says_what_it_is
     stage = await with_worker()
     await stage[BY].raise_alert(W1, ILL)
     await stage[BY].clear_alert(W1, "CmlIll")
-    pager = Sink(name="pager", url="https://pager.example.org", format=Format.PAGERDUTY, credential="env:SECRET_PAGER")
+    pager = SinkSpec(url="https://pager.example.org", format=Format.PAGERDUTY, credential="env:SECRET_PAGER")
     keys = SinkSecrets(credential=Secret("routing"))
     told = await stage.told()
     bodies = [build_request(pager, "e.1.0", one, keys, source="lcm", now=NOW).body for one in told]

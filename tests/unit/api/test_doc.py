@@ -73,7 +73,7 @@ JSON = {"Content-Type": "application/json"}
 def documents() -> list[tuple[str, str]]:
     """What the examples speak of, in an order in which each finds what it refers to."""
     nouns = ("worker-templates", "worker-pools", "workers", "lablet-definitions", "lablet-sessions", "reservations")
-    return [(f"/api/{noun}", CURLS[f"POST /api/{noun}"].body) for noun in (*nouns, "sinks")]
+    return [(f"/api/{noun}", CURLS[f"POST /api/{noun}"].body) for noun in (*nouns, "event-sinks", "sinks")]
 
 
 async def sent(desk: Desk, curl: Curl) -> int:

@@ -51,6 +51,8 @@ Reservation       read   admin operator author user service
 Reservation       write  admin operator author user service
 SystemSettings    read   admin operator service
 SystemSettings    write  admin operator
+Sink              read   admin operator service
+Sink              write  admin
 internal          any    service
 /metrics          any    admin operator service
 /api/alerts       any    admin operator service

@@ -15,6 +15,7 @@ from harness.event_clients import (
     SOURCE,
     World,
     always,
+    delete,
     delivering,
     event,
     happen,
@@ -187,7 +188,7 @@ async def test_sinks_are_disabled_enabled_changed_and_deleted_as_it_runs() -> No
         await put(world.store, sink(url="https://hooks.example.org/z"))
         await asyncio.sleep(0.1)
         assert world.receiver.ids("z") == ids[2:]
-        await sinks.delete_sink(world.store, "a")
+        await delete(world.store)
         await happen(world.store, 2)
         await asyncio.sleep(10)
         assert world.receiver.ids("z") == ids[2:]

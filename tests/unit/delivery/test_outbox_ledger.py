@@ -9,7 +9,8 @@ import pytest
 from harness.event_clients import event, put, sink, virtual
 from lcm.control.delivery import sinks
 from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
-from lcm.control.delivery.sinks import CODEC, CURSORS
+from lcm.control.objects.records import CODEC
+from lcm.control.objects.records import SINK_CURSORS as CURSORS
 from lcm.model.base.errors import Deposed
 from lcm.model.kinds.sink import DeadLetter, SinkStatus, read_event
 from lcm.sim.time.loop import START, VirtualClock
@@ -38,10 +39,7 @@ async def desk() -> Desk:
 
 
 async def stored(store: MemoryStore) -> SinkStatus:
-    report = await sinks.find_sink(store, "a")
-    assert report is not None
-    assert report.status is not None
-    return report.status
+    return (await sinks.read_statuses(store))["a"]
 
 
 def letter(number: str = "e.9.0") -> DeadLetter:

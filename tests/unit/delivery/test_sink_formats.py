@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness import suite
+from harness import event_clients, suite
 from lcm.control.delivery.formats import SinkRequest, SinkSecrets, build_request, summarize
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign_request, verify
@@ -38,12 +38,12 @@ def event(kind: str = "worker.status.updated", data: object = None, **fields: An
 
 
 def sink(shape: Format = Format.CLOUDEVENTS, **fields: Any) -> Sink:
-    return Sink(**{"name": "s", "url": URL, "format": shape} | fields)
+    return event_clients.sink("s", **{"url": URL, "format": shape} | fields)
 
 
 def made(told: Event, to: Sink, *signing: str, credential: str = "") -> SinkRequest:
     keys = SinkSecrets([Secret(one) for one in signing], Secret(credential) if credential else None)
-    return build_request(to, NUMBER, told, keys, source=SOURCE, now=NOW)
+    return build_request(to.spec, NUMBER, told, keys, source=SOURCE, now=NOW)
 
 
 def body(told: Event, to: Sink, **more: Any) -> Any:
@@ -281,7 +281,7 @@ def test_types_are_chosen_by_patterns(patterns: Sequence[str], kind: str, *, wan
 )
 def test_events_are_chosen_by_what_they_are_about(field: str, value: str, *, wanted: bool) -> None:
     told = event(owner="ada", session_id="uid-s1", definition_id="basics:1.0.0")
-    chosen = msgspec.structs.replace(sink(), **{field: value})
+    chosen = event_clients.sink(**{field: value})
     assert accepts_event(chosen, told) is wanted
     assert not accepts_event(chosen, event(worker_id=None))
 
@@ -297,7 +297,7 @@ def test_pagerduty_gets_alerts_only_unless_it_asks_for_more() -> None:
 )
 def test_a_sink_that_is_not_sound_is_not_read(field: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"name": "s", "url": URL, **field}, Sink)
+        msgspec.convert({"metadata": {"name": "s"}, "spec": {"url": URL, **field}}, Sink)
 
 
 def test_an_event_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:

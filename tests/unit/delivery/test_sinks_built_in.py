@@ -3,9 +3,9 @@
 import asyncio
 
 from harness.event_clients import SOURCE, delivering, happen, virtual
-from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import Outbox
 from lcm.control.delivery.sinks import SettingSecrets, make_built_in_sinks
+from lcm.control.objects.records import SINK_CURSORS
 from lcm.control.upkeep.installation import read_installation_id
 from lcm.model.access.secret import Secret
 from lcm.providers.protocols.secrets import SecretSources
@@ -75,10 +75,10 @@ async def test_an_address_that_is_taken_out_of_the_settings_leaves_nothing_behin
     store, post = MemoryStore(), Post()
     async with delivering(outbox(store, post)):
         await settled()
-    assert len((await store.scan(sinks.CURSORS)).entries) == 2
+    assert len((await store.scan(SINK_CURSORS)).entries) == 2
     async with delivering(outbox(store, post, count=1)):
         await settled()
-    assert [one.key for one in (await store.scan(sinks.CURSORS)).entries] == [sinks.CURSORS + BUILT_IN[0].name]
+    assert [one.key for one in (await store.scan(SINK_CURSORS)).entries] == [SINK_CURSORS + BUILT_IN[0].metadata.name]
 
 
 async def test_an_installation_keeps_its_name() -> None:

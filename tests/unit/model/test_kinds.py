@@ -147,8 +147,12 @@ def test_kinds_live_under_the_paths_of_the_api() -> None:
         "LabletSession": "lablet-sessions",
         "Reservation": "reservations",
         "SystemSettings": "settings",
+        "Sink": "event-sinks",
     }
     assert KINDS["LabWorker"].key("default", "w1") == "workers/default/w1"
+    assert KINDS["Sink"].key("default", "pager") == "sinks/pager"
+    for kind in KINDS.values():
+        assert kind.split_key(kind.key("default", "a:1")) == ("default", "a:1")
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

@@ -14,12 +14,10 @@ from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import archive
 from lcm.control.upkeep.housekeeping import Housekeeping
-from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Gone, Relist
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession, SessionPhase
-from lcm.model.kinds.sink import Sink
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Put
@@ -122,8 +120,7 @@ async def test_processes_that_never_live_for_an_hour_forget_as_well() -> None:
 async def test_what_a_sink_was_not_told_yet_is_kept() -> None:
     clock = Standing()
     stage = Stage(clock=clock)
-    sink = Sink(name="pager", url="https://example.org/hook", created_at=NOW)
-    await sinks.put_sink(stage.store, sink, WebhookPolicy(), now=NOW)
+    await stage[ROOT].create(given.sink())
     made = await sinks.oldest_needed_revision(stage.store, NOW)
     assert made is not None
     await aged(stage, clock, 2)

@@ -15,17 +15,15 @@ from harness.crash import crash_everywhere, pause_everywhere
 from harness.credentials import NEW, OLD, given_keys, kept_keys
 from harness.plane_world import OTTO, ROOT, Stage, Standing
 from lcm.control.access.audit import AuditedAction, AuditFilter, search_records
-from lcm.control.delivery.sinks import CODEC, SINKS
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.installation import Presence
 from lcm.control.upkeep.rotation import Rotated, Rotation
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Refused, Stuck
-from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 from lcm.providers.local.sealed import fingerprint, read_keys
-from lcm.store.base import Put, scan_all
+from lcm.store.base import scan_all
 
 WORD = Secret("swordfish")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -43,8 +41,7 @@ class Sealed(Stage):
         for number in range(2):
             worker = given.worker(name=f"w{number}", cml={"admin_password": "plain:swordfish"})
             await self[OTTO].create(worker, request=f"r-{number}")
-        sink = Sink(name="hook", url="https://example.org", secret=self.sealer.seal(WORD))
-        await self.store.commit(Put(f"{SINKS}hook", CODEC.encode(sink)))
+        await self[ROOT].create(given.sink(secret=self.sealer.seal(WORD)))
         return self
 
     async def rotate(self, *, drop_old: bool = False) -> Rotated:

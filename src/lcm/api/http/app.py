@@ -26,10 +26,8 @@ from lcm.api.routes.table import ROUTES
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import Feed
-from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.model.access.identity import Role
-from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError
 
@@ -101,13 +99,9 @@ class Api:
         limits: ApiLimits | None = None,
         routes: Sequence[Route] = ROUTES,
         verifier: "Verifier | None" = None,
-        house: SinkSettings | None = None,
         plans: Planner | None = None,
     ) -> None:
-        """Serve a plane. `verifier` also accepts an issuer's tokens; `house` says what sinks may do.
-
-        `plans` makes what-if plans; without it there are none.
-        """
+        """Serve a plane. `verifier` also accepts an issuer's tokens; without `plans` there are no what-if plans."""
         self._limits = limits or ApiLimits()
         self._router = Router(routes)
         failures = SignInFailures(self._limits)
@@ -129,7 +123,6 @@ class Api:
             describe(tuple(routes)),
             failures,
             SignIns(core.store, tokens, clock=clock),
-            house or SinkSettings(WebhookPolicy()),
             plans,
         )
 

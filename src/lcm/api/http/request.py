@@ -18,11 +18,10 @@ from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import ApiMetrics
 from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
 from lcm.api.routes.plan_shapes import Planner
-from lcm.control.access.audit import AuditedAction, Origin, make_record
+from lcm.control.access.audit import Origin
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.delivery.feed import Feed
-from lcm.control.delivery.sinks import SinkSettings
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref
@@ -32,7 +31,7 @@ from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
-from lcm.store.base import Fence, Put
+from lcm.store.base import Fence
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Part)
@@ -74,8 +73,6 @@ class RequestContext:
     """The OpenAPI document."""
     failures: SignInFailures
     sign_ins: SignIns
-    house: SinkSettings
-    """What the settings say about sinks."""
     plans: Planner | None = None
     """Makes what-if plans; None where this process makes none."""
     acting: Callable[[Caller], Plane] = field(init=False)
@@ -179,12 +176,6 @@ class Request:
             name = named if _REQUEST_ID.fullmatch(named) else self.shared.core.record_ids()
             self._origin = Origin(self.address, name, self.credential.id if self.credential else "")
         return self._origin
-
-    def note(self, verb: str, kind: str, name: str, *, by: Caller | None = None) -> Put:
-        """Return the audit record of something that is done to what is no object; commit it with the change."""
-        core, deed = self.shared.core, AuditedAction(verb=verb, kind=kind, name=name)
-        at, called = core.clock.now(), core.record_ids()
-        return make_record(by or self.signed_in, self.origin, [deed], at=at, name=called, epoch=core.epoch)
 
     @property
     def writer(self) -> Writer:

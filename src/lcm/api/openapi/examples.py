@@ -50,6 +50,7 @@ DOCUMENTS: Final[Mapping[str, Json]] = {
     "LabletSession": _document("LabletSession", "ada-monday", definition="basics:1.0.0", **_SLOT),
     "Reservation": _document("Reservation", "class-7b", definition="basics:1.0.0", count=2, **_SLOT),
     "SystemSettings": _document("SystemSettings", "system", discovery={"regions": ["us-east-1"]}),
+    "Sink": _document("Sink", "pager", url="https://events.example.org/v2", format="pagerduty", credential="env:PAGER"),
 }
 """Documents as a user would write them, in an order in which each finds what it refers to."""
 
@@ -358,7 +359,7 @@ BODIES: Final[Mapping[str, Json]] = {
     "Who": {"name": "ada@example.org", "role": "operator"},
     "EventPage": {"items": [_EVENT], "last": "9f3c1a2b.42.1000000", "more": False},
     "ShownSink": _SINK,
-    "SinkList": {"items": [{**_SINK, "resource_version": 42}], "next": None},
+    "ShownSinks": {"items": [{**_SINK, "resource_version": 42}], "next": None},
     "DeadLetterList": {"items": [{"event": _EVENT, **_DEAD_LETTER}], "next": None},
     "ReplayRequest": {},
     "Replayed": {"count": 1},

@@ -25,6 +25,7 @@ _EXAMPLE_NAMES: Final = {
     "alerts": "ccna-worker-1",
     "licenses": "0b8e0f6e-7b1c-4b5e-9a37-0d2f6c1c7a10",
     "leases": "scheduler",
+    "event-sinks": "pager",
     "sinks": "ops-chat",
     "tokens": "6e1f4a52-0c8b-4d1e-9a6b-2f4de2b1c001",
     "plan": "b2c4d9f0-53a7-4a0e-8a51-6f1d0c9e7b22",

@@ -23,7 +23,7 @@ from lcm.api.http.routing import GET, SIGNED_IN, Route
 from lcm.api.routes.shapes import EventLine, EventPage, ObjectSeen, WatchLine, WatchQuery
 from lcm.api.routes.stream import EventFilters, EventId, EventSubscription, parse_event_id, subscription_of
 from lcm.control.delivery.feed import WHOLE_COMMIT, Position
-from lcm.control.delivery.sinks import CURSORS
+from lcm.control.objects.records import SINK_CURSORS
 from lcm.control.plane.protocol import Changes
 from lcm.control.plane.wire import KEEPALIVE_SECONDS
 from lcm.model.access.identity import PERMISSIONS, Caller, Verb
@@ -116,7 +116,7 @@ async def _first_readable(store: Store, low: int, high: int) -> int:
 
 async def _is_readable(store: Store, revision: int) -> bool:
     try:
-        await store.scan(CURSORS, limit=1, cursor=Cursor(revision, CURSORS))
+        await store.scan(SINK_CURSORS, limit=1, cursor=Cursor(revision, SINK_CURSORS))
     except Relist:
         return False
     return True

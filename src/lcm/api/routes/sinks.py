@@ -1,11 +1,12 @@
-"""Event sinks: where events are sent, how delivery fares, dead letters, and a test.
+"""Sinks in a flat form, with how delivery to them fares; dead letters, and a test.
 
-A sink sees every event, so only administrators create one. Operators read, test and replay. URLs are answered as far
-as they may be shown, secrets as references.
+A sink is a kind like any other; here all its fields stand side by side, and those that the settings define are listed
+too. A sink sees every event, so only administrators create one. Operators read, test and replay.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -18,30 +19,30 @@ from lcm.api.routes.resources import IF_MATCH
 from lcm.api.routes.shapes import DryQuery, EventLine
 from lcm.control.access.audit import AuditedAction
 from lcm.control.delivery import sinks
-from lcm.control.delivery.sinks import SinkReport
-from lcm.control.plane.wire import Queued, Replayed, ReplayRequest, ShownSink
+from lcm.control.plane.protocol import Ref, ref_of
+from lcm.control.plane.wire import Queued, Replayed, ReplayRequest, ShownSink, ShownSinks
 from lcm.model.access.identity import ADMINS, STAFF
-from lcm.model.base.errors import Fault, Invalid, Refused
+from lcm.model.base.errors import Fault, Gone, Invalid, Refused
 from lcm.model.base.event import Event, SinkTested, encode_data, encode_event
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Part, Text
-from lcm.model.kinds.sink import BUILT_IN_PREFIX, TEST_TYPE, DeadLetter, Sink, format_event_id, redact_url
-from lcm.store.base import ABSENT
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Metadata, Moment, Part, Text
+from lcm.model.kinds.sink import (
+    BUILT_IN_PREFIX,
+    TEST_TYPE,
+    DeadLetter,
+    Sink,
+    SinkSpec,
+    SinkStatus,
+    format_event_id,
+    redact_sink,
+)
 
 STAFF_POLICY: Final = Policy(STAFF)
 ADMIN_POLICY: Final = Policy(ADMINS)
 _LONGEST_PAGE: Final = 200
 _DECODE_ERRORS: Final = (ValueError, RecursionError)
 """What base64 and msgspec raise for input that they cannot read; their own errors are ValueErrors."""
-_FIELDS: Final = Sink.__struct_fields__
 _CursorKey = tuple[Moment, Moment, str]
 _cursor_decoder: Final = msgspec.json.Decoder(_CursorKey)
-
-
-class SinkList(msgspec.Struct, frozen=True):
-    """All sinks. They always fit into one page, so that `next` is always null."""
-
-    items: tuple[ShownSink, ...]
-    next: str | None = None
 
 
 class DeadLetterQuery(Part):
@@ -71,47 +72,50 @@ class DeadLetterList(msgspec.Struct, frozen=True):
 
 
 async def _list_sinks(request: Request) -> Answer:
-    shared = request.shared
-    found = await sinks.list_sinks(shared.core.store, shared.house.built_in)
-    return json_answer(SinkList(tuple(map(_sink_view, found))))
+    page, statuses = await request.plane.list(Sink), await sinks.read_statuses(request.shared.core.store)
+    found = [*request.shared.core.sinks.built_in, *page.items]
+    return json_answer(ShownSinks(tuple(_sink_view(one, statuses.get(one.metadata.name)) for one in found)))
 
 
 async def _get_sink(request: Request) -> Answer:
-    return _sink_answer(await _find_sink(request))
+    return await _sink_answer(request, await _find_sink(request))
 
 
 async def _create_sink(request: Request) -> Answer:
     query = request.query(DryQuery)
     sent = await _read_sink(request)
-    made = await _put_sink(request, sent, ABSENT, dry_run=query.dry_run)
-    location = (b"location", f"/api/sinks/{made.sink.name}".encode())
-    return _sink_answer(made, 201, () if query.dry_run else (location,))
+    with _flat_faults():
+        made = await request.write_plane.create(_sink_of(sent), dry_run=query.dry_run)
+    location = (b"location", f"/api/sinks/{made.metadata.name}".encode())
+    return await _sink_answer(request, made, 201, () if query.dry_run else (location,))
 
 
 async def _replace_sink(request: Request) -> Answer:
     query, at, name = request.query(DryQuery), request.if_match, request.params[0]
     sent = await _read_sink(request, name)
     stored = await _find_sink(request)
-    if name.startswith(BUILT_IN_PREFIX):
-        raise sinks.sink_read_only(name)
-    at = at if at is not None else sent.resource_version or stored.resource_version
-    return _sink_answer(await _put_sink(request, sent, at, stored.sink, dry_run=query.dry_run))
+    _refuse_built_in(name)
+    wanted = msgspec.structs.replace(stored, spec=_sink_of(sent).spec)
+    at = at if at is not None else sent.resource_version or None
+    with _flat_faults():
+        made = await request.write_plane.replace(wanted, at=at, dry_run=query.dry_run)
+    return await _sink_answer(request, made)
 
 
 async def _delete_sink(request: Request) -> Answer:
     query, at = request.query(DryQuery), request.if_match
     stored = await _find_sink(request)
-    if not query.dry_run:
-        note = request.note("delete", Sink.__name__, stored.sink.name)
-        await sinks.delete_sink(request.shared.core.store, stored.sink.name, at=at, beside=[note])
-    return _sink_answer(stored)
+    _refuse_built_in(stored.metadata.name)
+    answer = await _sink_answer(request, stored)
+    await request.write_plane.delete(ref_of(stored), at=at, dry_run=query.dry_run)
+    return answer
 
 
 async def _list_dead_letters(request: Request) -> Answer:
     query = request.query(DeadLetterQuery)
     after = _decode_cursor(query.cursor) if query.cursor else None
     stored = await _find_sink(request)
-    letters = await sinks.list_dead_letters(request.shared.core.store, stored.sink.name)
+    letters = await sinks.list_dead_letters(request.shared.core.store, stored.metadata.name)
     left = [one for one in letters if after is None or _cursor_key(one) > after]
     page = left[: query.limit]
     cursor = _encode_cursor(page[-1]) if len(left) > len(page) else None
@@ -120,35 +124,40 @@ async def _list_dead_letters(request: Request) -> Answer:
 
 async def _replay_dead_letters(request: Request) -> Answer:
     wish = await request.read(ReplayRequest, empty=ReplayRequest())
-    stored = await _find_sink(request)
-    name = stored.sink.name
+    name = (await _find_sink(request)).metadata.name
     return json_answer(Replayed(await sinks.replay_dead_letters(request.writer, name, *wish.event_ids)))
 
 
 async def _test_sink(request: Request) -> Answer:
-    sink, store = (await _find_sink(request)).sink, request.shared.core.store
-    if not sink.enabled:
-        raise Refused(f"sink {sink.name} is not enabled, so that nothing would be sent to it")
-    now = request.shared.clock.now()
+    sink, now = await _find_sink(request), request.shared.clock.now()
+    name = sink.metadata.name
+    if not sink.spec.enabled:
+        raise Refused(f"sink {name} is not enabled, so that nothing would be sent to it")
     event = Event(
         type=TEST_TYPE,
         time=now,
         kind=Sink.__name__,
-        name=sink.name,
+        name=name,
         namespace=DEFAULT_NAMESPACE,
-        data=encode_data(SinkTested(sink=sink.name, requested_by=request.signed_in.name, timestamp=now)),
+        data=encode_data(SinkTested(sink=name, requested_by=request.signed_in.name, timestamp=now)),
     )
-    tested = AuditedAction(verb="test", kind=Sink.__name__, name=sink.name)
+    tested = AuditedAction(verb="test", kind=Sink.__name__, name=name)
     revision = await request.writer.submit([], [encode_event(event)], deeds=[tested])
-    return json_answer(Queued(format_event_id(store.epoch, revision, 0)), 202)
+    return json_answer(Queued(format_event_id(request.shared.core.epoch, revision, 0)), 202)
 
 
-async def _find_sink(request: Request) -> SinkReport:
-    name, shared = request.params[0], request.shared
-    found = await sinks.find_sink(shared.core.store, name, shared.house.built_in) if sinks.is_sink_name(name) else None
+async def _find_sink(request: Request) -> Sink:
+    name = request.params[0]
+    fixed = {one.metadata.name: one for one in request.shared.core.sinks.built_in}
+    found = fixed.get(name) or await request.plane.get(Ref(Sink, name))
     if found is None:
-        raise sinks.no_such_sink(name)
+        raise Gone(f"there is no sink {name}")
     return found
+
+
+def _refuse_built_in(name: str) -> None:
+    if name.startswith(BUILT_IN_PREFIX):
+        raise Refused(f"sink {name} is made by WORKER_NOTIFICATION_WEBHOOKS: change it there")
 
 
 async def _read_sink(request: Request, name: str | None = None) -> ShownSink:
@@ -165,35 +174,41 @@ async def _read_sink(request: Request, name: str | None = None) -> ShownSink:
     return convert_document(sealed, ShownSink, faults)
 
 
-async def _put_sink(
-    request: Request, sent: ShownSink, at: int, stored: Sink | None = None, *, dry_run: bool = False
-) -> SinkReport:
-    shared = request.shared
-    sink = shared.core.sealing.keep_sealed(stored, Sink(**{name: getattr(sent, name) for name in _FIELDS}))
-    note = request.note("update" if stored else "create", Sink.__name__, sink.name)
-    return await sinks.put_sink(
-        shared.core.store,
-        sink,
-        shared.house.reach,
-        now=shared.clock.now(),
-        at=at,
-        dry_run=dry_run,
-        beside=[note],
-    )
+def _sink_of(sent: ShownSink) -> Sink:
+    spec = SinkSpec(**{name: getattr(sent, name) for name in SinkSpec.__struct_fields__})
+    return Sink(metadata=Metadata(name=sent.name), spec=spec)
 
 
-def _sink_answer(report: SinkReport, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
-    answer = json_answer(_sink_view(report), status)
-    answer.headers = ((b"etag", b'"%d"' % report.resource_version), *headers)
+@contextmanager
+def _flat_faults() -> Iterator[None]:
+    """Name the fields of a document as they are named here."""
+    try:
+        yield
+    except Invalid as error:
+        faults = [(fault.path.removeprefix("metadata.").removeprefix("spec."), fault) for fault in error.faults]
+        raise Invalid(*(Fault(path, fault.problem, fault.remedy) for path, fault in faults)) from error
+
+
+async def _sink_answer(
+    request: Request, sink: Sink, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> Answer:
+    statuses = await sinks.read_statuses(request.shared.core.store)
+    answer = json_answer(_sink_view(sink, statuses.get(sink.metadata.name)), status)
+    answer.headers = ((b"etag", b'"%d"' % sink.metadata.resource_version), *headers)
     return answer
 
 
-def _sink_view(report: SinkReport) -> ShownSink:
-    sink = report.sink
-    fields: dict[str, Any] = {name: getattr(sink, name) for name in _FIELDS}
-    built_in = sink.name.startswith(BUILT_IN_PREFIX)
-    fields |= {"url": redact_url(sink.url)} | ({"credential": None} if built_in else {})
-    return ShownSink(**fields, resource_version=report.resource_version, built_in=built_in, status=report.status)
+def _sink_view(sink: Sink, status: SinkStatus | None) -> ShownSink:
+    metadata, built_in = sink.metadata, sink.metadata.name.startswith(BUILT_IN_PREFIX)
+    fields: dict[str, Any] = msgspec.structs.asdict(redact_sink(sink).spec)
+    return ShownSink(
+        **fields | ({"credential": None} if built_in else {}),
+        name=metadata.name,
+        created_at=metadata.created_at,
+        resource_version=metadata.resource_version,
+        built_in=built_in,
+        status=status,
+    )
 
 
 def _dead_letter_line(letter: DeadLetter) -> DeadLetterLine:
@@ -220,23 +235,27 @@ def _decode_cursor(cursor: str) -> _CursorKey:
 _SINK_PATH: Final = "/api/sinks/{id}"
 _WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": ADMIN_POLICY, "query": DryQuery, "answer": ShownSink}
 ROUTES: Final[tuple[Route, ...]] = (
-    Route(GET, "/api/sinks", _list_sinks, "listSinks", "List who is sent events", policy=STAFF_POLICY, answer=SinkList),
+    Route(
+        GET, "/api/sinks", _list_sinks, "showSinks", "List who is sent events", policy=STAFF_POLICY, answer=ShownSinks
+    ),
     Route(
         POST,
         "/api/sinks",
         _create_sink,
-        "createSink",
+        "addSink",
         "Send events to somebody",
         **_WRITE_OPTIONS,
         body=ShownSink,
         status=201,
     ),
-    Route(GET, _SINK_PATH, _get_sink, "getSink", "Read a sink and how it fares", policy=STAFF_POLICY, answer=ShownSink),
+    Route(
+        GET, _SINK_PATH, _get_sink, "showSink", "Read a sink and how it fares", policy=STAFF_POLICY, answer=ShownSink
+    ),
     Route(
         PUT,
         _SINK_PATH,
         _replace_sink,
-        "replaceSink",
+        "changeSink",
         "Replace a sink",
         **_WRITE_OPTIONS,
         body=ShownSink,
@@ -246,7 +265,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         DELETE,
         _SINK_PATH,
         _delete_sink,
-        "deleteSink",
+        "removeSink",
         "Send a sink nothing more, and forget its dead letters",
         **_WRITE_OPTIONS,
         headers=(IF_MATCH,),

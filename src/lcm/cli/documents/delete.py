@@ -35,6 +35,7 @@ from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 
 _DELETE_ORDER: Final[Sequence[type[Resource]]] = (
@@ -44,6 +45,7 @@ _DELETE_ORDER: Final[Sequence[type[Resource]]] = (
     LabWorker,
     LabletDefinition,
     WorkerTemplate,
+    Sink,
     SystemSettings,
 )
 """Kinds that refer to others are deleted before those."""

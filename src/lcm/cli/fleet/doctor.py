@@ -232,7 +232,7 @@ async def _check_etcd_member(settings: Settings, endpoint: str, seen: DoctorFind
 async def _check_contents(settings: Settings, where: str, seen: DoctorFindings) -> Sequence[DoctorCheck]:
     opened = await compose_api.open_store(settings)
     try:
-        objects = [await _count_keys(opened, f"{kind.plural}/") for kind in KINDS.values()]
+        objects = [await _count_keys(opened, kind.prefix) for kind in KINDS.values()]
         revision = (await opened.scan("", limit=1)).revision
         if not seen.system_is_known:
             record = await find_record(opened, _SETTINGS)

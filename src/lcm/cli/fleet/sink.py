@@ -1,6 +1,7 @@
 """`lcm sink list|create|delete|test|dead|replay`: who is sent events, and what did not reach them."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -9,7 +10,7 @@ from lcm.cli.fleet.events import ListFormat
 from lcm.cli.output import connection, render, table
 from lcm.cli.output.command import LeafCommand
 from lcm.cli.output.options import ContextName
-from lcm.model.kinds.sink import Format, Sink
+from lcm.model.kinds.sink import Format
 from lcm.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lcm.control.plane.transport import ApiConnection
     from lcm.control.plane.wire import ListedDeadLetter, ShownSink
 
+T = TypeVar("T", bound=msgspec.Struct)
 
 app = typer.Typer(
     name="sink",
@@ -34,9 +36,9 @@ FormatOption = Annotated[ListFormat, typer.Option("-o", "--output", help="How to
 @app.command("list", cls=LeafCommand)
 def list_(output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the sinks that events are sent to, and the state of each."""
-    from lcm.control.plane import client_sinks  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
+    from lcm.control.plane import wire  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    found = connection.with_connection(client_sinks.list_sinks, context)
+    found = _request("GET", "", wire.ShownSinks, context).items
     if output is ListFormat.JSON:
         _print_json(found)
     elif found:
@@ -69,7 +71,9 @@ def create(
     context: ContextName = None,
 ) -> None:
     """Send events to a sink from now on."""
-    sink = Sink(
+    from lcm.control.plane import wire  # noqa: PLC0415 - likewise
+
+    sink = wire.ShownSink(
         name=name,
         url=url,
         format=format_,
@@ -83,51 +87,39 @@ def create(
         enabled=not disabled,
     )
 
-    async def work(line: "ApiConnection") -> str:
-        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
-
-        return (await client_sinks.create_sink(line, sink)).name
-
-    made = connection.with_connection(work, context)
+    made = _request("POST", "", wire.ShownSink, context, sink).name
     render.print_line(f"sink {made} created; `lcm sink test {made}` sends it something")
 
 
 @app.command(cls=LeafCommand)
 def delete(name: Name, context: ContextName = None) -> None:
     """Stop sending to a sink, and delete its dead letters."""
+    from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    async def work(line: "ApiConnection") -> None:
-        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
-
-        await client_sinks.delete_sink(line, name)
-
-    connection.with_connection(work, context)
+    _request("DELETE", _path(name), wire.ShownSink, context)
     render.print_line(f"sink {name} deleted")
 
 
 @app.command("test", cls=LeafCommand)
 def send_test(name: Name, context: ContextName = None) -> None:
     """Send one test event to a sink; `lcm sink list` shows whether it arrived."""
+    from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    async def work(line: "ApiConnection") -> str:
-        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
-
-        return (await client_sinks.send_test(line, name)).event_id
-
-    number = connection.with_connection(work, context)
+    number = _request("POST", _path(name, "/test"), wire.Queued, context).event_id
     render.print_line(f"event {number} is on its way to {name}, after whatever waits before it")
 
 
 @app.command(cls=LeafCommand)
 def dead(name: Name, output: FormatOption = ListFormat.TABLE, context: ContextName = None) -> None:
     """List the events that a sink did not accept."""
+    from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-    async def work(line: "ApiConnection") -> "list[ListedDeadLetter]":
-        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
-
-        return [letter async for letter in client_sinks.read_dead_letters(line, name)]
-
-    letters = connection.with_connection(work, context)
+    path = _path(name, "/dead-letters")
+    page = _request("GET", path, wire.ListedDeadLetters, context)
+    letters = list(page.items)
+    while page.next is not None:
+        page = _request("GET", path, wire.ListedDeadLetters, context, cursor=page.next)
+        letters += page.items
     if output is ListFormat.JSON:
         _print_json(letters)
     elif letters:
@@ -162,13 +154,29 @@ def replay(
     if bool(events) is every:
         raise typer.BadParameter("name events, or say --all", param_hint="EVENT")
 
-    async def work(line: "ApiConnection") -> int:
-        from lcm.control.plane import client_sinks  # noqa: PLC0415 - likewise
+    from lcm.control.plane import wire  # noqa: PLC0415 - likewise
 
-        return await client_sinks.replay_dead_letters(line, name, events or ())
-
-    count = connection.with_connection(work, context)
+    wish = wire.ReplayRequest(event_ids=tuple(events or ()))
+    count = _request("POST", _path(name, "/dead-letters/replay"), wire.Replayed, context, wish).count
     render.print_line(f"{count} dead letter{'' if count == 1 else 's'} of {name} will be sent once more")
+
+
+def _request(
+    method: str, path: str, answer: type[T], context: str | None, body: msgspec.Struct | None = None, **query: str
+) -> T:
+    """Send one request and read the answer."""
+
+    async def work(line: "ApiConnection") -> T:
+        from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
+
+        sent = None if body is None else msgspec.json.encode(body)
+        return read_answer(await line.request(method, f"/api/sinks{path}", query=query, body=sent), answer)
+
+    return connection.with_connection(work, context)
+
+
+def _path(name: str, action: str = "") -> str:
+    return f"/{quote(name, safe='')}{action}"
 
 
 def _sink_row(sink: "ShownSink") -> tuple[str, ...]:
@@ -193,6 +201,6 @@ def _sink_state(sink: "ShownSink") -> str:
     return "failing" if sink.status.failures else "ok"
 
 
-def _print_json(found: "Sequence[ShownSink] | Sequence[ListedDeadLetter]") -> None:
+def _print_json(found: "Sequence[ShownSink | ListedDeadLetter]") -> None:
     body = msgspec.json.format(msgspec.json.encode({"items": found}), indent=2)
     render.print_line(render.escape_json(body.decode()))

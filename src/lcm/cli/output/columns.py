@@ -15,6 +15,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, Seat, SessionCondition, SessionPhase
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, LabWorkerSpec, WorkerTelemetry, coarse_status
 
 R = TypeVar("R", bound=Resource)
@@ -297,5 +298,14 @@ _TABLES: Final[Mapping[type[Resource], Sequence[Column[Any]]]] = {
         _AGE,
         _column("IMAGES", lambda one: one.spec.discovery.ami_name_pattern, wide=True),
         _column("IDLE-AFTER", lambda one: _minutes(one.spec.idle.threshold_minutes), wide=True),
+    ),
+    Sink: (
+        _column("FORMAT", lambda one: one.spec.format),
+        _column("URL", lambda one: one.spec.url, 2),
+        _column("TYPES", lambda one: ",".join(one.spec.event_types) or "all", 3),
+        _column("SENDING", lambda one: _on_off(one.spec.enabled), 4),
+        _AGE,
+        _column("OWNER", lambda one: one.spec.owner_id, wide=True),
+        _column("DEFINITION", lambda one: one.spec.definition_id, wide=True),
     ),
 }

@@ -13,6 +13,7 @@ from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 
 ALL: Final = "all"
@@ -48,6 +49,7 @@ NOUNS: Final = (
     Noun(LabletSession, "session", "sessions", ("lablet-session", "s")),
     Noun(Reservation, "reservation", "reservations", ("res", "r")),
     Noun(SystemSettings, "settings", "settings", ("setting",)),
+    Noun(Sink, "sink", "sinks", ("event-sink",)),
 )
 _BY_WORD: Final = {word: noun for noun in NOUNS for word in noun.words}
 _BY_KIND: Final = {noun.kind.name: noun for noun in NOUNS}

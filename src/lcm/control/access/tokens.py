@@ -125,10 +125,7 @@ class Tokens:
         made_by: str = "",
         writer: Writer | None = None,
     ) -> tuple[Secret, AccessToken]:
-        """Make a token. Its text is returned only here; only its hash is stored. The audit names the writer's caller.
-
-        Without a writer it is nobody's action.
-        """
+        """Make a token. Its text is returned only here; only its hash is stored. No writer means nobody's action."""
         text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by)
         await self.write(token, writer=writer, verb="create")
         _log.info("token made", id=token.id, name=name, role=role)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 import msgspec
 
 from lcm.control.access.sealing import NO_SEALING, Sealing
-from lcm.control.admission.amend import amend, is_repetition
+from lcm.control.admission.amend import amend, is_repetition, keep_url
 from lcm.control.admission.references import (
     Reference,
     Target,
@@ -25,14 +25,16 @@ from lcm.control.admission.references import (
     refuse_marked,
 )
 from lcm.control.admission.topologies import complete_definition
+from lcm.control.delivery.sinks import check_sink
 from lcm.control.objects.archive import find_newest_archived
 from lcm.control.objects.deletion import find_targets, with_deletion_mark
-from lcm.control.objects.records import Record, kind_of, refuse_taken
+from lcm.control.objects.records import Record, kind_of, open_record, refuse_taken
 from lcm.control.objects.steps import TEARDOWN
 from lcm.control.objects.writer import Edit, Writer
 from lcm.control.plane.protocol import R, ref_of
 from lcm.control.telemetry.observations import LearningContext, read_review
 from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject, can_see
+from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits
 from lcm.model.base.resource import Metadata, PhaseChange
@@ -40,6 +42,7 @@ from lcm.model.kinds.definition import LabletDefinition, compute_amount
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation, occurrences
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import check_rules
 from lcm.model.kinds.worker import LabType
 from lcm.model.telemetry.learning import with_review
@@ -243,6 +246,7 @@ class Admission:
     ids: Callable[[], str]
     sealing: Sealing = NO_SEALING
     library: LearningContext = field(default_factory=LearningContext)
+    reach: WebhookPolicy = field(default_factory=WebhookPolicy)
 
     async def admit_new(self, resource: R, *, found: TargetLookup | None = None) -> Draft[R]:
         """Admit a new object. `found` returns what its references may mean; without it, the store is read.
@@ -252,6 +256,7 @@ class Admission:
         resource = self.sealing.keep_sealed(None, resource)
         wanted = reference_of(resource)
         target = check_document(resource, wanted, await self._find_targets(wanted, found))
+        self._check_reach(resource)
         resource = await self._complete_definition(resource)
         made = admit(
             resource,
@@ -267,7 +272,8 @@ class Admission:
 
     async def admit_change(self, record: Record[R], wanted: R, *, found: TargetLookup | None = None) -> Draft[R] | None:
         """Admit a change; None means that nothing differs."""
-        wanted = self.sealing.keep_sealed(record.resource, wanted)
+        record = open_record(record)
+        wanted = keep_url(record.resource, self.sealing.keep_sealed(record.resource, wanted))
         after = amend(record.resource, wanted, caller=self.writer.caller)
         if is_abandoned_deletion(record.resource, self.writer.clock.now()):
             after = with_deletion_mark(after, None)
@@ -275,6 +281,7 @@ class Admission:
             refuse_marked(record.resource)
         if after is record.resource:
             return None
+        self._check_reach(after)
         after = await self._review_definition(after)
         refers = reference_of(after)
         anew = refers if refers != reference_of(record.resource) else None
@@ -286,6 +293,11 @@ class Admission:
         if record is None or not can_see(caller, record.resource):
             return None
         return record if is_repetition(record.resource, resource, caller=caller) else None
+
+    def _check_reach(self, resource: Resource) -> None:
+        """Raise Invalid for a sink that could never work."""
+        if isinstance(resource, Sink):
+            check_sink(resource, self.reach)
 
     async def _complete_definition(self, resource: R) -> R:
         """Fill in what a definition leaves to its topology, where files can be read."""

@@ -17,6 +17,7 @@ from lcm.model.kinds.definition import FIXED_PER_VERSION, LabletDefinition, Labl
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink, redact_url, with_url
 from lcm.model.kinds.worker import LabType, LabWorker, WorkerPhase
 
 _MUTABLE_IN_SESSIONS: Final = frozenset({"student_email", "priority"})
@@ -41,6 +42,15 @@ def amend(stored: R, wanted: R, *, caller: Caller) -> R:
     if faults := list(_immutable_faults(stored, new)):
         raise Invalid(*faults)
     return without_retry(stored, new)
+
+
+def keep_url(stored: R, wanted: R) -> R:
+    """Return what is wanted of a sink with the stored URL, where it repeats that as it is shown."""
+    if not (isinstance(stored, Sink) and isinstance(wanted, Sink)) or wanted.spec.url != redact_url(stored.spec.url):
+        return wanted
+    made = with_url(wanted, stored.spec.url)
+    assert isinstance(made, type(wanted))
+    return made
 
 
 def is_repetition(stored: R, wanted: R, *, caller: Caller) -> bool:

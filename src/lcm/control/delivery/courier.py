@@ -14,7 +14,8 @@ import structlog
 
 from lcm.control.delivery.formats import SinkSecrets, build_request
 from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
-from lcm.control.delivery.sinks import CURSORS, EVENTS_KEPT
+from lcm.control.delivery.sinks import EVENTS_KEPT
+from lcm.control.objects.records import SINK_CURSORS
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Relist, Stuck
@@ -80,6 +81,7 @@ class SinkDelivery:
 
     def __init__(self, sink: Sink, means: DeliveryContext) -> None:
         self._sink = sink
+        self._name = sink.metadata.name
         self._context = means
         self._failing = False
 
@@ -91,10 +93,10 @@ class SinkDelivery:
 
     @property
     def _status(self) -> SinkStatus:
-        return self._context.ledger[self._sink.name]
+        return self._context.ledger[self._name]
 
     def _update(self, **changes: Any) -> None:  # noqa: ANN401  fields of a status
-        self._context.ledger.update(self._sink.name, **changes)
+        self._context.ledger.update(self._name, **changes)
 
     async def _deliver_events(self) -> None:
         while True:
@@ -154,7 +156,7 @@ class SinkDelivery:
             return _DeliveryFailure(str(error)[:_MAX_ERROR_LENGTH], refused=False)
         means.check()
         try:
-            asked = build_request(self._sink, number, event, keys, source=means.source, now=means.clock.now())
+            asked = build_request(self._sink.spec, number, event, keys, source=means.source, now=means.clock.now())
             await means.post(asked.url, asked.body, asked.headers)
         except (Refused, Later, Stuck, Gone) as error:
             after = error.after if isinstance(error, Later) else timedelta()
@@ -162,19 +164,19 @@ class SinkDelivery:
         return None
 
     async def _read_secrets(self) -> SinkSecrets:
-        sink, reveal = self._sink, self._context.reveal
+        sink, reveal = self._sink.spec, self._context.reveal
         signing = [await reveal(ref) for ref in (sink.secret, sink.previous_secret) if ref is not None]
         return SinkSecrets(signing, await reveal(sink.credential) if sink.credential else None)
 
     def _mark_success(self) -> None:
         if self._failing:
-            _log.info("sink takes events again", sink=self._sink.name)
+            _log.info("sink takes events again", sink=self._name)
         self._failing = False
         self._update(failures=0, last_success_at=self._context.clock.now())
 
     def _mark_failure(self, failure: _DeliveryFailure) -> None:
         if not self._failing:
-            _log.warning("sink takes no events", sink=self._sink.name, error=failure.text)
+            _log.warning("sink takes no events", sink=self._name, error=failure.text)
         self._failing = True
         self._update(
             failures=self._status.failures + 1,
@@ -192,9 +194,7 @@ class SinkDelivery:
 
     def _dead_letter(self, number: str, event: StoredEvent, attempts: int) -> DeadLetter:
         error, now = self._status.last_error, self._context.clock.now()
-        return DeadLetter(
-            sink=self._sink.name, event_id=number, event=event, attempts=attempts, last_error=error, at=now
-        )
+        return DeadLetter(sink=self._name, event_id=number, event=event, attempts=attempts, last_error=error, at=now)
 
     async def _add_dead_letter(self, letter: DeadLetter, **changes: Any) -> None:  # noqa: ANN401  fields of a status
         await self._context.ledger.add_dead_letter(letter, tries=0, **changes)
@@ -206,7 +206,7 @@ class SinkDelivery:
         if status.epoch != store.epoch:
             return
         try:
-            await store.scan(CURSORS, limit=1, cursor=Cursor(status.revision, CURSORS))
+            await store.scan(SINK_CURSORS, limit=1, cursor=Cursor(status.revision, SINK_CURSORS))
         except Relist:
             await self._reset_position(str(error))
         else:
@@ -215,10 +215,10 @@ class SinkDelivery:
     async def _reset_position(self, reason: str) -> None:
         """Continue from now. The sink is told about the loss first, even if this process ends before that."""
         store, now = self._context.store, self._context.clock.now()
-        revision = (await store.scan(CURSORS, limit=1)).revision
+        revision = (await store.scan(SINK_CURSORS, limit=1)).revision
         self._update(epoch=store.epoch, revision=revision, n=0, tries=0, reset=reason, last_reset_at=now)
         await self._context.ledger.save()
-        _log.warning("events were lost to a sink", sink=self._sink.name, reason=reason)
+        _log.warning("events were lost to a sink", sink=self._name, reason=reason)
 
     async def _deliver_reset(self) -> None:
         status = self._status
@@ -226,7 +226,7 @@ class SinkDelivery:
             type=RESET_TYPE,
             time=status.last_reset_at or status.at,
             kind="Sink",
-            name=self._sink.name,
+            name=self._name,
             namespace=DEFAULT_NAMESPACE,
             data=encode_data(EventsLost(reason=status.reset)),
         )
@@ -239,7 +239,7 @@ class SinkDelivery:
     async def _deliver_replays(self) -> None:
         letters = self._context.letters
         while True:
-            letter, entry = await letters.next_replay(self._sink.name)
+            letter, entry = await letters.next_replay(self._name)
             left = await self._replay_letter(letter)
             await letters.finish_replay(entry, left or letter, taken=left is None)
 

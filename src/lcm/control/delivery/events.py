@@ -34,6 +34,7 @@ from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerPhase, WorkerTelemetry, coarse_status
 from lcm.model.telemetry.alert import Alert
 from lcm.model.telemetry.observation import ResourceObservation
@@ -73,6 +74,8 @@ def derive_events(
     is recorded in the object's own history.
     """
     told: list[Event] = []
+    if isinstance(after, Sink):
+        return told  # events are news for the sinks, not of them
     if before is None:
         told.append(
             _event(_worker_summary(after) if isinstance(after, LabWorker) else _summary(after), origin, after, now)

@@ -17,7 +17,7 @@ from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.event import Event
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS
-from lcm.model.kinds.sink import CREDENTIAL_MARK, Format, Sink
+from lcm.model.kinds.sink import CREDENTIAL_MARK, Format, SinkSpec
 
 JSON: Final = "application/json"
 CLOUDEVENT: Final = "application/cloudevents+json; charset=utf-8"
@@ -123,13 +123,13 @@ class _SlackMessage(Part):
 
 
 def build_request(
-    sink: Sink, event_id: str, event: Event, keys: SinkSecrets, *, source: str, now: datetime
+    spec: SinkSpec, event_id: str, event: Event, keys: SinkSecrets, *, source: str, now: datetime
 ) -> SinkRequest:
     """Build the request of one attempt; raises Invalid when the sink lacks a secret that its format needs."""
-    media_type, write = _FORMATS[sink.format]
+    media_type, write = _FORMATS[spec.format]
     body = write(event_id, event, keys, source)
     headers = {"content-type": media_type, **sign_request(event_id, body, keys.signing, now=now)}
-    return SinkRequest(_request_url(sink, keys), body, headers)
+    return SinkRequest(_request_url(spec, keys), body, headers)
 
 
 def summarize(event: Event) -> str:
@@ -145,7 +145,9 @@ def summarize(event: Event) -> str:
 def subject_of(event: Event) -> str:
     """Return the name of the object that an event is about, as in its API path."""
     known = KINDS.get(event.kind)
-    return known.key(event.namespace, event.name) if known else f"{event.kind}/{event.namespace}/{event.name}"
+    if known is None or known.global_root:
+        return f"{event.kind}/{event.namespace}/{event.name}"
+    return known.key(event.namespace, event.name)
 
 
 def _mask_cut_off(text: str, secret: str) -> str:
@@ -154,10 +156,10 @@ def _mask_cut_off(text: str, secret: str) -> str:
     return f"{text[:-cut]}***" if cut else text
 
 
-def _request_url(sink: Sink, keys: SinkSecrets) -> str:
-    if CREDENTIAL_MARK not in sink.url:
-        return sink.url
-    return sink.url.replace(CREDENTIAL_MARK, _need_credential(keys).reveal())
+def _request_url(spec: SinkSpec, keys: SinkSecrets) -> str:
+    if CREDENTIAL_MARK not in spec.url:
+        return spec.url
+    return spec.url.replace(CREDENTIAL_MARK, _need_credential(keys).reveal())
 
 
 def _need_credential(keys: SinkSecrets) -> Secret:

@@ -14,7 +14,8 @@ import structlog
 
 from lcm.control.delivery.courier import DeliveryContext, Post, Reveal, SinkDelivery
 from lcm.control.delivery.progress import DeadLetters, DeliveryProgress
-from lcm.control.delivery.sinks import CODEC, SINKS
+from lcm.control.delivery.sinks import SINKS
+from lcm.control.objects.records import SINK_CODEC
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
 from lcm.model.kinds.sink import Sink
@@ -58,7 +59,7 @@ class Outbox:
         self._source = source
         self._holder = holder
         self._ttl_seconds = ttl_seconds
-        self._built_in = {sink.name: sink for sink in built_in}
+        self._built_in = {sink.metadata.name: sink for sink in built_in}
         self._work: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -212,8 +213,8 @@ class _SinkDeliveries:
 
     async def _start(self, name: str, entry: Entry) -> None:
         try:
-            sink = CODEC.decode(entry.value, Sink)
-            if not sink.enabled:
+            sink = SINK_CODEC.decode(entry.value, Sink)
+            if not sink.spec.enabled:
                 return
             await self._context.ledger.open_sink(name, entry)
         except Stuck as error:  # a sink that this version cannot read must not stop the others
@@ -222,7 +223,7 @@ class _SinkDeliveries:
             self._run(sink)
 
     def _run(self, sink: Sink) -> None:
-        self._running[sink.name] = self._group.create_task(SinkDelivery(sink, self._context).run())
+        self._running[sink.metadata.name] = self._group.create_task(SinkDelivery(sink, self._context).run())
 
 
 def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from lcm.control.delivery.sinks import CODEC, CURSORS, DEAD_LETTERS, dead_letter_key, scan_entries, split_batches
+from lcm.control.delivery.sinks import dead_letter_key, scan_entries, split_batches
+from lcm.control.objects.records import CODEC, DEAD_LETTERS, SINK_CURSORS
 from lcm.control.objects.writer import commit_ops
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Stuck
@@ -141,11 +142,11 @@ class DeliveryProgress:
 
         `sink` None stands for one that the settings define; it begins with its first delivery.
         """
-        entry = await self._store.get(CURSORS + name)
+        entry = await self._store.get(SINK_CURSORS + name)
         status = CODEC.decode(entry.value, SinkStatus) if entry else None
         epoch, made = self._store.epoch, sink.created if sink else 0
         if status is None or (status.epoch == epoch and status.sink != made):
-            begin = made or (await self._store.scan(CURSORS, limit=1)).revision
+            begin = made or (await self._store.scan(SINK_CURSORS, limit=1)).revision
             status = SinkStatus(epoch=epoch, revision=begin, sink=made, at=self._clock.now())
         self._statuses[name] = status
         self.update(name, sink=made)
@@ -222,8 +223,8 @@ class DeliveryProgress:
 
     async def remove_all_but(self, names: Collection[str]) -> None:
         """Remove the records of deleted sinks."""
-        found = [entry.key async for entry in scan_entries(self._store, CURSORS)]
-        ops: list[Op] = [Delete(key) for key in found if key.removeprefix(CURSORS) not in names]
+        found = [entry.key async for entry in scan_entries(self._store, SINK_CURSORS)]
+        ops: list[Op] = [Delete(key) for key in found if key.removeprefix(SINK_CURSORS) not in names]
         for name in sorted(self._letters.sink_names() - set(names)):
             ops += [Delete(dead_letter_key(name, event_id)) for event_id in self._letters.event_ids(name)]
         for batch in split_batches(ops):
@@ -231,4 +232,4 @@ class DeliveryProgress:
 
     def _cursor_put(self, name: str, status: SinkStatus) -> Put:
         now, letters = self._clock.now(), self._letters.count(name)
-        return Put(CURSORS + name, CODEC.encode(msgspec.structs.replace(status, at=now, dead_letters=letters)))
+        return Put(SINK_CURSORS + name, CODEC.encode(msgspec.structs.replace(status, at=now, dead_letters=letters)))

@@ -45,6 +45,7 @@ class ReadDocument(Protocol):
 
 KIND_ORDER: Final = (
     "SystemSettings",
+    "Sink",
     "WorkerTemplate",
     "LabletDefinition",
     "LabWorkerPool",

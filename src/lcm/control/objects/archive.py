@@ -15,6 +15,7 @@ from typing import Final
 from lcm.control.objects.records import (
     ALERTS,
     OBSERVATIONS,
+    SINK_CURSORS,
     TELEMETRY,
     UIDS,
     Record,
@@ -32,6 +33,7 @@ from lcm.model.base.event import Event
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import CheckRevision, Delete, Op, Store, scan_all
 
@@ -62,6 +64,8 @@ async def find_dependents(store: Store, resource: Resource, now: datetime) -> De
     if isinstance(resource, LabletDefinition):
         samples = await store.get(key := observations_key(resource))
         gone.append(Delete(key, at=samples.revision) if samples else CheckRevision(key, 0))
+    if isinstance(resource, Sink):
+        gone.append(Delete(SINK_CURSORS + resource.metadata.name))
     return Dependents(gone, raised.change_events(Alerts(), now))
 
 

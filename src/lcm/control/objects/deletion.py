@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from lcm.control.admission.references import Reference, Target, is_abandoned_deletion, read_targets, refers_to
+from lcm.control.delivery.sinks import delete_dead_letters
 from lcm.control.objects.actions import begin_drain, terminate_session
 from lcm.control.objects.archive import archived_removal_ops, is_archived
 from lcm.control.objects.records import Record, mentions, read_entry
@@ -28,6 +29,7 @@ from lcm.model.kinds.pool import POOL_MACHINE, LabWorkerPool, PoolPhase, WorkerT
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.reservation import Reservation, ReservationPhase
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker
 from lcm.store.base import Store, scan_all
 
@@ -55,7 +57,10 @@ async def delete(ledger: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) 
             return after
         return await ledger.write(Edit(record, after, removed=is_removable(after), verb="delete"))
 
-    return await retry_conflicts(attempt, unless=lambda _: at is not None)
+    gone = await retry_conflicts(attempt, unless=lambda _: at is not None)
+    if isinstance(gone, Sink) and not dry_run:
+        await delete_dead_letters(ledger.store, gone.metadata.name)
+    return gone
 
 
 async def _delete_unused(ledger: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
@@ -83,7 +88,7 @@ async def finish_deletions(store: Store, *, clock: Clock) -> int:
     """Finish deletions whose callers were stopped half-way; return how many there were. May be repeated."""
     finished, ledger = 0, Writer(store, clock, PLANE_CALLER)
     for kind in _USER_KINDS:
-        page = await scan_all(store, f"{KINDS[kind.__name__].plural}/")
+        page = await scan_all(store, KINDS[kind.__name__].prefix)
         for entry in page.entries:
             if b'"deletion_timestamp":"' in entry.value:
                 finished += await _finish_deletion(ledger, read_entry(entry, kind))
@@ -169,8 +174,7 @@ async def _refuse_if_used(ledger: Writer, record: Record[R]) -> None:
     assert isinstance(target, WorkerTemplate | LabletDefinition)
     users: list[Resource] = []
     for kind in _USER_KINDS[type(target)]:
-        known = KINDS[kind.__name__]
-        page = await scan_all(ledger.store, f"{known.plural}/{target.metadata.namespace}/")
+        page = await scan_all(ledger.store, KINDS[kind.__name__].prefix_in(target.metadata.namespace))
         some = (read_entry(entry, kind) for entry in page.entries if mentions(entry, target.metadata.name))
         users += [one for one in some if refers_to(one, target) and _is_live(one)]
     if users:

@@ -43,8 +43,8 @@ class ListRequest(Generic[R]):
         """The key prefix of these objects."""
         if self.archived:
             return archived_prefix(self.kind)
-        plural = KINDS[self.kind.__name__].plural
-        return f"{plural}/{self.namespace}/" if self.namespace is not None else f"{plural}/"
+        kind = KINDS[self.kind.__name__]
+        return kind.prefix_in(self.namespace) if self.namespace is not None else kind.prefix
 
     def matches(self, resource: R) -> bool:
         """Return whether an object belongs in the list."""
@@ -131,10 +131,10 @@ class LocalWatch:
         self._writer = ledger
         self._caller = ledger.caller
         self._after = after
-        self._kinds = {KINDS[kind.__name__].plural: KINDS[kind.__name__] for kind in kinds or _readable_kinds(ledger)}
+        self._kinds = {KINDS[kind.__name__].prefix: KINDS[kind.__name__] for kind in kinds or _readable_kinds(ledger)}
         self._visible_keys: set[str] | None = None
         self._refusal: LcmError | None = _find_refusal(ledger, self._kinds.values())
-        prefix = f"{next(iter(self._kinds))}/" if len(self._kinds) == 1 else ""
+        prefix = next(iter(self._kinds)) if len(self._kinds) == 1 else ""
         self._watch: StoreWatch | None = None if self._refusal else ledger.store.watch(prefix, after=after)
 
     def __aiter__(self) -> Self:
@@ -164,7 +164,7 @@ class LocalWatch:
 
     def _visible_change(self, change: Change, own: set[str]) -> ObjectChange | None:
         ref = ref_of_key(change.key)
-        if ref is None or ref.kind_info.plural not in self._kinds:
+        if ref is None or ref.kind_info.prefix not in self._kinds:
             return None
         entry = change.entry
         if not self._is_limited(ref.kind_info):
@@ -183,7 +183,7 @@ class LocalWatch:
 
     async def _check_start(self) -> None:
         """Raise Relist when the revision to start after has not happened: what comes before it would be missed."""
-        page = await self._writer.store.scan(f"{next(iter(self._kinds))}/", limit=1)
+        page = await self._writer.store.scan(next(iter(self._kinds)), limit=1)
         if self._after > page.revision:
             self._refusal = future_revision_error(self._after)
             await self.aclose()
@@ -192,10 +192,9 @@ class LocalWatch:
     async def _read_visible_keys(self) -> set[str]:
         keys: set[str] = set()
         for kind in filter(self._is_limited, self._kinds.values()):
-            prefix = f"{kind.plural}/"
-            at: Cursor | None = Cursor(self._after, prefix)
+            at: Cursor | None = Cursor(self._after, kind.prefix)
             while at is not None:
-                page = await self._writer.store.scan(prefix, limit=_SCAN_PAGE_SIZE, cursor=at)
+                page = await self._writer.store.scan(kind.prefix, limit=_SCAN_PAGE_SIZE, cursor=at)
                 mine = (entry for entry in page.entries if mentions(entry, self._caller.name))
                 keys.update(entry.key for entry in mine if can_see(self._caller, read_entry(entry, kind.struct)))
                 at = page.next

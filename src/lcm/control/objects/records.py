@@ -18,6 +18,7 @@ from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, worker_of
+from lcm.model.kinds.sink import Sink, redact_sink, upgrade_sink
 from lcm.model.kinds.validate import parse_document
 from lcm.store.base import ABSENT, Delete, Entry, Op, Put, Store
 from lcm.store.codec import Codec
@@ -79,8 +80,12 @@ WORKER_INDEX: Final = "on-worker/"
 """The sessions on each worker, by the worker's uid, so that nobody has to read all sessions to find them."""
 POOLS_CHANGED: Final = "guards/changed/"
 """Written, by namespace, with every change of a pool or a template; a calendar sees by it that it is behind."""
+SINK_CURSORS: Final = "sink-cursors/"
+"""How far each sink has got."""
+DEAD_LETTERS: Final = "dead-letters/"
 CODEC: Final = Codec()
-BY_PLURAL: Final = {kind.plural: kind for kind in KINDS.values()}
+SINK_CODEC: Final = Codec(2, reads=2, upgrades={1: {Sink.__name__: upgrade_sink}})
+_BY_PREFIX: Final = {kind.prefix: kind for kind in KINDS.values()}
 
 _MOST_CACHED: Final = 2_000
 _MOST_CACHED_BYTES: Final = 8_192
@@ -146,10 +151,11 @@ def is_nameable(ref: Ref[R]) -> bool:
 
 def ref_of_key(key: str) -> Ref[Resource] | None:
     """Return the reference of the object at a key; None for keys that hold something else."""
-    plural, _, rest = key.partition("/")
-    kind = BY_PLURAL.get(plural)
-    namespace, _, name = rest.partition("/")
-    return Ref(kind.struct, name, namespace) if kind else None
+    kind = _BY_PREFIX.get(f"{key.partition('/')[0]}/")
+    if kind is None:
+        return None
+    namespace, name = kind.split_key(key)
+    return Ref(kind.struct, name, namespace)
 
 
 def with_revision(resource: R, revision: int) -> R:
@@ -158,13 +164,21 @@ def with_revision(resource: R, revision: int) -> R:
     return msgspec.structs.replace(resource, metadata=metadata)
 
 
+def codec_of(kind: type[msgspec.Struct]) -> Codec:
+    """Return the codec of a type of documents."""
+    return SINK_CODEC if kind is Sink else CODEC
+
+
 def read_entry(entry: Entry, kind: type[R]) -> R:
-    """Read an entry as its kind. A small entry that was read recently is reused: objects are immutable."""
+    """Read an entry as its kind, without what may not be shown of it.
+
+    A small entry that was read recently is reused: objects are immutable.
+    """
     kept, resource = _cached.get(entry.key, _NOT_CACHED)
     # Compare bytes as well as the revision: another store, or this one after a restore, may reuse a revision.
     if kept.revision == entry.revision and kept.value == entry.value and isinstance(resource, kind):
         return resource
-    found = with_revision(CODEC.decode(entry.value, kind), entry.revision)
+    found = hide_secret_parts(with_revision(codec_of(kind).decode(entry.value, kind), entry.revision))
     if len(entry.value) <= _MOST_CACHED_BYTES:
         if len(_cached) >= _MOST_CACHED:
             _cached.clear()
@@ -183,12 +197,27 @@ async def find_record(store: Store, ref: Ref[R]) -> Record[R] | None:
 async def _find_by_uid(store: Store, ref: Ref[R]) -> Record[R] | None:
     named = await store.get(UIDS + ref.name)
     key = named.value.decode() if named else ""
-    entry = await store.get(key) if key.startswith(f"{ref.kind_info.plural}/{ref.namespace}/") else None
+    entry = await store.get(key) if key.startswith(ref.kind_info.prefix_in(ref.namespace)) else None
     resource = read_entry(entry, ref.kind) if entry else None
     # The name may have passed to another object since the uid was looked up.
     if entry is None or resource is None or resource.metadata.uid != ref.name:
         return None
     return Record(resource, entry)
+
+
+def hide_secret_parts(resource: R) -> R:
+    """Return an object as it may be shown: a sink without the part of its URL that may be a secret."""
+    shown: Resource = redact_sink(resource) if isinstance(resource, Sink) else resource
+    assert isinstance(shown, type(resource))
+    return shown
+
+
+def open_record(record: Record[R]) -> Record[R]:
+    """Return an object as it is stored, with what is not shown of it."""
+    if not isinstance(record.resource, Sink):
+        return record
+    stored = SINK_CODEC.decode(record.entry.value, type(record.resource))
+    return Record(with_revision(stored, record.revision), record.entry)
 
 
 def mentions(entry: Entry, name: str) -> bool:
@@ -202,9 +231,10 @@ def encode_checked(resource: S, onto: bytes | None = None) -> bytes:
     A document that code has put together was never checked against the limits of its fields. One that fails only when
     it is next read would be lost.
     """
-    raw = CODEC.encode(resource, onto=onto)
+    codec = codec_of(type(resource))
+    raw = codec.encode(resource, onto=onto)
     try:
-        CODEC.decode(raw, type(resource))
+        codec.decode(raw, type(resource))
     except Stuck as error:
         raise _invalid_error(raw, type(resource)) from error
     return raw
@@ -247,7 +277,8 @@ def _value_with_unknown_fields(before: Record[R]) -> bytes | None:
 
     A state that encodes to the same bytes it was read from holds no such fields; that is a cheap test.
     """
-    same = CODEC.encode(with_revision(before.resource, ABSENT)) == before.entry.value
+    bare = with_revision(before.resource, ABSENT)
+    same = codec_of(type(bare)).encode(bare) == before.entry.value
     return None if same else before.entry.value
 
 

@@ -18,6 +18,7 @@ from lcm.control.objects.records import (
     creation_ops,
     explain_conflict,
     find_record,
+    hide_secret_parts,
     removal_ops,
     with_revision,
 )
@@ -129,13 +130,13 @@ class Writer:
     async def write(self, edit: Edit[R], *ops: Op, told: Sequence[Event] = (), reported: bool = False) -> R:
         """Commit one object's change, and return the object with its new revision."""
         revision = await self.commit_edits(edit, ops=ops, told=told, reported=reported)
-        return with_revision(edit.after, revision)
+        return hide_secret_parts(with_revision(edit.after, revision))
 
     def rehearse(self, edit: Edit[R], *ops: Op) -> R:
         """Check one object's change against the limits of a commit, without committing. Raise TooLarge or Invalid."""
         events = [encode_event(event) for event in edit.events(self.clock.now())]
         check_commit(self._with_audit_record([*edit.ops(), *ops], [edit.audited_action()]), events, self.fence)
-        return edit.after
+        return hide_secret_parts(edit.after)
 
     async def commit_edits(
         self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = (), reported: bool = False

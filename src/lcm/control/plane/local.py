@@ -22,6 +22,7 @@ from lcm.control.admission.references import check_unchanged, read_targets, refe
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
 from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
@@ -61,6 +62,7 @@ from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.session import LabletSession
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
 from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
 from lcm.model.money.billing import BillingInterval
@@ -109,6 +111,7 @@ class ControlPlane:
         chance: Callable[[], float] = fixed_chance,
         artifacts: Artifacts | None = None,
         review: ReviewPolicy = observations.DEFAULT_REVIEW,
+        sinks: SinkSettings = NO_SINKS,
     ) -> None:
         """Work on a store. `defaults` fill in the documents of each kind; `quota` is asked before creates.
 
@@ -118,12 +121,14 @@ class ControlPlane:
         says how many licence seats there are and what machines cost. With `terms`, slots are promised when they are
         booked; the calendar of `promises` must run. Without it, no promises. `artifacts` keeps the lab files that
         complete new definitions, and the files that sessions leave; without it no file is read. `review` says when the
-        use of labs is to be reviewed, where the SystemSettings object says nothing.
+        use of labs is to be reviewed, where the SystemSettings object says nothing. `sinks` says what sinks may reach,
+        and which are always there.
         """
         self.store = store
         self.clock = clock
         self.ids = ids
-        self.quota = quota
+        self._quota = quota
+        self.sinks = sinks
         self.sealing = Sealing(sealer)
         self.record_ids = record_ids
         self.fleet = fleet
@@ -150,6 +155,11 @@ class ControlPlane:
     def writer_for(self, caller: Caller, origin: Origin = LOCAL_ORIGIN, fence: Fence | None = None) -> Writer:
         """Return the writer of one caller, for what is no object."""
         return Writer(self.store, self.clock, caller, fence, origin, self.record_ids)
+
+    async def quota(self, caller: Caller, made: Sequence[Resource]) -> Sequence[Op]:
+        """Ask whether these objects may be created. Raise Refused, or return operations that join the commit."""
+        await refuse_surplus(self.store, [one.metadata.name for one in made if isinstance(one, Sink)])
+        return await self._quota(caller, made)
 
     def read(self, document: object, kind: type[Resource] | None = None, *, onto: Resource | None = None) -> Resource:
         """Read a document as its type, with the configured defaults for missing fields. Raise Invalid.
@@ -186,7 +196,7 @@ class LocalPlane(LocalPlacement, LocalLearning):
         super().__init__(core.writer_for(caller, origin, fence), core.promises, core.ids)
         self._core = core
         self._library = core.library
-        self._admission = Admission(self._writer, core.ids, core.sealing, core.library)
+        self._admission = Admission(self._writer, core.ids, core.sealing, core.library, core.sinks.reach)
 
     @property
     def caller(self) -> Caller:
@@ -399,7 +409,7 @@ class LocalPlane(LocalPlacement, LocalLearning):
                 return self._writer.rehearse(draft.edit, *_target_checks(draft))
             return await self._writer.write(draft.edit, *_target_checks(draft))
 
-        own = f"{ref.kind_info.plural}/"
+        own = ref.kind_info.prefix
         return await retry_conflicts(attempt, unless=lambda error: at is not None and error.key.startswith(own))
 
     async def _rehearse_creation(self, draft: Draft[R]) -> R:

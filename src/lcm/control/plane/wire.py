@@ -16,10 +16,10 @@ from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Action, Applied, Document, Sample, SessionAction, WorkerAction
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import Count, Moment, Part, Percent, Positive, ShortText, Text
+from lcm.model.base.resource import Count, Moment, Name, Part, Percent, Positive, ShortText, Text
 from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
 from lcm.model.kinds.session import Artifact, LabletSession
-from lcm.model.kinds.sink import Sink, SinkStatus
+from lcm.model.kinds.sink import SinkSpec, SinkStatus
 from lcm.model.kinds.worker import WorkerTelemetry
 from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
 from lcm.model.telemetry.alert import Alert
@@ -156,16 +156,24 @@ class Who(msgspec.Struct, frozen=True):
     role: Role
 
 
-class ShownSink(Sink):
-    """A sink as it is shown, and as it may be sent back; its bookkeeping fields are then ignored.
+class ShownSink(SinkSpec, kw_only=True):
+    """A sink with its delivery, as it is shown, and as it may be sent back; its bookkeeping fields are then ignored.
 
-    `built_in` sinks are made by the settings. A URL that ends in *** is not shown in full; sent back, it stays as it
-    is.
+    `built_in` sinks are made by the settings.
     """
 
+    name: Name
+    created_at: Moment | None = None
     resource_version: Count = 0
     built_in: bool = False
     status: SinkStatus | None = None
+
+
+class ShownSinks(msgspec.Struct, frozen=True):
+    """All sinks. They always fit into one page, so that `next` is always null."""
+
+    items: tuple[ShownSink, ...]
+    next: str | None = None
 
 
 class ReplayRequest(Part):
@@ -225,12 +233,6 @@ class ListedDeadLetters(msgspec.Struct, frozen=True):
 
     items: tuple[ListedDeadLetter, ...]
     next: str | None = None
-
-
-class ListedSinks(msgspec.Struct, frozen=True):
-    """All sinks."""
-
-    items: tuple[ShownSink, ...]
 
 
 class WatchedObject(msgspec.Struct, frozen=True):

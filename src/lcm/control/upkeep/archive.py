@@ -53,7 +53,7 @@ async def archive_ended(store: Store, now: datetime, before: datetime, ends: Ses
     A caller that repeats it passes the same `ends` each time, so that each state of a session is decoded once.
     """
     moved, seen = 0, SessionEnds()
-    page = await store.scan(f"{_SESSION_KIND.plural}/", limit=_PAGE_SIZE)
+    page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE)
     while True:
         seen.update((entry.key, _read_end(entry, ends or {})) for entry in page.entries)
         due = [_read_session(entry) for entry in page.entries if seen[entry.key].at < before]
@@ -61,7 +61,7 @@ async def archive_ended(store: Store, now: datetime, before: datetime, ends: Ses
             moved += await _archive_batch(store, due[first : first + _BATCH_SIZE], now)
         if page.next is None:
             break
-        page = await store.scan(f"{_SESSION_KIND.plural}/", limit=_PAGE_SIZE, cursor=page.next)
+        page = await store.scan(_SESSION_KIND.prefix, limit=_PAGE_SIZE, cursor=page.next)
     if ends is not None:
         ends.clear()
         ends.update(seen)

@@ -62,7 +62,7 @@ async def read_setup(store: Store) -> StoreSetup | None:
 async def is_empty(store: Store) -> bool:
     """Return whether a store holds no object of any kind."""
     for kind in KINDS.values():
-        if (await store.scan(f"{kind.plural}/", limit=1)).entries:
+        if (await store.scan(kind.prefix, limit=1)).entries:
             return False
     return True
 

@@ -102,6 +102,7 @@ PERMISSIONS: Final[Mapping[str, Mapping[Verb, frozenset[Role]]]] = {
     "LabletSession": _OWNED_PERMISSIONS,
     "Reservation": _OWNED_PERMISSIONS,
     "SystemSettings": {Verb.READ: SEES_ALL, Verb.WRITE: STAFF, Verb.ACT: STAFF, Verb.STEP: SERVICE},
+    "Sink": {Verb.READ: SEES_ALL, Verb.WRITE: ADMINS, Verb.ACT: STAFF, Verb.STEP: SERVICE},
 }
 """The roles that may do each verb, by kind."""
 

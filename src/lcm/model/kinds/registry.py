@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lcm.model.base.machine import StateMachine, describe_machine
+from lcm.model.base.resource import DEFAULT_NAMESPACE
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import POOL_MACHINE, LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession
 from lcm.model.kinds.settings import SystemSettings
+from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 
-Resource = LabWorker | LabWorkerPool | WorkerTemplate | LabletDefinition | LabletSession | Reservation | SystemSettings
+Resource = (
+    LabWorker | LabWorkerPool | WorkerTemplate | LabletDefinition | LabletSession | Reservation | SystemSettings | Sink
+)
 """A document of any kind."""
 
 
@@ -28,15 +32,32 @@ class Kind:
     struct: type[Resource]
     plural: str
     machine: StateMachine[Any] | None = None
+    global_root: str = ""
+    """Begins the keys of a kind that belongs to no namespace."""
 
     @property
     def name(self) -> str:
         """The kind as it is spelt in documents."""
         return self.struct.__name__
 
+    @property
+    def prefix(self) -> str:
+        """What the store keys of all objects of this kind begin with."""
+        return f"{self.global_root or self.plural}/"
+
+    def prefix_in(self, namespace: str) -> str:
+        """Return what the store keys of a namespace's objects begin with."""
+        return self.prefix if self.global_root else f"{self.prefix}{namespace}/"
+
     def key(self, namespace: str, name: str) -> str:
         """Return the store key of an object of this kind."""
-        return f"{self.plural}/{namespace}/{name}"
+        return self.prefix_in(namespace) + name
+
+    def split_key(self, key: str) -> tuple[str, str]:
+        """Return the namespace and the name of the object at a key."""
+        rest = key.removeprefix(self.prefix)
+        namespace, _, name = (DEFAULT_NAMESPACE, "", rest) if self.global_root else rest.partition("/")
+        return namespace, name
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -49,6 +70,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(LabletSession, "lablet-sessions", SESSION_MACHINE),
         Kind(Reservation, "reservations", RESERVATION_MACHINE),
         Kind(SystemSettings, "settings"),
+        Kind(Sink, "event-sinks", global_root="sinks"),
     )
 }
 STATE_MACHINES: Final[tuple[StateMachine[Any], ...]] = tuple(kind.machine for kind in KINDS.values() if kind.machine)

@@ -1,19 +1,18 @@
 """Event sinks: where events are sent, which ones, in which format, and how far each sink has got.
 
-`Sink` holds what an operator wants. `SinkStatus` and `DeadLetter` hold what happened, under keys of their own, so that
-deliveries do not conflict with edits. Written by `control.delivery.sinks` and `control.delivery.outbox`, shown by
-`api`.
+`Sink` is a kind like any other. `SinkStatus` and `DeadLetter` hold what happened, under keys of their own, so that
+deliveries do not conflict with edits: `control.delivery.outbox` writes them, and `api` shows them.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from lcm.model.base.event import Event
-from lcm.model.base.resource import Count, Moment, Name, Part, SecretRef, Text
+from lcm.model.base.resource import API_VERSION, Count, Metadata, Moment, Name, Part, SecretRef, Status, Text
 
 CREDENTIAL_MARK: Final = "{credential}"
 """Replaced in a URL by the sink's credential, for receivers whose URLs are secret."""
@@ -34,6 +33,7 @@ TypePattern = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[a-z0-9_.*-]{1,100}$(?!\n)",
+        max_length=100,
         description="an event type; * stands for any part of it",
         examples=["worker.*"],
     ),
@@ -49,14 +49,14 @@ class Format(StrEnum):
     PAGERDUTY = "pagerduty"
 
 
-class Sink(Part):
-    """A receiver of events.
+class SinkSpec(Part):
+    """Where events are sent, which ones, and in which format.
 
     `secret` signs every request; `previous_secret` does so too while receivers change over. `credential` is
-    what the receiver requires: PagerDuty's routing key, or the value of {credential} in the URL.
+    what the receiver requires: PagerDuty's routing key, or the value of {credential} in the URL. A URL that ends in ***
+    is not shown in full; sent back, it stays as it is.
     """
 
-    name: Name
     url: Annotated[str, msgspec.Meta(max_length=2048, examples=["https://hooks.example.org/lcm"])]
     format: Format = Format.CLOUDEVENTS
     event_types: Annotated[tuple[TypePattern, ...], msgspec.Meta(max_length=50)] = ()
@@ -68,7 +68,16 @@ class Sink(Part):
     secret: SecretRef | None = None
     previous_secret: SecretRef | None = None
     credential: SecretRef | None = None
-    created_at: Moment | None = None
+
+
+class Sink(Part):
+    """A receiver of events of all namespaces."""
+
+    metadata: Metadata
+    spec: SinkSpec
+    api_version: Literal["lcm/v1"] = API_VERSION
+    kind: Literal["Sink"] = "Sink"
+    status: Status = Status()
 
 
 class SinkStatus(Part):
@@ -125,14 +134,15 @@ def accepts_event(sink: Sink, event: Event) -> bool:
     A test event goes to the sink that it names, whatever the filters.
     """
     if event.type == TEST_TYPE:
-        return event.name == sink.name
+        return event.name == sink.metadata.name
+    spec = sink.spec
     pairs = (
-        (sink.owner_id, event.owner),
-        (sink.worker_id, event.worker_id),
-        (sink.session_id, event.session_id),
-        (sink.definition_id, event.definition_id),
+        (spec.owner_id, event.owner),
+        (spec.worker_id, event.worker_id),
+        (spec.session_id, event.session_id),
+        (spec.definition_id, event.definition_id),
     )
-    patterns = sink.event_types or _DEFAULT_TYPES.get(sink.format, _ALL_TYPES)
+    patterns = spec.event_types or _DEFAULT_TYPES.get(spec.format, _ALL_TYPES)
     return all(wanted is None or wanted == found for wanted, found in pairs) and any(
         fnmatchcase(event.type, pattern) for pattern in patterns
     )
@@ -149,6 +159,26 @@ def redact_url(url: str) -> str:
     if CREDENTIAL_MARK in url or not (path or mark):
         return url
     return f"{scheme}://{host}{'?' if mark else slash}{HIDDEN}"
+
+
+def redact_sink(sink: Sink) -> Sink:
+    """Return a sink whose URL may be shown."""
+    return with_url(sink, redact_url(sink.spec.url))
+
+
+def with_url(sink: Sink, url: str) -> Sink:
+    """Return a sink with another URL; the same object if it is no other."""
+    if url == sink.spec.url:
+        return sink
+    return msgspec.structs.replace(sink, spec=msgspec.structs.replace(sink.spec, url=url))
+
+
+def upgrade_sink(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored sink of the first schema, in which all fields stood side by side, as a document."""
+    spec = {name: value for name, value in flat.items() if name not in {"name", "created_at"}}
+    name, created_at = flat.get("name"), flat.get("created_at")
+    metadata = {"name": name, "uid": name, "generation": 1, "created_at": created_at}
+    return {"kind": "Sink", "metadata": metadata, "spec": spec}
 
 
 def read_event(raw: bytes) -> StoredEvent:
