@@ -57,9 +57,8 @@ VENDORS = {
     "prometheus_client": {"api/http/metrics.py"},
     "yaml": {
         "cli/documents/texts.py",
-        "model/topology/yaml_tree.py",
+        "model/base/yaml_tree.py",
         "sim/cml/",
-        "sim/plan/yaml_tree.py",
     },
 }
 """Each vendor's library stays behind the files named for it."""

@@ -22,8 +22,8 @@ from lcm.control.plane.protocol import Applied, Plane, Ref
 from lcm.model.base.errors import Fault, Invalid, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.topology.lab import ParsedLab, compute_needs
+from lcm.model.topology.lab_text import MAX_BYTES
 from lcm.model.topology.node_definitions import SHIPPED_NODES
-from lcm.model.topology.yaml_tree import MAX_BYTES
 from lcm.providers.protocols.artifacts import digest_of
 
 _FROM_NOW: Final = re.compile(r"\+([0-9]{1,6})([smhd])")

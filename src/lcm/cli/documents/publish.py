@@ -11,11 +11,12 @@ from lcm.cli.booking.observe import format_needs
 from lcm.cli.documents import apply
 from lcm.cli.documents.lab_files import LocalLabFile, prepare_documents
 from lcm.cli.documents.sources import STDIN, DocumentSource, read_files
-from lcm.cli.documents.texts import ParsedDocument, TextPosition
+from lcm.cli.documents.texts import ParsedDocument
 from lcm.cli.output import connection, render
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Invalid
 from lcm.model.base.resource import API_VERSION
+from lcm.model.base.yaml_tree import YamlMapping
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements
 from lcm.model.topology.lab import compute_needs
 from lcm.model.topology.node_definitions import SHIPPED_NODES
@@ -50,7 +51,7 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
     """Upload a lab file, apply a definition made of it, and print what was derived."""
     file, data = _single_file(files)
     before = connection.with_plane(lambda plane: _find_existing(plane, wanted), context)
-    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), TextPosition(1)))
+    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), YamlMapping({}, {}, 1)))
     what = prepare_documents([source], {_lab_file_name(file): data})
     if what.faults:
         raise Invalid(*what.faults)

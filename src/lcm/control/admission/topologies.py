@@ -14,9 +14,9 @@ from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, ResourceRequirements
 from lcm.model.kinds.worker import LabType
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
+from lcm.model.topology.lab_text import MAX_BYTES
 from lcm.model.topology.node_definitions import SHIPPED_NODES
 from lcm.model.topology.ports import OPEN_PORTS
-from lcm.model.topology.yaml_tree import MAX_BYTES
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 
 _URI: Final = "spec.topology.uri"

@@ -20,6 +20,16 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_of
+from lcm.sim.plan.located_values import (
+    LocatedValue,
+    check_keys,
+    entries,
+    items,
+    number_of,
+    parse_tree,
+    read_each,
+    text_of,
+)
 from lcm.sim.plan.slots import (
     WORKDAYS,
     Series,
@@ -31,7 +41,6 @@ from lcm.sim.plan.slots import (
     parse_moment,
 )
 from lcm.sim.plan.timetable import Extension, SessionRequest
-from lcm.sim.plan.yaml_tree import LocatedValue, check_keys, entries, items, number_of, parse_yaml, read_each, text_of
 
 _TOP_KEYS: Final = ("zone", "definitions", "fleet", "prices", "sessions", "title")
 _LAB_KEYS: Final = ("name", "track", "cpu", "memory", "storage", "nodes", "ports")
@@ -61,7 +70,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_yaml(text: str, *, lines: bool = True) -> tuple[Inventory, Sequence[TimetableRow]]:
     """Read a timetable. Raises Invalid with every fault. Without `lines` a fault says only where in the tree it is."""
-    top = entries(parse_yaml(text, lines=lines), "a timetable")
+    top = entries(parse_tree(text, lines=lines), "a timetable")
     check_keys(top, _TOP_KEYS)
     zone = text_of(top["zone"]) if "zone" in top else "UTC"
     if "zone" in top:
