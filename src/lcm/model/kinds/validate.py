@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import API_VERSION, Metadata, Part
+from lcm.model.base.resource import API_VERSION, Metadata, Part, shorten_text
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.rules import RULES
 
@@ -55,7 +55,7 @@ class _Faults(list[Fault]):
     def note(self, path: str, problem: str, remedy: str) -> None:
         if len(self) >= MAX_FAULTS:
             raise _TooManyFaults
-        self.append(Fault(path, _shorten(problem, _MAX_PROBLEM_LENGTH), remedy))
+        self.append(Fault(path, shorten_text(problem, _MAX_PROBLEM_LENGTH), remedy))
 
 
 def parse_document(document: object) -> Resource:
@@ -104,7 +104,7 @@ def _every_fault(document: Mapping[str, object], kind: type[Resource], first: st
         return _limit_faults(faults, more=True)
     found = [*faults, *_broken_rules(resource, [fault.path for fault in faults])]
     return _limit_faults(found) or [
-        Fault("document", _shorten(first, _MAX_PROBLEM_LENGTH), "see the documentation of this kind")
+        Fault("document", shorten_text(first, _MAX_PROBLEM_LENGTH), "see the documentation of this kind")
     ]
 
 
@@ -198,12 +198,8 @@ def _is_overlong(value: object, hint: Any) -> bool:  # noqa: ANN401 - likewise
 
 def _join_path(path: str, name: object) -> str:
     """Return the path of a member, whose name may be of any length."""
-    spelt = _shorten(str(name), _MAX_NAME_LENGTH)
+    spelt = shorten_text(str(name), _MAX_NAME_LENGTH)
     return f"{path}.{spelt}" if path else spelt
-
-
-def _shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @cache

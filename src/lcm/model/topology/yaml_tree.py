@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from lcm.model.base.errors import Fault, Invalid, TooLarge
+from lcm.model.base.resource import shorten_text
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_EVENTS: Final = 100_000
@@ -133,7 +134,7 @@ def kind_of(value: str) -> str:
 
 def quote_text(value: str) -> str:
     """Return a text of the file quoted for a message, cut off when it is long."""
-    return repr(value if len(value) <= _MAX_QUOTED_LENGTH else f"{value[:_MAX_QUOTED_LENGTH]}…")
+    return repr(shorten_text(value, _MAX_QUOTED_LENGTH))
 
 
 def syntax_fault(error: yaml.MarkedYAMLError) -> Fault:
@@ -288,7 +289,7 @@ class _TreeBuilder:
         top, key = self._open[-1], self._keys[-1]
         if isinstance(top, YamlList):
             return f"[{len(top.members)}]"
-        return f".{key.value[:_MAX_QUOTED_LENGTH]}" if key is not None else ""
+        return f".{shorten_text(key.value, _MAX_QUOTED_LENGTH)}" if key is not None else ""
 
 
 _WHOLE: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,8})")
