@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 
 import msgspec
 
-from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.errors import Fault, Invalid, to_fault
 from lcm.model.base.resource import API_VERSION, Metadata, Part, shorten_text
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.rules import RULES
@@ -72,7 +72,7 @@ def parse_document(document: object) -> Resource:
     try:
         resource = msgspec.convert(document, known.struct)
     except msgspec.ValidationError as error:
-        raise Invalid(*_every_fault(document, known.struct, str(error))) from error
+        raise Invalid(*_every_fault(document, known.struct, error)) from error
     check_rules(resource)
     return resource
 
@@ -96,16 +96,14 @@ def check_size(document: object) -> None:
             left += value.values() if isinstance(value, Mapping) else value
 
 
-def _every_fault(document: Mapping[str, object], kind: type[Resource], first: str) -> list[Fault]:
+def _every_fault(document: Mapping[str, object], kind: type[Resource], first: msgspec.ValidationError) -> list[Fault]:
     faults = _Faults()
     try:
         resource = _convert_struct(document, kind, "", faults)
     except _TooManyFaults:
         return _limit_faults(faults, more=True)
     found = [*faults, *_broken_rules(resource, [fault.path for fault in faults])]
-    return _limit_faults(found) or [
-        Fault("document", shorten_text(first, _MAX_PROBLEM_LENGTH), "see the documentation of this kind")
-    ]
+    return _limit_faults(found) or [to_fault(first, "document", "see the documentation of this kind")]
 
 
 def _limit_faults(faults: list[Fault], *, more: bool = False) -> list[Fault]:
@@ -211,14 +209,7 @@ def _check_value(value: object, hint: Any, path: str, faults: _Faults) -> None: 
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        problem = str(error).split(" - at ")[0].replace("`", "")
-        if " matching regex " in problem:
-            problem = "not of the expected form"
-        if " enum value " in problem:
-            problem = (
-                "none of its values"  # without the value, which may be a secret that slipped in from the next line
-            )
-        faults.note(path, problem[:1].lower() + problem[1:], _remedy_for(hint))
+        faults.note(path, to_fault(error, path).problem, _remedy_for(hint))
 
 
 def _plain_type(hint: Any) -> Any:  # noqa: ANN401 - likewise
