@@ -35,7 +35,6 @@ VENDORS = {
     "grpc": {"store/etcd/wire.py"},
     "sqlite3": {"store/sqlite/"},
     "typer": {"cli/"},
-    "rich": {"cli/"},
     "aiobotocore": {"providers/aws/"},
     "botocore": {"providers/aws/"},
     "aiohttp": {"providers/aws/"},

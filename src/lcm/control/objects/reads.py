@@ -18,6 +18,7 @@ from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing
 from lcm.control.upkeep.archive import archived_prefix
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb, can_see
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
+from lcm.model.base.resource import shorten_text
 from lcm.model.base.selector import ObjectSelector, selects
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.reservation import Reservation
@@ -57,7 +58,9 @@ async def list_page(ledger: Writer, asked: ListRequest[R], cursor: str | None) -
     if not 1 <= limit <= LONGEST_PAGE:
         raise Invalid(Fault("limit", f"{limit} is out of range", f"use 1 to {LONGEST_PAGE}"))
     if namespace is not None and not NAME.fullmatch(namespace):
-        raise Invalid(Fault("namespace", f"{namespace[:80]!r} is no name", "use lower-case letters, digits and -"))
+        raise Invalid(
+            Fault("namespace", f"{shorten_text(namespace, 80)!r} is no name", "use lower-case letters, digits and -")
+        )
     start = _decode_cursor(cursor, asked.prefix) if cursor is not None else None
     if not _needs_filtering(ledger, asked):
         page = await ledger.store.scan(asked.prefix, labels=asked.where.exact_labels, limit=limit, cursor=start)

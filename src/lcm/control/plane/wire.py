@@ -16,7 +16,7 @@ from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import Action, Applied, Document, Sample, SessionAction, WorkerAction
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import Count, Moment, Part, Percent, Positive, ShortText, Text
+from lcm.model.base.resource import Count, Moment, Part, Percent, Positive, ShortText, Text, shorten_text
 from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
 from lcm.model.kinds.session import Artifact, LabletSession
 from lcm.model.kinds.sink import Sink, SinkStatus
@@ -254,7 +254,7 @@ def check_idempotency_key(given: str) -> None:
     """Raise Invalid for a text that cannot be an idempotency key."""
     if not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, given):
         remedy = "use 1 to 200 visible ASCII characters without spaces"
-        raise Invalid(Fault(IDEMPOTENCY_KEY, f"{given[:80]!r} is no key", remedy))
+        raise Invalid(Fault(IDEMPOTENCY_KEY, f"{shorten_text(given, 80)!r} is no key", remedy))
 
 
 def metrics_report_of(telemetry: WorkerTelemetry) -> MetricsReport:

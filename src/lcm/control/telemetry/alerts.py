@@ -14,7 +14,7 @@ from lcm.control.objects.records import ALERTS, alerts_key
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.protocol import R, Ref
 from lcm.control.telemetry.alert_records import decode_alerts, make_alert, read_alerts
-from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.errors import Invalid, to_fault
 from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.store.base import CheckRevision, Store, scan_all
 
@@ -59,8 +59,7 @@ def _check_complaint(complaint: AlertFinding) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(complaint), AlertFinding)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$.")
-        raise Invalid(Fault(path.rstrip("`") or "complaint", problem)) from error
+        raise Invalid(to_fault(error, "complaint")) from error
 
 
 def _alert_order(alert: Alert) -> tuple[datetime, str, str, str, str]:

@@ -14,6 +14,7 @@ from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, Ref, Terminate, ref_of
 from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.model.base.clock import Clock
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import MAX_SESSIONS_PER_COMMIT
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation, ReservationPhase, ReservationStatus
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
@@ -204,7 +205,7 @@ class ReservationReconciler:
                 f"{reservation.metadata.name} is cancelled, and {len(names)} of its sessions do not end: {limit[1].why}"
             )
             alert = AlertFinding(
-                alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=told[:2000]
+                alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(told)
             )
             await self._plane.raise_alert(ref_of(reservation), alert)
             return DONE

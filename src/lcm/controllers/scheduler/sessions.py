@@ -20,6 +20,7 @@ from lcm.controllers.scheduler.effects import SchedulerEffects
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import (
@@ -171,7 +172,7 @@ def _send_back(facts: SchedulerFacts, reason: str, why: str) -> SchedulerMove:
 
 
 def _fail(facts: SchedulerFacts, why: str) -> SchedulerMove:
-    return _move_to(facts, SessionPhase.FAILED, why, last_error=why[:2000], waiting=None)
+    return _move_to(facts, SessionPhase.FAILED, why, last_error=shorten_text(why), waiting=None)
 
 
 def _expiry_reason(session: LabletSession) -> str:
@@ -180,7 +181,7 @@ def _expiry_reason(session: LabletSession) -> str:
 
 def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> SchedulerMove:
     changes: dict[str, Any] = {"phase": phase, "waiting": None, **fields}
-    return SchedulerMove(msgspec.structs.replace(facts.session.status, **changes), reason[:2000])
+    return SchedulerMove(msgspec.structs.replace(facts.session.status, **changes), shorten_text(reason))
 
 
 RETRY_AFTER: Final = timedelta(seconds=15)

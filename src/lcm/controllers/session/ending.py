@@ -26,6 +26,7 @@ from lcm.controllers.session.view import (
     retry_refused,
 )
 from lcm.controllers.worker.view import Unknown
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import Artifact, SessionPhase, conditions_without_worker, is_asap
 from lcm.providers.protocols.artifacts import StoredArtifact
 
@@ -65,7 +66,9 @@ def decide_collecting(view: SessionView) -> Decision:
 def after_collect(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record what was saved, or that it cannot be."""
     if isinstance(outcome, SessionFailure) and outcome.hopeless:
-        return _step_to_stopping(view, f"it could not be saved: {outcome.message}", last_error=outcome.message[:2000])
+        return _step_to_stopping(
+            view, f"it could not be saved: {outcome.message}", last_error=shorten_text(outcome.message)
+        )
     if isinstance(outcome, SessionFailure):
         return retry_refused(view, outcome)
     if not isinstance(outcome, StoredArtifact):
@@ -100,7 +103,7 @@ def after_remove(view: SessionView, outcome: EffectOutcome) -> Decision:
 
 def after_discard(view: SessionView, outcome: EffectOutcome) -> Decision:
     """End the session, or have it retried. A file that cannot be removed does not delay that."""
-    error = {"last_error": outcome.message[:2000]} if isinstance(outcome, SessionFailure) else {}
+    error = {"last_error": shorten_text(outcome.message)} if isinstance(outcome, SessionFailure) else {}
     status = view.status
     if _may_retry(view):
         return _retry(view)

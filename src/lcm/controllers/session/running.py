@@ -38,6 +38,7 @@ from lcm.controllers.session.view import (
     update_status,
 )
 from lcm.controllers.worker.view import Unknown
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.providers.protocols.labhost import LabSummary
 
@@ -72,7 +73,9 @@ def decide_running(view: SessionView) -> Decision:
 
 def after_restart(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record a refusal, and give the lab time: if it does not run by the next look it is started once more."""
-    told = update_status(view, last_error=outcome.message[:2000]) if isinstance(outcome, SessionFailure) else None
+    told = (
+        update_status(view, last_error=shorten_text(outcome.message)) if isinstance(outcome, SessionFailure) else None
+    )
     return told or _wait_for_watch(view)
 
 

@@ -38,7 +38,7 @@ from lcm.controllers.session.view import (
     update_status,
 )
 from lcm.controllers.worker.view import Unknown
-from lcm.model.base.resource import Truth
+from lcm.model.base.resource import Truth, shorten_text
 from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, SessionPhase, is_asap
 from lcm.placement.claims import asap_length, is_too_late
 from lcm.placement.places import is_accepting
@@ -105,7 +105,7 @@ def after_start(view: SessionView, outcome: EffectOutcome) -> Decision:
 
 def give_up(view: SessionView, why: str, *, outcome: SessionPhase = _P.FAILED, **fields: Any) -> SessionReport:  # noqa: ANN401 - fields of a status
     """Step to STOPPING, which removes what is left. Whether to retry is decided when that is gone."""
-    told = why[:2000]
+    told = shorten_text(why)
     return move(
         view,
         _P.STOPPING,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from lcm.controllers.worker.view import Unknown
-from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -25,7 +25,6 @@ CAN_RUN: Final = "CanRun"
 _W: Final = WorkerPhase
 _LOST_PHASES: Final = frozenset({_W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED})
 _OBSERVABLE_PHASES: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
-_TEXT_LIMIT: Final = 2000
 _PATIENCE_DIVISOR: Final = 20
 """Polling after a twentieth of the elapsed time notices the end at most a twentieth too late."""
 
@@ -222,7 +221,7 @@ React = Callable[[SessionView, EffectOutcome], Decision]
 def move(view: SessionView, phase: SessionPhase, reason: str, **fields: Any) -> SessionReport:  # noqa: ANN401 - fields of a status
     """Return a step to another phase, with the other status fields that change with it."""
     return SessionReport(
-        msgspec.structs.replace(view.status, phase=phase, **_drop_request(view, phase) | fields), reason[:_TEXT_LIMIT]
+        msgspec.structs.replace(view.status, phase=phase, **_drop_request(view, phase) | fields), shorten_text(reason)
     )
 
 
@@ -254,12 +253,12 @@ def poll_patiently(view: SessionView) -> SessionWait:
 
 def retry_refused(view: SessionView, failure: SessionFailure) -> Decision:
     """Record a refusal, and try again after a while."""
-    return update_status(view, last_error=failure.message[:_TEXT_LIMIT]) or SessionWait(view.now + view.rules.again)
+    return update_status(view, last_error=shorten_text(failure.message)) or SessionWait(view.now + view.rules.again)
 
 
 def set_condition(view: SessionView, name: str, truth: Truth, reason: str, message: str = "") -> tuple[Condition, ...]:
     """Return the session's conditions with one replaced."""
-    new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=message[:_TEXT_LIMIT])
+    new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=shorten_text(message))
     return with_condition(view.status.conditions, new)
 
 

@@ -18,11 +18,11 @@ from lcm.controllers.worker.view import (
     poll_again,
     update_status,
 )
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
 
 _FIRST_RETRY: Final = timedelta(minutes=1)
-_LONGEST_TEXT: Final = 2000
 _MACHINE_FAILURES: Final = frozenset(
     {"LaunchTimeout", "NoAddress", "MachineNotUp", "ChecksFailed", "CmlNotUp", "Unhealthy"},
 )
@@ -39,9 +39,9 @@ def fail(view: WorkerView, failure: WorkerFailure, **fields: Any) -> Decision:  
     return enter_phase(
         view,
         WorkerPhase.FAILED,
-        f"{failure.reason}: {failure.message}"[:_LONGEST_TEXT],
+        shorten_text(f"{failure.reason}: {failure.message}"),
         failure=failure.reason,
-        last_error=failure.message[:_LONGEST_TEXT],
+        last_error=shorten_text(failure.message),
         retry_count=count,
         retry_at=view.now + _FIRST_RETRY * 2 ** (count - 1) if count <= view.rules.retries else None,
         observed_generation=view.worker.metadata.generation,
@@ -109,7 +109,7 @@ def _end(view: WorkerView, why: str) -> Decision:
 
 def _remove_machine(view: WorkerView, why: str) -> Decision:
     if view.status.cml.licensed is False:
-        return enter_phase(view, WorkerPhase.TERMINATING_EC2, f"{why}: {view.status.last_error}"[:_LONGEST_TEXT])
+        return enter_phase(view, WorkerPhase.TERMINATING_EC2, shorten_text(f"{why}: {view.status.last_error}"))
     return enter_phase(view, WorkerPhase.UNLICENSING, f"{why}; a licence is or may be registered")
 
 

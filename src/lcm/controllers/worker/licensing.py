@@ -30,6 +30,7 @@ from lcm.controllers.worker.view import (
     poll_again,
     update_status,
 )
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import CmlSpec, LicenseFlavour, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import LICENSE_LIMIT
 from lcm.model.money.licences import SEAT_UNKNOWN, UNRETURNED
@@ -50,7 +51,6 @@ _RETRY_DIVISOR: Final = 4
 """The wait for the next attempt is the time spent so far, divided by this."""
 _IMPAIRED_PATIENCE: Final = timedelta(minutes=30)
 """How long a machine that EC2 calls impaired must be silent before its licence is given up."""
-_LONGEST_TEXT: Final = 2000
 _REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
 _UNREGISTERED_STATES: Final = frozenset({"NOT_REGISTERED", "FAILED"})
 
@@ -242,8 +242,8 @@ def _return_unlicensed(view: WorkerView, why: str, **fields: Any) -> Decision:  
     return enter_phase(
         view,
         WorkerPhase.READY_UNLICENSED,
-        f"the registration did not succeed yet: {why}"[:_LONGEST_TEXT],
-        last_error=why[:_LONGEST_TEXT],
+        shorten_text(f"the registration did not succeed yet: {why}"),
+        last_error=shorten_text(why),
         retry_at=_next_attempt_at(view),
         **fields,
     )

@@ -44,6 +44,7 @@ from lcm.controllers.worker.view import (
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
 from lcm.model.telemetry.alert import Severity
 
@@ -75,7 +76,6 @@ REACTIONS: Final[Mapping[type[Effect], Callable[[WorkerView, EffectOutcome], Dec
 }
 """What follows an effect's outcome. Effects that are not here are judged by the next look alone."""
 
-_MAX_TEXT: Final = 2000
 _log: Final = structlog.get_logger()
 
 
@@ -171,7 +171,7 @@ class WorkerLifecycle:
     def _report_changes(self, view: WorkerView) -> WorkerReport | None:
         """Report conditions that changed with the spec, settings or sessions, and what a person must fix."""
         said = (
-            msgspec.structs.replace(view.status, last_error=view.blocker.why[:_MAX_TEXT])
+            msgspec.structs.replace(view.status, last_error=shorten_text(view.blocker.why))
             if view.blocker
             else view.status
         )

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import shorten_text
 
 NO_LIMIT: Final = 2**62
 _MAX_QUOTED_LENGTH: Final = 80
@@ -147,7 +148,7 @@ def kind_of(value: str) -> str:
 
 def quote_text(value: str) -> str:
     """Return a text of the file quoted for a message, cut off when it is long."""
-    return repr(value if len(value) <= _MAX_QUOTED_LENGTH else f"{value[:_MAX_QUOTED_LENGTH]}…")
+    return repr(shorten_text(value, _MAX_QUOTED_LENGTH))
 
 
 def count_breaks(text: str, begin: int, end: int) -> int:
@@ -310,7 +311,7 @@ class _TreeBuilder:
         top, key = self._open[-1], self._keys[-1]
         if isinstance(top, YamlList):
             return f"[{len(top.members)}]"
-        return f".{key.value[:_MAX_QUOTED_LENGTH]}" if key is not None else ""
+        return f".{shorten_text(key.value, _MAX_QUOTED_LENGTH)}" if key is not None else ""
 
 
 def _syntax_flaw(error: yaml.MarkedYAMLError) -> YamlFlaw:

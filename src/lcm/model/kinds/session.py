@@ -15,7 +15,6 @@ from lcm.model.base.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, 
 from lcm.model.base.resource import (
     API_VERSION,
     END,
-    MAX_TEXT_LENGTH,
     Condition,
     Count,
     Metadata,
@@ -29,6 +28,7 @@ from lcm.model.base.resource import (
     Status,
     Text,
     Truth,
+    shorten_text,
     with_condition,
 )
 from lcm.model.kinds.definition import Requirements
@@ -327,7 +327,7 @@ def conditions_without_worker(session: LabletSession, reason: str, why: str, now
         status=Truth.TRUE,
         last_transition_at=now,
         reason=reason,
-        message=why[:MAX_TEXT_LENGTH],
+        message=shorten_text(why),
     )
     return with_condition(conditions, risk)
 

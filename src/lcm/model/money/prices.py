@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from lcm.model.base.capacity import Amount
-from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.errors import Fault, Invalid, to_fault
 from lcm.model.base.resource import Part, Region, ShortText
 from lcm.model.kinds.worker import LabWorkerSpec, RootVolume
 from lcm.model.money.billing import Usd
@@ -76,7 +76,7 @@ def parse_price_file(document: Mapping[str, Any]) -> PriceFile:
         made = msgspec.convert(document, PriceFile, strict=False)
     except msgspec.ValidationError as error:
         remedy = 'write for example [hourly.us-east-1] and "m5zn.metal" = "3.9641" below it'
-        raise Invalid(Fault("PRICE_BOOK", str(error), remedy)) from error
+        raise Invalid(Fault("PRICE_BOOK", str(to_fault(error, "the file")), remedy)) from error
     disks = [disk for row in made.disks.values() for disk in row.values()]
     every = [price for row in made.hourly.values() for price in row.values()]
     every += [price for disk in disks for price in (disk.gb_month, disk.iops_month, Decimal(disk.iops_included))]

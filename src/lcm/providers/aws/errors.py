@@ -27,6 +27,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from lcm.model.base.errors import Gone, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
+from lcm.model.base.resource import shorten_text
 from lcm.providers.protocols.compute import NoCapacity, QuotaExceeded, Unauthorized
 from lcm.providers.protocols.secrets import MISSING, UNREADABLE
 
@@ -105,7 +106,7 @@ _Rows = dict[str | int | type[Exception], ErrorMapper]
 
 def redact(text: str) -> str:
     """Remove keys, signatures and encoded messages from a vendor's text, and shorten it."""
-    return _SECRETS.sub("***", text)[:_MAX_TEXT]
+    return shorten_text(_SECRETS.sub("***", text), _MAX_TEXT)
 
 
 def vcpu_quota(machine: str) -> str:

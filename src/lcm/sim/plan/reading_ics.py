@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.reservation import Weekday
 from lcm.sim.plan.slots import Series, TimetableRow, check_length, check_year, find_zone, local_moment, parse_count
 
@@ -102,7 +103,7 @@ def _unfold_lines(text: str) -> Iterator[_IcsLine]:
 def _parse_line(text: str, number: int) -> _IcsLine:
     found = _PARTS.fullmatch(text)
     if not found:
-        raise Invalid(Fault(f"line {number}", f"{text[:40]!r} has no colon", "export the calendar anew"))
+        raise Invalid(Fault(f"line {number}", f"{shorten_text(text, 40)!r} has no colon", "export the calendar anew"))
     head, value = found.groups()
     return _IcsLine(number, head.partition(";")[0].upper(), dict(map(_split_pair, _PARAM.findall(head))), value.strip())
 
