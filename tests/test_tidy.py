@@ -71,6 +71,10 @@ ASKERS = {
 }
 """Who turns sessions away: for an explanation, a plan, a promise, and a commit."""
 
+WRITER = "control/objects/writer.py"
+COMMITTERS = (WRITER, "store/", "sim/")
+"""Who may call a store's commit: the one writer, the engines, and the simulated world's own store."""
+
 VAGUE = re.compile(r"(Service|Manager|Helper|Util|Utils|Base|Impl)$|^(Base|Abstract)")
 
 
@@ -171,6 +175,14 @@ def test_vendors_stay_behind_their_files() -> None:
         return [vendor for vendor in found if not name(path).startswith(tuple(VENDORS[vendor]))]
 
     assert not offenders(SOURCES, strays)
+
+
+def test_every_write_goes_through_the_one_writer() -> None:
+    def commits(path: Path) -> list[str]:
+        calls = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute) and node.attr == "commit"]
+        return [f"line {call.lineno}: {ast.unparse(call)}; use Writer or commit_ops of {WRITER}" for call in calls]
+
+    assert not offenders([path for path in SOURCES if not name(path).startswith(COMMITTERS)], commits)
 
 
 def test_names_say_what_a_thing_is() -> None:

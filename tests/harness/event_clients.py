@@ -15,6 +15,8 @@ import msgspec
 
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import LEASE_SECONDS, Outbox
+from lcm.control.objects.writer import Writer
+from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import WebhookPolicy, verify
 from lcm.model.base import event as events
@@ -91,6 +93,11 @@ async def reveal(_ref: str) -> Secret:
 def sink(name: str = "a", **fields: Any) -> Sink:
     whole: dict[str, Any] = {"name": name, "url": f"https://hooks.example.org/{name}", "secret": "env:KEY"} | fields
     return Sink(**whole)
+
+
+def writer(store: Store) -> Writer:
+    """Give the writer of an administrator."""
+    return Writer(store, VirtualClock(), Caller(name="root", role=Role.ADMIN))
 
 
 async def put(store: Store, one: Sink) -> None:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.crash import crash_everywhere, pause_everywhere
-from harness.event_clients import World, happen, now_seconds, put, sink
+from harness.event_clients import World, happen, now_seconds, put, sink, writer
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import LEASE_SECONDS
 from lcm.model.base.errors import LcmError, Refused, Unreachable
@@ -97,7 +97,7 @@ async def a_replay_that_was_asked_for() -> World:
     world = await one_event_that_is_refused()
     await deliver_or_bury(world)
     world.receiver.trouble = lambda _path, _number: None
-    await sinks.replay_dead_letters(world.store, "a")
+    await sinks.replay_dead_letters(writer(world.store), "a")
     return world
 
 

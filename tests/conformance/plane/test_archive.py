@@ -9,6 +9,7 @@ import pytest
 from harness import given
 from harness.booking_world import counter_lab
 from harness.plane_world import NOW, World, everywhere, on_any_wire
+from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
 from lcm.control.upkeep import archive
@@ -188,6 +189,6 @@ async def test_a_backup_carries_the_archive(tmp_path: Path) -> None:
     await archive.archive_ended(here, NOW, NOW)
     await write_backup(here, tmp_path / "b", now=NOW)
     await restore_backup(there_, tmp_path / "b", epoch="another")
-    found = await archive.find_archived(there_, OLD)
+    found = await find_archived(there_, OLD)
     assert found is not None
     assert found.resource.metadata.name == "s1"

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from harness.http_answers import AnswerServer, Asked, Say
+from harness.plane_world import ROOT
 from harness.stores import Arena
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import Outbox
+from lcm.control.objects.writer import Writer
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import ID_HEADER, WebhookPolicy, parse_networks, verify
 from lcm.model.base import event as events
@@ -123,7 +125,7 @@ async def test_what_is_refused_can_be_replayed(opened: Store, server: AnswerServ
         (letter,) = await sinks.list_dead_letters(opened, "hook")
         assert letter.event_id == ids[0]
         assert "404" in letter.last_error
-        await sinks.replay_dead_letters(opened, "hook")
+        await sinks.replay_dead_letters(Writer(opened, CLOCK, ROOT), "hook")
         await until(lambda: len(server.asked) == 6)
         assert verified(server.asked[-1]) == ids[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.event_clients import DAY, World, always, delivering, event, happen, put, sink, status, virtual
+from harness.event_clients import DAY, World, always, delivering, event, happen, put, sink, status, virtual, writer
 from lcm.control.delivery import sinks
 from lcm.model.base.errors import LcmError, Refused, Unreachable
 from lcm.model.kinds.sink import DeadLetter, read_event
@@ -103,16 +103,16 @@ async def test_dead_letters_are_replayed_under_their_own_id() -> None:
         ids = await happen(world.store, 4)
         await asyncio.sleep(60)
         world.receiver.trouble = lambda _path, _id: None
-        assert await sinks.replay_dead_letters(world.store, "a", ids[2]) == 1
+        assert await sinks.replay_dead_letters(writer(world.store), "a", ids[2]) == 1
         await asyncio.sleep(1)
         assert world.receiver.ids() == [ids[2]]
-        assert await sinks.replay_dead_letters(world.store, "a") == 3
-        assert await sinks.replay_dead_letters(world.store, "a") == 0
+        assert await sinks.replay_dead_letters(writer(world.store), "a") == 3
+        assert await sinks.replay_dead_letters(writer(world.store), "a") == 0
         await asyncio.sleep(1)
         assert sorted(world.receiver.ids()) == sorted(ids)
         assert await sinks.list_dead_letters(world.store, "a") == []
         with pytest.raises(LcmError, match="no dead letter"):
-            await sinks.replay_dead_letters(world.store, "a", ids[0])
+            await sinks.replay_dead_letters(writer(world.store), "a", ids[0])
 
 
 @virtual
@@ -124,7 +124,7 @@ async def test_a_replay_asked_for_while_nobody_delivers_is_made_later() -> None:
         ids = await happen(world.store, 2)
         await asyncio.sleep(60)
     world.receiver.trouble = lambda _path, _id: None
-    await sinks.replay_dead_letters(world.store, "a")
+    await sinks.replay_dead_letters(writer(world.store), "a")
     async with delivering(world.outbox()):
         await asyncio.sleep(1)
     assert sorted(world.receiver.ids()) == sorted(ids)
@@ -140,7 +140,7 @@ async def test_a_replay_that_fails_stays_a_dead_letter_with_its_newest_error() -
         await asyncio.sleep(60)
         for error, attempts in ((Refused("still no"), 4), (Unreachable("away"), 7)):
             world.receiver.trouble = always(error)
-            await sinks.replay_dead_letters(world.store, "a")
+            await sinks.replay_dead_letters(writer(world.store), "a")
             await asyncio.sleep(600)
             (letter,) = await sinks.list_dead_letters(world.store, "a")
             assert (letter.last_error, letter.attempts, letter.replay) == (str(error), attempts, False)
@@ -261,7 +261,7 @@ async def test_many_dead_letters_are_replayed_though_others_work_on_them() -> No
     store = Contended()
     for number in range(250):
         await store.commit(letter(number=f"e.{number}.0"))
-    assert await sinks.replay_dead_letters(store, "a") == 249
+    assert await sinks.replay_dead_letters(writer(store), "a") == 249
     assert all(one.replay for one in await sinks.list_dead_letters(store, "a"))
 
 

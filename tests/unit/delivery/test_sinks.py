@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness.event_clients import sink
+from harness.event_clients import sink, writer
 from lcm.control.delivery import sinks
 from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Conflict, Gone, Invalid, NoRoom
@@ -83,6 +83,6 @@ async def test_what_is_not_there_is_gone(store: MemoryStore) -> None:
     with pytest.raises(Gone):
         await sinks.delete_sink(store, "a")
     with pytest.raises(Gone):
-        await sinks.replay_dead_letters(store, "a", "e.1.0")
-    assert await sinks.replay_dead_letters(store, "a") == 0
+        await sinks.replay_dead_letters(writer(store), "a", "e.1.0")
+    assert await sinks.replay_dead_letters(writer(store), "a") == 0
     assert await sinks.list_dead_letters(store, "a") == []

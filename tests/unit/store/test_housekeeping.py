@@ -11,7 +11,6 @@ from harness.crash import crash_everywhere
 from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
 from lcm.control.objects.records import encode_checked, key_of
-from lcm.control.objects.requests import sweep_requests
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep import archive
 from lcm.control.upkeep.housekeeping import Housekeeping
@@ -63,7 +62,9 @@ async def test_a_request_is_forgotten_after_a_day() -> None:
     clock.moment += timedelta(seconds=1)
     await keeping.tidy()
     assert len([key for key in await stage.keys() if key.startswith("requests/")]) == 1
-    assert await sweep_requests(stage.store, clock.moment) == 1
+    clock.moment += timedelta(hours=1)
+    await keeping.tidy()
+    assert not [key for key in await stage.keys() if key.startswith("requests/")]
 
 
 def test_a_store_that_is_away_is_tried_again() -> None:
@@ -79,13 +80,14 @@ def test_a_store_that_is_away_is_tried_again() -> None:
 
 
 async def test_what_was_swept_can_be_asked_for_anew() -> None:
-    stage = Stage()
+    stage, clock = Stage(), Standing()
     await stage.put(active())
     await stage[ADA].create(given.session(), request="r-1")
     await stage[ADA].delete(Ref(LabletSession, "s1"))
     with pytest.raises(Gone):
         await stage[ADA].create(given.session(), request="r-1")
-    await sweep_requests(stage.store, NOW + timedelta(days=2))
+    clock.moment += timedelta(days=2)
+    await Housekeeping(stage.store, clock=clock).tidy()
     assert (await stage[ADA].create(given.session(), request="r-1")).metadata.uid == "uid-2"
 
 

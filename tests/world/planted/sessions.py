@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from lcm.control.objects import actions, reads, steps, writer
+from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import Record, find_record, with_revision
-from lcm.control.upkeep.archive import find_archived
 from lcm.controllers.session import ending
 from lcm.controllers.session.view import Decision, Discard, SessionDo, SessionView
 from lcm.controllers.worker.view import Unknown

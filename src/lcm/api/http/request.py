@@ -18,11 +18,12 @@ from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import ApiMetrics
 from lcm.api.http.problems import MALFORMED, NO_MEDIA, TOO_SLOW, Declined
 from lcm.api.routes.plan_shapes import Planner
-from lcm.control.access.audit import AuditedAction, Origin
+from lcm.control.access.audit import AuditedAction, Origin, make_record
 from lcm.control.access.sign_in import SignIns
 from lcm.control.access.tokens import Credential, Tokens
 from lcm.control.delivery.feed import Feed
 from lcm.control.delivery.sinks import SinkSettings
+from lcm.control.objects.writer import Writer
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
@@ -181,9 +182,18 @@ class Request:
 
     def note(self, verb: str, kind: str, name: str, *, by: Caller | None = None) -> Put:
         """Return the audit record of something that is done to what is no object; commit it with the change."""
-        return self.shared.core.audit.record(
-            by or self.signed_in, self.origin, AuditedAction(verb=verb, kind=kind, name=name)
-        )
+        core, deed = self.shared.core, AuditedAction(verb=verb, kind=kind, name=name)
+        at, called = core.clock.now(), core.record_ids()
+        return make_record(by or self.signed_in, self.origin, [deed], at=at, name=called, epoch=core.epoch)
+
+    @property
+    def writer(self) -> Writer:
+        """Writes records that are no objects, as the caller's actions."""
+        return self.writer_for(self.signed_in)
+
+    def writer_for(self, caller: Caller) -> Writer:
+        """Return what `writer` is, for a caller that the request itself identifies."""
+        return self.shared.core.writer_for(caller, self.origin)
 
     @property
     def plane(self) -> Plane:

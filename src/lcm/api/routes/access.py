@@ -15,8 +15,7 @@ from lcm.api.http.auth import clear_session_cookies, set_session_cookies
 from lcm.api.http.problems import UNAUTHORIZED, Declined
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DELETE, GET, POST, PUBLIC, SIGNED_IN, Policy, Route
-from lcm.control.access.sign_in import SignIns
-from lcm.control.access.tokens import AuditOps, no_such_token
+from lcm.control.access.tokens import no_such_token
 from lcm.control.plane.wire import (
     DEFAULT_LIFE_SECONDS,
     LONGEST_LIFE_SECONDS,
@@ -30,8 +29,6 @@ from lcm.model.access.identity import ADMINS, PEOPLE, RANKS, AccessToken, Caller
 from lcm.model.base.errors import Fault, Forbidden, Invalid, NoRoom, Refused
 from lcm.model.base.resource import Part
 
-AUDIT_KIND: Final = "AccessToken"
-"""What the audit calls a token."""
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
 _MOST_TOKENS: Final = 100
@@ -54,7 +51,7 @@ async def _create_token(request: Request) -> Answer:
         role,
         expires_at=expires_at,
         made_by=caller.name,
-        note=lambda made: [request.note("create", AUDIT_KIND, made.id)],
+        writer=request.writer,
     )
     return json_answer(TokenMade(token=secret.reveal(), info=token_info(token)), 201)
 
@@ -64,7 +61,7 @@ async def _revoke_token(request: Request) -> Answer:
     known = next((token for token in await tokens.list() if token.id == wanted), None)
     if known is None or not _may_manage(request.signed_in, known):
         raise no_such_token(wanted)
-    await tokens.revoke(wanted, note=lambda token: [request.note("revoke", AUDIT_KIND, token.id)])
+    await tokens.revoke(wanted, writer=request.writer)
     return NO_CONTENT
 
 
@@ -141,8 +138,6 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 
 
 SIGN_IN_PATH: Final = "/sign-in"
-LINK_KIND: Final = "SignInLink"
-"""What the audit calls a sign-in link."""
 _HOME: Final[Header] = (b"location", b"/")
 _NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
 _LINK_INVALID: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
@@ -161,9 +156,9 @@ def link_path(code: str) -> str:
 
 async def _create_link(request: Request) -> Answer:
     caller, credential = request.signed_in, request.credential
-    note = request.note("create", LINK_KIND, caller.name)
     bound = credential.bound if credential else None
-    code, expires_at = await _sign_ins(request).make_code(caller.name, caller.role, bound=bound, also=[note])
+    writer = request.writer
+    code, expires_at = await request.shared.sign_ins.make_code(caller.name, caller.role, writer=writer, bound=bound)
     return json_answer(SignInLink(path=link_path(code.reveal()), expires_at=expires_at))
 
 
@@ -173,7 +168,7 @@ async def _sign_in(request: Request) -> Answer:
         raise _invalid_link()  # a prefetch must not use up the link
     failures = request.shared.failures
     failures.check(request.address)
-    made = await _sign_ins(request).exchange(code, _sign_in_note(request))
+    made = await request.shared.sign_ins.exchange(code, request.writer_for)
     if made is None:
         raise _without_referrer(failures.count(request.address, UNAUTHORIZED, _LINK_INVALID))
     secret, token = made
@@ -187,19 +182,8 @@ async def _sign_out(request: Request) -> Answer:
     credential = request.credential
     if credential is None or not credential.session:
         raise Refused("only a browser's session is signed out; `lcm token revoke ID` ends a token")
-    note: AuditOps = lambda token: [request.note("sign-out", AUDIT_KIND, token.id)]  # noqa: E731 - a name for its type
-    await request.shared.tokens.revoke(credential.id, note=note)
+    await request.shared.tokens.revoke(credential.id, writer=request.writer, verb="sign-out")
     return Answer(204, headers=clear_session_cookies(request))
-
-
-def _sign_ins(request: Request) -> SignIns:
-    return request.shared.sign_ins
-
-
-def _sign_in_note(request: Request) -> AuditOps:
-    return lambda token: [
-        request.note("sign-in", AUDIT_KIND, token.id, by=Caller(name=token.name, role=token.role)),
-    ]
 
 
 def _invalid_link() -> Declined:

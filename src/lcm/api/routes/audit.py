@@ -13,7 +13,6 @@ from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, POST, Policy, Route
 from lcm.control.access.audit import AuditFilter, search_records
 from lcm.control.access.sealing import ClearText, SealedText
-from lcm.control.objects.writer import Writer
 from lcm.control.plane.wire import AuditList
 from lcm.control.upkeep.rotation import Rotated, Rotation, RotationRequest
 from lcm.model.access.identity import ADMINS, STAFF
@@ -73,9 +72,8 @@ async def _seal_secret(request: Request) -> Answer:
 
 async def _rotate_keys(request: Request) -> Answer:
     wish = await request.read(RotationRequest, empty=RotationRequest())
-    core = request.shared.core
-    ledger = Writer(core.store, core.clock, request.signed_in, origin=request.origin, record_ids=core.record_ids)
-    return json_answer(await Rotation(ledger, core.sealing.need_sealer()).run(drop_old=wish.drop_old))
+    rotation = Rotation(request.writer, request.shared.core.sealing.need_sealer())
+    return json_answer(await rotation.run(drop_old=wish.drop_old))
 
 
 SECRET_ROUTES: Final[tuple[Route, ...]] = (

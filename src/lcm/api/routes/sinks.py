@@ -16,6 +16,7 @@ from lcm.api.http.request import Request, convert_document
 from lcm.api.http.routing import DELETE, GET, POST, PUT, Policy, Route
 from lcm.api.routes.resources import IF_MATCH
 from lcm.api.routes.shapes import DryQuery, EventLine
+from lcm.control.access.audit import AuditedAction
 from lcm.control.delivery import sinks
 from lcm.control.delivery.sinks import SinkReport
 from lcm.control.plane.wire import Queued, Replayed, ReplayRequest, ShownSink
@@ -121,9 +122,7 @@ async def _replay_dead_letters(request: Request) -> Answer:
     wish = await request.read(ReplayRequest, empty=ReplayRequest())
     stored = await _find_sink(request)
     name = stored.sink.name
-    note = request.note("replay", Sink.__name__, name)
-    count = await sinks.replay_dead_letters(request.shared.core.store, name, *wish.event_ids, beside=[note])
-    return json_answer(Replayed(count))
+    return json_answer(Replayed(await sinks.replay_dead_letters(request.writer, name, *wish.event_ids)))
 
 
 async def _test_sink(request: Request) -> Answer:
@@ -139,7 +138,8 @@ async def _test_sink(request: Request) -> Answer:
         namespace=DEFAULT_NAMESPACE,
         data=encode_data(SinkTested(sink=sink.name, requested_by=request.signed_in.name, timestamp=now)),
     )
-    revision = await store.commit(request.note("test", Sink.__name__, sink.name), events=[encode_event(event)])
+    tested = AuditedAction(verb="test", kind=Sink.__name__, name=sink.name)
+    revision = await request.writer.submit([], [encode_event(event)], deeds=[tested])
     return json_answer(Queued(format_event_id(store.epoch, revision, 0)), 202)
 
 

@@ -5,10 +5,9 @@ Called by `lcm token create --offline`. Running processes learn of it as of any 
 
 from datetime import timedelta
 
-from lcm.api.routes.access import AUDIT_KIND
 from lcm.cli.server.backup import check_store_exists, open_for_command
-from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, AuditWriter
 from lcm.control.access.tokens import Tokens
+from lcm.control.objects.writer import Writer
 from lcm.model.access.identity import AccessToken, Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.settings.load import Settings
@@ -22,13 +21,10 @@ async def make_offline_token(settings: Settings, name: str, role: Role, life: ti
     check_store_exists(settings)
     clock = SystemClock()
     async with open_for_command(settings) as store:
-        pen = AuditWriter(store, clock)
         return await Tokens(store, clock=clock).make(
             name,
             role,
             expires_at=clock.now() + life if life else None,
             made_by=_OFFLINE_CALLER.name,
-            note=lambda made: [
-                pen.record(_OFFLINE_CALLER, LOCAL_ORIGIN, AuditedAction(verb="create", kind=AUDIT_KIND, name=made.id))
-            ],
+            writer=Writer(store, clock, _OFFLINE_CALLER),
         )

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from lcm.api.routes.access import AUDIT_KIND as TOKEN
-from lcm.api.routes.access import LINK_KIND, link_path
+from lcm.api.routes.access import link_path
 from lcm.cli.documents import lab_files
 from lcm.cli.documents.lab_files import prepare_documents
 from lcm.cli.documents.sources import DocumentSource, GatheredDocuments, gather, message_at_line, trace_faults
@@ -32,7 +31,6 @@ from lcm.cli.output.nouns import Noun, noun_of
 from lcm.compose.api import RunningApi
 from lcm.compose.outside import SIM_SECRETS
 from lcm.compose.process import EmbeddedProcess
-from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction
 from lcm.control.access.sign_in import SignIns
 from lcm.control.objects.apply import KIND_ORDER
 from lcm.control.plane.protocol import Applied, Plane
@@ -42,12 +40,13 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Invalid, NoRoom
 from lcm.settings import load
 from lcm.settings.load import Settings
-from lcm.store.base import Put, scan_all
+from lcm.store.base import scan_all
 from lcm.system.clock import SystemClock
 from lcm.system.data_folder import STORE_FILE
 
 NAME: Final = "local"
 ADMIN: Final = "local-admin"
+_ADMIN_CALLER: Final = Caller(name=ADMIN, role=Role.ADMIN)
 _MADE_BY: Final = "lcm up"
 _ANSWER_SECONDS: Final = 1.0
 
@@ -109,13 +108,6 @@ async def _is_answering(url: str) -> bool:
         return False
 
 
-def audit_note(running: RunningApi, verb: str, kind: str, name: str) -> Put:
-    """Return the write that audits what this machine's administrator did."""
-    return running.control.audit.record(
-        Caller(name=ADMIN, role=Role.ADMIN), LOCAL_ORIGIN, AuditedAction(verb=verb, kind=kind, name=name)
-    )
-
-
 def _with_context(book: ContextsFile, kept: LocalContext, place: str, entry: StoredContext) -> ContextsFile:
     return msgspec.structs.replace(
         book,
@@ -136,11 +128,10 @@ def _find_token(running: RunningApi, book: ContextsFile, place: str) -> Secret |
 async def _make_token(running: RunningApi) -> Secret:
     """Make a token and revoke those of earlier starts, whose text is lost."""
     earlier = [one for one in await running.tokens.list() if one.name == ADMIN and one.made_by == _MADE_BY]
-    token, _ = await running.tokens.make(
-        ADMIN, Role.ADMIN, made_by=_MADE_BY, note=lambda one: [audit_note(running, "create", TOKEN, one.id)]
-    )
+    writer = running.control.writer_for(_ADMIN_CALLER)
+    token, _ = await running.tokens.make(ADMIN, Role.ADMIN, made_by=_MADE_BY, writer=writer)
     for old in earlier:
-        await running.tokens.revoke(old.id, note=lambda one: [audit_note(running, "revoke", TOKEN, one.id)])
+        await running.tokens.revoke(old.id, writer=writer)
     return token
 
 
@@ -294,7 +285,7 @@ def _print_row(label: str, lines: Sequence[str]) -> None:
 async def _sign_in_link(running: RunningApi) -> str:
     """Make a link with which a browser signs in as the administrator."""
     sign_ins = SignIns(running.store, running.tokens, clock=SystemClock())
-    code, _ = await sign_ins.make_code(ADMIN, Role.ADMIN, also=[audit_note(running, "create", LINK_KIND, ADMIN)])
+    code, _ = await sign_ins.make_code(ADMIN, Role.ADMIN, writer=running.control.writer_for(_ADMIN_CALLER))
     return running.url + link_path(code.reveal())
 
 

@@ -2,25 +2,22 @@
 
 `control.objects.writer` writes one record for every commit that a caller asked for. What controllers report (status
 and measurements) is in the objects' own histories, not here; refused requests are not recorded, as they changed
-nothing. `AuditWriter` is for writes that are no objects, such as tokens and sinks. Housekeeping removes old records.
+nothing. Housekeeping removes old records.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import msgspec
 
 from lcm.model.access.identity import SERVICE, Caller, Role
-from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.machine import USER
 from lcm.model.base.resource import Moment, Part
-from lcm.store.base import ABSENT, Cursor, Delete, Entry, Put, Store
+from lcm.store.base import ABSENT, Cursor, Entry, Put, Store
 from lcm.store.codec import Codec
-from lcm.system.clock import new_id
 
 AUDIT_PREFIX: Final = "audit/"
 AUDIT_KEPT: Final = timedelta(days=90)
@@ -28,7 +25,6 @@ _CODEC: Final = Codec()
 _PAGE: Final = 500
 _MAX_PAGES: Final = 10
 """How many pages are searched for one answer, however few records in them match."""
-_SWEEP_BATCH: Final = 100
 _CURSOR: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[!-~]{1,128}")
 
 
@@ -85,29 +81,22 @@ class AuditPage(NamedTuple):
     next: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditWriter:
-    """Makes audit records."""
-
-    store: Store
-    clock: Clock
-    ids: Callable[[], str] = new_id
-
-    def record(self, caller: Caller, origin: Origin, *deeds: AuditedAction) -> Put:
-        """Return the operation that must be part of the commit that does this."""
-        at, name = self.clock.now(), self.ids()
-        record = AuditRecord(
-            id=name,
-            at=at,
-            who=author_of(caller),
-            role=caller.role,
-            address=origin.address,
-            request=origin.request,
-            token=origin.token,
-            deeds=deeds,
-            epoch=self.store.epoch,
-        )
-        return Put(f"{AUDIT_PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
+def make_record(
+    caller: Caller, origin: Origin, deeds: Sequence[AuditedAction], *, at: datetime, name: str, epoch: str
+) -> Put:
+    """Return the operation that must be part of the commit that does this."""
+    record = AuditRecord(
+        id=name,
+        at=at,
+        who=author_of(caller),
+        role=caller.role,
+        address=origin.address,
+        request=origin.request,
+        token=origin.token,
+        deeds=tuple(deeds),
+        epoch=epoch,
+    )
+    return Put(f"{AUDIT_PREFIX}{_stamp(at)}-{name}", _CODEC.encode(record), at=ABSENT)
 
 
 def author_of(caller: Caller) -> str:
@@ -139,17 +128,9 @@ async def search_records(store: Store, wish: AuditFilter, *, limit: int, after: 
     return AuditPage(found, cursor.key.removeprefix(AUDIT_PREFIX))
 
 
-async def sweep_records(store: Store, before: datetime) -> int:
-    """Remove the records from before a moment and return how many there were. May be repeated."""
-    swept, end = 0, AUDIT_PREFIX + _stamp(before)
-    while True:
-        page = await store.scan(AUDIT_PREFIX, limit=_SWEEP_BATCH)
-        old = [entry.key for entry in page.entries if entry.key < end]
-        if old:
-            await store.commit(*map(Delete, old))
-        swept += len(old)
-        if len(old) < _SWEEP_BATCH:
-            return swept
+def is_older_record(entry: Entry, before: datetime) -> bool:
+    """Return whether a record is from before a moment."""
+    return entry.key < AUDIT_PREFIX + _stamp(before)
 
 
 def _matching_record(entry: Entry, wish: AuditFilter, epoch: str) -> Iterator[AuditRecord]:

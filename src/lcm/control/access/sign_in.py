@@ -4,27 +4,30 @@ Used by `api`, and by `cli`, which prints the first link; housekeeping removes u
 link's code is stored. A session is a token like others: listed, revocable, expiring.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 
-from lcm.control.access.tokens import AuditOps, Tokens, digest_of
-from lcm.model.access.identity import AccessToken, Role, Subject
+from lcm.control.access.audit import AuditedAction
+from lcm.control.access.tokens import Tokens, digest_of
+from lcm.control.objects.writer import Writer
+from lcm.model.access.identity import AccessToken, Caller, Role, Subject
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict
 from lcm.model.base.resource import Moment, Part
-from lcm.store.base import ABSENT, Delete, Op, Put, Store
+from lcm.store.base import ABSENT, Delete, Entry, Put, Store
 from lcm.store.codec import Codec
 from lcm.system.clock import new_token
 
 SIGN_INS_PREFIX: Final = "sign-ins/"
+_AUDIT_KIND: Final = "SignInLink"
+"""What the audit calls a sign-in link."""
 LINK_LIFE: Final = timedelta(minutes=10)
 SESSION_LIFE: Final = timedelta(hours=12)
 _MAX_CODE_LENGTH: Final = 200
-_SWEEP_BATCH: Final = 100
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
 
@@ -49,17 +52,18 @@ class SignIns:
         self._secrets = secrets
 
     async def make_code(
-        self, name: str, role: Role, *, bound: datetime | None = None, also: Sequence[Op] = ()
+        self, name: str, role: Role, *, writer: Writer, bound: datetime | None = None
     ) -> tuple[Secret, datetime]:
         """Make a code that signs a person in once; return it and when it expires."""
         text = self._secrets()
         expires_at = _earlier(self._clock.now() + LINK_LIFE, bound)
         code = SignInCode(name=name, role=role, expires_at=expires_at, bound=bound)
-        await self._store.commit(Put(SIGN_INS_PREFIX + digest_of(text), _CODEC.encode(code), at=ABSENT), *also)
+        put = Put(SIGN_INS_PREFIX + digest_of(text), _CODEC.encode(code), at=ABSENT)
+        await writer.submit([put], deeds=[AuditedAction(verb="create", kind=_AUDIT_KIND, name=name)])
         _log.info("sign-in link made", name=name, role=role)
         return Secret(text), expires_at
 
-    async def exchange(self, text: str, note: AuditOps) -> tuple[Secret, AccessToken] | None:
+    async def exchange(self, text: str, writer_for: Callable[[Caller], Writer]) -> tuple[Secret, AccessToken] | None:
         """Exchange a code for a session, which uses it up; None for one that is unknown, used or expired."""
         if not text or len(text) > _MAX_CODE_LENGTH:
             return None
@@ -78,24 +82,17 @@ class SignIns:
             made_by=code.name,
         )
         try:
-            await self._tokens.write(token, [Delete(entry.key, at=entry.revision), *note(token)])
+            writer = writer_for(Caller(name=token.name, role=token.role))
+            await self._tokens.write(token, Delete(entry.key, at=entry.revision), writer=writer, verb="sign-in")
         except Conflict:
             return None  # another request used the code at the same time
         _log.info("signed in", id=token.id, name=token.name, role=token.role)
         return secret, token
 
 
-async def sweep_codes(store: Store, now: datetime) -> int:
-    """Remove expired codes and return how many there were. May be repeated."""
-    swept, page = 0, await store.scan(SIGN_INS_PREFIX, limit=_SWEEP_BATCH)
-    while True:
-        over = [entry for entry in page.entries if _CODEC.decode(entry.value, SignInCode).expires_at <= now]
-        if over:
-            await store.commit(*(Delete(entry.key, at=entry.revision) for entry in over))
-        swept += len(over)
-        if page.next is None:
-            return swept
-        page = await store.scan(SIGN_INS_PREFIX, limit=_SWEEP_BATCH, cursor=page.next)
+def is_expired_code(entry: Entry, now: datetime) -> bool:
+    """Return whether a stored code has expired."""
+    return _CODEC.decode(entry.value, SignInCode).expires_at <= now
 
 
 def _earlier(moment: datetime, bound: datetime | None) -> datetime:

@@ -16,6 +16,8 @@ from typing import Final
 import msgspec
 import structlog
 
+from lcm.control.access.audit import AuditedAction
+from lcm.control.objects.writer import Writer, commit_ops
 from lcm.model.access.identity import AccessToken, Caller, Role, Subject
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
@@ -31,16 +33,8 @@ SERVICE_NAME: Final = "service"
 _PAUSE_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 5.0
 """How long to wait for an own change to arrive by the watch; the change is committed in any case."""
-_SWEEP_BATCH: Final = 100
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
-
-AuditOps = Callable[[AccessToken], Sequence[Op]]
-"""Returns what else to write in the commit that makes or revokes a token."""
-
-
-def _no_ops(_: AccessToken) -> Sequence[Op]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +124,14 @@ class Tokens:
         *,
         expires_at: datetime | None = None,
         made_by: str = "",
-        note: AuditOps = _no_ops,
+        writer: Writer | None = None,
     ) -> tuple[Secret, AccessToken]:
-        """Make a token. Its text is returned only here; only its hash is stored."""
+        """Make a token. Its text is returned only here; only its hash is stored. The audit names the writer's caller.
+
+        Without a writer it is nobody's action.
+        """
         text, token = self.draft(name, role, expires_at=expires_at, made_by=made_by)
-        await self.write(token, note(token))
+        await self.write(token, writer=writer, verb="create")
         _log.info("token made", id=token.id, name=name, role=role)
         return text, token
 
@@ -163,17 +160,16 @@ class Tokens:
         )
         return Secret(text), token
 
-    async def write(self, token: AccessToken, also: Sequence[Op] = ()) -> None:
+    async def write(self, token: AccessToken, *ops: Op, writer: Writer | None, verb: str) -> None:
         """Make a token valid, in one commit with the other operations."""
         put = Put(TOKENS_PREFIX + token.sha256, _CODEC.encode(token), at=ABSENT)
-        await self._wait_for(await self._store.commit(put, *also))
+        await self._submit(token, [put, *ops], writer, verb)
 
-    async def revoke(self, token_id: str, *, note: AuditOps = _no_ops) -> None:
+    async def revoke(self, token_id: str, *, writer: Writer | None = None, verb: str = "revoke") -> None:
         """Revoke a token at once. Raises Gone when there is none of this id."""
         for token in await self.list():
             if token.id == token_id:
-                revision = await self._store.commit(Delete(TOKENS_PREFIX + token.sha256), *note(token))
-                await self._wait_for(revision)
+                await self._submit(token, [Delete(TOKENS_PREFIX + token.sha256)], writer, verb)
                 _log.info("token revoked", id=token.id, name=token.name)
                 return
         raise no_such_token(token_id)
@@ -182,6 +178,14 @@ class Tokens:
         """Read every stored token, oldest first."""
         page = await scan_all(self._store, TOKENS_PREFIX)
         return sorted(filter(None, map(_decode_token, page.entries)), key=_token_order)
+
+    async def _submit(self, token: AccessToken, ops: Sequence[Op], writer: Writer | None, verb: str) -> None:
+        if writer is None:
+            revision = await commit_ops(self._store, *ops)
+        else:
+            deed = AuditedAction(verb=verb, kind=AccessToken.__name__, name=token.id)
+            revision = await writer.submit(ops, deeds=[deed])
+        await self._wait_for(revision)
 
     async def _load(self) -> None:
         page = await scan_all(self._store, TOKENS_PREFIX)
@@ -257,26 +261,15 @@ def no_such_token(token_id: str) -> Gone:
     return Gone(f"there is no token {token_id}")
 
 
-async def sweep_tokens(store: Store, now: datetime) -> int:
-    """Remove expired tokens and return how many there were. May be repeated."""
-    swept, page = 0, await store.scan(TOKENS_PREFIX, limit=_SWEEP_BATCH)
-    while True:
-        over = [entry for entry in page.entries if _is_expired(_decode_token(entry), now)]
-        if over:
-            await store.commit(*(Delete(entry.key, at=entry.revision) for entry in over))
-        swept += len(over)
-        if page.next is None:
-            return swept
-        page = await store.scan(TOKENS_PREFIX, limit=_SWEEP_BATCH, cursor=page.next)
+def is_expired_token(entry: Entry, now: datetime) -> bool:
+    """Return whether a stored token has expired."""
+    token = _decode_token(entry)
+    return token is not None and token.expires_at is not None and token.expires_at <= now
 
 
 def _identity(credential: Credential) -> tuple[object, ...]:
     caller = credential.caller
     return credential.id, caller.name, caller.role, credential.expires_at
-
-
-def _is_expired(token: AccessToken | None, now: datetime) -> bool:
-    return token is not None and token.expires_at is not None and token.expires_at <= now
 
 
 def _decode_token(entry: Entry) -> AccessToken | None:

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 import structlog
 
+from lcm.control.objects.writer import commit_ops
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits
@@ -161,7 +162,8 @@ class ResourceAllocator:
             raise ValueError(_insufficient_message(wanted, self._total - sum_allocations(found.values())))
         allocation = Allocation(allocation_id=self._ids(), quantity=wanted, allocated_at=self._clock.now())
         try:
-            await self._store.commit(
+            await commit_ops(
+                self._store,
                 Put(self._guard, b"", at=guard.revision if guard else ABSENT),
                 Put(self._key(allocation.allocation_id), self._codec.encode(allocation), at=ABSENT),
             )
@@ -178,7 +180,7 @@ class ResourceAllocator:
         if entry is None:
             return False
         try:
-            await self._store.commit(Delete(entry.key, at=entry.revision))
+            await commit_ops(self._store, Delete(entry.key, at=entry.revision))
         except Conflict:
             return False
         self._allocations = {known: one for known, one in found.items() if known != allocation_id}

@@ -25,13 +25,13 @@ from lcm.control.admission.references import (
     refuse_marked,
 )
 from lcm.control.admission.topologies import complete_definition
+from lcm.control.objects.archive import find_newest_archived
 from lcm.control.objects.deletion import find_targets, with_deletion_mark
 from lcm.control.objects.records import Record, kind_of, refuse_taken
 from lcm.control.objects.steps import TEARDOWN
 from lcm.control.objects.writer import Edit, Writer
 from lcm.control.plane.protocol import R, ref_of
 from lcm.control.telemetry.observations import LearningContext, read_review
-from lcm.control.upkeep.archive import find_newest_archived
 from lcm.model.access.identity import SEES_ALL, SERVICE, Caller, Subject, can_see
 from lcm.model.base.errors import Conflict, Fault, Forbidden, Invalid
 from lcm.model.base.quantity import Quantity, parse_limits

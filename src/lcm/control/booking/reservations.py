@@ -81,7 +81,7 @@ async def _make_sessions(
     made = [await _with_free_name(book, _build_session(book, booked, one, ids(), kind)) for one in several]
     after = _hand_over_claims(book, booked, {held.number: one for held, one in zip(several, made, strict=True)})
     edits: list[Edit[Any]] = [*(Edit(None, one) for one in made), Edit(record, after, verb="fulfil")]
-    revision = await book.commit(*edits, ops=_guard_ops(desk, record, several))
+    revision = await book.commit_edits(*edits, ops=_guard_ops(desk, record, several))
     return [with_revision(one, revision) for one in made]
 
 

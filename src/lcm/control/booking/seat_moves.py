@@ -124,7 +124,7 @@ async def _reseat_once(book: Writer, desk: Promises, pool: PoolRef, changes: Seq
     _try_moves(row, seats, moves, rules)
     if moves:
         edits = _edits_by_booking(moves, pool.name, book, now)
-        await book.commit(*edits, ops=ground.ops(row.pool.metadata.uid), reported=True)
+        await book.commit_edits(*edits, ops=ground.ops(row.pool.metadata.uid), reported=True)
 
 
 def _booking_ref(pool: PoolRef, change: SeatChange) -> Ref[Any]:

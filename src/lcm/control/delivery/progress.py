@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from lcm.control.delivery.sinks import CODEC, CURSORS, DEAD_LETTERS, dead_letter_key, scan_entries, split_batches
+from lcm.control.objects.writer import commit_ops
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Stuck
 from lcm.model.base.resource import Moment
@@ -95,7 +96,7 @@ class DeadLetters:
         if not taken:
             op = Put(entry.key, CODEC.encode(letter), at=entry.revision)
         with suppress(Conflict):  # it was requested again or removed in the meantime: the watch reports that
-            await self._store.commit(op, fence=self._fence)
+            await commit_ops(self._store, op, fence=self._fence)
         self.update(letter.sink, letter.event_id, None if taken else DeadLetterMark(letter.at, letter.replay))
 
     def _update_from(self, key: str, entry: Entry | None) -> None:
@@ -175,7 +176,7 @@ class DeliveryProgress:
             ops: list[Op] = [Delete(dead_letter_key(name, event_id)) for event_id in surplus]
             if kept:
                 ops.append(Put(dead_letter_key(name, letter.event_id), value))
-            await self._store.commit(self._cursor_put(name, status), *ops, fence=self._fence)
+            await commit_ops(self._store, self._cursor_put(name, status), *ops, fence=self._fence)
         self._statuses[name] = status
         for event_id in surplus:
             self._letters.update(name, event_id, None)
@@ -192,7 +193,7 @@ class DeliveryProgress:
             self._unsaved_events = 0
             written = {name: self[name] for name in self._unsaved}
             for batch in split_batches(self._cursor_put(name, status) for name, status in written.items()):
-                await self._store.commit(*batch, fence=self._fence)
+                await commit_ops(self._store, *batch, fence=self._fence)
             for name, status in written.items():
                 if self._statuses.get(name) is status:
                     del self._unsaved[name]
@@ -226,7 +227,7 @@ class DeliveryProgress:
         for name in sorted(self._letters.sink_names() - set(names)):
             ops += [Delete(dead_letter_key(name, event_id)) for event_id in self._letters.event_ids(name)]
         for batch in split_batches(ops):
-            await self._store.commit(*batch, fence=self._fence)
+            await commit_ops(self._store, *batch, fence=self._fence)
 
     def _cursor_put(self, name: str, status: SinkStatus) -> Put:
         now, letters = self._clock.now(), self._letters.count(name)

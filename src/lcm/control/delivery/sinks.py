@@ -15,7 +15,9 @@ from typing import Final
 
 import msgspec
 
+from lcm.control.access.audit import AuditedAction
 from lcm.control.objects.records import NAME
+from lcm.control.objects.writer import Writer, commit_ops
 from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import WebhookPolicy
 from lcm.model.base.errors import Conflict, Fault, Gone, Invalid, NoRoom, Refused
@@ -112,7 +114,7 @@ async def put_sink(
     if dry_run:
         return SinkReport(sink=sink, resource_version=found)
     value = CODEC.encode(sink, onto=entry.value if entry else None)
-    revision = await store.commit(Put(SINKS + sink.name, value, at=found), *beside)
+    revision = await commit_ops(store, Put(SINKS + sink.name, value, at=found), *beside)
     return SinkReport(sink=sink, resource_version=revision)
 
 
@@ -125,10 +127,10 @@ async def delete_sink(store: Store, name: str, *, at: int | None = None, beside:
         raise sink_read_only(name)
     if await store.get(SINKS + name) is None:
         raise no_such_sink(name)
-    await store.commit(Delete(SINKS + name, at=at), Delete(CURSORS + name), *beside)
+    await commit_ops(store, Delete(SINKS + name, at=at), Delete(CURSORS + name), *beside)
     letters = [Delete(entry.key) async for entry in scan_entries(store, f"{DEAD_LETTERS}{name}/")]
     for batch in split_batches(letters):
-        await store.commit(*batch)
+        await commit_ops(store, *batch)
 
 
 async def list_dead_letters(store: Store, name: str) -> Sequence[DeadLetter]:
@@ -137,7 +139,7 @@ async def list_dead_letters(store: Store, name: str) -> Sequence[DeadLetter]:
     return sorted(letters, key=lambda letter: (letter.at, letter.event.time, letter.event_id))
 
 
-async def replay_dead_letters(store: Store, name: str, *event_ids: str, beside: Sequence[Op] = ()) -> int:
+async def replay_dead_letters(writer: Writer, name: str, *event_ids: str) -> int:
     """Request that some or all dead letters of a sink are sent again; return how many are newly requested.
 
     A letter that is then accepted leaves the list; one that is not stays on it, with the newest error. Raises Gone when
@@ -146,12 +148,12 @@ async def replay_dead_letters(store: Store, name: str, *event_ids: str, beside: 
     wanted = {dead_letter_key(name, event_id) for event_id in event_ids}
     for _ in range(_REPLAY_ATTEMPTS):
         entries = [
-            one async for one in scan_entries(store, f"{DEAD_LETTERS}{name}/") if not wanted or one.key in wanted
+            one async for one in scan_entries(writer.store, f"{DEAD_LETTERS}{name}/") if not wanted or one.key in wanted
         ]
         if absent := wanted - {entry.key for entry in entries}:
             raise Gone(f"sink {name} has no dead letter {min(absent).rpartition('/')[2]}")
         try:
-            return await _mark_for_replay(store, entries, beside)
+            return await _mark_for_replay(writer, name, entries)
         except Conflict:
             continue  # some were sent or dropped in the meantime
     raise Conflict(f"{DEAD_LETTERS}{name}/", wanted=ABSENT, found=ABSENT)
@@ -233,16 +235,17 @@ def split_batches(ops: Iterable[Op]) -> Iterator[Sequence[Op]]:
         yield batch
 
 
-async def _mark_for_replay(store: Store, entries: Iterable[Entry], beside: Sequence[Op]) -> int:
+async def _mark_for_replay(writer: Writer, name: str, entries: Iterable[Entry]) -> int:
     letters = [(entry, CODEC.decode(entry.value, DeadLetter)) for entry in entries]
     puts = [
         Put(entry.key, CODEC.encode(msgspec.structs.replace(letter, replay=True)), at=entry.revision)
         for entry, letter in letters
         if not letter.replay
     ]
+    deeds: Sequence[AuditedAction] = [AuditedAction(verb="replay", kind=Sink.__name__, name=name)]
     for batch in split_batches(puts):
-        await store.commit(*batch, *beside)
-        beside = ()
+        await writer.submit(batch, deeds=deeds)
+        deeds = ()
     return len(puts)
 
 

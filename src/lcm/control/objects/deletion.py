@@ -14,11 +14,11 @@ import msgspec
 
 from lcm.control.admission.references import Reference, Target, is_abandoned_deletion, read_targets, refers_to
 from lcm.control.objects.actions import begin_drain, terminate_session
+from lcm.control.objects.archive import archived_removal_ops, is_archived
 from lcm.control.objects.records import Record, mentions, read_entry
 from lcm.control.objects.steps import is_removable, take_plane_step
 from lcm.control.objects.writer import Edit, Writer, missing_error, retry_conflicts
 from lcm.control.plane.protocol import R, Ref, ref_of
-from lcm.control.upkeep.archive import archived_removal_ops, is_archived
 from lcm.model.access.identity import Caller, Role, can_see
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Gone, Refused

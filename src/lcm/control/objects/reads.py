@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, Self
 
 import msgspec
 
+from lcm.control.objects.archive import archived_prefix
 from lcm.control.objects.records import NAME, mentions, read_entry, ref_of_key
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, R, Ref
-from lcm.control.upkeep.archive import archived_prefix
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb, can_see
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
 from lcm.model.base.resource import shorten_text

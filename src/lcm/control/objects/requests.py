@@ -12,20 +12,19 @@ from typing import Final
 import msgspec
 
 from lcm.control.access.sealing import NO_SEALING, Sealing
+from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import CODEC, Record, key_of, read_entry
 from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import R, Ref
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, check_idempotency_key
-from lcm.control.upkeep.archive import find_archived
 from lcm.model.access.identity import Caller
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Gone, Invalid
 from lcm.model.base.resource import Moment, Part
-from lcm.store.base import ABSENT, Delete, Put, Store
+from lcm.store.base import ABSENT, Entry, Put
 
 PREFIX: Final = "requests/"
 RETENTION: Final = timedelta(hours=24)
-_SWEEP_PAGE_SIZE: Final = 100
 
 
 class RequestRecord(Part):
@@ -87,14 +86,6 @@ class IdempotentRequest:
         return archived
 
 
-async def sweep_requests(store: Store, before: datetime) -> int:
-    """Delete the records of requests from before a moment; return how many there were. May be repeated."""
-    swept, page = 0, await store.scan(PREFIX, limit=_SWEEP_PAGE_SIZE)
-    while True:
-        old = [entry for entry in page.entries if CODEC.decode(entry.value, RequestRecord).at < before]
-        if old:
-            await store.commit(*(Delete(entry.key, at=entry.revision) for entry in old))
-        swept += len(old)
-        if page.next is None:
-            return swept
-        page = await store.scan(PREFIX, limit=_SWEEP_PAGE_SIZE, cursor=page.next)
+def is_older_request(entry: Entry, before: datetime) -> bool:
+    """Return whether the record of a request is from before a moment."""
+    return CODEC.decode(entry.value, RequestRecord).at < before

@@ -1,4 +1,4 @@
-"""Objects as one caller reads and writes them. Every write of the plane goes through `Writer.submit`.
+"""Every write ends here: `Writer` commits what a caller does, `commit_ops` the records that are nobody's action.
 
 `control.plane.local` makes a `Writer` for each caller and hands it to the parts of the plane that need the store. An
 `Edit` is one object's change: its store operations, its events and its entry in the audit.
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
-from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, AuditWriter, Origin, author_of
+from lcm.control.access.audit import LOCAL_ORIGIN, AuditedAction, Origin, author_of, make_record
 from lcm.control.delivery import events
+from lcm.control.objects.archive import find_archived, find_dependents, is_archived, is_dependent_key
 from lcm.control.objects.records import (
     Record,
     change_ops,
@@ -21,7 +22,6 @@ from lcm.control.objects.records import (
     with_revision,
 )
 from lcm.control.plane.protocol import R, Ref
-from lcm.control.upkeep.archive import find_archived, find_dependents, is_archived, is_dependent_key
 from lcm.model.access.identity import PERMISSIONS, SERVICE, Caller, Role, Verb, can_see
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Taken
@@ -128,7 +128,7 @@ class Writer:
 
     async def write(self, edit: Edit[R], *ops: Op, told: Sequence[Event] = (), reported: bool = False) -> R:
         """Commit one object's change, and return the object with its new revision."""
-        revision = await self.commit(edit, ops=ops, told=told, reported=reported)
+        revision = await self.commit_edits(edit, ops=ops, told=told, reported=reported)
         return with_revision(edit.after, revision)
 
     def rehearse(self, edit: Edit[R], *ops: Op) -> R:
@@ -137,7 +137,7 @@ class Writer:
         check_commit(self._with_audit_record([*edit.ops(), *ops], [edit.audited_action()]), events, self.fence)
         return edit.after
 
-    async def commit(
+    async def commit_edits(
         self, *edits: Edit[R], ops: Sequence[Op] = (), told: Sequence[Event] = (), reported: bool = False
     ) -> int:
         """Commit changes with the events they cause; return the revision. Reported changes are not audited."""
@@ -157,20 +157,29 @@ class Writer:
         return await retry_conflicts(attempt, unless=lambda error: not ending or not is_dependent_key(error.key))
 
     async def submit(self, ops: Sequence[Op], events: Sequence[bytes] = (), *, deeds: Sequence[AuditedAction]) -> int:
-        """Commit operations under the fence, with an audit record of what the caller did. Every write ends here."""
+        """Commit operations under the fence, with an audit record of what the caller did."""
         if self.fence is not None:
             self.require_service("write under a lease")
-        try:
-            return await self.store.commit(*self._with_audit_record(ops, deeds), events=events, fence=self.fence)
-        except Conflict as error:
-            if refused := await explain_conflict(self.store, error):
-                raise refused from error
-            raise
+        return await commit_ops(self.store, *self._with_audit_record(ops, deeds), events=events, fence=self.fence)
 
     def _with_audit_record(self, ops: Sequence[Op], deeds: Sequence[AuditedAction]) -> Sequence[Op]:
         if not deeds:
             return ops
-        return [*ops, AuditWriter(self.store, self.clock, self.record_ids).record(self.caller, self.origin, *deeds)]
+        at, name = self.clock.now(), self.record_ids()
+        return [*ops, make_record(self.caller, self.origin, deeds, at=at, name=name, epoch=self.store.epoch)]
+
+
+async def commit_ops(store: Store, *ops: Op, events: Sequence[bytes] = (), fence: Fence | None = None) -> int:
+    """Commit operations; return the revision. Raise Invalid for a unique key that another object took first.
+
+    Called directly for records that are nobody's action, which no audit mentions.
+    """
+    try:
+        return await store.commit(*ops, events=events, fence=fence)
+    except Conflict as error:
+        if refused := await explain_conflict(store, error):
+            raise refused from error
+        raise
 
 
 def name_taken_error(ref: Ref[R]) -> Taken:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lcm.control.access.audit import LOCAL_ORIGIN, AuditWriter, Origin
+from lcm.control.access.audit import LOCAL_ORIGIN, Origin
 from lcm.control.access.sealing import Sealer, Sealing
 from lcm.control.accounts.billing import read_costs
 from lcm.control.accounts.licences import free_seat, read_ledger
@@ -129,8 +129,6 @@ class ControlPlane:
         self.fleet = fleet
         self.judgement = judgement
         self.library = LearningContext(artifacts, review)
-        self.audit = AuditWriter(store, clock, record_ids)
-        """Writes the audit records of changes to things that are not objects."""
         self._defaults = defaults
         self.promises: Promises | None = None
         """Promises slots to bookings; None when this control plane makes no promises."""
@@ -148,6 +146,10 @@ class ControlPlane:
     def plane_for(self, caller: Caller, origin: Origin = LOCAL_ORIGIN) -> "LocalPlane":
         """Return the plane of one caller. The audit names `origin` as the source of its writes."""
         return LocalPlane(self, caller, origin=origin)
+
+    def writer_for(self, caller: Caller, origin: Origin = LOCAL_ORIGIN, fence: Fence | None = None) -> Writer:
+        """Return the writer of one caller, for what is no object."""
+        return Writer(self.store, self.clock, caller, fence, origin, self.record_ids)
 
     def read(self, document: object, kind: type[Resource] | None = None, *, onto: Resource | None = None) -> Resource:
         """Read a document as its type, with the configured defaults for missing fields. Raise Invalid.
@@ -181,9 +183,7 @@ class LocalPlane(LocalPlacement, LocalLearning):
     def __init__(
         self, core: ControlPlane, caller: Caller, fence: Fence | None = None, *, origin: Origin = LOCAL_ORIGIN
     ) -> None:
-        super().__init__(
-            Writer(core.store, core.clock, caller, fence, origin, core.record_ids), core.promises, core.ids
-        )
+        super().__init__(core.writer_for(caller, origin, fence), core.promises, core.ids)
         self._core = core
         self._library = core.library
         self._admission = Admission(self._writer, core.ids, core.sealing, core.library)
@@ -440,7 +440,7 @@ class LocalPlane(LocalPlacement, LocalLearning):
         if after is not record.resource:
             return await self._writer.write(edit, *kept, *ops)
         if kept:
-            await self._writer.commit(ops=[*kept, CheckRevision(record.key, record.revision)])
+            await self._writer.commit_edits(ops=[*kept, CheckRevision(record.key, record.revision)])
         return after
 
     async def _longest_duration(self, record: Record[R], action: Action) -> timedelta | None:

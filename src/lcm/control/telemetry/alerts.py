@@ -29,7 +29,7 @@ async def raise_alert(ledger: Writer, ref: Ref[R], complaint: AlertFinding) -> N
         after = kept.alerts.with_raised(make_alert(record.resource, complaint, now))
         if after != kept.alerts:
             ops = [*kept.replace_ops(after), CheckRevision(record.key, record.revision)]
-            await ledger.commit(ops=ops, told=kept.change_events(after, now))
+            await ledger.commit_edits(ops=ops, told=kept.change_events(after, now))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 
@@ -42,7 +42,7 @@ async def clear_alert(ledger: Writer, ref: Ref[R], name: str) -> None:
         kept = await read_alerts(ledger.store, alerts_key(record.resource))
         after = kept.alerts.without(name)
         if after != kept.alerts:
-            await ledger.commit(ops=kept.replace_ops(after), told=kept.change_events(after, ledger.clock.now()))
+            await ledger.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, ledger.clock.now()))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 

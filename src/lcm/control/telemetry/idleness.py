@@ -109,7 +109,7 @@ async def detect_idle(ledger: Writer, ref: WorkerRef, usual: IdleCriteria, desk:
         after = msgspec.structs.replace(worker, status=msgspec.structs.replace(worker.status, idle=verdict))
         told = [idle_warning_event(worker, verdict, now=now)] if is_first_warning(verdict, worker.status.idle) else []
         # At the revision that was judged: a change of the worker since then may mean that it is not idle.
-        await ledger.commit(Edit(record, after), ops=unchanged, told=told, reported=True)
+        await ledger.commit_edits(Edit(record, after), ops=unchanged, told=told, reported=True)
         return verdict
 
     return await retry_conflicts(attempt, unless=lambda _: False)

@@ -96,7 +96,7 @@ async def record_observation(
         after, told = _apply_observation(found.resource, definition, seen, request_id, now)
         taught = await _learn(ledger, after, definition if steady else None, seen, usual)
         edits: list[Edit[Any]] = [Edit(found, after), *taught.edits]
-        revision = await ledger.commit(*edits, ops=taught.ops, told=told, reported=True)
+        revision = await ledger.commit_edits(*edits, ops=taught.ops, told=told, reported=True)
         metadata = msgspec.structs.replace(after.metadata, resource_version=revision)
         return msgspec.structs.replace(after, metadata=metadata)
 

@@ -241,7 +241,7 @@ async def record_telemetry(ledger: Writer, ref: WorkerRef, telemetry: WorkerTele
         ]
         labs = [labs_event(worker, newest, now=now)] if has_other_labs(fresh, kept) else []
         told = [metrics_event(worker, newest, now=now), *labs, *alerts.change_events(after, now)]
-        await ledger.commit(ops=ops, told=told)
+        await ledger.commit_edits(ops=ops, told=told)
         return newest
 
     return await retry_conflicts(attempt, unless=lambda _: False)

@@ -6,7 +6,7 @@ are kept in the store itself, so that history is compacted even if no process li
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,11 +15,12 @@ import structlog
 from lcm.control.access import audit, sign_in, tokens
 from lcm.control.delivery import sinks
 from lcm.control.objects import deletion, requests
+from lcm.control.objects.writer import commit_ops
 from lcm.control.upkeep import archive
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Later
 from lcm.model.base.resource import Count, Moment, Part
-from lcm.store.base import ABSENT, Put, Store
+from lcm.store.base import ABSENT, Delete, Entry, Put, Store
 from lcm.store.codec import Codec
 
 INTERVAL: Final = timedelta(minutes=10)
@@ -32,6 +33,9 @@ ARCHIVE_RETENTION: Final = timedelta(days=365)
 SAMPLES_KEY: Final = "housekeeping/samples"
 
 _MOST_SAMPLES: Final = 100
+_SWEEP_PAGE_SIZE: Final = 100
+_OLDEST_FIRST: Final = frozenset({audit.AUDIT_PREFIX})
+"""Records whose keys are in the order of their age: behind the first that is kept, all are."""
 _CODEC: Final = Codec()
 _log: Final = structlog.get_logger()
 
@@ -90,15 +94,27 @@ class Housekeeping:
             await self._store.compact(revision if needed is None else min(revision, needed))
         swept = {
             "deletions_left_half_way": await deletion.finish_deletions(self._store, clock=self._clock),
-            "requests": await requests.sweep_requests(self._store, now - requests.RETENTION),
-            "tokens": await tokens.sweep_tokens(self._store, now),
-            "sign_in_links": await sign_in.sweep_codes(self._store, now),
+            "requests": await self._sweep(requests.PREFIX, requests.is_older_request, now - requests.RETENTION),
+            "tokens": await self._sweep(tokens.TOKENS_PREFIX, tokens.is_expired_token, now),
+            "sign_in_links": await self._sweep(sign_in.SIGN_INS_PREFIX, sign_in.is_expired_code, now),
             "sessions_archived": await archive.archive_ended(self._store, now, now - self._linger, self._ends),
             "archived_sessions": await archive.sweep_archive(self._store, now - self._archived),
-            "audit_records": await audit.sweep_records(self._store, now - self._audit_kept),
+            "audit_records": await self._sweep(audit.AUDIT_PREFIX, audit.is_older_record, now - self._audit_kept),
         }
         if any(swept.values()):
             _log.info("store tidied", **swept)
+
+    async def _sweep(self, prefix: str, is_over: Callable[[Entry, datetime], bool], moment: datetime) -> int:
+        """Delete the records that are over by a moment, a page in a commit; return how many there were."""
+        swept, page = 0, await self._store.scan(prefix, limit=_SWEEP_PAGE_SIZE)
+        while True:
+            over = [entry for entry in page.entries if is_over(entry, moment)]
+            if over:
+                await commit_ops(self._store, *(Delete(entry.key, at=entry.revision) for entry in over))
+            swept += len(over)
+            if page.next is None or (prefix in _OLDEST_FIRST and len(over) < len(page.entries)):
+                return swept
+            page = await self._store.scan(prefix, limit=_SWEEP_PAGE_SIZE, cursor=page.next)
 
     async def _find_compactable(self, now: datetime) -> int | None:
         """Return the newest revision known to be older than the history to keep; None when there is none."""
@@ -113,7 +129,7 @@ class Housekeeping:
                 samples=(*kept[1 - _MOST_SAMPLES :], RevisionSample(at=now, revision=page.revision)),
             )
             at = entry.revision if entry else ABSENT
-            await self._store.commit(Put(SAMPLES_KEY, _CODEC.encode(fresh), at=at))
+            await commit_ops(self._store, Put(SAMPLES_KEY, _CODEC.encode(fresh), at=at))
         return old[-1].revision if old else None
 
     def _usable_samples(self, value: bytes | None, now: datetime) -> Sequence[RevisionSample]:

@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from lcm.control.objects.writer import commit_ops
 from lcm.model.base.errors import Conflict, Deposed, Later
 from lcm.model.base.resource import Moment, Part
 from lcm.model.kinds.registry import KINDS
@@ -37,7 +38,7 @@ async def read_installation_id(store: Store, ids: Callable[[], str]) -> str:
         if entry is not None:
             return _CODEC.decode(entry.value, Installation).id
         try:
-            await store.commit(Put(INSTALLATION_KEY, _CODEC.encode(Installation(id=ids())), at=ABSENT))
+            await commit_ops(store, Put(INSTALLATION_KEY, _CODEC.encode(Installation(id=ids())), at=ABSENT))
         except Conflict:
             continue  # another process created it meanwhile
 
@@ -69,13 +70,13 @@ async def is_empty(store: Store) -> bool:
 async def begin_setup(store: Store, now: datetime) -> StoreSetup:
     """Record that the first setup was begun. Raise Conflict if another process did."""
     made = StoreSetup(begun_at=now)
-    await store.commit(Put(SETUP_KEY, _CODEC.encode(made), at=ABSENT))
+    await commit_ops(store, Put(SETUP_KEY, _CODEC.encode(made), at=ABSENT))
     return made
 
 
 async def finish_setup(store: Store, begun: StoreSetup, now: datetime) -> None:
     """Record that the first setup is done."""
-    await store.commit(Put(SETUP_KEY, _CODEC.encode(StoreSetup(begun_at=begun.begun_at, done_at=now))))
+    await commit_ops(store, Put(SETUP_KEY, _CODEC.encode(StoreSetup(begun_at=begun.begun_at, done_at=now))))
 
 
 PROCESSES_PREFIX: Final = "processes/"
