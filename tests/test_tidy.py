@@ -46,7 +46,7 @@ VENDORS = {
         "providers/cml/",
         "control/plane/",
         "sim/time/asgi.py",
-        "sim/world/wire.py",
+        "sim/world/cml_transport.py",
         "control/access/oidc_keys.py",
     },
     "httpcore": {"providers/local/outbound.py"},
@@ -65,7 +65,7 @@ VENDORS = {
 FILTERS = "placement/rules.py"
 ASKERS = {
     "placement/candidate.py",
-    "placement/shelf.py",
+    "placement/size_class.py",
     "placement/seat_choice.py",
     "control/booking/schedule.py",
 }

@@ -28,7 +28,7 @@ from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.cml.rest.documents import UserCreate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.wire import MemoryTransport
+from lcm.sim.world.cml_transport import MemoryTransport
 
 SPEED = 1000
 PASSWORD = Secret("admin")

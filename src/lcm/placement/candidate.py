@@ -15,7 +15,7 @@ from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
-    from lcm.placement.shelf import SizeClass
+    from lcm.placement.size_class import SizeClass
 
 
 TICK_MICROS: Final = 30 * 60 * 1_000_000

@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 from aiobotocore.session import AioSession
 
-from harness.artifact_stores import REGION
 from harness.servers import MotoServer
+from harness.stores import REGION
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Stuck
 from lcm.providers.aws.secrets import AwsSecrets

@@ -12,10 +12,9 @@ import pytest
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, NoRegionError, ParamValidationError, SSLError
 
-from harness.artifact_stores import REGION, SECRET, aws_session
 from harness.http_answers import HANG, Scripted, http
 from harness.servers import LOOPBACK
-from harness.stores import HandClock
+from harness.stores import REGION, SECRET, HandClock, aws_session
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
 from lcm.providers.aws.errors import translate_errors

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness import given
-from harness.crash import crash_everywhere
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
 from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
 from lcm.model.base.errors import Forbidden, Gone, Invalid

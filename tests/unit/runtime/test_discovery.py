@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
 from harness.clouds import HERE, THERE
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.monitoring import BY, Seeking, running
 from harness.plane_world import ROOT
 from lcm.control.plane.protocol import Ref

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, cast
 
 import typer
 
-from lcm.cli.booking.booked import describe_reservation, describe_session, format_free_slots, watch_until_running
+from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from lcm.cli.booking.book import longest_minutes
-from lcm.cli.booking.booked import describe_waiting, format_free_slots
 from lcm.cli.booking.extend import parse_session_name
+from lcm.cli.booking.outcome import describe_waiting, format_free_slots
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
 from lcm.cli.output.nouns import parse_one_target, title_of

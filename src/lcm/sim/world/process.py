@@ -23,8 +23,8 @@ from lcm.settings.load import Settings
 from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.link import StoreLink
-from lcm.sim.world.stage import Environment
 from lcm.system.tasks import run_until_first_ends
 
 T = TypeVar("T")

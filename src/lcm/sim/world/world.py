@@ -15,9 +15,9 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Later, Taken, Unreachable
 from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario, definition_of, lab_topology, pool_documents
-from lcm.sim.world.stage import Environment
 from lcm.sim.world.witness import Violation, Witness
 from lcm.store.base import Change
 
