@@ -11,7 +11,7 @@ from typing import Protocol
 
 from aiobotocore.session import AioSession
 
-from harness.credentials import Authority
+from harness.servers import Authority
 from lcm.model.base.clock import Stopwatch
 from lcm.model.base.errors import LcmError, Relist
 from lcm.providers.aws.s3 import S3Artifacts, S3Source
