@@ -1,4 +1,4 @@
-"""A booking desk in virtual time: a pool of metal machines with room for a dozen labs each, and planes that promise."""
+"""A control plane that promises, in virtual time: pools of metal machines, workers that stand there, planes to book by."""
 
 import asyncio
 import functools

@@ -1,7 +1,4 @@
-"""Places where a LabHost is tried: the simulator's direct face, our client over its REST face, and that over HTTPS.
-
-The first two live in virtual time. The third is a running `lcm cml-sim` of which time is only sped up.
-"""
+"""Where a LabHost is tried: the simulator directly, our client over its REST API or HTTPS, and canned answers."""
 
 import asyncio
 import contextlib

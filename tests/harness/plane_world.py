@@ -1,4 +1,4 @@
-"""A control plane in process and its callers, and a way behind it: objects in any phase, events as committed."""
+"""A control plane and its callers, in process on each store engine or over HTTP; objects in any phase."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

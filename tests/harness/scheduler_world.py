@@ -1,7 +1,4 @@
-"""The real scheduler in virtual time on a control plane that promises, with stand-ins for what is not under test.
-
-`Lablets` stands for the lablet controller: it takes sessions through their lives by the table, in made-up times.
-"""
+"""The real scheduler and pool controller in virtual time on a control plane that promises."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

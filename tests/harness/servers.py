@@ -1,4 +1,4 @@
-"""Real servers and broken networks for tests. Each server is a child process, ended by its own handle."""
+"""Real servers (etcd, moto), a certificate authority, and broken networks. Each server is a child process."""
 
 import asyncio
 import http

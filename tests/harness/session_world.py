@@ -1,4 +1,4 @@
-"""Sessions in virtual time: the real lablet controller on simulated CMLs, with the others around it or without."""
+"""Sessions in virtual time: the real lablet controller on simulated CMLs, with the other controllers or without."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,4 +1,4 @@
-"""SQLite stores for tests: opened and closed, on time that a test sets, and watched with a time limit."""
+"""Store engines and artifact stores for tests: opened as often as a test likes, cut off, slow, or on bad disks."""
 
 import asyncio
 import contextlib

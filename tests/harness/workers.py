@@ -1,4 +1,4 @@
-"""Workers under a control plane, and what people and other controllers do with them, on any cloud and any clock."""
+"""Workers under a control plane, what people and controllers do with them, and what is committed beside their steps."""
 
 import asyncio
 from abc import ABC, abstractmethod
