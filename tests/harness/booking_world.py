@@ -1,4 +1,4 @@
-"""A control plane that promises, in virtual time: pools of metal machines, workers that stand there, planes to book by."""
+"""A control plane that promises, in virtual time: pools of metal machines, workers that stand there, planes."""
 
 import asyncio
 import functools

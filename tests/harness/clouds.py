@@ -1,4 +1,4 @@
-"""Clouds for tests, simulated or on moto, with the same images everywhere; and simulated CML machines on a set clock."""
+"""Clouds for tests, simulated or on moto, with the same images everywhere; and simulated CMLs on a set clock."""
 
 import itertools
 import os

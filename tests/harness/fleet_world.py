@@ -1,4 +1,4 @@
-"""A fleet in virtual time: the real worker controller on a simulated cloud, unreliable if asked, its effects recorded."""
+"""A fleet in virtual time: the real worker controller on a simulated cloud, unreliable if asked, effects recorded."""
 
 import asyncio
 import functools

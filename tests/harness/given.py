@@ -1,4 +1,4 @@
-"""Objects to begin a test with: a keyword reaches the field of that name in spec, status or metadata; and small pools."""
+"""Objects to begin a test with: a keyword reaches the field of that name in spec, status or metadata; small pools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
