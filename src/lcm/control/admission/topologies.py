@@ -1,6 +1,6 @@
 """Lab files as they come in: stored, checked, and used to fill in what a definition leaves out.
 
-`control.plane.local_learning` stores what people upload; `control.admission.admit` completes new definitions. A file
+`control.plane.local_operations` stores what people upload; `control.admission.admit` completes new definitions. A file
 that could not be rewritten with the ports of a session is refused, with the line, before anybody books it.
 """
 

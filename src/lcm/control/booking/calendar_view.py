@@ -1,4 +1,4 @@
-"""The calendar as people see it: seats and workers against time. Called by `control.plane.local_placement`.
+"""The calendar as people see it: seats and workers against time. Called by `control.plane.local_operations`.
 
 Everybody sees when something is taken; by whom, only those who may see the booking itself.
 """

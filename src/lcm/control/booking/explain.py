@@ -2,7 +2,7 @@
 
 Nothing is decided or held here: it asks what `Promises` and the scheduler ask, and words their answers for people.
 Nobody learns from it whose sessions are in the way. It explains promised seats, what each seat answers to a slot, and
-the scheduler's decision about a session without a seat. Called by `control.plane.local_placement`.
+the scheduler's decision about a session without a seat. Called by `control.plane.local_operations`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

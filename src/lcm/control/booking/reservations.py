@@ -1,4 +1,4 @@
-"""The sessions of reservations. Called by `control.plane.local_placement`.
+"""The sessions of reservations. Called by `control.plane.local_operations`.
 
 A session takes its claim over in the commit that makes it: at no moment do both hold it, or neither. Several are made
 in one commit, because a reservation of hundreds takes long to read and to write.

@@ -1,4 +1,4 @@
-"""Placing sessions where the scheduler decided. Called by `control.plane.local_placement`.
+"""Placing sessions where the scheduler decided. Called by `control.plane.local_operations`.
 
 The scheduler proposes from what it saw; here the proposal is checked against the current state. The snapshot is read
 (`control.booking.snapshot`), worker, seat (`control.booking.seat_moves`) and ports are checked, and one commit writes

@@ -14,7 +14,8 @@ import msgspec
 from lcm.control.delivery.events import labs_event, metrics_event
 from lcm.control.objects.records import CODEC, alerts_key, encode_checked, history_prefix, telemetry_key
 from lcm.control.objects.writer import Writer, retry_conflicts
-from lcm.control.plane.protocol import Sample, WorkerRef
+from lcm.control.plane.bodies import Sample
+from lcm.control.plane.protocol import WorkerRef
 from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, make_alert, read_alerts
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Part

@@ -20,7 +20,8 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, ObjectChange, Plane, Ref, WorkerRef, ref_of
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import ObjectChange, Plane, Ref, WorkerRef, ref_of
 from lcm.controllers.discovery.orphans import (
     ALERTS,
     ORPHAN_ALERT,
