@@ -16,7 +16,7 @@ from harness.credentials import given_keys
 from harness.fleet_world import Fleet
 from harness.plane_world import OTTO, service
 from harness.workers import beside
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import change_ops, creation_ops, find_record, removal_ops
 from lcm.control.plane.local import ControlPlane, LocalPlane

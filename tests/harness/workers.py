@@ -14,7 +14,7 @@ from harness.clouds import HERE
 from harness.plane_world import OTTO, Stage, Standing, service
 from lcm.control.accounts.billing import CLOSED_PREFIX, OPEN_PREFIX
 from lcm.control.accounts.licences import SEATS_PREFIX
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.objects.records import CODEC, creation_ops
 from lcm.control.objects.steps import TEARDOWN
 from lcm.control.plane.local import ControlPlane, LocalPlane

@@ -15,7 +15,8 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Stuck
 from lcm.providers.aws.secrets import AwsSecrets
 from lcm.providers.local.sealed import KeyRing
-from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, SealedSecrets, Secrets, SecretSources
+from lcm.providers.local.secrets import EnvSecrets, FileSecrets
+from lcm.providers.protocols.secrets import SealedSecrets, Secrets, SecretSources
 from lcm.system.clock import SystemClock, new_nonce, new_seal_key
 
 WORD = "swordfish of conformance"

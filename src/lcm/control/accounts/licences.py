@@ -1,7 +1,7 @@
 """The records of licence seats: one for each worker that has, or may have, a seat.
 
 A seat is recorded in the commit after which a registration is requested, and removed only in one in which CML was
-seen without a licence. Read and written with workers' steps (`step_records`), and by two calls of the plane:
+seen without a licence. Read and written with workers' steps (`booking.step_records`), and by two calls of the plane:
 `read_ledger` and `free_seat`.
 """
 

@@ -3,7 +3,7 @@
 A commit that adds a claim writes the guard at the revision that was read before deciding. The guard of a worker keeps
 any step from taking a machine away from under a session placed at the same moment: it is written or checked by session
 steps that come onto a worker or leave it, by worker steps that end sessions, and by pool steps that fill a seat with
-the worker. Used by `control.booking` and `control.accounts.step_records`.
+the worker. Used by `control.booking`.
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,6 @@ from lcm.control.booking.request import (
     with_seats,
 )
 from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
-from lcm.control.objects.bundles import TimeSlice
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
@@ -59,6 +58,7 @@ from lcm.placement.rules import FILTER_REMEDIES
 from lcm.placement.seat_choice import SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
+from lcm.system.tasks import TimeSlice
 
 PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.accounts.step_records import NO_LIMITS, records_for_step
 from lcm.control.booking.guards import Guards
 from lcm.control.booking.promise import Promises, template_place
 from lcm.control.booking.seat_moves import (
@@ -24,6 +23,7 @@ from lcm.control.booking.seat_moves import (
     without_session,
 )
 from lcm.control.booking.snapshot import PlacementSnapshot, choose_ports, others_on, read_snapshot, refuse_unless_fits
+from lcm.control.booking.step_records import NO_LIMITS, records_for_step
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.steps import require_actor, take_step
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts

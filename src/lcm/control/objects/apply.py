@@ -17,7 +17,6 @@ from lcm.control.booking.promise import Promises, has_slot
 from lcm.control.objects.bundles import (
     BundleItem,
     DocumentFaults,
-    TimeSlice,
     pack_bundles,
     with_own_bundle,
     with_promise,
@@ -33,6 +32,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.store.base import MAX_OPERATIONS, Entry, scan_all
+from lcm.system.tasks import TimeSlice
 
 
 class ReadDocument(Protocol):

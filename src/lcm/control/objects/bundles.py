@@ -1,11 +1,9 @@
-"""Packing changes of many objects into commits within the store's limits, and the tools of such long work.
+"""Packing changes of many objects into commits within the store's limits, and collecting what is wrong with them.
 
 `pack_bundles` makes the commits; it is pure. `DocumentFaults` collects what is wrong with many documents, each fault
-with its document's place, up to a limit. `TimeSlice` lets other tasks run meanwhile. Used by `control.objects.apply`,
-`control.objects.imports` and `control.booking.promise`.
+with its document's place, up to a limit. Used by `control.objects.apply` and `control.objects.imports`.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -183,7 +181,6 @@ def _op_size(op: Op) -> int:
 MOST_FAULTS: Final = 500
 """The most faults that are reported for one request."""
 
-_SLICE_SECONDS: Final = 0.01
 _MORE_FAULTS: Final = Fault("documents", "and more faults", "correct those told first")
 
 
@@ -217,20 +214,6 @@ class DocumentFaults:
             return
         every = [fault for place in sorted(self.found) for fault in self.found[place]]
         raise Invalid(*every[:MOST_FAULTS], *([_MORE_FAULTS] if self.is_full else []))
-
-
-@dataclass(slots=True)
-class TimeSlice:
-    """Yields to other tasks during long work."""
-
-    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-
-    async def yield_if_over(self) -> None:
-        """Let other tasks run if the present slice is used up."""
-        time = asyncio.get_running_loop().time
-        if time() - self.since > _SLICE_SECONDS:
-            await asyncio.sleep(0)
-            self.since = time()
 
 
 def _fault_in_document(place: int, fault: Fault) -> Fault:

@@ -14,13 +14,13 @@ import msgspec
 
 from lcm.control.access.audit import LOCAL_ORIGIN, Origin
 from lcm.control.access.sealing import Sealer, Sealing
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
 from lcm.control.admission.references import check_unchanged, read_targets, reference_of
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
 from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
