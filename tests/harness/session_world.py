@@ -122,11 +122,11 @@ class Lablets(Witnessed):
             core.plane_for(service(LABLET_CONTROLLER)),
             hosts or self.hosts,
             self.artifacts,
-            self.clock,
-            VirtualStopwatch(),
-            self.half,
-            self.settings,
-            holder,
+            clock=self.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=self.half,
+            settings=self.settings,
+            holder=holder,
             speed=self.speed,
         )
 

@@ -42,6 +42,7 @@ from lcm.model.kinds.session import (
     LabletSessionStatus,
     SessionCondition,
     SessionPhase,
+    fields_without_worker,
     is_asap,
 )
 from lcm.model.kinds.worker import LabWorker, worker_ref
@@ -50,16 +51,6 @@ from lcm.placement.places import worker_place
 from lcm.placement.request import Place
 from lcm.placement.rules import FILTER_REMEDIES, closed_rejection, static_rejection
 from lcm.store.base import Op
-
-_WORKER_FIELDS: Final = (
-    "worker_id",
-    "worker_ref",
-    "worker_name",
-    "worker_namespace",
-    "assigned_at",
-    "allocated_ports",
-    "resource_allocation",
-)
 
 
 def with_assignment(session: LabletSession, assignment: Assignment, **fields: object) -> LabletSessionStatus:
@@ -88,12 +79,12 @@ def fields_with_worker(
     }
 
 
-def fields_without_worker(session: LabletSession, now: datetime) -> Mapping[str, object]:
+def _fields_unassigned(session: LabletSession, now: datetime) -> Mapping[str, Any]:
     """Return the status fields of a session without a worker; they remove the one it has."""
     known = find_condition(session.status.conditions, SessionCondition.WORKER_ASSIGNED)
     told = with_condition(session.status.conditions, _assigned_condition(Truth.FALSE, "Unassigned", now))
     conditions = told if known is not None and known.status is Truth.TRUE else session.status.conditions
-    return {**dict.fromkeys(_WORKER_FIELDS), "conditions": conditions}
+    return fields_without_worker(conditions)
 
 
 def _assigned_condition(truth: Truth, reason: str, now: datetime) -> Condition:
@@ -209,11 +200,11 @@ async def _schedule(
     _refuse_unplaceable(session, assignment)
     if assignment.seat is None and assignment.worker_id is None:
         nowhere = {"phase": SessionPhase.PENDING, "claim": None, "seat": None}
-        status = with_assignment(session, assignment, **nowhere, **fields_without_worker(session, now))
+        status = with_assignment(session, assignment, **nowhere, **_fields_unassigned(session, now))
         return await commit_status(book, record, status, (), assignment.reason)
     proposal = await _read_proposal(book, desk, session, assignment)
     ground = await _check_proposal(book, desk, proposal)
-    fields: Mapping[str, Any] = fields_without_worker(session, now)
+    fields: Mapping[str, Any] = _fields_unassigned(session, now)
     if ground.worker is not None:
         before = session.status.allocated_ports or {}
         ports = _choose_ports(desk, ground.worker, session, proposal.definition, before)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from lcm.controllers.pool.demand import PoolPlan, seats_text
 from lcm.controllers.pool.effects import AppliedPlan
 from lcm.controllers.pool.view import PoolView, is_over, is_wanted
+from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.pool import (
@@ -200,16 +201,9 @@ def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
     found = (
         _failed_alert(view),
         _overdue_alert(view),
-        stuck_alert(view.pool.metadata.name, "Refused", trouble) if trouble else None,
+        stuck_alert(POOL_STUCK, view.pool.metadata.name, "Refused", trouble) if trouble else None,
     )
     return [one for one in found if one is not None]
-
-
-def stuck_alert(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the alert for a pool that cannot go on before a person has fixed something."""
-    return AlertFinding(
-        alert=POOL_STUCK, severity=Severity.CRITICAL, reason=reason, message=shorten_text(f"{name}: {why}")
-    )
 
 
 def _failed_alert(view: PoolView) -> AlertFinding | None:

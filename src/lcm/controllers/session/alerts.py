@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.runtime.lifecycle import Unknown, stuck_alert
 from lcm.controllers.session.progress import LAB_RUNS, is_left_stopped, restart_count
 from lcm.controllers.session.view import SessionView, is_condition_false
-from lcm.controllers.worker.view import Unknown
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import STOP_ALERT, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -26,18 +26,11 @@ def find_alerts(view: SessionView) -> Sequence[AlertFinding]:
     return [complaint for judge in _CHECKS if (complaint := judge(view)) is not None]
 
 
-def stuck_alert(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the alert for a session that cannot be observed or continued before a person has fixed something."""
-    return AlertFinding(
-        alert=SESSION_STUCK, severity=Severity.CRITICAL, reason=reason, message=shorten_text(f"{name}: {why}")
-    )
-
-
 def _unseen_lab_alert(view: SessionView) -> AlertFinding | None:
     unknown = view.lab if isinstance(view.lab, Unknown) else None
     if unknown is None or not unknown.reason:
         return None
-    return stuck_alert(view.session.metadata.name, unknown.reason, unknown.why)
+    return stuck_alert(SESSION_STUCK, view.session.metadata.name, unknown.reason, unknown.why)
 
 
 def _lab_not_removed_alert(view: SessionView) -> AlertFinding | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.controllers.worker.failing import is_halted, is_our_machine
 from lcm.controllers.worker.hosting import has_no_remedy_left, healthy_for, needs_remedy
 from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED
@@ -151,13 +152,10 @@ def unchanged_alerts(view: WorkerView) -> frozenset[str]:
     return frozenset() if view.is_deleted or up else frozenset({FAILED})
 
 
-def stuck_complaint(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the complaint that a worker cannot be observed, or helped, before a person has fixed something."""
-    return AlertFinding(alert=STUCK, severity=Severity.CRITICAL, reason=reason, message=shorten_text(f"{name}: {why}"))
-
-
 def _check_stuck(view: WorkerView) -> AlertFinding | None:
-    return stuck_complaint(view.worker.metadata.name, view.blocker.reason, view.blocker.why) if view.blocker else None
+    return (
+        stuck_alert(STUCK, view.worker.metadata.name, view.blocker.reason, view.blocker.why) if view.blocker else None
+    )
 
 
 def _check_licence(view: WorkerView) -> AlertFinding | None:

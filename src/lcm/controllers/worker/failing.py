@@ -8,16 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.controllers.worker.view import (
-    Decision,
-    Unknown,
-    WorkerFailure,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
+from lcm.controllers.runtime.lifecycle import Failure, Unknown, Wait, enter_phase, poll_again, update_status
+from lcm.controllers.worker.view import Decision, WorkerView
 from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
@@ -33,7 +25,7 @@ _NEVER_RAN_FAILURES: Final = frozenset({"", "LaunchTimeout", "MachineNotUp"})
 """Failures of a machine that may be stopped though nobody stopped it."""
 
 
-def fail(view: WorkerView, failure: WorkerFailure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
+def fail(view: WorkerView, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     """Enter FAILED with the reason, and set when to retry."""
     count = view.status.retry_count + 1
     return enter_phase(
@@ -69,9 +61,9 @@ def decide_failed(view: WorkerView) -> Decision:
     if wanted and view.worker.metadata.generation != status.observed_generation:
         return _retry(view, "tried again: the spec was changed", retry_count=0)
     if status.retry_at is None or is_halted(view):
-        return WorkerWait()
+        return Wait()
     if view.now < status.retry_at:
-        return WorkerWait(status.retry_at)
+        return Wait(status.retry_at)
     return _retry(view, f"tried again, {status.retry_count} of {view.rules.retries}")
 
 
