@@ -55,6 +55,7 @@ VENDORS = {
     "httpcore": {"providers/local/outbound.py"},
     "uvicorn": {"system/serving.py"},
     "cryptography": {"sim/cml/rest/certificate.py", "control/access/oidc_keys.py", "providers/local/sealed.py"},
+    "icalendar": {"sim/plan/reading_ics.py"},
     "joserfc": {"control/access/oidc"},
     "prometheus_client": {"api/http/metrics.py"},
     "yaml": {

@@ -121,7 +121,7 @@ def parse_moment(text: str, zone: str, where: str) -> datetime:
     return said.astimezone(UTC) if said.tzinfo else local_moment(said, zone, where)
 
 
-def check_year(moment: datetime, where: str) -> None:
+def check_year(moment: date, where: str) -> None:
     """Raise Invalid for a moment in a year in which nothing can be booked."""
     if not ALLOWED_YEARS[0] <= moment.year <= ALLOWED_YEARS[1]:
         remedy = f"use a moment between the years {ALLOWED_YEARS[0]} and {ALLOWED_YEARS[1]}"
