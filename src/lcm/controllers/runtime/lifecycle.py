@@ -250,21 +250,6 @@ def stuck_alert(alert: str, name: str, reason: str, why: str) -> AlertFinding:
     return AlertFinding(alert=alert, severity=Severity.CRITICAL, reason=reason, message=message)
 
 
-def concerns_all(_: object) -> bool:
-    """Return True for every object: something can be decided in each phase."""
-    return True
-
-
-def changes_all(_: object) -> frozenset[str]:
-    """Return no alert that is left as it is."""
-    return frozenset()
-
-
-def complete_nothing(_: object, decision: T) -> T:
-    """Return a decision as it is."""
-    return decision
-
-
 @dataclass(frozen=True, slots=True)
 class Life(Generic[R, V, S, E]):
     """What a kind adds to the lifecycle: how its objects are observed, judged and acted on."""
@@ -275,11 +260,11 @@ class Life(Generic[R, V, S, E]):
     react: Callable[[V, E, Any], LifeDecision[S, E]]
     """Decides what follows from an effect's outcome: anything but another effect."""
     find_alerts: Callable[[V], Iterable[AlertFinding]]
-    unchanged_alerts: Callable[[V], frozenset[str]] = changes_all
+    unchanged_alerts: Callable[[V], frozenset[str]] = lambda _: frozenset()
     """Names the alerts to leave as they are, though they are not among the findings."""
-    complete: Callable[[V, LifeDecision[S, E]], LifeDecision[S, E]] = complete_nothing
+    complete: Callable[[V, Wait | Report[S]], Wait | Report[S]] = lambda _, decision: decision
     """Adds to a decision what follows from every status that is written."""
-    is_concern: Callable[[R], bool] = concerns_all
+    is_concern: Callable[[R], bool] = lambda _: True
     """Tells whether anything can be decided about an object in its phase."""
 
 
@@ -311,7 +296,12 @@ class Lifecycle(Generic[R, V, S, E]):
         decision = self._life.decide(view)
         if isinstance(decision, Do):
             decision = await self._carry_out(view, decision.effect)
-        again = await self._conclude(view, self._life.complete(view, decision))
+        decision = self._life.complete(view, decision)
+        if isinstance(decision, Report):
+            await self._write(view, decision)
+            again = requeue_after(view.rules.poll)
+        else:
+            again = DONE if decision.until is None else requeue_at(decision.until, self._clock.now())
         self._alerts.end_bug(ref)
         return again
 
@@ -321,21 +311,14 @@ class Lifecycle(Generic[R, V, S, E]):
         if resource is not None and self._life.is_concern(resource):
             await self._alerts.raise_bug(resource, error)
 
-    async def _carry_out(self, view: V, effect: E) -> LifeDecision[S, E]:
+    async def _carry_out(self, view: V, effect: E) -> Wait | Report[S]:
         outcome = await attempt(self._life.act(view, effect))
         refusal = outcome.reason if isinstance(outcome, Failure) else None
         _log.info("effect", object=str(ref_of(view.resource)), effect=type(effect).__name__, refused=refusal)
         answered = msgspec.structs.replace(view, now=self._clock.now())  # an effect may take minutes
-        return self._life.react(answered, effect, outcome)
-
-    async def _conclude(self, view: V, decision: LifeDecision[S, E]) -> Requeue:
-        match decision:
-            case Report():
-                await self._write(view, decision)
-                return requeue_after(view.rules.poll)
-            case Wait(until):
-                return DONE if until is None else requeue_at(until, self._clock.now())
-        raise AssertionError("an effect is not followed by another")
+        decision = self._life.react(answered, effect, outcome)
+        assert not isinstance(decision, Do), "an effect is not followed by another"
+        return decision
 
     async def _write(self, view: V, report: Report[S]) -> None:
         """Write a status at exactly the revision that was looked at."""

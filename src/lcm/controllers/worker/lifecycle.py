@@ -118,7 +118,7 @@ class WorkerLifecycle(Lifecycle[LabWorker, WorkerView, LabWorkerStatus, Effect])
         sessions = self._occupants.of(worker, self._clock.now(), rules.horizon)
         return await self._eyes.look(worker, sessions, rules)
 
-    def _complete(self, view: WorkerView, decision: Decision) -> Decision:
+    def _complete(self, view: WorkerView, decision: Wait | Report[LabWorkerStatus]) -> Wait | Report[LabWorkerStatus]:
         """Report conditions with each status, and on their own when they changed with the spec, settings or sessions.
 
         What a person must fix is reported while there is nothing else to do.
