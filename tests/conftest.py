@@ -27,7 +27,7 @@ UNMEASURED = (
     "conformance/system/test_booking_race.py",
     "conformance/system/test_canary.py",
     "conformance/providers/test_compute.py",
-    "conformance/providers/test_discovery",
+    "conformance/providers/test_discovery.py",
     "conformance/system/test_five_processes.py",
     "conformance/providers/test_labhost.py",
     "conformance/providers/test_labhost_machine.py",
@@ -69,7 +69,7 @@ UNMEASURED = (
     "unit/booking/test_applying_bookings.py::test_four_hundred_claims_of_one",
     "unit/booking/test_applying_bookings.py::test_two_planes_that_apply_and",
     "unit/booking/test_applying_bookings.py::test_what_is_applied_is_promised",
-    "unit/server/test_backup_command.py::test_a_backup_is_taken_beside",
+    "conformance/system/test_backup_command.py::test_a_backup_is_taken_beside",
     "unit/model/test_bearer.py",
     "unit/model/test_capacity.py",
     "unit/cli/test_apply.py",
@@ -150,9 +150,9 @@ UNMEASURED = (
 WITH_THEIR_PROCESSES = (
     "conformance/system/test_up_on_aws.py::test_nothing_is_done",
     "unit/cli/test_get.py::test_watching_tells_what_is_there",
-    "unit/cml/test_cml_engine_server.py::test_it_says_where_it_is",
-    "unit/server/test_up.py::test_a_fleet_comes_alive",
-    "unit/server/test_up.py::test_up_stops_at_once",
+    "conformance/system/test_cml_sim_command.py::test_it_says_where_it_is",
+    "conformance/system/test_up.py::test_a_fleet_comes_alive",
+    "conformance/system/test_up.py::test_up_stops_at_once",
 )
 """Tests whose processes are measured too. Others start the same ones, which take twice as long to start measured."""
 LONG = (
@@ -168,7 +168,7 @@ LONG = (
     "conformance/system/test_up_on_aws.py",
     "unit/plan/test_trial.py",
     "unit/session/test_restarts.py",
-    "unit/server/test_up.py",
+    "conformance/system/test_up.py",
 )
 """Tests that take seconds: begun last, one of them would keep the run waiting while all other processes are done."""
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -235,6 +235,7 @@ def load_sources() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    check_names()
     for item in items:
         if among(item, UNMEASURED):
             item.add_marker(pytest.mark.no_cover)
@@ -257,6 +258,13 @@ def long_first(items: list[pytest.Item]) -> list[pytest.Item]:
         ordered += begins + short[:goes_on]
         short = short[goes_on:]
     return ordered + short
+
+
+def check_names() -> None:
+    """Fail where a list names a file that is gone: its tests would silently be measured otherwise, or begin last."""
+    named = {name.partition("::")[0] for name in (*UNMEASURED, *WITH_THEIR_PROCESSES, *LONG)}
+    gone = sorted(name for name in named if not (suite.ROOT / "tests" / name).exists())
+    assert not gone, f"tests/conftest.py names {', '.join(gone)}"
 
 
 def among(item: pytest.Item, names: tuple[str, ...]) -> bool:

@@ -132,8 +132,8 @@ class PackedRequest:
         name = short_of(line.timeline.top - need - used)[0]
         free = line.place.capacity - line.lanes.unpack(used)
         needed, at = _format_amount(name, self.need), format_moment(moment_of(moment))
-        told = f"{needed} needed, {_format_amount(name, free)} free at {at}"
-        return ROOM_FILTERS[name], told
+        reason = f"{needed} needed, {_format_amount(name, free)} free at {at}"
+        return ROOM_FILTERS[name], reason
 
     def too_large_for(self, line: IndexedPlace) -> bool:
         """Return whether the place is too small even when empty."""

@@ -57,8 +57,8 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
         raise Invalid(*what.faults)
     apply.print_results(apply.apply_documents(what, context, dry_run=dry_run), dry_run=dry_run)
     spec = source.value["spec"]
-    said = msgspec.convert(spec.get("resource_requirements"), ResourceRequirements | None)
-    for label, text in _summarize(what.labs[0], said, spec):
+    needs = msgspec.convert(spec.get("resource_requirements"), ResourceRequirements | None)
+    for label, text in _summarize(what.labs[0], needs, spec):
         render.print_text(f"  {label + ':':<{_LABEL}}{text}")
     if spec.get("state", "draft") == "draft":
         render.print_message(
@@ -97,13 +97,13 @@ def _lab_file_name(file: str) -> str:
 
 
 def _summarize(
-    found: LocalLabFile, said: ResourceRequirements | None, spec: dict[str, Any]
+    found: LocalLabFile, needs: ResourceRequirements | None, spec: dict[str, Any]
 ) -> Iterator[tuple[str, str]]:
     lab = found.lab
     if lab.title:
         yield "Title", lab.title
     yield "Nodes", f"{lab.node_count} ({', '.join(lab.node_definitions)}), {lab.link_count} links"
-    yield "Needs", format_needs(said or compute_needs(lab, SHIPPED_NODES))
+    yield "Needs", format_needs(needs or compute_needs(lab, SHIPPED_NODES))
     yield "Ports", _ports(lab.port_template)
     yield "Track", spec.get("lab_track") or "none"
     yield "State", spec.get("state", "draft")

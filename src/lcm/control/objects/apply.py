@@ -126,9 +126,9 @@ class Applier:
     ) -> list[tuple[int, Resource]]:
         """Read every document that can be read, each with its place."""
         resources: dict[str, tuple[int, Resource]] = {}
-        breath = TimeSlice()
+        time_slice = TimeSlice()
         for place, document in documents.items():
-            await breath.yield_if_over()
+            await time_slice.yield_if_over()
             if verdicts.is_full:
                 break
             try:
@@ -160,13 +160,13 @@ class Applier:
 
         A reference to one of the `lost` documents, which cannot be read, does not count as a fault.
         """
-        known, items, breath = (
+        known, items, time_slice = (
             ReferenceIndex(self.writer, await self._read_unique_holders(resources)),
             list[BundleItem](),
             TimeSlice(),
         )
         for place, resource in sorted(resources, key=_kind_rank):
-            await breath.yield_if_over()
+            await time_slice.yield_if_over()
             if verdicts.is_full:
                 break
             try:
@@ -306,8 +306,8 @@ def _is_booking(item: BundleItem) -> bool:
 
 def _ref_of_document(document: object) -> Ref[Resource] | None:
     """Return which object a document is about, before it is read; None if that cannot be told."""
-    said = document if isinstance(document, Mapping) else {}
-    known, metadata = KINDS.get(str(said.get("kind"))), said.get("metadata")
+    fields = document if isinstance(document, Mapping) else {}
+    known, metadata = KINDS.get(str(fields.get("kind"))), fields.get("metadata")
     if known is None or not isinstance(metadata, Mapping):
         return None
     ref: Ref[Resource] = Ref(known.struct, str(metadata.get("name")), str(metadata.get("namespace", DEFAULT_NAMESPACE)))
@@ -324,11 +324,11 @@ def _without_version(name: str) -> str:
 
 def _family_of(document: object) -> NameFamily:
     """Return the name family of a document that cannot be read."""
-    said = document if isinstance(document, Mapping) else {}
-    metadata = said.get("metadata")
+    fields = document if isinstance(document, Mapping) else {}
+    metadata = fields.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
     return (
-        str(said.get("kind")),
+        str(fields.get("kind")),
         str(named.get("namespace", DEFAULT_NAMESPACE)),
         _without_version(str(named.get("name"))),
     )

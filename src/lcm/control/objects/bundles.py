@@ -37,7 +37,7 @@ class BundleItem:
     resource: Resource
     record: Record[Any] | None
     draft: Draft[Any] | None
-    footing: PromisePreconditions | None = None
+    preconditions: PromisePreconditions | None = None
     """The guards and pools that the item's promise relies on, if it was promised."""
     alone: "Bundle | None" = field(default=None, compare=False, repr=False)
     """The item as a commit of its own, once that was computed."""
@@ -137,11 +137,11 @@ def pack_bundles(items: Sequence[BundleItem], *, now: datetime, most: int = MAX_
         yield bundle
 
 
-def with_promise(item: BundleItem, made: Resource, footing: PromisePreconditions | None) -> BundleItem:
+def with_promise(item: BundleItem, made: Resource, preconditions: PromisePreconditions | None) -> BundleItem:
     """Return an item with the object that the promise made of it."""
     assert item.draft is not None, "only what is new is promised"
     draft = replace(item.draft, edit=replace(item.draft.edit, after=made))
-    return replace(item, draft=draft, footing=footing, alone=None)
+    return replace(item, draft=draft, preconditions=preconditions, alone=None)
 
 
 def with_own_bundle(item: BundleItem, now: datetime) -> BundleItem:
@@ -158,15 +158,15 @@ def _bundle_of(item: BundleItem, now: datetime) -> Bundle:
     assert item.draft is not None, "only changes are written"
     ops = list(item.draft.edit.ops())
     events = [encode_event(event) for event in item.draft.edit.events(now)]
-    target, footing = item.draft.target, item.footing or PromisePreconditions()
+    target, preconditions = item.draft.target, item.preconditions or PromisePreconditions()
     size = sum(map(_op_size, ops)) + sum(len(event) + _OVERHEAD_BYTES for event in events)
     return Bundle(
         items=[item],
         ops=ops,
         events=events,
         targets={key_of(target): target} if target is not None else {},
-        guards=dict(footing.guards),
-        pools=dict(footing.pools),
+        guards=dict(preconditions.guards),
+        pools=dict(preconditions.pools),
         size=size,
     )
 

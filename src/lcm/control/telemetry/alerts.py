@@ -19,30 +19,30 @@ from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.store.base import CheckRevision, Store, scan_all
 
 
-async def raise_alert(ledger: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
+async def raise_alert(writer: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
     """Raise an alert about an object, unless it is raised already."""
     _check_complaint(complaint)
 
     async def attempt() -> None:
-        record = await ledger.require(ref)
-        kept, now = await read_alerts(ledger.store, alerts_key(record.resource)), ledger.clock.now()
+        record = await writer.require(ref)
+        kept, now = await read_alerts(writer.store, alerts_key(record.resource)), writer.clock.now()
         after = kept.alerts.with_raised(make_alert(record.resource, complaint, now))
         if after != kept.alerts:
             ops = [*kept.replace_ops(after), CheckRevision(record.key, record.revision)]
-            await ledger.commit_edits(ops=ops, told=kept.change_events(after, now))
+            await writer.commit_edits(ops=ops, told=kept.change_events(after, now))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 
 
-async def clear_alert(ledger: Writer, ref: Ref[R], name: str) -> None:
+async def clear_alert(writer: Writer, ref: Ref[R], name: str) -> None:
     """Clear an alert about an object, if it is raised."""
 
     async def attempt() -> None:
-        record = await ledger.require(ref)
-        kept = await read_alerts(ledger.store, alerts_key(record.resource))
+        record = await writer.require(ref)
+        kept = await read_alerts(writer.store, alerts_key(record.resource))
         after = kept.alerts.without(name)
         if after != kept.alerts:
-            await ledger.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, ledger.clock.now()))
+            await writer.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, writer.clock.now()))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 

@@ -131,8 +131,8 @@ class World:
 def capture_logs(heard: OnLogLine) -> Iterator[None]:
     """Keep logs silent while a world runs; each line is passed to `heard`."""
 
-    def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        heard(told)
+    def hear(_logger: object, _level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        heard(line)
         raise structlog.DropEvent
 
     before = structlog.get_config()
