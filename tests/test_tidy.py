@@ -3,12 +3,10 @@
 import ast
 import re
 import statistics
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from lcm.placement.rules import CLOSED_FILTERS, STATIC_FILTERS
 
@@ -190,40 +188,6 @@ def test_every_write_goes_through_the_one_writer() -> None:
         return [f"line {call.lineno}: {ast.unparse(call)}; use Writer or commit_ops of {WRITER}" for call in calls]
 
     assert not offenders([path for path in SOURCES if not name(path).startswith(COMMITTERS)], commits)
-
-
-def test_every_vendor_has_its_files_and_no_controller_knows_it() -> None:
-    imported = {root for path in SOURCES for root in imports(path)}
-    assert imported - sys.stdlib_module_names - EVERYWHERE - {"lcm"} <= VENDORS.keys()
-    places = {place for allowed in VENDORS.values() for place in allowed}
-    assert not {place for place in places if not any(name(path).startswith(place) for path in SOURCES)}
-    forbidden = {one for contract in CONTRACTS for one in contract.get("forbidden_modules", ())}
-    assert {vendor for vendor in VENDORS if not vendor.startswith("types_")} <= forbidden
-
-
-def modules_of(contract: dict[str, Any]) -> Iterator[str]:
-    """Find the modules of ours that a contract names."""
-    inside = [f"{one}." for one in contract.get("containers", ())] or [""]
-    yield from contract.get("containers", ())
-    layers = re.findall(r"[\w.]+", " ".join(contract.get("layers", ())))
-    yield from (start + one for start in inside for one in layers)
-    for key in ("source_modules", "forbidden_modules", "ignore_imports"):
-        yield from (one for text in contract.get(key, ()) for one in text.split())
-
-
-def test_contracts_name_modules_that_exist_and_leave_none_out() -> None:
-    named = {one for contract in CONTRACTS for one in modules_of(contract) if one.startswith("lcm")}
-    wanted = {one: ROOT / "src" / one.replace(".", "/") for one in named if "*" not in one}
-    assert not [one for one, path in wanted.items() if not path.is_dir() and not path.with_suffix(".py").is_file()]
-    packages = [path.parent for path in SOURCES if path.name == "__init__.py" and len(Path(name(path)).parts) == 2]
-    assert len(packages) > 10
-    assert not [one.name for one in packages if f"lcm.{one.name}" not in named]
-    rooms = [path.parent.name for path in SOURCES if re.fullmatch(r"control/\w+/__init__\.py", name(path))]
-    assert not [one for one in rooms if not any(f"{module}.".startswith(f"lcm.control.{one}.") for module in named)]
-
-
-def test_no_layer_is_optional() -> None:
-    assert not [layer for contract in CONTRACTS for layer in contract.get("layers", ()) if "(" in layer]
 
 
 def test_names_say_what_a_thing_is() -> None:

@@ -15,7 +15,7 @@ import yaml
 from harness.http_answers import AnswerServer, Say, says
 from harness.servers import LOOPBACK, READY_SECONDS, free_port
 from lcm.model.access.secret import Secret
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.providers.cml.connection import CmlLimits, fetch_certificate
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import LabHost, LabState, LabSummary, NodeFacts, NotReady
@@ -145,7 +145,7 @@ everywhere = on("direct", "client", "https")
 over_rest = on("client")
 
 
-ROUTER = SHIPPED_NODES["iosv"]
+ROUTER = shipped_nodes()["iosv"]
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 BOOTED_AFTER = 300
 LAB = """\

@@ -23,7 +23,7 @@ from lcm.model.base.errors import Fault, Invalid, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.topology.lab import ParsedLab, compute_needs
 from lcm.model.topology.lab_text import MAX_BYTES
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.providers.protocols.artifacts import digest_of
 
 _FROM_NOW: Final = re.compile(r"\+([0-9]{1,6})([smhd])")
@@ -266,7 +266,7 @@ def _read_lab(source: DocumentSource, path: str, given: Mapping[str, bytes]) -> 
     try:
         lab = check_lab_file(data)
         if not sized:
-            compute_needs(lab, SHIPPED_NODES)
+            compute_needs(lab, shipped_nodes())
     except Invalid as error:
         raise Invalid(*faults_in_file(file, error.faults)) from error
     except TooLarge as error:

@@ -19,7 +19,7 @@ from lcm.model.base.resource import API_VERSION
 from lcm.model.base.yaml_tree import YamlMapping
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements
 from lcm.model.topology.lab import compute_needs
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 
 _FIRST_VERSION: Final = "1.0.0"
 _LABEL: Final = 8
@@ -103,7 +103,7 @@ def _summarize(
     if lab.title:
         yield "Title", lab.title
     yield "Nodes", f"{lab.node_count} ({', '.join(lab.node_definitions)}), {lab.link_count} links"
-    yield "Needs", format_needs(needs or compute_needs(lab, SHIPPED_NODES))
+    yield "Needs", format_needs(needs or compute_needs(lab, shipped_nodes()))
     yield "Ports", _ports(lab.port_template)
     yield "Track", spec.get("lab_track") or "none"
     yield "State", spec.get("state", "draft")

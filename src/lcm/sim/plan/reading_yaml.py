@@ -1,10 +1,15 @@
 """Reads a timetable in YAML, or in JSON with the same keys: labs, a fleet, and sessions. Called by `sim.plan.reading`.
 
-```yaml zone: Europe/Berlin                     # the zone of local times; UTC by default definitions:
-# cpu in cores, memory and storage in GB   - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6,
-ports: 4} fleet:   - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
-prices: {m6i.metal: "6.14"}             # of types that are compared sessions:   - {definition: ccna, at:
-2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05} ```
+```yaml
+zone: Europe/Berlin                     # the zone of local times; UTC by default
+definitions:                            # cpu in cores, memory and storage in GB
+  - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}
+fleet:
+  - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
+prices: {m6i.metal: "6.14"}             # of types that are compared
+sessions:
+  - {definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05}
+```
 """
 
 from collections.abc import Iterator, Mapping, Sequence
