@@ -15,7 +15,7 @@ SPEED ?= 120
 EXAMPLES = $(if $(filter aws --cloud=aws,$(ARGS) $(LCM_CLOUD)),,$(addprefix --first ,$(FIRST)))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check types rules fmt bench chaos soak sim planted topologies docs lock clean
+.PHONY: help up test quick check types rules fmt bench chaos soak sim planted topologies docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -28,6 +28,9 @@ test: .venv/dev.stamp ## Run make check, then every test, and print the coverage
 	@rm -rf .cache/steps .cache/coverage && mkdir -p .cache/coverage
 	LCM_WHOLE_SUITE=1 $(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report= --ignore tests/test_tidy.py
 	@$(BIN)/python tests/gates.py
+
+quick: check ## Run make check and the unit tests, without coverage: within 3 minutes on 2 cores
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/unit
 
 check: .venv/dev.stamp ## Lint, types, import contracts, house rules
 	@$(MAKE) --no-print-directory -j2 types rules

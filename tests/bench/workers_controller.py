@@ -18,8 +18,9 @@ from harness.clouds import HERE
 from harness.plane_world import service
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import creation_ops, encode_checked, history_prefix
+from lcm.control.plane.bodies import Sample
 from lcm.control.plane.local import ControlPlane
-from lcm.control.plane.protocol import Plane, Ref, Sample
+from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.telemetry.reports import HourOfSamples
 from lcm.controllers.worker.conditions import ec2_facts
 from lcm.controllers.worker.monitor import Monitor

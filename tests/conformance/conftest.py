@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 from aiobotocore.session import AioSession
 
-from harness.artifact_stores import Depot, DirectoryDepot, MemoryDepot, S3Depot, aws_session
 from harness.lab_hosts import CmlSim
 from harness.servers import EtcdServer, MotoServer
-from harness.stores import Arena, MemoryArena, etcd_arena, sqlite_arena
+from harness.stores import (
+    Arena,
+    Depot,
+    DirectoryDepot,
+    MemoryArena,
+    MemoryDepot,
+    S3Depot,
+    aws_session,
+    etcd_arena,
+    sqlite_arena,
+)
 from lcm.store.base import Store
 
 

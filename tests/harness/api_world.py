@@ -1,4 +1,4 @@
-"""An API over a store in memory, with somebody of every role at the other end of it."""
+"""An API in memory or on a real port, callers of every role, and `lcm` run against it in the test's own process."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A booking desk in virtual time: a pool of metal machines with room for a dozen labs each, and planes that promise."""
+"""A control plane that promises, in virtual time: pools of metal machines, workers that stand there, planes."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from harness.api_world import ApiServer
 from harness.plane_world import NOW, OTTO, Standing, active, service
 from harness.workers import beside, spec
 from lcm.control.accounts.billing import OPEN_PREFIX
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.local import ControlPlane, LocalPlane
 from lcm.control.plane.protocol import Plane, Ref, ref_of

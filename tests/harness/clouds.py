@@ -1,4 +1,4 @@
-"""Clouds for tests: one account with the same images everywhere, made up by us or by moto, and what others do in it."""
+"""Clouds for tests, simulated or on moto, with the same images everywhere; and simulated CMLs on a set clock."""
 
 import itertools
 import os

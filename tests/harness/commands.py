@@ -1,4 +1,4 @@
-"""`lcm` as a person or an operator runs it: a process of its own, a folder, a context, signals."""
+"""`lcm` as a person or an operator runs it: a process, a folder, a context, signals, and every environment variable."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Documents as people write them, and what they are told about them."""
+"""Documents as people write them: short ones, ones with a value in every field, and lab files in many layouts."""
 
 import copy
 import re

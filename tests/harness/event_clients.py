@@ -1,4 +1,4 @@
-"""A receiver of webhooks and the store whose events it should get: what tests of the outbox share."""
+"""A receiver of webhooks, and a client of the event stream that resumes where it was cut."""
 
 import asyncio
 import json

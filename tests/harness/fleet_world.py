@@ -1,4 +1,4 @@
-"""A fleet in virtual time: the real worker controller, a control plane on the memory store, a made-up cloud."""
+"""A fleet in virtual time: the real worker controller on a simulated cloud, unreliable if asked, effects recorded."""
 
 import asyncio
 import functools

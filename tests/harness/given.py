@@ -1,6 +1,4 @@
-"""Objects to begin a test with. A keyword reaches the field of that name in spec, status or metadata, whichever has it
-first; a mapping given for a part changes only what it names: `given.worker(phase=READY, ec2={"instance_id": "i-1"})`.
-"""
+"""Objects to begin a test with: a keyword reaches the field of that name in spec, status or metadata; small pools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as a test tells it to: late, wrong, half, endlessly, or not at all."""
+"""HTTP servers that answer as a test tells them to: late, wrong, half, endlessly, or not at all."""
 
 import asyncio
 import json

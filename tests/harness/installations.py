@@ -1,17 +1,4 @@
-"""Places where a worker lives its whole life, from the cloud it is launched in to the plane its controller speaks to.
-
-| place | machines | CML | plane | time |
-| --- | --- | --- | --- | --- |
-| direct | simulated | the simulator itself | in process, in memory | virtual |
-| client | simulated | our client over its REST face | in process, in memory | virtual |
-| client-http | simulated | likewise | over HTTP, in memory | virtual |
-| aws | EC2 on a moto server | our client over HTTPS, to `lcm cml-sim` | in process, SQLite | real |
-| aws-http | likewise | likewise | over HTTP, SQLite | real |
-
-Moto does everything at once, and its machines have made-up addresses and no CML on them. So one running simulator
-stands for whichever machine there is, switched on and off with it; while that is off it answers 502, where a machine
-would not answer.
-"""
+"""Whole installations, from cloud to plane, in which workers and sessions live their lives; with HTTP on every side."""
 
 import asyncio
 import errno
@@ -53,7 +40,7 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
-from lcm.sim.world.wire import MemoryTransport
+from lcm.sim.world.cml_transport import MemoryTransport
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, random_fraction
 

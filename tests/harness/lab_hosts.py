@@ -1,7 +1,4 @@
-"""Places where a LabHost is tried: the simulator's direct face, our client over its REST face, and that over HTTPS.
-
-The first two live in virtual time. The third is a running `lcm cml-sim` of which time is only sped up.
-"""
+"""Where a LabHost is tried: the simulator directly, our client over its REST API or HTTPS, and canned answers."""
 
 import asyncio
 import contextlib
@@ -18,7 +15,7 @@ import yaml
 from harness.http_answers import AnswerServer, Say, says
 from harness.servers import LOOPBACK, READY_SECONDS, free_port
 from lcm.model.access.secret import Secret
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.providers.cml.connection import CmlLimits, fetch_certificate
 from lcm.providers.cml.host import CmlHost
 from lcm.providers.protocols.labhost import LabHost, LabState, LabSummary, NodeFacts, NotReady
@@ -28,7 +25,7 @@ from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.cml.rest.documents import UserCreate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.wire import MemoryTransport
+from lcm.sim.world.cml_transport import MemoryTransport
 
 SPEED = 1000
 PASSWORD = Secret("admin")
@@ -148,7 +145,7 @@ everywhere = on("direct", "client", "https")
 over_rest = on("client")
 
 
-ROUTER = SHIPPED_NODES["iosv"]
+ROUTER = shipped_nodes()["iosv"]
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 BOOTED_AFTER = 300
 LAB = """\

@@ -1,4 +1,4 @@
-"""Workers that run and are monitored, in virtual time: the real monitor on a made-up cloud with CML on each machine."""
+"""Workers that are monitored, and discovery of machines without a record, in virtual time on a simulated cloud."""
 
 import asyncio
 import contextlib

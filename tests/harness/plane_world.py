@@ -1,4 +1,4 @@
-"""A control plane in process and its callers, and a way behind it: objects in any phase, events as committed."""
+"""A control plane and its callers, in process on each store engine or over HTTP; objects in any phase."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.control.access.sealing import Sealer
 from lcm.control.access.tokens import Tokens
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
 from lcm.control.admission.admit import Quota, allow_all
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.records import creation_ops, find_record
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.local import ControlPlane, LocalPlane

@@ -1,4 +1,4 @@
-"""What a market is held in: a pool of workers that are up, workers outside of it, and labs of four sizes."""
+"""Replicas of the control plane on one store, people who book at random, and a naive bookkeeper that checks them."""
 
 import asyncio
 from collections import Counter

@@ -1,7 +1,4 @@
-"""The real scheduler in virtual time on a control plane that promises, with stand-ins for what is not under test.
-
-`Lablets` stands for the lablet controller: it takes sessions through their lives by the table, in made-up times.
-"""
+"""The real scheduler and pool controller in virtual time on a control plane that promises."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -19,7 +16,7 @@ from harness.credentials import given_keys
 from harness.fleet_world import Fleet
 from harness.plane_world import OTTO, service
 from harness.workers import beside
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings
 from lcm.control.objects.cache import Cache
 from lcm.control.objects.records import change_ops, creation_ops, find_record, removal_ops
 from lcm.control.plane.local import ControlPlane, LocalPlane

@@ -1,4 +1,4 @@
-"""Sessions in virtual time: the real lablet controller on simulated CMLs, with the others around it or without."""
+"""Sessions in virtual time: the real lablet controller on simulated CMLs, with the other controllers or without."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -122,11 +122,11 @@ class Lablets(Witnessed):
             core.plane_for(service(LABLET_CONTROLLER)),
             hosts or self.hosts,
             self.artifacts,
-            self.clock,
-            VirtualStopwatch(),
-            self.half,
-            self.settings,
-            holder,
+            clock=self.clock,
+            stopwatch=VirtualStopwatch(),
+            chance=self.half,
+            settings=self.settings,
+            holder=holder,
             speed=self.speed,
         )
 

@@ -1,7 +1,4 @@
-"""Which steps of the state machines the tests took, and which a finished controller left untaken.
-
-Every process of the test run notes its steps in a folder; at the end the whole is held against the tables.
-"""
+"""Facts about the whole suite: where things are, how hard it tries, how fast the machine is, which steps were taken."""
 
 import importlib.util
 import os

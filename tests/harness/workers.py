@@ -1,4 +1,4 @@
-"""Workers under a control plane, and what people and other controllers do with them, on any cloud and any clock."""
+"""Workers under a control plane, what people and controllers do with them, and what is committed beside their steps."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from harness.clouds import HERE
 from harness.plane_world import OTTO, Stage, Standing, service
 from lcm.control.accounts.billing import CLOSED_PREFIX, OPEN_PREFIX
 from lcm.control.accounts.licences import SEATS_PREFIX
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.objects.records import CODEC, creation_ops
 from lcm.control.objects.steps import TEARDOWN
 from lcm.control.plane.local import ControlPlane, LocalPlane

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.crash import crash_everywhere
+from crash.everywhere import crash_everywhere
 from harness.lab_hosts import LAB, client, direct, machine
 from lcm.model.access.secret import Secret
 from lcm.providers.protocols.labhost import LabHost, LabState

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.event_clients import World, happen, now_seconds, put, sink, writer
 from lcm.control.delivery import sinks
 from lcm.control.delivery.outbox import LEASE_SECONDS

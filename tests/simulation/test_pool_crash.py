@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.scheduler_world import HOUR, MINUTE, Pools
 from harness.suite import TIMES
 from lcm.control.plane.protocol import Drain, Ref

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.session_world import PORTS, Lablets, told
 from harness.suite import TIMES
 from lcm.control.plane.protocol import Ref, Terminate

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.fleet_world import QUICKLY, UNLICENSED, W1, Witnessed
 from harness.suite import TIMES
 from lcm.control.plane.protocol import Drain

@@ -10,7 +10,7 @@ from lcm.model.access.identity import Caller
 from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import SENDER, Effect
 from lcm.sim.time.host import HOST
-from lcm.sim.world.stage import Environment
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.witness import Witness
 from lcm.store.base import Change
 from world.checks.events import EventPosition, heard_each_once

@@ -20,8 +20,8 @@ from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
 from lcm.sim.time.host import HOST, Host
 from lcm.sim.time.loop import run
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.stage import Environment
 from lcm.store.base import EVENTS_KEY, LEASES_PREFIX, Change, Entry, Lease, pack_events
 from world.witness import CheckingWitness
 

@@ -21,7 +21,7 @@ from lcm.api.http.limits import ApiLimits
 from lcm.compose.outside import SIM_SECRETS, SIMULATED, artifact_store, secret_sources
 from lcm.compose.plan_jobs import PlanJobs
 from lcm.control.access.tokens import Tokens
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.delivery.outbox import LEASE as DELIVERY
 from lcm.control.delivery.outbox import Outbox
 from lcm.control.delivery.sinks import SettingSecrets, SinkSettings, make_built_in_sinks

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from lcm.providers.local.sealed import InstalledKeys
+from lcm.providers.local.secrets import EnvSecrets, FileSecrets
 from lcm.providers.protocols.artifacts import MAX_BYTES, Artifacts, ArtifactSource, ListedArtifact, StoredArtifact
 from lcm.providers.protocols.compute import Compute
 from lcm.providers.protocols.labhost import Hosts
-from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, LazySecrets, SealedSecrets, Secrets, SecretSources
+from lcm.providers.protocols.secrets import LazySecrets, SealedSecrets, Secrets, SecretSources
 from lcm.settings.documents import referenced_secrets
 from lcm.settings.load import Settings
 from lcm.sim.cloud.fleet import SimFleet, SimHosts

@@ -138,11 +138,11 @@ class PlanJobs:
         if self._following:
             await asyncio.wait(self._following)
 
-    async def begin(self, wish: PlanWish, by: str, standing: PlanBaseline | None = None) -> PlanJob:
+    async def begin(self, request: PlanWish, by: str, standing: PlanBaseline | None = None) -> PlanJob:
         """Start a plan, and wait until its timetable was read."""
         self._forget_old()
         self._check_room()
-        job = await self._start_process(_encode_request(wish, standing), by)
+        job = await self._start_process(_encode_request(request, standing), by)
         with suppress(TimeoutError):
             await asyncio.wait_for(job.first_message.wait(), self._limits.reading.total_seconds())
         if isinstance(job.error, Invalid):
@@ -189,8 +189,8 @@ class PlanJobs:
     def _check_room(self) -> None:
         running = [job.id for job in self._jobs.values() if job.ended_at is None]
         if len(running) + self._starting >= self._limits.at_once:
-            told = f"{self._limits.at_once} plans are being made; wait for one, or cancel one: {', '.join(running)}"
-            raise Throttled(told, after=timedelta(seconds=10))
+            problem = f"{self._limits.at_once} plans are being made; wait for one, or cancel one: {', '.join(running)}"
+            raise Throttled(problem, after=timedelta(seconds=10))
 
     async def _start_process(self, request: bytes, by: str) -> _PlanProcess:
         self._starting += 1  # counts against the limit while the process starts
@@ -238,10 +238,10 @@ class PlanJobs:
             _log.info("plan ended", plan=job.id, state=str(job.state), errors=left if job.error else "")
 
 
-def _encode_request(wish: PlanWish, standing: PlanBaseline | None) -> bytes:
+def _encode_request(request: PlanWish, standing: PlanBaseline | None) -> bytes:
     """Encode a request; half of the machine's cores are left to others."""
     cores = max(1, (os.cpu_count() or 1) // 2)
-    asked = msgspec.structs.asdict(wish)
+    asked = msgspec.structs.asdict(request)
     del asked["from_now"]
     return msgspec.json.encode({**asked, "html": True, "cores": cores, "live": standing})
 

@@ -68,19 +68,19 @@ def _masks_of_level(base: int, level: int) -> set[int]:
 def _mask_changes(base: int) -> list[list[tuple[int, ...]]]:
     """Return, for every two levels as bytes, the masks in which they differ."""
     all_ = [_masks_of_level(base, level) for level in range(LEVELS + 1)]
-    told = [[tuple(sorted(before ^ all_[after])) for after in CAPPED_LEVELS] for before in all_]
-    return [told[before] for before in CAPPED_LEVELS]
+    changes = [[tuple(sorted(before ^ all_[after])) for after in CAPPED_LEVELS] for before in all_]
+    return [changes[before] for before in CAPPED_LEVELS]
 
 
 def _masks_above(base: int) -> list[tuple[int, int, int]]:
     """Return three masks for each level: above it are the places in the first, or in both the others."""
-    told = []
+    masks = []
     for level in range(LEVELS):
         high, low = divmod(level, _RADIX)
         higher = base + high if high < _HIGH else _NO_PLACE
         as_high = base + high - 1 if high else _EVERY_PLACE
-        told.append((higher, as_high, base + _HIGH + low if low < _LOW else _NO_PLACE))
-    return [*told, (_NO_PLACE, _NO_PLACE, _NO_PLACE)]
+        masks.append((higher, as_high, base + _HIGH + low if low < _LOW else _NO_PLACE))
+    return [*masks, (_NO_PLACE, _NO_PLACE, _NO_PLACE)]
 
 
 _CPU_CHANGES, _MEMORY_CHANGES = _mask_changes(0), _mask_changes(_MEMORY)
@@ -114,8 +114,8 @@ class FullnessRows(dict[int, FullnessRow]):
 
 def fullness_of(used: int) -> int:
     """Return how full a place is: the greater of its CPU and memory in sixteenths, at most 16."""
-    told = levels(used)
-    return min(max(told[0], told[1]), LEVELS) >> 1
+    used_levels = levels(used)
+    return min(max(used_levels[0], used_levels[1]), LEVELS) >> 1
 
 
 def shift_usage(rows: FullnessRows, samples: dict[int, int], span: range, bit: int, need: int) -> None:

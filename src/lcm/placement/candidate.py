@@ -15,7 +15,7 @@ from lcm.placement.rules import ROOM_FILTERS, closed_rejection, static_rejection
 from lcm.placement.timeline import BEGINNING, Lanes, Timeline, micros, moment_of, short_of
 
 if TYPE_CHECKING:
-    from lcm.placement.shelf import SizeClass
+    from lcm.placement.size_class import SizeClass
 
 
 TICK_MICROS: Final = 30 * 60 * 1_000_000
@@ -132,8 +132,8 @@ class PackedRequest:
         name = short_of(line.timeline.top - need - used)[0]
         free = line.place.capacity - line.lanes.unpack(used)
         needed, at = _format_amount(name, self.need), format_moment(moment_of(moment))
-        told = f"{needed} needed, {_format_amount(name, free)} free at {at}"
-        return ROOM_FILTERS[name], told
+        reason = f"{needed} needed, {_format_amount(name, free)} free at {at}"
+        return ROOM_FILTERS[name], reason
 
     def too_large_for(self, line: IndexedPlace) -> bool:
         """Return whether the place is too small even when empty."""

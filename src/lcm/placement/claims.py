@@ -49,9 +49,9 @@ class Terms:
 
     def with_settings(self, system: SystemSettings | None) -> "Terms":
         """Return the terms overridden by what the SystemSettings object sets."""
-        said = system.spec.scheduler if system else SchedulerSettings()
-        boot, instantiation = said.worker_bootup_delay_minutes, said.lablet_instantiation_delay_minutes
-        licensed = said.require_licensed_for_cml
+        settings = system.spec.scheduler if system else SchedulerSettings()
+        boot, instantiation = settings.worker_bootup_delay_minutes, settings.lablet_instantiation_delay_minutes
+        licensed = settings.require_licensed_for_cml
         return Terms(
             boot=self.boot if boot is None else scale_duration(timedelta(minutes=boot), self.speed),
             instantiation=(
@@ -61,7 +61,7 @@ class Terms:
             ),
             buffer=self.buffer,
             require_licensed=self.require_licensed if licensed is None else licensed,
-            strategy=said.strategy or self.strategy,
+            strategy=settings.strategy or self.strategy,
             speed=self.speed,
         )
 

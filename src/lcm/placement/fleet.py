@@ -10,7 +10,7 @@ from datetime import datetime
 from lcm.model.base.capacity import Amount, Claim
 from lcm.placement.candidate import TICK_MICROS, IndexedClaim, IndexedPlace, PackedRequest, ticks_within
 from lcm.placement.request import HeldClaim, Place
-from lcm.placement.shelf import SizeClass
+from lcm.placement.size_class import SizeClass
 from lcm.placement.timeline import BEGINNING, Lanes, micros, moment_of, round_up_capacity
 
 

@@ -165,8 +165,8 @@ def outside_hours(spans: Sequence[Span], rules: PromiseRules) -> str | None:
     closed = next((moment for span in spans if (moment := first_closed_moment(hours, span)) is not None), None)
     if closed is None:
         return None
-    told = f"{hours.start_hour}:00 to {hours.end_hour}:00 {hours.time_zone}"
-    return f"its machine would have to run at {_format_micros(closed)}, and the pool's hours are {told}"
+    opening = f"{hours.start_hour}:00 to {hours.end_hour}:00 {hours.time_zone}"
+    return f"its machine would have to run at {_format_micros(closed)}, and the pool's hours are {opening}"
 
 
 def _check_hours(_seats: Seats, pieces: Sequence[Span], rules: PromiseRules) -> str | None:
@@ -212,8 +212,8 @@ def _check_monthly_budget(seats: Seats, pieces: Sequence[Span], rules: PromiseRu
         more = total_length(_clip_spans(pieces, month))
         cost = forecast_cost(seats, month, rules) + rules.price * more / _HOUR_MICROS
         if more and cost > most_usd:
-            told = f"{moment_of(month.start):%B %Y} would cost {cost.quantize(_CENT)} USD"
-            return f"{told}, more than the {most_usd} USD of the budget"
+            problem = f"{moment_of(month.start):%B %Y} would cost {cost.quantize(_CENT)} USD"
+            return f"{problem}, more than the {most_usd} USD of the budget"
     return None
 
 

@@ -16,7 +16,7 @@ from lcm.placement.candidate import IndexedPlace, PackedRequest, format_moment
 from lcm.placement.fleet import PlaceIndex
 from lcm.placement.request import Place, PlacementRequest
 from lcm.placement.rules import FILTER_REMEDIES, ROOM_FILTERS, TOO_LARGE_REMEDY
-from lcm.placement.shelf import SizeClass
+from lcm.placement.size_class import SizeClass
 from lcm.placement.strategies import BIN_PACK, SCORES, choose_place
 
 MOST_EXAMPLES: Final = 10

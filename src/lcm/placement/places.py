@@ -278,5 +278,5 @@ def _closed_reason(worker: LabWorker, usable: datetime | None, now: datetime) ->
     if worker.status.phase is _P.DRAINING or worker.metadata.deletion_timestamp is not None:
         return DRAINING
     known = find_condition(worker.status.conditions, WorkerCondition.ACCEPTING_LABS)
-    told = known.reason if known is not None and worker.status.phase in HOSTING_PHASES else str(worker.status.phase)
-    return "it is wanted stopped" if worker.spec.wanted_state == "stopped" else told
+    reason = known.reason if known is not None and worker.status.phase in HOSTING_PHASES else str(worker.status.phase)
+    return "it is wanted stopped" if worker.spec.wanted_state == "stopped" else reason

@@ -160,8 +160,8 @@ def promise_all(
     if choose_seat(seats, claims[found], rules) is None:
         return _refuse_claim(seats, claims[found], rules, near)
     reason, details = explain_group_refusal(seats, claims, rules)
-    told = f"there is room for some of the {len(claims)} claims, and not for all of them together: {details}"
-    return PromiseRefusal(reason, told, SEAT_REMEDIES[reason], near)
+    message = f"there is room for some of the {len(claims)} claims, and not for all of them together: {details}"
+    return PromiseRefusal(reason, message, SEAT_REMEDIES[reason], near)
 
 
 def extend(seats: Seats, number: int, held: HeldClaim, *, rules: PromiseRules) -> PromisedSeats | PromiseRefusal:

@@ -104,15 +104,15 @@ class SlotSearch:
     def _find_shifts(self, way: int, tries: int, work: WorkBudget) -> Iterator[int]:
         steps, hardest = way, self._groups[0]
         while abs(steps) <= self._limit and tries and work.left > 0:
-            landed = self._next_candidate(hardest, steps, way, work)
-            if landed is None or abs(landed) > self._limit or self._is_past(landed):
+            candidate = self._next_candidate(hardest, steps, way, work)
+            if candidate is None or abs(candidate) > self._limit or self._is_past(candidate):
                 return
-            found = self._blocking_group(landed, work)
+            found = self._blocking_group(candidate, work)
             if found is None:
-                yield landed
+                yield candidate
             else:
                 hardest = found
-            steps, tries = landed + way, tries - 1
+            steps, tries = candidate + way, tries - 1
 
     def _is_past(self, steps: int) -> bool:
         return steps < 0 and min(sort.span.start for sort in self._groups) + steps * self._step < micros(
@@ -129,8 +129,8 @@ class SlotSearch:
         needed = -(-sort.count // self._most_per_seat(sort))
         if len(starts) < needed:
             return None
-        landed = sorted(starts)[needed - 1]
-        return way * -(-(landed - way * sort.span.start) // self._step)
+        candidate = sorted(starts)[needed - 1]
+        return way * -(-(candidate - way * sort.span.start) // self._step)
 
     def _most_per_seat(self, sort: _ClaimGroup) -> int:
         """Return how many claims of a group an empty seat takes at most."""

@@ -26,7 +26,7 @@ from lcm.placement.bitmap import (
 )
 from lcm.placement.candidate import TICK_MICROS, IndexedPlace, PackedRequest
 from lcm.placement.rules import ON_CML
-from lcm.placement.shelf import SizeClass
+from lcm.placement.size_class import SizeClass
 
 _LARGE_CLASS: Final = 2_000
 """From this many places on it is cheaper to remember which were too full than to ask them again."""

@@ -17,6 +17,7 @@ import msgspec
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault
+from lcm.model.base.resource import shorten_text
 
 OWN_PREFIX: Final = "LCM_"
 """Names with this prefix are ours: an unknown one is a fault, not another program's variable."""
@@ -197,7 +198,7 @@ def _echo(variable: Variable, raw: object) -> str:
     text = repr(raw)
     if variable.secret or ("://" in text and "@" in text):
         return "the value"
-    return text if len(text) <= _MAX_ECHO_LENGTH else f"{text[:_MAX_ECHO_LENGTH]}…"
+    return shorten_text(text, _MAX_ECHO_LENGTH)
 
 
 def _convert_value(hint: Any, raw: object, *, text: bool) -> object:  # noqa: ANN401 - a type hint has no better type

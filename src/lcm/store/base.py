@@ -15,6 +15,7 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from lcm.model.base.errors import Deposed, Fault, Invalid, Refused, Relist, TooLarge
+from lcm.model.base.resource import shorten_text
 
 MAX_OPERATIONS: Final = 128
 MAX_BYTES: Final = 1_000_000
@@ -328,7 +329,7 @@ def check_key(key: str) -> None:
     """Refuse a key that some engine could not hold, or that belongs to the engines."""
     if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):
         remedy = f"use at most {MAX_KEY_BYTES} visible ASCII characters, a letter or digit first"
-        raise Invalid(Fault("key", f"{key[:80]!r} is no key", remedy))
+        raise Invalid(Fault("key", f"{shorten_text(key, 80)!r} is no key", remedy))
 
 
 def check_scan(limit: int) -> None:
@@ -341,7 +342,9 @@ def check_lease(name: str, holder: str, ttl_seconds: int) -> None:
     """Refuse a lease that some engine could not hold."""
     check_key(name)
     if _text_size("holder", holder) > MAX_HOLDER_BYTES:
-        raise Invalid(Fault("holder", f"{holder[:80]!r} is too long", f"use at most {MAX_HOLDER_BYTES} bytes"))
+        raise Invalid(
+            Fault("holder", f"{shorten_text(holder, 80)!r} is too long", f"use at most {MAX_HOLDER_BYTES} bytes")
+        )
     if not MIN_LEASE_SECONDS <= ttl_seconds <= MAX_LEASE_SECONDS:
         remedy = f"use {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS} seconds"
         raise Invalid(Fault("ttl_seconds", f"no lease can last {ttl_seconds}", remedy))
@@ -352,7 +355,9 @@ def key_range(prefix: str) -> tuple[str, str]:
     if not prefix:
         return FIRST_KEY, "\x7f"
     if not _PREFIX.fullmatch(prefix):
-        raise Invalid(Fault("prefix", f"no key begins with {prefix[:80]!r}", "use visible ASCII characters"))
+        raise Invalid(
+            Fault("prefix", f"no key begins with {shorten_text(prefix, 80)!r}", "use visible ASCII characters")
+        )
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
@@ -397,4 +402,4 @@ def _text_size(where: str, text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        raise Invalid(Fault(where, f"{text[:80]!r} is no text", "leave out lone surrogates")) from error
+        raise Invalid(Fault(where, f"{shorten_text(text, 80)!r} is no text", "leave out lone surrogates")) from error

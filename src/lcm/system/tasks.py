@@ -2,7 +2,7 @@
 
 `Supervisor` runs the parts of a process for `compose`: a part that ends without being asked to is a bug.
 `run_until_first_ends` serves the controllers' runtime and election. Unlike a task group it raises the plain error,
-and a cancellation is never lost behind a failure of the same moment.
+and a cancellation is never lost behind a failure of the same moment. `TimeSlice` lets other tasks run during long work.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import structlog
@@ -78,6 +79,23 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]]) -> None:
             task.exception()  # marks the error as retrieved: the first one was raised, asyncio would log the others
     if hurried:
         raise asyncio.CancelledError
+
+
+_SLICE_SECONDS: Final = 0.01
+
+
+@dataclass(slots=True)
+class TimeSlice:
+    """Yields to other tasks during long work."""
+
+    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+
+    async def yield_if_over(self) -> None:
+        """Let other tasks run if the present slice is used up."""
+        time = asyncio.get_running_loop().time
+        if time() - self.since > _SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self.since = time()
 
 
 _EXIT_FORCED: Final = 130

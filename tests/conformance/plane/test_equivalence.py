@@ -14,10 +14,9 @@ from harness import given
 from harness.documents import document
 from harness.plane_world import CAST, NOW, Site, template
 from lcm.control.objects.records import creation_ops
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import (
     Action,
-    BulkImport,
-    DiscoveredInstance,
     Drain,
     Extend,
     ObserveResources,

@@ -7,7 +7,8 @@ import pytest
 
 from harness import given
 from harness.plane_world import World, either, everywhere, on, on_any_wire
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Plane, Ref
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Deposed, Forbidden, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker

@@ -8,20 +8,8 @@ import pytest
 
 from harness import given
 from harness.plane_world import NOW, World, either, everywhere
-from lcm.control.plane.protocol import (
-    Action,
-    BulkImport,
-    DiscoveredInstance,
-    Drain,
-    Extend,
-    Pause,
-    Plane,
-    Ref,
-    Resume,
-    Snooze,
-    Terminate,
-    Undrain,
-)
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Action, Drain, Extend, Pause, Plane, Ref, Resume, Snooze, Terminate, Undrain
 from lcm.model.base.errors import Conflict, Forbidden, Gone, IllegalStep, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER
 from lcm.model.kinds.session import LabletSession, SessionPhase

@@ -7,8 +7,8 @@ import pytest
 from aiobotocore.session import AioSession
 from msgspec.structs import replace
 
-from harness.artifact_stores import KEY, REGION, SECRET
 from harness.servers import MotoServer
+from harness.stores import KEY, REGION, SECRET
 from lcm.cli.fleet import doctor
 from lcm.cli.fleet.doctor import CheckState
 from lcm.compose.outside import artifact_store

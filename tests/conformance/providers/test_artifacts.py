@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.artifact_stores import MAX_BYTES, Depot
+from harness.stores import MAX_BYTES, Depot
 from lcm.model.base.errors import Gone, Invalid, Stuck, TooLarge
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 

@@ -9,13 +9,14 @@ from typing import Protocol
 import pytest
 from aiobotocore.session import AioSession
 
-from harness.artifact_stores import REGION
 from harness.servers import MotoServer
+from harness.stores import REGION
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Stuck
 from lcm.providers.aws.secrets import AwsSecrets
 from lcm.providers.local.sealed import KeyRing
-from lcm.providers.protocols.secrets import EnvSecrets, FileSecrets, SealedSecrets, Secrets, SecretSources
+from lcm.providers.local.secrets import EnvSecrets, FileSecrets
+from lcm.providers.protocols.secrets import SealedSecrets, Secrets, SecretSources
 from lcm.system.clock import SystemClock, new_nonce, new_seal_key
 
 WORD = "swordfish of conformance"

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from grpc import StatusCode
 
-from harness.credentials import Authority
-from harness.servers import LOOPBACK, EtcdServer, Proxy, free_port
+from harness.servers import LOOPBACK, Authority, EtcdServer, Proxy, free_port
 from lcm.model.base.errors import Conflict, Invalid, Later, LcmError, Relist, Stuck, Throttled, TooLarge, Unreachable
 from lcm.store.base import ABSENT, MAX_OPERATIONS, Change, CommitChanges, Delete, Put, scan_all
 from lcm.store.etcd.engine import EtcdStore

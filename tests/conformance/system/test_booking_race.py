@@ -84,9 +84,15 @@ async def _plane(undo: AsyncExitStack, url: str) -> Plane:
 async def _scheduling(plane: Plane, number: int) -> None:
     """Be a scheduler that was never told that another leads."""
     chance = Random(number).random
-    await SchedulerController(plane, SystemClock(), SystemStopwatch(), chance, Settings(), f"scheduler-{number}").lead(
-        plane
+    scheduler = SchedulerController(
+        plane,
+        clock=SystemClock(),
+        stopwatch=SystemStopwatch(),
+        chance=chance,
+        settings=Settings(),
+        holder=f"scheduler-{number}",
     )
+    await scheduler.lead(plane)
 
 
 async def _rush(planes: Sequence[Plane], now: datetime) -> tuple[int, int]:

@@ -19,7 +19,8 @@ from lcm.control.access.audit import (
     Origin,
     search_records,
 )
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.access.identity import Role
 from lcm.model.base.errors import Conflict, Forbidden, Invalid, Refused

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.credentials import AUDIENCE, RSA, Authority, Issuer, signed
+from harness.credentials import AUDIENCE, RSA, Issuer, signed
 from harness.http_answers import HANG, Scripted, ScriptedRequest, http
-from harness.servers import LOOPBACK
+from harness.servers import LOOPBACK, Authority
 from lcm.control.access.oidc import IssuerTrust, VerifiedCaller, Verifier
 from lcm.control.access.oidc_keys import FetchedDocument, HttpFetch
 from lcm.model.base.errors import LcmError, Stuck, Throttled, Unreachable

@@ -7,7 +7,8 @@ import pytest
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import LcmError, Stuck
-from lcm.providers.protocols.secrets import MAX_BYTES, EnvSecrets, FileSecrets, Secrets, SecretSources
+from lcm.providers.local.secrets import MAX_BYTES, EnvSecrets, FileSecrets
+from lcm.providers.protocols.secrets import Secrets, SecretSources
 
 ENVIRONMENT = {"CML_ADMIN_PASSWORD": "swordfish", "CML_EMPTY": "", "AWS_SECRET_ACCESS_KEY": "hunter2"}
 

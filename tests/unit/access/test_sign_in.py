@@ -1,7 +1,6 @@
 """Signing in with a browser: a link that works once, cookies out of reach of scripts, and requests that are ours."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.cookies import SimpleCookie
@@ -12,7 +11,6 @@ import httpx
 import pytest
 
 from harness.api_world import Desk, document, opened, path, served, shell, stock
-from harness.commands import up
 from harness.plane_world import hand_clock
 from lcm.control.access.sign_in import SIGN_INS_PREFIX, SignIns
 from lcm.control.access.tokens import digest_of
@@ -255,19 +253,6 @@ async def test_a_store_that_is_away_is_no_bad_link() -> None:
 
         desk.api._shared.sign_ins = SignIns(Away(), desk.tokens, clock=hand_clock())  # type: ignore[arg-type]
         assert (await Browser(desk).client.get(link)).status_code == 503
-
-
-def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
-    with up(tmp_path) as it:
-        link = re.search(r"http://[0-9.]+:\d+/sign-in\?code=\S+", it.ready().output)
-        assert link
-        with httpx.Client(trust_env=False) as browser:
-            assert browser.get(link[0]).status_code == 303
-            assert browser.get(f"{it.url}/api/whoami").json() == {"name": "local-admin", "role": "admin"}
-            assert httpx.get(link[0], trust_env=False).status_code == 401
-            told = browser.get(f"{it.url}/api/audit").json()["items"]
-        assert [one["deeds"][0]["verb"] for one in told] == ["create", "create", "sign-in"]
-        assert [one["address"] for one in told] == ["", "", "127.0.0.1"]
 
 
 def test_the_command_line_prints_a_link_that_works(tmp_path: Path) -> None:

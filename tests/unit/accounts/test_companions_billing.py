@@ -13,7 +13,8 @@ from harness.clouds import HERE
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
 from harness.stores import HandClock
 from harness.workers import LAUNCHED, P, fleet, intervals, move, pass_time, worker
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Invalid
 from lcm.model.kinds.worker import LabWorker, RootVolume
 from lcm.model.money.billing import Billing, BillingInterval, clip_interval, sum_costs, sum_costs_by

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.crash import crash_everywhere
+from crash.everywhere import crash_everywhere
 from harness.plane_world import NOW, Stage, Standing
 from harness.workers import BY, P, intervals, move, pass_time, seats, worker
 from lcm.control.plane.protocol import Ref

@@ -11,8 +11,8 @@ from harness import given
 from harness.plane_world import ANNA, NOW, ROOT, Stage, Standing, service
 from harness.suite import for_all
 from lcm.control.objects.records import change_ops, find_record
+from lcm.control.plane.bodies import CmlMetrics, Ec2Metrics, MetricsReport, metrics_report_of, telemetry_of
 from lcm.control.plane.protocol import Ref, ref_of
-from lcm.control.plane.wire import CmlMetrics, Ec2Metrics, MetricsReport, metrics_report_of, telemetry_of
 from lcm.control.telemetry.alert_records import Alerts
 from lcm.control.telemetry.reports import CLEAR_AFTER, CLEAR_PERCENT, THRESHOLD_PERCENT, check_limits
 from lcm.model.base.errors import Gone, Invalid

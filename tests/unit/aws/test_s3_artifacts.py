@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from aiobotocore.session import AioSession
 
-from harness.artifact_stores import KEY, REGION, SECRET, aws_session
-from harness.credentials import Authority
 from harness.http_answers import HANG, Scripted, ScriptedRequest, http
+from harness.servers import Authority
+from harness.stores import KEY, REGION, SECRET, aws_session
 from lcm.model.base.errors import Gone, Invalid, Later, LcmError, Stuck, Throttled, TooLarge, Unreachable
 from lcm.providers.aws import s3
 from lcm.providers.aws.s3 import S3Artifacts, S3Source

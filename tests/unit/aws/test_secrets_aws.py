@@ -12,14 +12,13 @@ import pytest
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, NoRegionError, ParamValidationError, SSLError
 
-from harness.artifact_stores import REGION, SECRET, aws_session
 from harness.http_answers import HANG, Scripted, http
 from harness.servers import LOOPBACK
-from harness.stores import HandClock
+from harness.stores import REGION, SECRET, HandClock, aws_session
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
+from lcm.providers.aws.errors import translate_errors
 from lcm.providers.aws.secrets import MAX_CACHED, AwsSecrets
-from lcm.providers.aws.secrets_errors import translate
 
 WORD = "swordfish-of-aws"
 HTML = b"<html><body>Sign in to this network</body></html>"
@@ -128,10 +127,10 @@ async def test_without_credentials_a_person_is_needed(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_library_itself_refuses_needs_a_person(error: BotoCoreError, reason: str) -> None:
-    problem = translate(error, "aws:a")
-    assert isinstance(problem, Stuck)
-    assert problem.reason == reason
-    assert WORD not in str(problem)
+    with pytest.raises(Stuck) as caught, translate_errors("secretsmanager:GetSecretValue", "aws:a"):
+        raise error
+    assert caught.value.reason == reason
+    assert WORD not in str(caught.value)
 
 
 @pytest.mark.parametrize("ref", ["aws:", "aws:#key", "aws:a\nb", "aws:" + "x" * 3000])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.clouds import HERE, THERE, launch
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.stores import HandClock
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, Throttled, Unreachable

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness.crash import crash_everywhere
+from crash.everywhere import crash_everywhere
 from lcm.model.base.errors import Gone, Stuck, Unreachable
 from lcm.providers.protocols.artifacts import digest_of
 from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource

@@ -11,7 +11,7 @@ import pytest
 from harness import given
 from harness.booking_world import DOZEN, NINE, Office, a_pool, from_monday, lab, metal, slot
 from harness.plane_world import OTTO
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Applied, Ref
 from lcm.model.base.errors import Invalid, NoRoom, Refused
 from lcm.model.base.resource import Metadata

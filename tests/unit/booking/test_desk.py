@@ -12,8 +12,8 @@ from harness import given
 from harness.booking_world import CCNA, DOZEN, NINE, Office, from_monday, slot
 from harness.plane_world import ADA, OTTO
 from harness.workers import beside
-from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.booking.calendar import CATCH_UP_TIMEOUT
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.errors import Later, NoRoom

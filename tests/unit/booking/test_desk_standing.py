@@ -7,7 +7,7 @@ import pytest
 from harness import given
 from harness.booking_world import HOUR, Counter, attended, counter_lab, pool, warm
 from harness.plane_world import NOW
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import NoRoom
 from lcm.model.base.resource import Metadata

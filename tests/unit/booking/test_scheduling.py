@@ -27,8 +27,8 @@ from harness.booking_world import (
 )
 from harness.plane_world import NOW, OTTO, service
 from harness.workers import beside
-from lcm.control.accounts.step_records import FleetSettings
 from lcm.control.booking.guards import pool_guard_key, worker_guard
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Extend, Ref, ref_of
 from lcm.model.base.capacity import DIMENSIONS

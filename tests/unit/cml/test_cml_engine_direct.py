@@ -6,8 +6,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness.clouds import LONG, Bench, link, node, text
-from harness.crash import crash_everywhere
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Gone, NoRoom, Throttled, Unreachable
 from lcm.providers.protocols.labhost import (

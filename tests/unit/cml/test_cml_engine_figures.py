@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.clouds import LONG, Bench, link, node, one, text
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.sim.cml.faults import CmlFull, CmlRefusal
 from lcm.sim.cml.labs import QUEUE_SECONDS
 from lcm.sim.cml.rest.documents import (
@@ -35,8 +35,8 @@ def test_the_machine_shows_what_running_nodes_were_given() -> None:
     (compute,) = machine_stats(bench)["computes"].values()
     domains, used = compute["stats"]["dominfo"], compute["stats"]
     assert (domains["running_nodes"], domains["total_nodes"]) == (2, 2)
-    assert domains["allocated_cpus"] == SHIPPED_NODES["csr1000v"].cpus + 2
-    assert domains["allocated_memory"] == (SHIPPED_NODES["csr1000v"].ram_mb + 1000) * 1024
+    assert domains["allocated_cpus"] == shipped_nodes()["csr1000v"].cpus + 2
+    assert domains["allocated_memory"] == (shipped_nodes()["csr1000v"].ram_mb + 1000) * 1024
     assert used["cpu"]["count"] == 8
     assert idle["cpu"]["percent"] < used["cpu"]["percent"] <= 100
     assert idle["memory"]["used"] < used["memory"]["used"] < used["memory"]["total"] == 16_384 * 1024 * 1024

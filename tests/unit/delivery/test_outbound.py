@@ -11,9 +11,8 @@ from pathlib import Path
 import httpcore
 import pytest
 
-from harness.credentials import Authority
 from harness.http_answers import AnswerServer, Say, SelfSigned
-from harness.servers import LOOPBACK, free_port
+from harness.servers import LOOPBACK, Authority, free_port
 from lcm.model.access.webhook import Address, WebhookPolicy, parse_networks
 from lcm.model.base.errors import Invalid, Later, LcmError, Refused, Throttled, Unreachable
 from lcm.providers.local.outbound import Outbound, OutboundLimits, connect, resolve

@@ -231,6 +231,16 @@ def test_a_wrong_table_is_told_with_its_line(text: str, said: str) -> None:
         ([*EVENT, "RRULE:FREQ=WEEKLY;COUNT=100"], "they last for 693 days"),
         ([*EVENT, "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=SU,MO;COUNT=4"], "a rule that the planner does not know"),
         ([*EVENT, "RDATE:20270303T090000Z"], "line 7: RDATE: slots that the planner does not know"),
+        (
+            ["SUMMARY:ccna", "DTSTART;TZID=Europe:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2"],
+            "'Europe' is no time zone",
+        ),
+        ([*EVENT, "RRULE:FREQ=DAILY;COUNT=2;COUNT=3"], "a rule that the planner does not know"),
+        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT={'9' * 5000}"], "a rule that the planner does not know"),
+        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT=2;BYDAY={'MO,' * 1_000_000}MO"], "a rule that the planner does not know"),
+        ([*EVENT, "RRULE:FREQ=DAILY;COUNT=10000"], "use whole numbers from 1 to 9999"),
+        (["SUMMARY:ccna", "DTSTART:20270301T090000Z", f"DURATION:P{'9' * 4000}W"], "is no length of time"),
+        (["SUMMARY ccna"], "line 4: 'SUMMARY ccna' has no colon"),
         (['DTSTART;TZID="(UTC+01:00) Berlin":20270301T090000'], "'(UTC+01:00) Berlin' is no time zone"),
         (
             ["SUMMARY:nobody", "DTSTART:20270301T090000Z", "DURATION:PT1H"],

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness import given, suite
-from harness.crash import crash_everywhere
 from harness.documents import document
 from harness.plane_world import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, active
 from harness.stores import opened

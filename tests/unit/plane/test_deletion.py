@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.plane_world import ADA, ANNA, BOB, NOW, OTTO, ROOT, Stage, Standing, active, service
 from harness.suite import for_all
 from lcm.control.objects.deletion import finish_deletions

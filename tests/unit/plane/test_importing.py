@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness import given
-from harness.crash import crash_everywhere
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, service
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Ref
 from lcm.model.base.errors import Forbidden, Gone, Invalid
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.kinds.worker import LabWorker, WorkerPhase

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.plane_world import ADA, BOB, NOW, OTTO, ROOT, Stage, active
 from lcm.control.plane.protocol import Extend, Pause, Ref, Snooze, Terminate
 from lcm.model.base.errors import Conflict, Gone, Invalid

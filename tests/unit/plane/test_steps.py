@@ -9,7 +9,8 @@ import pytest
 
 from harness import documents, given
 from harness.plane_world import ADA, ANNA, NOW, OTTO, ROOT, Stage, active, service
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Drain, Plane, Ref
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Drain, Plane, Ref
 from lcm.model.access.identity import Caller
 from lcm.model.base.errors import Conflict, Deposed, Forbidden, Gone, IllegalStep, Invalid
 from lcm.model.base.machine import LABLET_CONTROLLER, SCHEDULER, WORKER_CONTROLLER

@@ -341,7 +341,8 @@ def test_a_pool_that_is_gone_is_forgotten() -> None:
             await world.store.commit(Delete(CCNA.key))
             await asyncio.sleep(1)
             await follower.reconcile(CCNA)
-            assert set(follower._raised_alerts) == set(follower._seat_optimizer._last_looks) == {other.metadata.uid}
+            assert set(follower._alerts._objects) == {Ref(LabWorkerPool, "ccnp")}
+            assert set(follower._seat_optimizer._last_looks) == {other.metadata.uid}
 
     run(life)
 

@@ -10,7 +10,7 @@ from itertools import count, pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness.plane_world import NOW, ROOT, Stage, service, template
 from harness.stores import FallibleStore, HandStopwatch
 from lcm.control.plane.protocol import Plane, Ref

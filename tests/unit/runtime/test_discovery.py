@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
 from harness.clouds import HERE, THERE
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.monitoring import BY, Seeking, running
 from harness.plane_world import ROOT
 from lcm.control.plane.protocol import Ref
+from lcm.controllers.runtime.lifecycle import Report
 from lcm.controllers.worker.launching import decide_pending
-from lcm.controllers.worker.view import WorkerReport, WorkerView
+from lcm.controllers.worker.view import WorkerView
 from lcm.model.base.errors import Deposed, Unreachable
 from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.settings import SystemSettings
@@ -122,7 +123,7 @@ def test_lesson_27_a_machine_that_is_still_pending_is_imported_to_be_adopted() -
             assert seen is not None
             assert seen.state is state
             decision = decide_pending(WorkerView(made, world.stage.clock.now(), instance=seen))
-            assert isinstance(decision, WorkerReport)
+            assert isinstance(decision, Report)
             assert decision.status.phase is phase
             await asyncio.sleep(1800)
         await world.scan()

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness import given
 from harness.clouds import HERE, THERE, launch
-from harness.crash import crash_everywhere
 from harness.monitoring import BY, Seeking
 from harness.plane_world import NOW, ROOT, Stage
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Ref, ref_of
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import Ref, ref_of
 from lcm.controllers.discovery.orphans import GRACE, Findings, InstanceSorter
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.worker import LabWorker, WorkerPhase

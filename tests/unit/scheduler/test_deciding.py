@@ -7,18 +7,18 @@ import pytest
 
 from harness import given
 from harness.scheduler_world import booting, serving
-from lcm.controllers.scheduler.sessions import (
-    Bind,
-    SchedulerFacts,
-    SchedulerMove,
-    SchedulerWait,
-    decide,
-    is_resting,
-    is_worker_lost,
-)
+from lcm.controllers.runtime.lifecycle import Report, Wait
+from lcm.controllers.scheduler.sessions import Bind, SchedulerFacts, decide, is_resting, is_worker_lost
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, Seat, SessionCondition, SessionPhase
+from lcm.model.kinds.session import (
+    SESSION_MACHINE,
+    LabletSession,
+    LabletSessionStatus,
+    Seat,
+    SessionCondition,
+    SessionPhase,
+)
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 
 _P = SessionPhase
@@ -35,9 +35,9 @@ def at(clock: str) -> datetime:
     return given.moment(clock)
 
 
-def moved(facts: SchedulerFacts) -> SchedulerMove:
+def moved(facts: SchedulerFacts) -> Report[LabletSessionStatus]:
     decision = decide(facts)
-    assert isinstance(decision, SchedulerMove)
+    assert isinstance(decision, Report)
     return decision
 
 
@@ -53,10 +53,10 @@ def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
             continue
         for defined in (True, False):
             decision = decide(SchedulerFacts(session, now, defined, worker, worker))
-            if isinstance(decision, SchedulerMove):
+            if isinstance(decision, Report):
                 SESSION_MACHINE.check_step(phase, decision.status.phase, by=SCHEDULER, status=decision.status)
                 moves += 1
-            elif isinstance(decision, SchedulerWait) and decision.until is not None:
+            elif isinstance(decision, Wait) and decision.until is not None:
                 assert decision.until > now, "what is due is done"
     assert moves > 500
 
@@ -65,7 +65,7 @@ def test_every_move_is_a_step_of_the_table_whatever_is_known() -> None:
 def test_what_missed_its_time_expires(phase: SessionPhase) -> None:
     assert moved(SchedulerFacts(slot(phase=phase), END)).status.phase is _P.EXPIRED
     before = decide(SchedulerFacts(slot(phase=phase, **ON), at("10:59"), worker=serving()))
-    assert before == SchedulerWait(END) or isinstance(before, SchedulerMove)
+    assert before == Wait(END) or isinstance(before, Report)
 
 
 def test_lesson_22_the_same_facts_lead_to_the_same_step_however_late() -> None:
@@ -77,9 +77,9 @@ def test_lesson_22_the_same_facts_lead_to_the_same_step_however_late() -> None:
 
 def test_nothing_is_bound_before_its_time_or_to_a_worker_that_boots() -> None:
     seated = slot(phase=_P.SCHEDULED)
-    assert decide(SchedulerFacts(seated, at("08:44"), seat_worker=serving())) == SchedulerWait(START)
-    assert decide(SchedulerFacts(seated, START, seat_worker=booting())) == SchedulerWait(END)
-    assert decide(SchedulerFacts(seated, START)) == SchedulerWait(END)
+    assert decide(SchedulerFacts(seated, at("08:44"), seat_worker=serving())) == Wait(START)
+    assert decide(SchedulerFacts(seated, START, seat_worker=booting())) == Wait(END)
+    assert decide(SchedulerFacts(seated, START)) == Wait(END)
 
 
 def test_a_slot_off_its_worker_keeps_claim_and_seat_and_others_do_not() -> None:
@@ -102,17 +102,15 @@ def test_a_slot_that_only_its_worker_kept_is_at_risk_from_the_moment_that_is_los
 def test_what_is_wanted_soon_and_cannot_begin_in_time_gets_another_claim() -> None:
     fields = {**ON, "phase": _P.SCHEDULED, "claim": given.claim("09:00", "11:25"), "expires_at": None}
     soon = given.asap(**SLOT | fields)
-    assert decide(SchedulerFacts(soon, at("09:05"), worker=serving())) == SchedulerWait(at("09:15")), (
+    assert decide(SchedulerFacts(soon, at("09:05"), worker=serving())) == Wait(at("09:15")), (
         "two hours and the clean-up are left"
     )
     back = moved(SchedulerFacts(soon, at("09:15"), worker=serving()))
     assert (back.status.phase, back.status.claim, back.status.worker_id) == (_P.PENDING, None, None)
     assert "in time" in back.reason
-    assert decide(SchedulerFacts(slot(**fields), at("09:15"), worker=serving())) == SchedulerWait(), (
-        "a slot keeps its promise"
-    )
+    assert decide(SchedulerFacts(slot(**fields), at("09:15"), worker=serving())) == Wait(), "a slot keeps its promise"
     short = given.asap(**SLOT | fields | {"claim": given.claim("09:00", "09:30")})
-    assert decide(SchedulerFacts(short, at("09:00"), worker=serving())) == SchedulerWait(at("09:01")), (
+    assert decide(SchedulerFacts(short, at("09:00"), worker=serving())) == Wait(at("09:01")), (
         "it has time to begin at all"
     )
 

@@ -6,7 +6,7 @@ from harness import given
 from harness.booking_world import from_monday
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, serving
 from lcm.control.accounts.licences import SEATS_PREFIX
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.objects.records import encode_checked
 from lcm.controllers.scheduler.licences import LicenceShortage, ShortageSpan
 from lcm.model.base.capacity import Claim

@@ -9,14 +9,13 @@ from harness.scheduler_world import HOUR, MINUTE, Room
 from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
+from lcm.controllers.runtime.lifecycle import Report, Wait
 from lcm.controllers.scheduler.controller import KINDS
 from lcm.controllers.scheduler.reservations import (
     CREATE_AHEAD,
     Fulfil,
     ReservationFacts,
     ReservationReconciler,
-    ReservationReport,
-    ReservationWait,
     TerminateSessions,
     decide,
 )
@@ -186,20 +185,20 @@ def held(number: int, session: str | None = None, *, day: int = 0) -> Reservatio
 
 def test_what_is_due_is_made_and_what_is_over_is_not() -> None:
     assert decide(facts(_P.PROMISED, held(1), held(2), held(3, day=8))) == Fulfil((1, 2))
-    assert decide(facts(_P.PROMISED, held(1, day=8))) == ReservationWait(given.moment("00:45", day=8) - CREATE_AHEAD)
+    assert decide(facts(_P.PROMISED, held(1, day=8))) == Wait(given.moment("00:45", day=8) - CREATE_AHEAD)
     late = decide(facts(_P.ACTIVE, held(1), held(2, "r1-2"), now="03:00"))
-    assert isinstance(late, ReservationReport)
+    assert isinstance(late, Report)
     assert late.status.phase is _P.COMPLETED
 
 
 def test_looking_again_decides_the_same() -> None:
     seen = facts(_P.ACTIVE, held(1, "r1-1"), held(2, "r1-2"), r1_1=given.session(), r1_2=given.session())
-    assert decide(seen) == decide(seen) == ReservationWait(given.moment("02:10"))
+    assert decide(seen) == decide(seen) == Wait(given.moment("02:10"))
 
 
 def test_a_session_that_is_gone_has_ended() -> None:
     ended = decide(facts(_P.ACTIVE, held(1, "r1-1"), held(2, "r1-2"), r1_1=given.session()))
-    assert isinstance(ended, ReservationReport)
+    assert isinstance(ended, Report)
     assert (ended.status.phase, ended.status.sessions_ended) == (_P.ACTIVE, 1)
 
 
@@ -207,7 +206,7 @@ def test_a_cancelled_one_ends_what_is_live_first() -> None:
     over = given.session(phase=SessionPhase.TERMINATED)
     assert decide(facts(_P.CANCELLING, held(1, "r1-1"), r1_1=given.session())) == TerminateSessions(("r1-1",))
     done = decide(facts(_P.CANCELLING, held(1, "r1-1"), r1_1=over))
-    assert isinstance(done, ReservationReport)
+    assert isinstance(done, Report)
     assert done.status.phase is _P.CANCELLED
 
 
@@ -215,9 +214,9 @@ def test_an_active_one_is_over_when_its_time_is_even_if_a_session_hangs() -> Non
     hangs = given.session(phase=SessionPhase.STOPPING)
     seen = facts(_P.ACTIVE, held(1, "r1-1"), now="02:10", r1_1=hangs)
     over = decide(seen)
-    assert isinstance(over, ReservationReport)
+    assert isinstance(over, Report)
     assert over.status.phase is _P.COMPLETED
 
 
 def test_phases_of_others_are_left_alone() -> None:
-    assert decide(facts(_P.PENDING)) == ReservationWait()
+    assert decide(facts(_P.PENDING)) == Wait()

@@ -9,7 +9,7 @@ import msgspec
 from harness import given
 from harness.booking_world import from_monday
 from harness.scheduler_world import HOUR, MINUTE, Room, booting, filled, serving
-from lcm.control.accounts.step_records import FleetSettings
+from lcm.control.booking.step_records import FleetSettings
 from lcm.control.plane.protocol import Ref, Terminate
 from lcm.model.kinds.pool import AllowedHours, Budget, WorkerTemplate
 from lcm.model.kinds.session import LabletSession, Seat, SessionPhase

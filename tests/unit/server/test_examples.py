@@ -16,7 +16,7 @@ from lcm.cli.documents.lab_files import prepare_documents
 from lcm.cli.documents.sources import gather
 from lcm.model.kinds.validate import parse_document as read_resource
 from lcm.model.topology.lab import compute_needs, parse_lab, rewrite
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.providers.protocols.artifacts import digest_of
 
 EXAMPLES = suite.ROOT / "examples"
@@ -70,7 +70,7 @@ def test_the_example_definition_says_what_its_lab_file_says() -> None:
     spec = definition.spec
     assert (spec.topology.uri, spec.topology.digest) == (f"artifact://{digest_of(data)}", digest_of(data))
     assert "uri: labs/ccna-basics.yaml " in (EXAMPLES / "first" / "definition.yaml").read_text()
-    assert spec.resource_requirements == compute_needs(lab, SHIPPED_NODES)
+    assert spec.resource_requirements == compute_needs(lab, shipped_nodes())
     assert spec.port_template == lab.port_template
     assert spec.node_count == lab.node_count
     assert set(spec.ami_requirements.node_definitions) == set(lab.node_definitions)

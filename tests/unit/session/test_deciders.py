@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness import given
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait
 from lcm.controllers.session.lifecycle import decide, is_resting, react
 from lcm.controllers.session.progress import StepName, boot_progress, restart_count, title_of, usual_start
 from lcm.controllers.session.view import (
@@ -21,14 +22,9 @@ from lcm.controllers.session.view import (
     Prepare,
     Remove,
     Restart,
-    SessionDo,
-    SessionFailure,
-    SessionReport,
     SessionView,
-    SessionWait,
     Start,
 )
-from lcm.controllers.worker.view import Unknown
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import LABLET_CONTROLLER
 from lcm.model.base.resource import Condition, Truth, find_condition
@@ -90,11 +86,11 @@ def view(phase: SessionPhase, *, fields: dict[str, Any] | None = None, **seen: A
 
 
 def moves_to(decision: Decision) -> SessionPhase:
-    assert isinstance(decision, SessionReport), decision
+    assert isinstance(decision, Report), decision
     return decision.status.phase
 
 
-ANSWERS = (None, SAVED, RUNS, SessionFailure("Refused", "no"), SessionFailure("TopologyRefused", "no", hopeless=True))
+ANSWERS = (None, SAVED, RUNS, Failure("Refused", "no"), Failure("TopologyRefused", "no", hopeless=True))
 
 
 def every_view() -> Iterator[SessionView]:
@@ -121,11 +117,11 @@ def test_every_move_is_in_the_table_and_every_move_of_the_table_is_made() -> Non
     for seen in every_view():
         decision = decide(seen)
         several = [decision]
-        if isinstance(decision, SessionDo):
+        if isinstance(decision, Do):
             several = [react(seen, decision.effect, answer) for answer in ANSWERS]
         for one in several:
-            assert not isinstance(one, SessionDo), "an effect is not followed by another"
-            if isinstance(one, SessionReport) and one.status.phase is not seen.status.phase:
+            assert not isinstance(one, Do), "an effect is not followed by another"
+            if isinstance(one, Report) and one.status.phase is not seen.status.phase:
                 SESSION_MACHINE.check_step(seen.status.phase, one.status.phase, by=LABLET_CONTROLLER, status=one.status)
                 made.add((seen.status.phase, one.status.phase))
     table = {(step.source, step.target) for step in SESSION_MACHINE.steps if step.by == LABLET_CONTROLLER}
@@ -135,10 +131,10 @@ def test_every_move_is_in_the_table_and_every_move_of_the_table_is_made() -> Non
 def test_it_begins_at_its_time_on_a_worker_that_serves() -> None:
     assert moves_to(decide(view(_P.SCHEDULED))) is _P.INSTANTIATING
     early = view(_P.SCHEDULED, fields={"claim": given.claim("10:30", "12:00")})
-    assert decide(early) == SessionWait(given.moment("10:30"))
-    assert decide(view(_P.SCHEDULED, worker=worker(conditions=()))) == SessionWait()
-    assert decide(view(_P.SCHEDULED, fields={"worker_id": None})) == SessionWait()
-    assert isinstance(decide(view(_P.SCHEDULED, ahead=4)), SessionWait)
+    assert decide(early) == Wait(given.moment("10:30"))
+    assert decide(view(_P.SCHEDULED, worker=worker(conditions=()))) == Wait()
+    assert decide(view(_P.SCHEDULED, fields={"worker_id": None})) == Wait()
+    assert isinstance(decide(view(_P.SCHEDULED, ahead=4)), Wait)
 
 
 def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
@@ -146,25 +142,25 @@ def test_nothing_is_decided_of_what_rests_until_it_wakes() -> None:
     assert is_resting(session(_P.SCHEDULED, worker_id=None), NOW)
     early = {"claim": given.claim("10:30", "12:00")}
     assert is_resting(session(_P.SCHEDULED, **early), NOW)
-    assert decide(view(_P.SCHEDULED, worker=worker(conditions=()), fields=early)) == SessionWait(given.moment("10:30"))
+    assert decide(view(_P.SCHEDULED, worker=worker(conditions=()), fields=early)) == Wait(given.moment("10:30"))
 
 
 def test_what_is_there_says_which_step_is_next() -> None:
     def at(step: StepName) -> Progress:
         return Progress(step=step, percent=1, message="", at=NINE)
 
-    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.FETCH)})) == SessionDo(Prepare())
-    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.IMPORT)})) == SessionDo(Import())
-    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.CONVERGE)})) == SessionDo(Prepare())
-    assert decide(view(_P.INSTANTIATING, lab=FRESH)) == SessionDo(Start("lab-1"))
-    assert isinstance(decide(view(_P.INSTANTIATING, lab=RUNS, converged=False)), SessionWait)
-    assert isinstance(decide(view(_P.INSTANTIATING, lab=Unknown("silent"))), SessionWait)
+    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.FETCH)})) == Do(Prepare())
+    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.IMPORT)})) == Do(Import())
+    assert decide(view(_P.INSTANTIATING, lab=None, fields={"progress": at(StepName.CONVERGE)})) == Do(Prepare())
+    assert decide(view(_P.INSTANTIATING, lab=FRESH)) == Do(Start("lab-1"))
+    assert isinstance(decide(view(_P.INSTANTIATING, lab=RUNS, converged=False)), Wait)
+    assert isinstance(decide(view(_P.INSTANTIATING, lab=Unknown("silent"))), Wait)
 
 
 def test_silence_is_never_taken_for_a_lab_that_is_gone() -> None:
     silent = Unknown("silent")
     for phase in (_P.INSTANTIATING, _P.RUNNING, _P.COLLECTING, _P.STOPPING):
-        assert isinstance(decide(view(phase, lab=silent)), SessionWait)
+        assert isinstance(decide(view(phase, lab=silent)), Wait)
 
 
 def test_a_running_session_has_addresses_and_an_end() -> None:
@@ -181,7 +177,7 @@ def test_a_running_session_has_addresses_and_an_end() -> None:
     )
     fields = {"allocated_ports": ports}
     decision = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, definition=lab, fields=fields))
-    assert isinstance(decision, SessionReport)
+    assert isinstance(decision, Report)
     assert decision.status.access_urls == {
         "PC_serial": "telnet://192.0.2.7:6001",
         "PC_vnc": "vnc://192.0.2.7:6002",
@@ -195,7 +191,7 @@ def test_as_soon_as_possible_lasts_as_long_as_asked_for_and_as_is_claimed() -> N
     def end(minutes: int) -> Any:
         fields = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": minutes, "ends_at": None}
         decision = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=fields))
-        assert isinstance(decision, SessionReport)
+        assert isinstance(decision, Report)
         return decision.status.ends_at
 
     assert end(30) == given.moment("10:30")
@@ -204,8 +200,8 @@ def test_as_soon_as_possible_lasts_as_long_as_asked_for_and_as_is_claimed() -> N
 
 def test_what_no_worker_could_run_is_not_tried_again() -> None:
     seen = view(_P.INSTANTIATING, lab=None)
-    failed = react(seen, Prepare(), SessionFailure("TopologyRefused", "line 3: bad", hopeless=True))
-    assert isinstance(failed, SessionReport)
+    failed = react(seen, Prepare(), Failure("TopologyRefused", "line 3: bad", hopeless=True))
+    assert isinstance(failed, Report)
     assert (failed.status.phase, failed.status.outcome) == (_P.STOPPING, _P.FAILED)
     assert "line 3" in failed.status.last_error
     after = SessionView(replace(seen.session, status=failed.status), NOW, worker=worker(), lab=None)
@@ -213,12 +209,12 @@ def test_what_no_worker_could_run_is_not_tried_again() -> None:
 
 
 def test_what_is_refused_is_attempted_for_a_while_then_elsewhere() -> None:
-    no = SessionFailure("NoRoom", "no licence left")
+    no = Failure("NoRoom", "no licence left")
     noted = react(view(_P.INSTANTIATING, lab=FRESH), Start("lab-1"), no)
-    assert isinstance(noted, SessionReport)
+    assert isinstance(noted, Report)
     assert noted.status.last_error == "no licence left"
     known = view(_P.INSTANTIATING, lab=FRESH, fields={"last_error": "no licence left"})
-    assert isinstance(react(known, Start("lab-1"), no), SessionWait)
+    assert isinstance(react(known, Start("lab-1"), no), Wait)
     late = view(_P.INSTANTIATING, lab=FRESH, fields={"since": NOW - 3 * MINUTE})
     assert moves_to(react(late, Start("lab-1"), no)) is _P.STOPPING
 
@@ -243,12 +239,12 @@ def test_a_failed_session_is_tried_again_while_that_is_worth_it(fields: dict[str
 
 def test_a_slot_keeps_what_it_was_promised_and_others_do_not() -> None:
     timed = react(view(_P.STOPPING, lab=None, fields={"outcome": _P.FAILED}), Discard(), None)
-    assert isinstance(timed, SessionReport)
+    assert isinstance(timed, Report)
     assert timed.status.claim is not None
     assert timed.status.retry_count == 1
     asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "outcome": _P.FAILED}
     free = react(view(_P.STOPPING, lab=None, fields=asap | {"ends_at": None}), Discard(), None)
-    assert isinstance(free, SessionReport)
+    assert isinstance(free, Report)
     assert (free.status.claim, free.status.seat, free.status.ends_at) == (None, None, None)
 
 
@@ -256,7 +252,7 @@ def test_a_slot_keeps_what_it_was_promised_and_others_do_not() -> None:
 def test_a_promise_that_only_a_worker_kept_is_in_danger_when_it_is_lost(seat: Seat | None) -> None:
     lost = {"outcome": _P.FAILED, "outcome_reason": "its worker w1 is lost", "seat": seat}
     again = react(view(_P.STOPPING, lab=None, fields=lost), Discard(), None)
-    assert isinstance(again, SessionReport)
+    assert isinstance(again, Report)
     risk = find_condition(again.status.conditions, SessionCondition.AT_RISK)
     assert (risk.message if risk else None) == (None if seat else "its worker w1 is lost")
 
@@ -266,10 +262,10 @@ def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_to
     asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "expires_at": patience}
     seen = view(_P.STOPPING, lab=None, fields=asap | {"outcome": _P.FAILED})
     again = react(seen, Discard(), None)
-    assert isinstance(again, SessionReport)
+    assert isinstance(again, Report)
     assert (again.status.phase, again.status.ends_at, again.status.expires_at) == (_P.PENDING, eleven, eleven)
     runs = decide(view(_P.INSTANTIATING, lab=RUNS, converged=True, fields=asap | {"duration_minutes": 30}))
-    assert isinstance(runs, SessionReport)
+    assert isinstance(runs, Report)
     assert runs.status.ends_at == eleven, "its extension stays, and its time does not begin anew"
     placed = asap_claim(replace(seen.session, status=again.status), NOW, Amount(labs=1), Terms())
     assert placed.end == eleven + Terms().instantiation + CLEAN_UP_TIME
@@ -280,7 +276,7 @@ def test_one_without_a_slot_that_ran_is_tried_again_until_the_end_that_it_was_to
 def test_another_lab_is_not_judged_by_what_was_seen_of_the_lost_one() -> None:
     seen = {"observed_ports": {"PC_serial": 7777}, "port_drift_detected": True, "observed_last": True}
     again = react(view(_P.STOPPING, lab=None, fields=seen | {"outcome": _P.FAILED}), Discard(), None)
-    assert isinstance(again, SessionReport)
+    assert isinstance(again, Report)
     status = again.status
     assert (status.observed_ports, status.port_drift_detected, status.observed_last) == (None, False, False)
 
@@ -289,49 +285,49 @@ def test_a_lab_that_somebody_stopped_is_started_again_but_not_for_ever() -> None
     seen = view(_P.RUNNING, lab=HALTED)
     for count in range(1, 4):
         flagged = decide(seen)
-        assert isinstance(flagged, SessionReport)
+        assert isinstance(flagged, Report)
         seen = SessionView(replace(seen.session, status=flagged.status), NOW, worker=worker(), lab=HALTED)
         assert restart_count(seen) == count
-        assert decide(seen) == SessionDo(Restart("lab-1"))
+        assert decide(seen) == Do(Restart("lab-1"))
         up = SessionView(seen.session, NOW, worker=worker(), lab=RUNS, converged=True)
         mended = decide(up)
-        assert isinstance(mended, SessionReport)
+        assert isinstance(mended, Report)
         seen = SessionView(replace(seen.session, status=mended.status), NOW, worker=worker(), lab=HALTED)
     given_up = decide(seen)
-    assert isinstance(given_up, SessionReport)
+    assert isinstance(given_up, Report)
     (last,) = given_up.status.conditions
     assert (last.status, last.reason) == (Truth.FALSE, "NotRestarted3")
     left = SessionView(replace(seen.session, status=given_up.status), NOW, worker=worker(), lab=HALTED)
-    assert isinstance(decide(left), SessionWait)
-    assert isinstance(decide(replace(left, now=NOW + 30 * MINUTE)), SessionReport), "what is long past is forgiven"
+    assert isinstance(decide(left), Wait)
+    assert isinstance(decide(replace(left, now=NOW + 30 * MINUTE)), Report), "what is long past is forgiven"
 
 
 def test_a_lab_that_does_not_start_again_gets_time_and_then_another_attempt() -> None:
     flagged = decide(view(_P.RUNNING, lab=HALTED))
-    assert isinstance(flagged, SessionReport)
+    assert isinstance(flagged, Report)
     seen = view(_P.RUNNING, lab=HALTED, fields={"conditions": flagged.status.conditions})
-    assert react(seen, Restart("lab-1"), None) == SessionWait(NOW + timedelta(seconds=15))
+    assert react(seen, Restart("lab-1"), None) == Wait(NOW + timedelta(seconds=15))
     late = replace(seen, now=NOW + 15 * MINUTE)
     again = decide(late)
-    assert isinstance(again, SessionReport)
-    assert restart_count(replace(late, session=replace(late.session, status=again.status))) == 2
+    assert isinstance(again, Report)
+    assert restart_count(replace(late, resource=replace(late.session, status=again.status))) == 2
 
 
 def test_whose_machine_has_another_address_is_told_the_new_one() -> None:
     lab = given.definition(port_template={"PC_serial": PortUse(kind="serial", node="PC")})
     old = {"access_urls": {"PC_serial": "telnet://192.0.2.6:6001"}, "access_url": "telnet://192.0.2.6:6001"}
     decision = decide(view(_P.RUNNING, lab=RUNS, definition=lab, fields=old))
-    assert isinstance(decision, SessionReport)
+    assert isinstance(decision, Report)
     assert decision.status.access_urls == {"PC_serial": "telnet://192.0.2.7:6001"}
     assert decision.status.access_url == "telnet://192.0.2.7:6001"
     nowhere = worker(ec2={"instance_id": "i-1"})
-    assert isinstance(decide(view(_P.RUNNING, lab=RUNS, definition=lab, worker=nowhere, fields=old)), SessionWait)
+    assert isinstance(decide(view(_P.RUNNING, lab=RUNS, definition=lab, worker=nowhere, fields=old)), Wait)
 
 
 def test_what_is_wanted_soon_neither_begins_nor_starts_on_when_its_claim_is_over() -> None:
     asap = {"timeslot_start": None, "timeslot_end": None, "duration_minutes": 60, "ends_at": None}
     late = asap | {"claim": given.claim("09:30", "11:09")}
-    assert decide(view(_P.SCHEDULED, fields=late)) == SessionWait(), "it would not get its hour"
+    assert decide(view(_P.SCHEDULED, fields=late)) == Wait(), "it would not get its hour"
     assert (
         moves_to(decide(view(_P.SCHEDULED, fields=asap | {"claim": given.claim("09:30", "11:11")}))) is _P.INSTANTIATING
     )
@@ -342,7 +338,7 @@ def test_what_is_wanted_soon_neither_begins_nor_starts_on_when_its_claim_is_over
 
 
 def test_labs_that_a_reboot_stopped_are_started_a_few_at_a_time() -> None:
-    assert isinstance(decide(view(_P.RUNNING, lab=HALTED, ahead=4)), SessionWait)
+    assert isinstance(decide(view(_P.RUNNING, lab=HALTED, ahead=4)), Wait)
 
 
 def test_a_lab_that_somebody_edits_is_observed_but_not_at_each_stroke() -> None:
@@ -351,11 +347,11 @@ def test_a_lab_that_somebody_edits_is_observed_but_not_at_each_stroke() -> None:
         lab = replace(RUNS, modified_at=given.moment(changed))
         return decide(view(_P.RUNNING, lab=lab, fields=fields))
 
-    assert seen("09:45") == SessionDo(Observe("lab-1"))
-    assert seen("09:45", "09:40") == seen("09:45", "09:45") == SessionDo(Observe("lab-1"))
-    assert isinstance(seen("09:30"), SessionWait), "it was imported then"
-    assert isinstance(seen("09:45", "09:46"), SessionWait)
-    assert isinstance(seen("09:59", "09:56"), SessionWait), "somebody is at it"
+    assert seen("09:45") == Do(Observe("lab-1"))
+    assert seen("09:45", "09:40") == seen("09:45", "09:45") == Do(Observe("lab-1"))
+    assert isinstance(seen("09:30"), Wait), "it was imported then"
+    assert isinstance(seen("09:45", "09:46"), Wait)
+    assert isinstance(seen("09:59", "09:56"), Wait), "somebody is at it"
 
 
 def test_a_request_to_observe_is_answered_in_time_or_given_up() -> None:
@@ -363,21 +359,21 @@ def test_a_request_to_observe_is_answered_in_time_or_given_up() -> None:
         at = NOW - timedelta(seconds=ago)
         return {"observation_request": ObservationRequest(id="r1", requested_at=at, requested_by="otto")}
 
-    assert decide(view(_P.RUNNING, lab=RUNS, fields=asked(1))) == SessionDo(Observe("lab-1", "r1"))
+    assert decide(view(_P.RUNNING, lab=RUNS, fields=asked(1))) == Do(Observe("lab-1", "r1"))
     late = decide(view(_P.RUNNING, lab=RUNS, fields=asked(31)))
-    assert isinstance(late, SessionReport)
+    assert isinstance(late, Report)
     assert late.status.observation_request is None
     assert "ask again" in late.status.observation_error
 
 
 def test_saving_comes_after_observing_and_never_keeps_anybody_from_removing() -> None:
-    assert decide(view(_P.COLLECTING, lab=RUNS, fields={"since": NOW})) == SessionDo(Observe("lab-1"))
+    assert decide(view(_P.COLLECTING, lab=RUNS, fields={"since": NOW})) == Do(Observe("lab-1"))
     late = {"since": NOW - MINUTE}
-    assert decide(view(_P.COLLECTING, lab=RUNS, fields=late)) == SessionDo(Collect("lab-1"))
+    assert decide(view(_P.COLLECTING, lab=RUNS, fields=late)) == Do(Collect("lab-1"))
     seen = {"since": NOW + timedelta(seconds=5), "observed_at": NOW, "observed_last": True}
-    assert decide(view(_P.COLLECTING, lab=RUNS, fields=seen)) == SessionDo(Collect("lab-1")), "whatever clocks say"
-    large = react(view(_P.COLLECTING, lab=RUNS), Collect("lab-1"), SessionFailure("TooLarge", "9 MB", hopeless=True))
-    assert isinstance(large, SessionReport)
+    assert decide(view(_P.COLLECTING, lab=RUNS, fields=seen)) == Do(Collect("lab-1")), "whatever clocks say"
+    large = react(view(_P.COLLECTING, lab=RUNS), Collect("lab-1"), Failure("TooLarge", "9 MB", hopeless=True))
+    assert isinstance(large, Report)
     assert (large.status.phase, large.reason) == (_P.STOPPING, "it could not be saved: 9 MB")
     over = {"since": NOW - 5 * MINUTE}
     assert moves_to(decide(view(_P.COLLECTING, lab=RUNS, fields=over))) is _P.STOPPING
@@ -385,13 +381,11 @@ def test_saving_comes_after_observing_and_never_keeps_anybody_from_removing() ->
 
 
 def test_a_lab_is_removed_until_its_host_says_that_there_is_none() -> None:
-    assert decide(view(_P.STOPPING, lab=RUNS)) == SessionDo(Remove("lab-1"))
-    assert decide(view(_P.STOPPING, lab=None)) == SessionDo(Discard())
+    assert decide(view(_P.STOPPING, lab=RUNS)) == Do(Remove("lab-1"))
+    assert decide(view(_P.STOPPING, lab=None)) == Do(Discard())
     maybe = {"cml_lab_id": None, "since": NOW}
-    assert isinstance(decide(view(_P.STOPPING, lab=None, fields=maybe)), SessionWait), (
-        "a lost answer may still make a lab"
-    )
-    assert decide(view(_P.STOPPING, lab=None, worker=None, fields=maybe)) == SessionDo(Discard())
+    assert isinstance(decide(view(_P.STOPPING, lab=None, fields=maybe)), Wait), "a lost answer may still make a lab"
+    assert decide(view(_P.STOPPING, lab=None, worker=None, fields=maybe)) == Do(Discard())
 
 
 def test_a_boot_is_told_of_in_leaps_or_after_a_while() -> None:

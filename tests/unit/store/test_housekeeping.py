@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from crash.everywhere import crash_everywhere
 from harness import given
-from harness.crash import crash_everywhere
 from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
 from lcm.control.objects.records import encode_checked, key_of

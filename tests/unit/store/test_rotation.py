@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from crash.everywhere import crash_everywhere, pause_everywhere
 from harness import given
 from harness.api_world import Desk, opened
-from harness.crash import crash_everywhere, pause_everywhere
 from harness.credentials import NEW, OLD, given_keys, kept_keys
 from harness.plane_world import OTTO, ROOT, Stage, Standing
 from lcm.control.access.audit import AuditedAction, AuditFilter, search_records

@@ -7,7 +7,7 @@ import pytest
 from harness.documents import FILES, lab, node
 from lcm.model.base.errors import Invalid
 from lcm.model.topology.lab import SCHEMA_VERSIONS, compute_needs, parse_lab
-from lcm.model.topology.node_definitions import NO_SIZE, SHIPPED_NODES, FixedNodeSize
+from lcm.model.topology.node_definitions import NO_SIZE, FixedNodeSize, shipped_nodes
 
 BY_STEM = {path.stem: path for path in FILES}
 
@@ -55,7 +55,7 @@ def test_unset_values_are_those_of_the_node_definition() -> None:
 def test_zero_was_how_older_releases_wrote_unset() -> None:
     read = parse_lab(BY_STEM["old-sizes"].read_bytes())
     assert (read.nodes[0].cpus, read.nodes[0].ram_mb, read.nodes[0].boot_disk_gb) == (None, None, None)
-    total = compute_needs(read, SHIPPED_NODES)
+    total = compute_needs(read, shipped_nodes())
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (5.0, 3.5, 41.0)
 
 
@@ -69,7 +69,7 @@ def test_lesson_12_cpu_limit_is_a_percentage(limit: str) -> None:
 
 def test_switches_and_connectors_cost_nothing() -> None:
     data = lab(node()).replace(b"node_definition: iosv", b"node_definition: unmanaged_switch")
-    total = compute_needs(parse_lab(data), SHIPPED_NODES)
+    total = compute_needs(parse_lab(data), shipped_nodes())
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (0.0, 0.0, 0.0)
 
 
@@ -90,9 +90,9 @@ def test_a_node_that_says_its_size_needs_no_definition() -> None:
     assert (total.cpu_cores, total.memory_gb, total.storage_gb) == (2.0, 0.5, 0.0)
 
 
-@pytest.mark.parametrize("name", SHIPPED_NODES)
+@pytest.mark.parametrize("name", shipped_nodes())
 def test_shipped_definitions_have_the_sizes_cml_ships(name: str) -> None:
-    shipped = SHIPPED_NODES[name]
+    shipped = shipped_nodes()[name]
     assert shipped.definition_id == name
     assert (shipped.cpus == 0) is (shipped.ram_mb == 0) is (shipped.driver == "none")
     assert 0 < shipped.default_interfaces <= len(shipped.interfaces)

@@ -12,7 +12,7 @@ from harness.documents import FILES, lab
 from harness.suite import for_all
 from lcm.model.base.errors import Invalid, Refused, TooLarge
 from lcm.model.topology.lab import parse_lab, rewrite
-from lcm.model.topology.yaml_tree import MAX_BYTES, MAX_DEPTH, MAX_EVENTS, MAX_MEMBERS, MAX_SCALAR_LENGTH, read_yaml
+from lcm.model.topology.lab_text import LIMITS, MAX_BYTES, read_lab_text
 
 MANY = 1_000_000
 ROW = b"- [a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a]\n"
@@ -25,14 +25,14 @@ HOSTILE = {
     "merge key": (b"a: 1\n<<: {b: 1}\n", "line 2", "merge key"),
     "python tag": (b"a: 1\nb: !!python/object/apply:os.system ['x']\n", "line 2: b", "tag:yaml.org,2002:python/object"),
     "own tag": (b"a:\n- !secret x\n", "line 2: a[0]", "tag '!secret'"),
-    "deep list": (b"[" * MANY, "line 1: [0][0]", f"more than {MAX_DEPTH} deep"),
-    "deep mapping": (b"{a: " * MANY, "line 1: a.a", f"more than {MAX_DEPTH} deep"),
-    "deep dashes": (b"- " * MANY, "line 1: [0]", f"more than {MAX_DEPTH} deep"),
+    "deep list": (b"[" * MANY, "line 1: [0][0]", f"more than {LIMITS.depth} deep"),
+    "deep mapping": (b"{a: " * MANY, "line 1: a.a", f"more than {LIMITS.depth} deep"),
+    "deep dashes": (b"- " * MANY, "line 1: [0]", f"more than {LIMITS.depth} deep"),
     "deep keys": (b"? " * MANY, "line 1", "a key that is a list or a mapping"),
-    "deep stairs": (b"".join(b" " * n + b"a:\n" for n in range(500)), "line 25", f"more than {MAX_DEPTH} deep"),
-    "long text": (b"a: 1\nb: " + b"x" * (MAX_SCALAR_LENGTH + 1), "line 2: b", "characters"),
-    "long key": (b'? "' + b"x" * (MAX_SCALAR_LENGTH + 1) + b'"\n', "line 1", "characters"),
-    "long list": (b"[" + b"a," * MANY, f"line 1: [{MAX_MEMBERS}]", "entries in one place"),
+    "deep stairs": (b"".join(b" " * n + b"a:\n" for n in range(500)), "line 25", f"more than {LIMITS.depth} deep"),
+    "long text": (b"a: 1\nb: " + b"x" * (LIMITS.scalar_length + 1), "line 2: b", "characters"),
+    "long key": (b'? "' + b"x" * (LIMITS.scalar_length + 1) + b'"\n', "line 1", "characters"),
+    "long list": (b"[" + b"a," * MANY, f"line 1: [{LIMITS.members}]", "entries in one place"),
     "long mapping": (b"".join(b"k%d: v\n" % n for n in range(MANY // 10)), "line", "entries in one place"),
     "many lists": (ROW * 9_999, "line", "things in one file"),
     "long name": (b"a: &" + b"b" * MANY + b" c\n", "line 1: a", "…"),
@@ -64,7 +64,7 @@ HOSTILE = {
 def honest() -> float:
     """Measure what the largest honest file costs to read, in seconds of this processor: most others cost far less."""
     began = time.process_time()
-    read_yaml(ROW * (MAX_EVENTS // 23 - 1))
+    read_lab_text(ROW * (LIMITS.events // 23 - 1))
     return time.process_time() - began
 
 
@@ -101,14 +101,14 @@ def test_a_hundred_megabytes_are_refused_unread() -> None:
 
 
 def test_what_is_within_the_limits_is_read() -> None:
-    members = b"- x\n" * MAX_MEMBERS
-    deep = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)
-    read_yaml(b"a:\n" + members + b"b: " + b"x" * MAX_SCALAR_LENGTH + b"\nc: " + deep + b"\n")
+    members = b"- x\n" * LIMITS.members
+    deep = b"[" * (LIMITS.depth - 1) + b"]" * (LIMITS.depth - 1)
+    read_lab_text(b"a:\n" + members + b"b: " + b"x" * LIMITS.scalar_length + b"\nc: " + deep + b"\n")
 
 
 @pytest.mark.parametrize("text", ["%YAML 1.1\n---\n{}\n", "---\n{}\n", "{}\n...\n", "# c\n\n{}", "\ufeff{}\n"])
 def test_one_document_may_be_marked_as_such(text: str) -> None:
-    read_yaml(text.encode())
+    read_lab_text(text.encode())
 
 
 @for_all(st.binary(max_size=200))

@@ -11,18 +11,11 @@ from msgspec.structs import replace
 from harness import given
 from harness.suite import TIMES
 from lcm.control.objects.steps import take_step
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait
 from lcm.controllers.worker.alerts import ALERT_NAMES, find_complaints
 from lcm.controllers.worker.conditions import capacity_of, with_conditions
 from lcm.controllers.worker.lifecycle import DECIDERS, REACTIONS, decide, react
-from lcm.controllers.worker.view import (
-    EffectOutcome,
-    Unknown,
-    WorkerDo,
-    WorkerFailure,
-    WorkerReport,
-    WorkerView,
-    WorkerWait,
-)
+from lcm.controllers.worker.view import EffectOutcome, WorkerView
 from lcm.model.base.capacity import Amount
 from lcm.model.base.machine import WORKER_CONTROLLER
 from lcm.model.base.resource import Condition, PhaseChange, Truth, find_condition
@@ -166,7 +159,7 @@ class Draw:
     def view(self, phase: WorkerPhase) -> WorkerView:
         sessions = [given.session(phase=SessionPhase.RUNNING)]
         return WorkerView(
-            worker=self.worker(phase),
+            resource=self.worker(phase),
             now=NOW,
             sessions=self.one((), (), sessions),
             instance=self.one(
@@ -194,15 +187,15 @@ class Draw:
     def outcome(self) -> EffectOutcome:
         drawn: EffectOutcome = self.one(
             None,
-            WorkerFailure("NoCapacity", "none free"),
-            WorkerFailure("Stuck", "help"),
+            Failure("NoCapacity", "none free"),
+            Failure("Stuck", "help"),
             *map(instance, InstanceState),
             *LICENCES[2:],
         )
         return drawn
 
 
-def allowed(view: WorkerView, report: WorkerReport) -> LabWorker:
+def allowed(view: WorkerView, report: Report[LabWorkerStatus]) -> LabWorker:
     """Take the step as the control plane does; raises IllegalStep if the table has no such step."""
     status = with_conditions(view.worker, report.status, sessions=len(view.sessions), require_licensed=True, now=NOW)
     return take_step(view.worker, status, by=WORKER_CONTROLLER, author="lcm", now=NOW, reason=report.reason)
@@ -214,14 +207,14 @@ def moves(seed: int, samples: int = SAMPLES) -> Counter[tuple[str, str]]:
         view = draw.view(phase)
         find_complaints(view)
         decision = decide(view)
-        if isinstance(decision, WorkerDo):
+        if isinstance(decision, Do):
             decision = react(view, decision.effect, draw.outcome())
-            assert not isinstance(decision, WorkerDo), "an effect leads to a report or to another look"
-        if isinstance(decision, WorkerReport):
+            assert not isinstance(decision, Do), "an effect leads to a report or to another look"
+        if isinstance(decision, Report):
             after = allowed(view, decision)
             taken[view.status.phase, after.status.phase] += 1
         else:
-            assert isinstance(decision, WorkerWait)
+            assert isinstance(decision, Wait)
             assert decision.until is None or decision.until >= NOW
     return taken
 
@@ -245,7 +238,7 @@ def test_no_worker_with_a_session_is_paused_rebooted_or_failed() -> None:
     for phase in [WorkerPhase.READY_UNLICENSED, WorkerPhase.READY, WorkerPhase.ACTIVE] * 200:
         view = seen(draw.view(phase), sessions=[given.session(phase=SessionPhase.RUNNING)])
         decision = decide(view)
-        if isinstance(decision, WorkerReport):
+        if isinstance(decision, Report):
             assert decision.status.phase not in {WorkerPhase.STOPPING, WorkerPhase.STARTING, WorkerPhase.FAILED}
 
 
@@ -255,9 +248,9 @@ def test_a_stopped_worker_is_started_once_more_while_labs_on_its_disk_are_to_be_
     ec2 = Ec2Facts(instance_id="i-1", state="stopped")
     worker = replace(worker, spec=spec, status=replace(worker.status, ec2=ec2))
     empty = WorkerView(worker, NOW, instance=instance(InstanceState.STOPPED))
-    assert isinstance(decide(empty), WorkerWait)
+    assert isinstance(decide(empty), Wait)
     decision = decide(replace(empty, sessions=[given.session(phase=SessionPhase.STOPPING)]))
-    assert isinstance(decision, WorkerReport)
+    assert isinstance(decision, Report)
     assert decision.status.phase is WorkerPhase.STARTING
 
 
@@ -280,9 +273,9 @@ def test_an_outage_never_ends_stops_or_fails_a_worker() -> None:
     ends = {WorkerPhase.TERMINATED, WorkerPhase.FAILED, WorkerPhase.STOPPED}
     for phase in [*set(DECIDERS) - {WorkerPhase.PENDING, WorkerPhase.FAILED}] * 60:
         view = seen(draw.view(phase), instance=silence, checks=silence, system=silence, stats=silence, licence=silence)
-        view = seen(view, worker=_well(view.worker), busy_labs=silence)
+        view = seen(view, resource=_well(view.worker), busy_labs=silence)
         decision = decide(view)
-        if isinstance(decision, WorkerReport):
+        if isinstance(decision, Report):
             assert decision.status.phase not in ends, decision
 
 

@@ -14,7 +14,8 @@ from harness.fleet_world import W1, Fleet, Unreliable, virtually
 from harness.installations import ByAddress, RestFleet
 from harness.stores import FallibleStore
 from harness.workers import beside, spec, story
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, License, Pause, Ref, Resume
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import License, Pause, Ref, Resume
 from lcm.controllers.worker.alerts import FAILED, OVERDUE, STUCK
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import IllegalStep, Stuck, Unreachable

@@ -13,9 +13,10 @@ from harness.fleet_world import W1, Fleet
 from lcm.control.plane.local import ControlPlane
 from lcm.control.plane.protocol import Pause, Resume, Snooze
 from lcm.control.telemetry.idleness import IdleCriteria
+from lcm.controllers.runtime.lifecycle import Report, Wait
 from lcm.controllers.worker.hosting import decide_ready
 from lcm.controllers.worker.measure import advance_watermark
-from lcm.controllers.worker.view import WorkerReport, WorkerView, WorkerWait
+from lcm.controllers.worker.view import WorkerView
 from lcm.model.kinds.worker import IdlePolicy, IdleVerdict, LabWorker, WorkerPhase
 from lcm.providers.protocols.labhost import Activity
 from lcm.settings.load import Settings
@@ -146,7 +147,7 @@ def test_only_a_fresh_verdict_from_after_the_countdown_pauses(judged: str, pause
     worker = given.worker(phase=P.READY)
     cml = {"licensed": True, "telemetry": False}
     decision = decide_ready(WorkerView(given.changed(worker, {"status": {"cml": cml, "idle": verdict}}), NOW))
-    assert isinstance(decision, WorkerReport if paused else WorkerWait)
+    assert isinstance(decision, Report if paused else Wait)
 
 
 def test_a_clock_of_cml_that_is_behind_hides_nobody() -> None:

@@ -12,9 +12,10 @@ from harness import given
 from harness.fleet_world import W1, Unreliable, virtually
 from harness.workers import story
 from lcm.control.plane.protocol import Drain
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown
 from lcm.controllers.worker.alerts import LICENCE, OVERDUE
 from lcm.controllers.worker.lifecycle import decide, react
-from lcm.controllers.worker.view import Register, Unknown, WorkerDo, WorkerFailure, WorkerReport, WorkerView
+from lcm.controllers.worker.view import Register, WorkerView
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import CmlFacts, IdlePolicy, LabWorker, WorkerPhase
@@ -54,7 +55,7 @@ def registering(token: str | None, licence: Licence | Unknown, sessions: Sequenc
 
 def decided(view: WorkerView) -> tuple[WorkerPhase, bool | None]:
     decision = decide(view)
-    assert isinstance(decision, WorkerReport), decision
+    assert isinstance(decision, Report), decision
     return decision.status.phase, decision.status.cml.licensed
 
 
@@ -63,17 +64,17 @@ def test_a_token_that_is_removed_during_registration_leaves_nothing_registered()
     assert decided(registering(None, NOT_REGISTERED)) == (P.READY_UNLICENSED, False)
     assert decided(registering(None, UNPAID)) == (P.UNLICENSING, None)
     assert decided(registering(None, UNPAID, busy)) == (P.READY_UNLICENSED, None)
-    assert not isinstance(decide(registering(None, Unknown("no answer"))), WorkerReport)
+    assert not isinstance(decide(registering(None, Unknown("no answer"))), Report)
 
 
 def test_a_registration_that_is_refused_fails_no_worker_under_a_session() -> None:
     view = registering("env:TOKEN", NOT_REGISTERED, [given.session(phase=SessionPhase.RUNNING)])
     decision = decide(view)
-    assert isinstance(decision, WorkerDo)
+    assert isinstance(decision, Do)
     assert isinstance(decision.effect, Register)
     for seen, phase in ((view, P.READY_UNLICENSED), (replace(view, sessions=()), P.FAILED)):
-        report = react(seen, decision.effect, WorkerFailure("LicenceTokenRefused", "no"))
-        assert isinstance(report, WorkerReport)
+        report = react(seen, decision.effect, Failure("LicenceTokenRefused", "no"))
+        assert isinstance(report, Report)
         assert (report.status.phase, report.status.failure) == (phase, "LicenceTokenRefused")
 
 
@@ -240,7 +241,7 @@ def test_an_answer_that_a_person_must_change_is_no_silence(reason: str) -> None:
     history = (PhaseChange(phase=P.UNLICENSING, at=long_ago, by="worker-controller"),)
     status = replace(view.status, phase=P.UNLICENSING, history=history, retry_at=NOW - timedelta(minutes=1))
     metadata = replace(view.worker.metadata, deletion_timestamp=long_ago)
-    decision = decide(replace(view, worker=replace(view.worker, status=status, metadata=metadata)))
-    assert isinstance(decision, WorkerReport)
+    decision = decide(replace(view, resource=replace(view.worker, status=status, metadata=metadata)))
+    assert isinstance(decision, Report)
     assert decision.status.phase is (P.UNLICENSING if reason else P.STOPPING)
     assert decision.status.retry_at is None

@@ -9,8 +9,9 @@ import pytest
 
 from harness import given
 from harness.fleet_world import Fleet
-from lcm.controllers.worker.look import HOST_SECONDS, WorkerLook
-from lcm.controllers.worker.view import Unknown, WorkerRules
+from lcm.controllers.runtime.lifecycle import HOST_SECONDS, Unknown
+from lcm.controllers.worker.look import WorkerLook
+from lcm.controllers.worker.view import WorkerRules
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.sim.cloud.fleet import SimHosts
 from lcm.sim.cml.direct import DirectHost

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from harness.crash import crash_everywhere, pause_everywhere
+from crash.everywhere import crash_everywhere, pause_everywhere
 from lcm.model.base.errors import Conflict
 from lcm.store.base import Delete, Fence, Lease, Put, scan_all
 from lcm.store.memory import MemoryStore

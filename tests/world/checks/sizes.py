@@ -11,7 +11,7 @@ from lcm.model.base.resource import Condition, Truth, find_condition
 from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
-from lcm.sim.world.stage import Environment
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.witness import Violation
 from world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from world.checks.violation import violation

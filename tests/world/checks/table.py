@@ -8,7 +8,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.stage import Environment
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.witness import Violation
 from world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
 from world.checks.events import alerts_are_told, change_is_told

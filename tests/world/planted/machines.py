@@ -9,18 +9,10 @@ import pytest
 
 from lcm.control.accounts import licences
 from lcm.controllers.discovery import orphans, search
+from lcm.controllers.runtime.lifecycle import Do, Failure, enter_phase
 from lcm.controllers.worker import alerts, effects, hosting, launching, licensing, look
 from lcm.controllers.worker import hosting as draining
-from lcm.controllers.worker.view import (
-    Decision,
-    EffectOutcome,
-    EndSessions,
-    StopMachine,
-    WorkerDo,
-    WorkerFailure,
-    WorkerView,
-    enter_phase,
-)
+from lcm.controllers.worker.view import Decision, EffectOutcome, EndSessions, StopMachine, WorkerView
 from lcm.model.base.errors import Later
 from lcm.model.kinds.session import LabletSession, SessionPhase, needs_its_worker
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -61,7 +53,7 @@ def silence_is_taken_for_a_refusal(patch: pytest.MonkeyPatch) -> None:
         try:
             return await real(self, view, effect)
         except Later as error:
-            return WorkerFailure("NoCapacity", str(error))
+            return Failure("NoCapacity", str(error))
 
     patch.setattr(effects.WorkerEffects, "_on_machine", refused)
 
@@ -115,7 +107,7 @@ def busy_worker_is_stopped_as_idle(patch: pytest.MonkeyPatch) -> None:
 
     def stopped(view: WorkerView) -> Decision:
         busy = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
-        return WorkerDo(StopMachine()) if busy else real(view)
+        return Do(StopMachine()) if busy else real(view)
 
     everywhere(patch, real, stopped)
 
@@ -134,7 +126,7 @@ def drain_has_no_deadline(patch: pytest.MonkeyPatch) -> None:
     def at_once(view: WorkerView) -> Decision:
         lingering = [one for one in view.sessions if one.status.phase is SessionPhase.RUNNING]
         names = [draining._session_name(one) for one in lingering]
-        return WorkerDo(EndSessions(names, "its worker is drained")) if names else real(view)
+        return Do(EndSessions(names, "its worker is drained")) if names else real(view)
 
     everywhere(patch, real, at_once)
 

@@ -10,9 +10,9 @@ import pytest
 from lcm.control.objects import actions, reads, steps, writer
 from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import Record, find_record, with_revision
+from lcm.controllers.runtime.lifecycle import Do, Unknown
 from lcm.controllers.session import ending
-from lcm.controllers.session.view import Decision, Discard, SessionDo, SessionView
-from lcm.controllers.worker.view import Unknown
+from lcm.controllers.session.view import Decision, Discard, SessionView
 from lcm.model.access.identity import can_see
 from lcm.model.base import resource
 from lcm.model.base.resource import PhaseChange
@@ -29,7 +29,7 @@ TOWN: Final = changed(BUSY, bystanders=True, hours=2.0, quiet_hours=2.6, session
 
 
 def lab_is_not_removed(patch: pytest.MonkeyPatch) -> None:
-    everywhere(patch, ending.decide_stopping, lambda _view: SessionDo(Discard()))
+    everywhere(patch, ending.decide_stopping, lambda _view: Do(Discard()))
 
 
 def deletion_comes_before_teardown(patch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def silence_is_taken_for_no_lab(patch: pytest.MonkeyPatch) -> None:
     real = ending.decide_stopping
 
     def believed(view: SessionView) -> Decision:
-        return SessionDo(Discard()) if isinstance(view.lab, Unknown) else real(view)
+        return Do(Discard()) if isinstance(view.lab, Unknown) else real(view)
 
     everywhere(patch, real, believed)
 

@@ -28,7 +28,7 @@ from lcm.control.plane.protocol import Plane, Ref
 from lcm.control.plane.wire import EPOCH_HEADER, IDEMPOTENCY_KEY, check_idempotency_key
 from lcm.model.access.identity import SEES_ALL, Caller, Role
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge
+from lcm.model.base.errors import Fault, Forbidden, Invalid, TooLarge, to_fault
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import Resource
 from lcm.store.base import Fence
@@ -279,7 +279,7 @@ class Request:
             return _decoder(shape).decode(body)
         except _DECODE_ERRORS as error:
             _decode_json(body)  # a body that is no JSON at all gets that error, not one about its first wrong field
-            raise Invalid(_fault(str(error))) from error
+            raise Invalid(to_fault(error, "body")) from error
 
     async def _read_chunks(self) -> bytes:
         parts, size, more = list[bytes](), 0, True
@@ -347,7 +347,7 @@ def convert_document(document: object, shape: type[T], faults: Sequence[Fault] =
     try:
         made = msgspec.convert(document, shape)
     except msgspec.ValidationError as error:
-        raise Invalid(*faults, _fault(str(error))) from error
+        raise Invalid(*faults, to_fault(error, "body")) from error
     if faults:
         raise Invalid(*faults)
     return made
@@ -357,17 +357,7 @@ def _convert_query(values: Mapping[str, str], shape: type[Q]) -> Q:
     try:
         return msgspec.convert(values, shape, strict=False)
     except msgspec.ValidationError as error:
-        raise Invalid(_fault(str(error))) from error
-
-
-def _fault(message: str) -> Fault:
-    problem, _, path = message.partition(" - at `")
-    problem = problem.replace("`", "")
-    if " matching regex " in problem:
-        problem = "not of the expected form"
-    if " enum value " in problem:
-        problem = "none of its values"  # do not echo what was sent
-    return Fault(path.rstrip("`").removeprefix("$").lstrip(".") or "body", problem[:1].lower() + problem[1:])
+        raise Invalid(to_fault(error, "body")) from error
 
 
 def _decode_json(body: bytes) -> object:

@@ -1,32 +1,23 @@
-"""The actions of objects, each a sub-path of its object; and a worker's measurements."""
+"""The actions of objects, each a sub-path of its object."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
-from lcm.api.http.answers import Answer, json_answer, resource_answer
+from lcm.api.http.answers import Answer, resource_answer
 from lcm.api.http.request import Request, convert_document
-from lcm.api.http.routing import GET, POST, Handler, Route, policy_for
-from lcm.api.routes.shapes import OneQuery, WriteQuery, define_body
+from lcm.api.http.routing import POST, Handler, Route, policy_for
+from lcm.api.routes.shapes import WriteQuery, define_body
 from lcm.control.plane.protocol import Action
-from lcm.control.plane.wire import ACTIONS, IDEMPOTENCY_KEY, WorkerHistory
+from lcm.control.plane.wire import ACTIONS, IDEMPOTENCY_KEY
 from lcm.model.access.identity import Verb
 from lcm.model.access.secret import holds_secrets
-from lcm.model.base.errors import Gone
-from lcm.model.base.resource import Moment, Part
+from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS, Kind
-from lcm.model.kinds.worker import LabWorker, WorkerTelemetry
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
-
-
-class HistoryQuery(OneQuery):
-    """The start of the history to read. At most one day is kept."""
-
-    since: Annotated[Moment, Meta(description="from this moment on")] | UnsetType = UNSET
 
 
 def _action_handler(kind: Kind, action: type[Action], body: type[Part], *, needed: bool) -> Handler:
@@ -85,44 +76,4 @@ def _camel_case(verb: str) -> str:
     return first + "".join(map(str.title, rest))
 
 
-async def _get_telemetry(request: Request) -> Answer:
-    ref = request.ref(LabWorker, request.query(OneQuery).namespace)
-    measured = await request.plane.telemetry(ref)
-    if measured is None:
-        raise Gone(f"there are no measurements of {ref.name} in namespace {ref.namespace}")
-    return json_answer(measured)
-
-
-async def _get_history(request: Request) -> Answer:
-    query = request.query(HistoryQuery)
-    since = _EARLIEST if isinstance(query.since, UnsetType) else query.since
-    found = await request.plane.history(request.ref(LabWorker, query.namespace), since=since)
-    return json_answer(WorkerHistory(tuple(found)))
-
-
-_WORKER: Final = KINDS["LabWorker"]
-ROUTES: Final[tuple[Route, ...]] = (
-    *(route for kind in KINDS.values() for route in _action_routes(kind)),
-    Route(
-        GET,
-        "/api/workers/{id}/telemetry",
-        _get_telemetry,
-        "getWorkerTelemetry",
-        "Read a worker's newest measurements",
-        policy=policy_for(_WORKER, Verb.READ),
-        kind=_WORKER,
-        query=OneQuery,
-        answer=WorkerTelemetry,
-    ),
-    Route(
-        GET,
-        "/api/workers/{id}/history",
-        _get_history,
-        "getWorkerHistory",
-        "Read a worker's measurements of the last day, minute by minute",
-        policy=policy_for(_WORKER, Verb.READ),
-        kind=_WORKER,
-        query=HistoryQuery,
-        answer=WorkerHistory,
-    ),
-)
+ROUTES: Final[tuple[Route, ...]] = tuple(route for kind in KINDS.values() for route in _action_routes(kind))

@@ -6,16 +6,16 @@ from typing import Any, Final, Protocol
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
 from lcm.api.http.routing import GET, POST, SERVICES, Handler, Route
+from lcm.api.routes.operations import operation_routes, read_at
 from lcm.api.routes.resources import ResourceHandlers
-from lcm.api.routes.shapes import LISTS, REPORTS, ListQuery, OneQuery
-from lcm.control.objects.records import with_revision
-from lcm.control.objects.writer import missing_error
-from lcm.control.plane.protocol import BulkImport, Imported
-from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm, MetricsReport, telemetry_of
+from lcm.api.routes.shapes import LISTS, REPORTS, ListQuery
+from lcm.control.plane.bodies import OneQuery
+from lcm.control.plane.operations import ReportOperations
+from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm
 from lcm.control.upkeep.installation import Installation, read_installation_id
 from lcm.model.base.resource import Status
 from lcm.model.kinds.registry import KINDS, Kind
-from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
+from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Lease, check_key
 from lcm.system.clock import new_id
 
@@ -33,29 +33,10 @@ def _status_handler(kind: Kind) -> Handler:
     async def step(request: Request) -> Answer:
         ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
         report: _StatusReport = await request.read(shape)
-        found = await plane.get(ref)
-        if found is None:
-            raise missing_error(ref)
-        seen = with_revision(found, report.resource_version)
+        seen = await read_at(plane, ref, report.resource_version)
         return resource_answer(await plane.step(seen, report.status, reason=report.reason))
 
     return step
-
-
-async def _import_workers(request: Request) -> Answer:
-    plane = request.write_plane
-    return json_answer(await plane.import_workers(await request.read(BulkImport)))
-
-
-async def _report_metrics(request: Request) -> Answer:
-    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.write_plane
-    telemetry = telemetry_of(await request.read(MetricsReport))
-    return json_answer(await plane.report(ref, telemetry))
-
-
-async def _detect_idle(request: Request) -> Answer:
-    ref, plane = request.ref(LabWorker, request.query(OneQuery).namespace), request.write_plane
-    return json_answer(await plane.detect_idle(ref))
 
 
 async def _get_installation(request: Request) -> Answer:
@@ -148,39 +129,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=OneQuery,
         answer=LabWorker,
     ),
-    Route(
-        POST,
-        "/api/internal/workers/bulk-import",
-        _import_workers,
-        "importWorkers",
-        "Record machines found in the cloud",
-        policy=SERVICES,
-        body=BulkImport,
-        answer=Imported,
-    ),
-    Route(
-        POST,
-        "/api/internal/workers/{id}/metrics",
-        _report_metrics,
-        "reportWorkerMetrics",
-        "Report a worker's measurements",
-        policy=SERVICES,
-        kind=_WORKER,
-        query=OneQuery,
-        body=MetricsReport,
-        answer=WorkerTelemetry,
-    ),
-    Route(
-        POST,
-        "/api/internal/workers/{id}/detect-idle",
-        _detect_idle,
-        "detectIdleWorker",
-        "Judge whether a worker is idle, and say why",
-        policy=SERVICES,
-        kind=_WORKER,
-        query=OneQuery,
-        answer=IdleVerdict,
-    ),
+    *operation_routes(ReportOperations),
     *(route for kind in KINDS.values() for route in _status_routes(kind)),
     Route(GET, _LEASE_PATH, _get_lease, "getLease", "Tell who holds a lease", policy=SERVICES, answer=LeaseAnswer),
     Route(

@@ -6,8 +6,9 @@ from typing import Any, Final
 from lcm.api.http.answers import JSON, MERGE_PATCH, Answer, json_answer, resource_answer, stored_answer
 from lcm.api.http.request import Request, epoch_header
 from lcm.api.http.routing import DELETE, GET, PATCH, POST, PUT, SIGNED_IN, Patch, Route, policy_for
-from lcm.api.routes.shapes import LISTS, ApplyBody, DryQuery, ListQuery, OneQuery, WriteQuery
+from lcm.api.routes.shapes import LISTS, ApplyBody, DryQuery, ListQuery, WriteQuery
 from lcm.control.objects.writer import missing_error
+from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.protocol import Ref
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, Results
 from lcm.model.access.identity import Verb

@@ -1,7 +1,7 @@
 """The types of queries, bodies and answers, concrete for every kind, so that the OpenAPI document is exact.
 
 Used by the tables of `api.routes` and by `api.openapi`. Types that the client shares with the API are in
-`control.plane.wire`.
+`control.plane.bodies` and `control.plane.wire`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.protocol import LONGEST_APPLY, LONGEST_PAGE, PAGE_SIZE
 from lcm.control.plane.wire import EventId
 from lcm.model.base.event import Data, Event
-from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Moment, Name, Part, Text
+from lcm.model.base.resource import Count, Moment, Name, Part, Text
 from lcm.model.kinds.registry import KINDS, Kind
 
 SCHEMAS: Final = "#/components/schemas/"
@@ -27,35 +28,6 @@ AnyObject = Annotated[Any, Meta(extra_json_schema={"oneOf": _KINDS, "discriminat
 _EVENT_DATA: Final = [{"$ref": f"{SCHEMAS}{one.__name__}"} for one in get_args(Data)]
 _EventData = Annotated[Any, Meta(extra_json_schema={"anyOf": _EVENT_DATA})]
 _ObjectOrNull = Annotated[Any, Meta(extra_json_schema={"anyOf": [*_KINDS, {"type": "null"}]})]
-
-
-YAML: Final = (b"text/yaml", b"application/yaml", b"application/x-yaml")
-OCTETS: Final = b"application/octet-stream"
-TEXT: Final = b"text/plain; charset=utf-8"
-
-
-class LabFile(str):
-    """A lab file, as CML exports it."""
-
-    __slots__ = ()
-
-
-class FileBytes(str):
-    """The bytes of a file."""
-
-    __slots__ = ()
-
-
-class SessionLog(str):
-    """Lines of text, oldest first."""
-
-    __slots__ = ()
-
-
-class OneQuery(Part):
-    """The namespace of an object."""
-
-    namespace: Name = DEFAULT_NAMESPACE
 
 
 class WriteQuery(OneQuery):

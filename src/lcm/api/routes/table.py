@@ -8,10 +8,7 @@ from lcm.api.routes import (
     actions,
     audit,
     events,
-    fleet,
     internal,
-    labs,
-    placement,
     plans,
     resources,
     sinks,
@@ -20,14 +17,15 @@ from lcm.api.routes import (
 )
 from lcm.api.routes import audit as secrets
 from lcm.api.routes import events as watch
+from lcm.api.routes.operations import operation_routes
+from lcm.control.plane.operations import FleetOperations, LabOperations, MeasurementOperations, PlacementOperations
 
 ROUTES: Final[tuple[Route, ...]] = (
     *system.ROUTES,
     *resources.ROUTES,
     *actions.ROUTES,
-    *fleet.ALERT_ROUTES,
-    *fleet.LICENCE_ROUTES,
-    *fleet.COST_ROUTES,
+    *operation_routes(MeasurementOperations),
+    *operation_routes(FleetOperations),
     *watch.WATCH_ROUTES,
     *stream.ROUTES,
     *events.EVENT_ROUTES,
@@ -36,10 +34,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *access.TOKEN_ROUTES,
     *access.SIGN_IN_ROUTES,
     *audit.AUDIT_ROUTES,
-    *placement.ROUTES,
+    *operation_routes(PlacementOperations),
     *plans.ROUTES,
-    *labs.OBSERVATION_ROUTES,
-    *labs.TOPOLOGY_ROUTES,
-    *labs.SESSION_FILE_ROUTES,
+    *operation_routes(LabOperations),
     *internal.ROUTES,
 )

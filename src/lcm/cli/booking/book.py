@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, cast
 
 import typer
 
-from lcm.cli.booking.booked import describe_reservation, describe_session, format_free_slots, watch_until_running
+from lcm.cli.booking.outcome import describe_reservation, describe_session, format_free_slots, watch_until_running
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.nouns import NamedObjects, noun_of, title, title_of
 from lcm.cli.output.options import At, ContextName, DryRun, For, Namespace, Output, TimeZone
@@ -266,7 +266,7 @@ class _BookingCommand:
     async def _ask_placement(self, plane: Plane, made: LabletSession) -> Explanation | None:
         """Ask where the session goes. A missing answer is no reason to report the booking as failed."""
         spec = made.spec
-        wish = PreviewRequest(
+        request = PreviewRequest(
             definition=spec.definition,
             namespace=made.metadata.namespace,
             duration_minutes=spec.duration_minutes,
@@ -274,7 +274,7 @@ class _BookingCommand:
             region_required=spec.region_required,
         )
         try:
-            return await (plane.preview(wish) if self._dry_run else plane.explain(ref_of(made)))
+            return await (plane.preview(request) if self._dry_run else plane.explain(ref_of(made)))
         except (Refused, Later):
             return None
 
@@ -292,10 +292,10 @@ async def longest_minutes(plane: Plane, definition: str, namespace: str) -> int:
     """Return how many minutes a lab may be booked for; the API knows which version is meant."""
     spec = LabletSessionSpec(definition=definition, duration_minutes=1)
     name = make_up_name(definition, system.random_fraction)
-    meant = await plane.create(
+    preview = await plane.create(
         LabletSession(metadata=Metadata(name=name, namespace=namespace), spec=spec), dry_run=True
     )
-    found = await plane.get(Ref(LabletDefinition, meant.spec.definition, namespace))
+    found = await plane.get(Ref(LabletDefinition, preview.spec.definition, namespace))
     if found is None:
         missing = title_of(LabletDefinition, definition)
         raise typer.BadParameter(f"how long {missing} may last is not known; say it", param_hint="--for")

@@ -150,7 +150,7 @@ def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: CellSig
     ]
     limits = (_WIDEST_NAME + (_WIDEST_NAME if with_namespace else 0), _WIDEST_NAME, _WIDEST_PHASE)
     columns = [
-        [_truncate(cell, most, signs) for cell in column]
+        [render.truncate(cell, most, signs.cut) for cell in column]
         for column, most in zip(zip(*table, strict=True), limits, strict=True)
     ]
     widths = [max(map(len, column)) for column in columns]
@@ -158,10 +158,6 @@ def _labels(rows: Sequence[CalendarRow], *, with_namespace: bool, signs: CellSig
         "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip()
         for row in zip(*columns, strict=True)
     ]
-
-
-def _truncate(text: str, most: int, signs: CellSigns) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}{signs.cut}"
 
 
 def _colour_cells(line: str) -> str:

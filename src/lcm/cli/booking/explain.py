@@ -11,8 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from lcm.cli.booking.book import longest_minutes
-from lcm.cli.booking.booked import describe_waiting, format_free_slots
 from lcm.cli.booking.extend import parse_session_name
+from lcm.cli.booking.outcome import describe_waiting, format_free_slots
 from lcm.cli.output import connection, options, render
 from lcm.cli.output.columns import seat_label
 from lcm.cli.output.nouns import parse_one_target, title_of
@@ -78,20 +78,22 @@ def outcome_sentence(found: Explanation, zone: Zone, *, thought: bool) -> str:
     where = ", ".join(filter(None, [found.worker and f"worker {found.worker}", seat]))
     match found.outcome:
         case "assign":
-            said = f"{'would start' if thought else 'can start'} now on {where or 'a worker'}"
+            sentence = f"{'would start' if thought else 'can start'} now on {where or 'a worker'}"
         case "scale_up":
-            said = f"{'would wait' if thought else 'waits'} for a machine that is started for it ({where or 'a seat'})"
+            sentence = (
+                f"{'would wait' if thought else 'waits'} for a machine that is started for it ({where or 'a seat'})"
+            )
         case "promise":
-            said = f"{'would be' if thought else 'is'} promised {where or 'a seat'}{'' if thought else slot}"
+            sentence = f"{'would be' if thought else 'is'} promised {where or 'a seat'}{'' if thought else slot}"
         case "refuse":
-            said = "would be refused" if thought else "cannot be placed as things are"
+            sentence = "would be refused" if thought else "cannot be placed as things are"
         case "placed":
-            said = f"is placed on {where or 'a worker'}"
+            sentence = f"is placed on {where or 'a worker'}"
         case "over":
-            said = "is over"
+            sentence = "is over"
         case _:
-            said = "would wait" if thought else "waits"
-    return f"{said}: {found.reason}" if found.reason else said
+            sentence = "would wait" if thought else "waits"
+    return f"{sentence}: {found.reason}" if found.reason else sentence
 
 
 def _detail_lines(found: Explanation, now: datetime, zone: Zone) -> Iterator[tuple[str, str]]:
@@ -211,7 +213,7 @@ def explain(
 
     async def work(plane: Plane) -> None:
         long = minutes or await longest_minutes(plane, lab, namespace)
-        wish = PreviewRequest(
+        request = PreviewRequest(
             definition=lab,
             namespace=namespace,
             timeslot_start=start,
@@ -222,7 +224,7 @@ def explain(
             count=count,
         )
         _print_explanation(
-            await plane.preview(wish), Subject(_describe_request(wish, zone, long), thought=True), zone, output
+            await plane.preview(request), Subject(_describe_request(request, zone, long), thought=True), zone, output
         )
 
     connection.with_plane(work, context)
@@ -256,8 +258,12 @@ def _print_explanation(found: Explanation, subject: Subject, zone: Zone, output:
         render.print_line(line)
 
 
-def _describe_request(wish: PreviewRequest, zone: Zone, minutes: int) -> str:
-    what = f"{wish.count} sessions of {wish.definition}" if wish.count > 1 else f"a session of {wish.definition}"
-    if wish.timeslot_start and wish.timeslot_end:
-        return f"{what}, {format_slot(wish.timeslot_start, wish.timeslot_end, zone)},"
+def _describe_request(request: PreviewRequest, zone: Zone, minutes: int) -> str:
+    what = (
+        f"{request.count} sessions of {request.definition}"
+        if request.count > 1
+        else f"a session of {request.definition}"
+    )
+    if request.timeslot_start and request.timeslot_end:
+        return f"{what}, {format_slot(request.timeslot_start, request.timeslot_end, zone)},"
     return f"{what}, now for {format_minutes(minutes)},"

@@ -106,8 +106,8 @@ def cancel(
             try:
                 render.print_text(await _cancel(plane, ref, reason, dry_run=dry_run))
             except (Conflict, Gone, Refused) as error:
-                told = connection.report_error(error)
-                code = code or told
+                failure = connection.report_error(error)
+                code = code or failure
         if dry_run:
             render.print_message("nothing was done: --dry-run")
         if code:

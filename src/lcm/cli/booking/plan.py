@@ -1,5 +1,6 @@
 """`lcm plan`: simulate a timetable with the production code in virtual time before it is booked."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,6 @@ from typing import Annotated, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from lcm.cli.output import connection, render
 from lcm.cli.output.follow import read_all
@@ -21,8 +20,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
-from lcm.sim.plan.compare import OnProgress, plan
-from lcm.sim.plan.compare import PlanProgress as Told
+from lcm.sim.plan.compare import OnProgress, PlanProgress, plan
 from lcm.sim.plan.page import page_of
 from lcm.sim.plan.reading import LiveSystem, inventory_of, read_inventory, read_timetable
 from lcm.sim.plan.report import text_of
@@ -30,6 +28,7 @@ from lcm.sim.plan.results import Comparison, summary
 from lcm.sim.plan.variant import read_variants
 from lcm.system.clock import SystemClock
 
+_ERASE_LINE: Final = "\r\x1b[K"
 _EXIT_NO_FLEET: Final = 8
 """The exit code when no fleet within the bounds serves everything on time."""
 
@@ -74,7 +73,7 @@ def plan_(
     if from_now:
         stocks.append(inventory_of(connection.with_plane(_read_live, context)))
     found = read_timetable(timetable.name, _read_bytes(timetable), stocks)
-    with _progress_bar() as heard:
+    with _show_progress() as heard:
         comparison = plan(timetable.stem, found, wanted, search=smallest, cores=cores, heard=heard)
     _print_comparison(comparison, as_json=as_json)
     if html is not None:
@@ -119,17 +118,22 @@ def _write_page(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[OnProgress]:
-    """Show progress if standard error is a terminal."""
+def _show_progress() -> Iterator[OnProgress]:
+    """Show progress in one line, which is erased at the end, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    columns = (TextColumn("planning"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
+    try:
+        yield lambda progress: _replace_line(_progress_text(progress))
+    finally:
+        _replace_line("")
 
-        def update_bar(told: Told) -> None:
-            left = "" if told.seconds_left is None else f"{timedelta(seconds=round(told.seconds_left))} left"
-            bar.update(task, completed=told.share, description=f"{told.doing}  {left}")
 
-        yield update_bar
+def _progress_text(progress: PlanProgress) -> str:
+    left = "" if progress.seconds_left is None else f"  {timedelta(seconds=round(progress.seconds_left))} left"
+    return f"planning {progress.share:4.0%}  {progress.doing}{left}"
+
+
+def _replace_line(text: str) -> None:
+    shown = render.truncate(render.sanitize(text), shutil.get_terminal_size().columns - 1)
+    typer.echo(f"{_ERASE_LINE}{shown}", err=True, nl=False)

@@ -64,13 +64,13 @@ def record(file: File, *, day: Day = None, days: Days = 1, force: Force = False,
         raise Invalid(Fault(str(file), "is there already", "name another file, or say --force"))
     since, until = _span(day, days, SystemClock().now(), terminal_zone())
     connection.with_plane(_check_role, context, who=True)
-    aside = connection.with_connection(lambda line: _read_extra_history(line, since, until), context)
-    made = record_timetable(connection.with_plane(lambda plane: _read_history(plane, since, until, aside), context))
+    extra = connection.with_connection(lambda line: _read_extra_history(line, since, until), context)
+    made = record_timetable(connection.with_plane(lambda plane: _read_history(plane, since, until, extra), context))
     if not made.sessions:
         raise Refused(
             f"no session was wanted between {_format_utc(since)} and {_format_utc(until)}; choose another with --day"
         )
-    text = "".join(f"# {line}\n" for line in _header_comments(made, since, until, aside)) + write_document(
+    text = "".join(f"# {line}\n" for line in _header_comments(made, since, until, extra)) + write_document(
         made.timetable
     )
     if str(file) == "-":
@@ -105,7 +105,7 @@ async def _check_role(plane: Plane) -> None:
         raise Forbidden("only those who run the system see what everybody wanted")
 
 
-async def _read_history(plane: Plane, since: datetime, until: datetime, aside: _ExtraHistory) -> History:
+async def _read_history(plane: Plane, since: datetime, until: datetime, extra: _ExtraHistory) -> History:
     return History(
         since=since,
         until=until,
@@ -118,8 +118,8 @@ async def _read_history(plane: Plane, since: datetime, until: datetime, aside: _
         ),
         reservations=(await read_all(plane, Reservation)).items,
         workers=(await read_all(plane, LabWorker)).items,
-        extensions=aside.extensions,
-        failures=aside.failures,
+        extensions=extra.extensions,
+        failures=extra.failures,
     )
 
 
@@ -167,9 +167,9 @@ async def _read_failures(line: "ApiConnection") -> Sequence[MachineFailure]:
     ]
 
 
-def _header_comments(made: Recording, since: datetime, until: datetime, aside: _ExtraHistory) -> Iterator[str]:
+def _header_comments(made: Recording, since: datetime, until: datetime, extra: _ExtraHistory) -> Iterator[str]:
     yield f"What was wanted from {_format_utc(since)} to {_format_utc(until)}, written by `lcm record`."
-    if not aside.audited:
+    if not extra.audited:
         yield "When sessions were extended is a guess: only administrators may read the audit."
     if made.failures:
         rate = len(made.failures) / ((until - since) / timedelta(hours=1))

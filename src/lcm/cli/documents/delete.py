@@ -152,8 +152,8 @@ async def _delete(plane: Plane, refs: Sequence[Ref[Any]], how: _DeleteOptions) -
             try:
                 going += await _delete_one(plane, ref, how)
             except (Conflict, Gone, Refused) as error:
-                told = connection.report_error(error)
-                code = code or told
+                failure = connection.report_error(error)
+                code = code or failure
         if how.wait and not how.dry_run:
             await _wait_until_gone(plane, going, how.limit)
     if code:

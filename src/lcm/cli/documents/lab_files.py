@@ -22,8 +22,8 @@ from lcm.control.plane.protocol import Applied, Plane, Ref
 from lcm.model.base.errors import Fault, Invalid, TooLarge
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.topology.lab import ParsedLab, compute_needs
-from lcm.model.topology.node_definitions import SHIPPED_NODES
-from lcm.model.topology.yaml_tree import MAX_BYTES
+from lcm.model.topology.lab_text import MAX_BYTES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.providers.protocols.artifacts import digest_of
 
 _FROM_NOW: Final = re.compile(r"\+([0-9]{1,6})([smhd])")
@@ -64,8 +64,8 @@ async def keep_existing_times(
 def _resolve_source(source: DocumentSource, now: datetime) -> DocumentSource:
     if source.value.get("kind") not in _TIMED_KINDS:
         return source
-    said = _read_times(source.value.get("spec"))
-    found = {name: moment for name, text in said if (moment := _resolve_moment(name, text, now)) is not None}
+    times = _read_times(source.value.get("spec"))
+    found = {name: moment for name, text in times if (moment := _resolve_moment(name, text, now)) is not None}
     return _with_times(source, found) if found else source
 
 
@@ -210,19 +210,19 @@ async def _dry_run_without(plane: Plane, what: PreparedDocuments, waiting: set[i
     """Dry-run all but definitions whose lab files are not uploaded yet and bookings of them; those count as created."""
     rest = [place for place in range(len(what.sources)) if place not in waiting]
     try:
-        told = await plane.apply([what.values[place] for place in rest], dry_run=True) if rest else ()
+        results = await plane.apply([what.values[place] for place in rest], dry_run=True) if rest else ()
     except Invalid as error:
         raise Invalid(*trace_faults(error.faults, [what.sources[place] for place in rest])) from error
-    known = dict(zip(rest, told, strict=True))
+    known = dict(zip(rest, results, strict=True))
     return [known.get(place) or _created_result(value) for place, value in enumerate(what.values)]
 
 
 async def _upload_lab(plane: Plane, source: DocumentSource, lab: LocalLabFile) -> DocumentSource:
     try:
-        told = await plane.upload_topology(lab.data)
+        stored = await plane.upload_topology(lab.data)
     except Invalid as error:
         raise Invalid(*faults_in_file(lab.file, error.faults)) from error
-    return _with_address(source, told.uri, told.digest)
+    return _with_address(source, stored.uri, stored.digest)
 
 
 def _position_of_absent_lab(fault: Fault, what: PreparedDocuments) -> int | None:
@@ -259,14 +259,14 @@ def _lab_path(value: dict[str, Any]) -> str | None:
 
 
 def _read_lab(source: DocumentSource, path: str, given: Mapping[str, bytes]) -> LocalLabFile:
-    beside = Path() if source.file == STDIN else Path(source.file).parent
-    file = str(beside / path)
+    folder = Path() if source.file == STDIN else Path(source.file).parent
+    file = str(folder / path)
     data = given[path] if path in given else _read_lab_bytes(source, file)
     sized = _member(source.value, "spec").get("resource_requirements") is not None
     try:
         lab = check_lab_file(data)
         if not sized:
-            compute_needs(lab, SHIPPED_NODES)
+            compute_needs(lab, shipped_nodes())
     except Invalid as error:
         raise Invalid(*faults_in_file(file, error.faults)) from error
     except TooLarge as error:
@@ -288,8 +288,8 @@ def _read_lab_bytes(source: DocumentSource, file: str) -> bytes:
 
 def _check_digest(source: DocumentSource, lab: LocalLabFile) -> None:
     """Refuse a digest given with the path if the file's digest is another."""
-    said = _member(_member(source.value, "spec"), "topology").get("digest")
-    if said and said != lab.digest:
+    digest = _member(_member(source.value, "spec"), "topology").get("digest")
+    if digest and digest != lab.digest:
         raise Invalid(
             source.locate_fault(Fault(_DIGEST, f"{lab.file} has {lab.digest}", "correct it, or leave it out"))
         )

@@ -11,14 +11,15 @@ from lcm.cli.booking.observe import format_needs
 from lcm.cli.documents import apply
 from lcm.cli.documents.lab_files import LocalLabFile, prepare_documents
 from lcm.cli.documents.sources import STDIN, DocumentSource, read_files
-from lcm.cli.documents.texts import ParsedDocument, TextPosition
+from lcm.cli.documents.texts import ParsedDocument
 from lcm.cli.output import connection, render
 from lcm.control.plane.protocol import Plane, Ref
 from lcm.model.base.errors import Invalid
 from lcm.model.base.resource import API_VERSION
+from lcm.model.base.yaml_tree import YamlMapping
 from lcm.model.kinds.definition import LabletDefinition, PortTemplate, ResourceRequirements
 from lcm.model.topology.lab import compute_needs
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.node_definitions import shipped_nodes
 
 _FIRST_VERSION: Final = "1.0.0"
 _LABEL: Final = 8
@@ -50,14 +51,14 @@ def publish(files: Sequence[str], wanted: DefinitionRequest, context: str | None
     """Upload a lab file, apply a definition made of it, and print what was derived."""
     file, data = _single_file(files)
     before = connection.with_plane(lambda plane: _find_existing(plane, wanted), context)
-    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), TextPosition(1)))
+    source = DocumentSource(file, ParsedDocument(_write_document(wanted, before, file), YamlMapping({}, {}, 1)))
     what = prepare_documents([source], {_lab_file_name(file): data})
     if what.faults:
         raise Invalid(*what.faults)
     apply.print_results(apply.apply_documents(what, context, dry_run=dry_run), dry_run=dry_run)
     spec = source.value["spec"]
-    said = msgspec.convert(spec.get("resource_requirements"), ResourceRequirements | None)
-    for label, text in _summarize(what.labs[0], said, spec):
+    needs = msgspec.convert(spec.get("resource_requirements"), ResourceRequirements | None)
+    for label, text in _summarize(what.labs[0], needs, spec):
         render.print_text(f"  {label + ':':<{_LABEL}}{text}")
     if spec.get("state", "draft") == "draft":
         render.print_message(
@@ -96,13 +97,13 @@ def _lab_file_name(file: str) -> str:
 
 
 def _summarize(
-    found: LocalLabFile, said: ResourceRequirements | None, spec: dict[str, Any]
+    found: LocalLabFile, needs: ResourceRequirements | None, spec: dict[str, Any]
 ) -> Iterator[tuple[str, str]]:
     lab = found.lab
     if lab.title:
         yield "Title", lab.title
     yield "Nodes", f"{lab.node_count} ({', '.join(lab.node_definitions)}), {lab.link_count} links"
-    yield "Needs", format_needs(said or compute_needs(lab, SHIPPED_NODES))
+    yield "Needs", format_needs(needs or compute_needs(lab, shipped_nodes()))
     yield "Ports", _ports(lab.port_template)
     yield "Track", spec.get("lab_track") or "none"
     yield "State", spec.get("state", "draft")

@@ -111,10 +111,10 @@ def logs(
 
     async def work(plane: Plane) -> None:
         try:
-            told = await plane.logs(ref)
+            text = await plane.logs(ref)
         except Gone:
             raise Gone(f"there is no {title_of(LabletSession, ref.name)} in namespace {ref.namespace}") from None
-        for line in told.splitlines():
+        for line in text.splitlines():
             render.print_line(render.sanitize(line))
 
     connection.with_plane(work, context)

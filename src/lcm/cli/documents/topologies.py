@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from lcm.model.base.errors import Refused
 from lcm.model.topology.lab import ParsedLab, compute_needs, parse_lab, rewrite
-from lcm.model.topology.node_definitions import NO_SIZE, SHIPPED_NODES
+from lcm.model.topology.node_definitions import NO_SIZE, shipped_nodes
 
 _FIRST_PORT: Final = 2000
 _HEADINGS: Final = ("file", "schema", "nodes", "needs", "ports", "verdict")
@@ -84,8 +84,8 @@ def _check_rewriting(data: bytes, lab: ParsedLab) -> str:
 
 
 def _needs_text(lab: ParsedLab) -> str:
-    total = compute_needs(lab, SHIPPED_NODES, otherwise=NO_SIZE)
-    unknown = [name for name in lab.node_definitions if name not in SHIPPED_NODES]
+    total = compute_needs(lab, shipped_nodes(), otherwise=NO_SIZE)
+    unknown = [name for name in lab.node_definitions if name not in shipped_nodes()]
     text = f"{total.cpu_cores:g} CPU {total.memory_gb:g} GB {total.storage_gb:g} GB disk"
     return f"{text} + {', '.join(unknown)}" if unknown else text
 

@@ -37,6 +37,7 @@ from lcm.control.plane.protocol import Ref
 from lcm.control.plane.transport import ClientTimeouts
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, LcmError, Unreachable
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.rules import SETTINGS_NAME
 from lcm.model.kinds.settings import SystemSettings
@@ -257,7 +258,11 @@ async def _check_health(url: str, path: str, seen: DoctorFindings) -> Sequence[D
     seen.there = there or seen.there
     if status == HTTPStatus.OK:
         return [DoctorCheck(f"api {path}", CheckState.OK, url)]
-    return [DoctorCheck(f"api {path}", CheckState.FAIL, f"{url} answers {status}: {body[:_SHOWN]}", "look at its log")]
+    return [
+        DoctorCheck(
+            f"api {path}", CheckState.FAIL, f"{url} answers {status}: {shorten_text(body, _SHOWN)}", "look at its log"
+        )
+    ]
 
 
 def _fetch(url: str, path: str) -> tuple[int, str, datetime | None]:

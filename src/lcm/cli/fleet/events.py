@@ -61,7 +61,7 @@ def events(
     """Show what happened lately, or with --follow what happens from now on."""
     from lcm.control.plane.client_streams import EventSelection  # noqa: PLC0415 - httpx is loaded by commands that talk, and only then
 
-    wish = EventSelection(
+    selection = EventSelection(
         session_id=session, worker_id=worker, definition_id=definition, owner_id=owner, event_types=types
     )
     printer = _EventPrinter(output)
@@ -70,12 +70,14 @@ def events(
         from lcm.control.plane import client_streams  # noqa: PLC0415 - likewise
 
         if not follow:
-            page = await client_streams.read_recent(line, wish, after=after, limit=limit)
+            page = await client_streams.read_recent(line, selection, after=after, limit=limit)
             printer.print_page(page.items)
             return
-        async with aclosing(client_streams.follow_events(line, wish, chance=random_fraction, after=after)) as stream:
-            async for told in stream:
-                printer.print_streamed(told)
+        async with aclosing(
+            client_streams.follow_events(line, selection, chance=random_fraction, after=after)
+        ) as stream:
+            async for item in stream:
+                printer.print_streamed(item)
 
     connection.with_connection(work, context)
 
@@ -128,19 +130,19 @@ class _EventPrinter:
         if not page:
             render.print_message(_NO_EVENTS)
 
-    def print_streamed(self, told: "StreamItem") -> None:
+    def print_streamed(self, item: "StreamItem") -> None:
         from lcm.control.plane.client_streams import StreamEvent, StreamStart  # noqa: PLC0415 - already loaded
 
-        if isinstance(told, StreamEvent):
-            self._print_event(told)
-        elif isinstance(told, StreamStart) and told.reset:
+        if isinstance(item, StreamEvent):
+            self._print_event(item)
+        elif isinstance(item, StreamStart) and item.reset:
             render.print_message(_RESET, colour="yellow")
 
-    def _print_event(self, told: "StreamEvent") -> None:
+    def _print_event(self, event: "StreamEvent") -> None:
         if self._form is ListFormat.JSON:
-            _print_json(told)
+            _print_json(event)
         else:
-            self._print_rows([_row(told.type, told.data, SystemClock().now(), "")])
+            self._print_rows([_row(event.type, event.data, SystemClock().now(), "")])
 
     def _print_rows(self, rows: Sequence[_EventRow]) -> None:
         if rows:

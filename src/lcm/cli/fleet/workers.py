@@ -129,7 +129,7 @@ def _parse_minutes(text: str, hint: str) -> int:
 def _act(
     workers: Sequence[str],
     action: WorkerAction,
-    said: OutcomeText,
+    outcome_text: OutcomeText,
     namespace: str,
     context: str | None,
     *,
@@ -140,10 +140,10 @@ def _act(
         for name in dict.fromkeys(workers):
             try:
                 worker = await _perform(plane, Ref(LabWorker, name, namespace), action, dry_run=dry_run)
-                render.print_text(said(worker, await sessions_on_worker(plane, worker), SystemClock().now()))
+                render.print_text(outcome_text(worker, await sessions_on_worker(plane, worker), SystemClock().now()))
             except (Conflict, Gone, Refused) as error:
-                told = connection.report_error(error)
-                code = code or told
+                failure = connection.report_error(error)
+                code = code or failure
         if dry_run:
             render.print_message("nothing was done: --dry-run")
         if code:

@@ -83,14 +83,14 @@ def text_width(text: str) -> int:
     return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
 
 
-def truncate(text: str, most: int) -> str:
-    """Shorten a text to at most `most` cells; … marks the cut."""
+def truncate(text: str, most: int, mark: str = "…") -> str:
+    """Shorten a text to at most `most` cells; `mark` shows the cut."""
     if text_width(text) <= most:
         return text
     kept = text[:most]
     while text_width(kept) > most - 1:
         kept = kept[:-1]
-    return f"{kept}…"
+    return f"{kept}{mark}"
 
 
 def pad(text: str, least: int) -> str:

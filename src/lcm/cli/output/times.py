@@ -62,8 +62,8 @@ def find_zone(name: str) -> Zone:
 
 def terminal_zone(environment: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME) -> Zone:
     """Find the zone of the terminal's clock: from TZ if it is set, else from the system."""
-    said = environment.get("TZ")
-    name = _system_zone_name(localtime) if said is None else said.removeprefix(":")
+    zone = environment.get("TZ")
+    name = _system_zone_name(localtime) if zone is None else zone.removeprefix(":")
     try:
         return Zone(name or "UTC", ZoneInfo(name or "UTC")) if name is not None else Zone("", None)
     except (KeyError, ValueError, OSError):
@@ -82,14 +82,14 @@ def _system_zone_name(localtime: Path) -> str | None:
 
 def parse_moment(text: str, now: datetime, zone: Zone, hint: str = "--at", *, whole_days: bool = False) -> datetime:
     """Parse a moment; with `whole_days` a date alone means its beginning."""
-    said = " ".join(text.split())
-    if said.startswith("+"):
-        return _round_up_to_minute(now + timedelta(minutes=parse_minutes(said[1:], hint)))
-    if said.lower() == "now":
+    words = " ".join(text.split())
+    if words.startswith("+"):
+        return _round_up_to_minute(now + timedelta(minutes=parse_minutes(words[1:], hint)))
+    if words.lower() == "now":
         return now
-    if found := _CLOCK.fullmatch(said.lower()):
+    if found := _CLOCK.fullmatch(words.lower()):
         return _resolve_clock_time(found[1], _parse_time(text, hint, found[2], found[3]), now, zone, hint)
-    if (found := _DATED.fullmatch(said)) and (found[2] or whole_days):
+    if (found := _DATED.fullmatch(words)) and (found[2] or whole_days):
         return _resolve_dated_time(text, found, zone, hint)
     raise typer.BadParameter(f"{text!r} is no moment; {_FORMS}", param_hint=hint)
 

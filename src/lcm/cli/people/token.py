@@ -70,8 +70,8 @@ def create(
         text, token = _make_offline(name, role, life, data)
         made = TokenMade(token=text.reveal(), info=token_info(token))
     else:
-        wish = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
-        made = connection.with_connection(lambda line: _request_token(line, wish), context)
+        request = TokenRequest(name=name, role=role, expires_in_seconds=int(life.total_seconds()))
+        made = connection.with_connection(lambda line: _request_token(line, request), context)
     until = render.format_relative(made.info.expires_at, SystemClock().now()) if made.info.expires_at else _NEVER
     render.print_message(f"token {made.info.id} for {made.info.name}, role {made.info.role}, expires {until}")
     render.print_line(made.token)
@@ -106,11 +106,11 @@ def _make_offline(
     )
 
 
-async def _request_token(line: "ApiConnection", wish: "TokenRequest") -> "TokenMade":
+async def _request_token(line: "ApiConnection", request: "TokenRequest") -> "TokenMade":
     from lcm.control.plane.transport import read_answer  # noqa: PLC0415 - likewise
     from lcm.control.plane.wire import TokenMade  # noqa: PLC0415 - likewise
 
-    return read_answer(await line.request("POST", _PATH, body=msgspec.json.encode(wish)), TokenMade)
+    return read_answer(await line.request("POST", _PATH, body=msgspec.json.encode(request)), TokenMade)
 
 
 async def _list_tokens(line: "ApiConnection") -> "TokenList":

@@ -235,8 +235,8 @@ async def _restore_store(store: Store, file: Path, epoch: str, *, alone: bool) -
         except Refused as error:
             if not alone:
                 ends = f"Leases of processes that were killed end within {PRESENCE_TTL_SECONDS} seconds"
-                told = f"{error}. {ends}: repeat it then"
-                raise Refused(told) from error
+                message = f"{error}. {ends}: repeat it then"
+                raise Refused(message) from error
             if second == _LEASE_WAIT_SECONDS - 1:
                 raise
             if second == 0:

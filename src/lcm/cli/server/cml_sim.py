@@ -5,8 +5,8 @@ import socket
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from lcm.cli.output import render
 from lcm.model.base.errors import LcmError
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
@@ -16,9 +16,6 @@ from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock, new_epoch
 from lcm.system.serving import Certificate, listen, serve, url_host
 from lcm.system.tasks import stop_on_signals
-
-_stdout = Console(highlight=False)
-_stderr = Console(stderr=True, highlight=False)
 
 
 def cml_sim(
@@ -40,13 +37,11 @@ def cml_sim(
     try:
         listening = listen(host, port)
     except LcmError as error:
-        _stderr.print(str(error), markup=False, style="red")
+        render.print_message(str(error), colour="red")
         raise typer.Exit(1) from error
     address = f"{'http' if http else 'https'}://{url_host(host)}:{listening.getsockname()[1]}"
-    _stdout.print(
-        f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it.",
-        soft_wrap=True,
-        markup=False,
+    render.print_line(
+        f"Simulated CML {cml.machine.version} at {address} user {username} speed {speed:g}. Ctrl-C stops it."
     )
     asyncio.run(_serve_cml(CmlApp(cml), listening, certificate))
 

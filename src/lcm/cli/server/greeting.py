@@ -72,15 +72,15 @@ async def write_local_context(running: RunningApi, folder: Path) -> LocalContext
 
 async def _choose_name(book: ContextsFile, entry: StoredContext, last: StoredContext | None) -> LocalContext:
     """Choose a name that is free, was ours, or belongs to a local system that no longer answers."""
-    beside = False
+    taken = False
     for name in _candidate_names(entry.url):
         there = book.contexts.get(name)
         if there is None or there == last or there.url == entry.url or there.token == entry.token:
-            return LocalContext(name, current=not beside)
+            return LocalContext(name, current=not taken)
         if there in book.own.values():
             if not await _is_answering(there.url):
-                return LocalContext(name, current=not beside)
-            beside = True
+                return LocalContext(name, current=not taken)
+            taken = True
     raise AssertionError("names do not end")
 
 

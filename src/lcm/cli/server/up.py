@@ -180,9 +180,9 @@ def _refuse_on_aws(speed: float | None, paths: list[str] | None) -> None:
         )
 
 
-def with_options(settings: Settings, **said: object) -> Settings:
+def with_options(settings: Settings, **options: object) -> Settings:
     """Override settings with a command's options; an option that is None changes nothing."""
-    return msgspec.structs.replace(settings, **{name: value for name, value in said.items() if value is not None})
+    return msgspec.structs.replace(settings, **{name: value for name, value in options.items() if value is not None})
 
 
 async def _run_until_stopped(

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 from joserfc import jws
-from joserfc.errors import JoseError, UnsupportedAlgorithmError
+from joserfc.errors import ClaimError, JoseError, UnsupportedAlgorithmError
+from joserfc.jwt import JWTClaimsRegistry
 from joserfc.util import urlsafe_b64decode
 
 from lcm.control.access.oidc_keys import ALGORITHMS, Fetch, IssuerKeys, PublicKey, is_trustworthy, strict_json
@@ -77,22 +78,28 @@ class IssuerTrust:
             raise Invalid(*faults)
 
 
+_CLAIM_REFUSALS: Final = {
+    "iss": TokenRefusal(TokenRefusalReason.ISSUER, "the token comes from another issuer"),
+    "aud": TokenRefusal(TokenRefusalReason.AUDIENCE, "the token is meant for somebody else"),
+    "exp": TokenRefusal(TokenRefusalReason.EXPIRED, "the token has expired"),
+    "nbf": TokenRefusal(TokenRefusalReason.NOT_YET, "the token is not valid yet"),
+    "iat": TokenRefusal(TokenRefusalReason.NOT_YET, "the token is not valid yet"),
+}
+
+
 def check_claims(claims: Claims, trust: IssuerTrust, now: datetime) -> TokenRefusal | None:
     """Return why claims are not meant for us, or not valid now; None when they are accepted."""
-    if claims.get("iss") != trust.issuer:
-        return TokenRefusal(TokenRefusalReason.ISSUER, "the token comes from another issuer")
-    if not _texts(claims.get("aud")) & trust.audiences:
-        return TokenRefusal(TokenRefusalReason.AUDIENCE, "the token is meant for somebody else")
     if "events" in claims:
         return TokenRefusal(TokenRefusalReason.MALFORMED, "the token reports an event and identifies nobody")
-    return _check_times(claims, trust, now)
-
-
-def accepted_until(claims: Claims, trust: IssuerTrust) -> datetime:
-    """Return the moment from which a token is no longer accepted; only for claims `check_claims` accepts."""
-    expiry = _parse_time(claims["exp"])
-    assert expiry
-    return expiry + trust.leeway
+    if not _is_time(claims.get("exp")) or not all(_is_time(claims[name]) for name in ("nbf", "iat") if name in claims):
+        return TokenRefusal(
+            TokenRefusalReason.MALFORMED, "the token does not say until when it is valid, or since when"
+        )
+    try:
+        _claims_registry(trust, now).validate({name: claims[name] for name in _CLAIM_REFUSALS if name in claims})
+    except ClaimError as error:
+        return _CLAIM_REFUSALS[error.claim.rpartition(",")[2]]
+    return None
 
 
 def caller_of(claims: Claims, trust: IssuerTrust) -> Caller | TokenRefusal:
@@ -106,26 +113,18 @@ def caller_of(claims: Claims, trust: IssuerTrust) -> Caller | TokenRefusal:
     return Caller(name=name, role=role)
 
 
-def _check_times(claims: Claims, trust: IssuerTrust, now: datetime) -> TokenRefusal | None:
-    expiry, begins = (
-        _parse_time(claims.get("exp")),
-        [_parse_time(claims[name]) for name in ("nbf", "iat") if name in claims],
+def _claims_registry(trust: IssuerTrust, now: datetime) -> JWTClaimsRegistry:
+    seconds: Any = now.timestamp(), trust.leeway.total_seconds()  # the library is typed for whole seconds only
+    return JWTClaimsRegistry(
+        *seconds,
+        iss={"essential": True, "value": trust.issuer},
+        aud={"essential": True, "values": sorted(trust.audiences)},
+        exp={"essential": True},
     )
-    if expiry is None or None in begins:
-        return TokenRefusal(
-            TokenRefusalReason.MALFORMED, "the token does not say until when it is valid, or since when"
-        )
-    if now >= expiry + trust.leeway:
-        return TokenRefusal(TokenRefusalReason.EXPIRED, "the token has expired")
-    if any(begin and now < begin - trust.leeway for begin in begins):
-        return TokenRefusal(TokenRefusalReason.NOT_YET, "the token is not valid yet")
-    return None
 
 
-def _parse_time(value: object) -> datetime | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MAX_TIMESTAMP:
-        return None
-    return datetime.fromtimestamp(value, UTC)
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_TIMESTAMP
 
 
 def _texts(value: object) -> frozenset[str]:
@@ -246,11 +245,9 @@ class Verifier:
         if refusal:
             return refusal
         caller = caller_of(read.claims, self._trust)
-        return (
-            caller
-            if isinstance(caller, TokenRefusal)
-            else VerifiedCaller(caller, accepted_until(read.claims, self._trust))
-        )
+        if isinstance(caller, TokenRefusal):
+            return caller
+        return VerifiedCaller(caller, datetime.fromtimestamp(read.claims["exp"], UTC) + self._trust.leeway)
 
     async def _check_signature(self, read: _ParsedToken) -> TokenRefusal | None:
         keys = await self._keys.find(read.kid, read.algorithm)

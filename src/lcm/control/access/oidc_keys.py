@@ -6,7 +6,6 @@ asked every few minutes at most, so no connection is kept.
 """
 
 import asyncio
-import base64
 import json
 import re
 import ssl
@@ -23,6 +22,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
+from joserfc.util import base64_to_int
 
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Later, LcmError, Stuck, Throttled, Unreachable
@@ -124,7 +124,6 @@ A key that it revoked in that time is accepted as well.
 MAX_KEYS: Final = 100
 
 _DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
-_KEY_TYPES: Final = {"RSA", "EC", "OKP"}
 _RSA_BITS: Final = range(2048, 8193)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -161,7 +160,8 @@ class IssuerKeys:
     def _find_cached(self, kid: str | None, algorithm: str) -> Sequence[PublicKey]:
         if not self._is_within(self._fetched_at, MAX_STALE):
             return ()
-        return [key for key in self._keys if (kid is None or key.kid == kid) and _fits_algorithm(key, algorithm)]
+        named = (key for key in self._keys if kid is None or key.kid == kid)
+        return [key for key in named if JWSRegistry.filter_algorithms(key, [algorithm])]
 
     def _is_within(self, since: datetime | None, span: timedelta) -> bool:
         # After the clock was set back everything counts as old: an extra request is better than trusting too long.
@@ -219,28 +219,12 @@ def _usable_keys(document: Mapping[str, Any], url: str) -> Iterator[PublicKey]:
 def _import_key(one: dict[str, Any]) -> PublicKey | None:
     """Import a key; None for one that is unknown, weak or not public, so that the others stay usable."""
     try:
-        if (
-            "d" in one
-            or one["kty"] not in _KEY_TYPES
-            or (one["kty"] == "RSA" and _bit_length(one["n"]) not in _RSA_BITS)
-        ):
+        if "d" in one or (one["kty"] == "RSA" and base64_to_int(one["n"]).bit_length() not in _RSA_BITS):
             return None
         key = JWKRegistry.import_key(one)
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError):
         return None
     return key if isinstance(key, PublicKey) else None
-
-
-def _bit_length(number: str) -> int:
-    return int.from_bytes(base64.urlsafe_b64decode(number + "==")).bit_length()
-
-
-def _fits_algorithm(key: PublicKey, algorithm: str) -> bool:
-    try:
-        JWSRegistry.algorithms[algorithm].check_key(key)
-    except JoseError:
-        return False
-    return True
 
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024

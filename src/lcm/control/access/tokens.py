@@ -23,6 +23,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Fault, Gone, Invalid, Later, Relist, Stuck
 from lcm.model.base.machine import USER
+from lcm.model.base.resource import shorten_text
 from lcm.store.base import ABSENT, CommitChanges, Delete, Entry, Op, Put, Store, scan_all
 from lcm.store.codec import Codec
 from lcm.system.clock import new_id, new_token
@@ -288,7 +289,7 @@ def _parse_subject(name: str) -> Subject:
         return msgspec.convert(name, Subject)
     except msgspec.ValidationError as error:
         remedy = "use letters, digits and . _ @ + -, at most 128"
-        raise Invalid(Fault("name", f"{name[:80]!r} is nobody's name", remedy)) from error
+        raise Invalid(Fault("name", f"{shorten_text(name, 80)!r} is nobody's name", remedy)) from error
 
 
 def _token_order(token: AccessToken) -> tuple[datetime, str]:

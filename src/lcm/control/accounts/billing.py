@@ -1,9 +1,9 @@
 """What workers and sessions cost: billing intervals of workers, and each session's share of them.
 
-Written with the steps of workers and sessions (`step_records`), read by `Plane.costs`. The open interval is stored
-under its worker's uid, closed ones by their end; they stay when the worker is removed: they are the bill. A session's
-share is the largest of its shares of the worker's CPU, memory and labs, which others could not use meanwhile; one
-that was tried on several workers pays its share of each.
+Written with the steps of workers and sessions (`booking.step_records`), read by `Plane.costs`. The open interval is
+stored under its worker's uid, closed ones by their end; they stay when the worker is removed: they are the bill. A
+session's share is the largest of its shares of the worker's CPU, memory and labs, which others could not use
+meanwhile; one that was tried on several workers pays its share of each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The records of licence seats: one for each worker that has, or may have, a seat.
 
 A seat is recorded in the commit after which a registration is requested, and removed only in one in which CML was
-seen without a licence. Read and written with workers' steps (`step_records`), and by two calls of the plane:
+seen without a licence. Read and written with workers' steps (`booking.step_records`), and by two calls of the plane:
 `read_ledger` and `free_seat`.
 """
 
@@ -155,13 +155,13 @@ def check_worker_id(worker_id: str) -> None:
         raise Gone("no worker has such a uid")
 
 
-async def free_seat(book: Writer, worker_id: str) -> None:
+async def free_seat(writer: Writer, worker_id: str) -> None:
     """Remove an orphaned seat and its alert.
 
     Raises Gone when there is no such seat, Refused when it is not orphaned.
     """
     check_worker_id(worker_id)
-    entry = await book.store.get(seat_key(worker_id))
+    entry = await writer.store.get(seat_key(worker_id))
     seat = decode_seat(entry)
     if entry is None or seat is None:
         raise Gone(f"worker {worker_id} has no licence seat")
@@ -169,11 +169,11 @@ async def free_seat(book: Writer, worker_id: str) -> None:
         raise Refused(
             f"the seat of {seat.worker_name} is {seat.state}: its worker gives it back by itself when it ends"
         )
-    alerts = await read_alerts(book.store, _alert_key(seat))
-    told = alerts.change_events(Alerts(), book.clock.now())
+    alerts = await read_alerts(writer.store, _alert_key(seat))
+    events = alerts.change_events(Alerts(), writer.clock.now())
     deed = AuditedAction(verb="free", kind=SEAT_KIND, name=worker_id, namespace=seat.namespace)
     ops = [Delete(entry.key, at=entry.revision), *alerts.replace_ops(Alerts())]
-    await book.submit(ops, [encode_event(event) for event in told], deeds=[deed])
+    await writer.submit(ops, [encode_event(event) for event in events], deeds=[deed])
 
 
 def _new_seat(worker: LabWorker, now: datetime) -> LicenceSeat:
@@ -204,9 +204,9 @@ def _is_returned(before: LabWorker, after: LabWorker, seat: LicenceSeat) -> bool
     source, target = before.status.phase, after.status.phase
     if after.status.cml.licensed is not False:
         return False
-    news = before.status.cml.licensed is not False
+    held_before = before.status.cml.licensed is not False
     if source is _P.UNLICENSING:
-        return target is _P.STOPPING or (target is _P.UNLICENSING and news)
+        return target is _P.STOPPING or (target is _P.UNLICENSING and held_before)
     if source is _P.LICENSING:
         return target in _NOT_REGISTERED
     return seat.state is SeatState.REGISTERING and before.status.cml.licensed is None and target in _ANSWERING

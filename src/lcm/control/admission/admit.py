@@ -201,8 +201,8 @@ def _need_faults(booking: LabletSession | Reservation, definition: LabletDefinit
     need = compute_amount(definition.spec)
     if limits is None or need is None or caller.role in SEES_ALL:
         return
-    said, least = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb).limits()
-    for name, less in (("cpu", said.cpu_millis < need.cpu_millis), ("memory", said.memory_mb < need.memory_mb)):
+    given, least = parse_limits(limits), Quantity(need.cpu_millis, need.memory_mb).limits()
+    for name, less in (("cpu", given.cpu_millis < need.cpu_millis), ("memory", given.memory_mb < need.memory_mb)):
         if less:
             problem = f"{limits[name]} is less than {definition.metadata.name} needs, and only staff may lower it"
             yield Fault(f"spec.resource_limits.{name}", problem, f"use {least[name]} or more, or leave the limits out")

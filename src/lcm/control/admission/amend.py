@@ -85,8 +85,8 @@ def _fill_spec(stored: Any, wanted: Any, caller: Caller) -> Any:  # noqa: ANN401
         changes["definition"] = old.definition
     if isinstance(stored, LabletSession):
         # CML is the field's default, so it does not tell whether somebody wrote it.
-        unsaid = new.lab_instance_type is LabType.CML
-        changes["lab_instance_type"] = old.lab_instance_type if unsaid else new.lab_instance_type
+        is_default = new.lab_instance_type is LabType.CML
+        changes["lab_instance_type"] = old.lab_instance_type if is_default else new.lab_instance_type
         changes["give_up_at"] = new.give_up_at or old.give_up_at
         changes["priority"] = _new_priority(old.priority, new.priority, caller)
     return msgspec.structs.replace(new, **changes)

@@ -1,6 +1,6 @@
 """Lab files as they come in: stored, checked, and used to fill in what a definition leaves out.
 
-`control.plane.local_learning` stores what people upload; `control.admission.admit` completes new definitions. A file
+`control.plane.local_operations` stores what people upload; `control.admission.admit` completes new definitions. A file
 that could not be rewritten with the ports of a session is refused, with the line, before anybody books it.
 """
 
@@ -14,9 +14,9 @@ from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
 from lcm.model.kinds.definition import LabletDefinition, LabletDefinitionSpec, ResourceRequirements
 from lcm.model.kinds.worker import LabType
 from lcm.model.topology.lab import ParsedLab, TopologyFault, TopologyReport, compute_needs, parse_lab, rewrite
-from lcm.model.topology.node_definitions import SHIPPED_NODES
+from lcm.model.topology.lab_text import MAX_BYTES
+from lcm.model.topology.node_definitions import shipped_nodes
 from lcm.model.topology.ports import OPEN_PORTS
-from lcm.model.topology.yaml_tree import MAX_BYTES
 from lcm.providers.protocols.artifacts import Artifacts, digest_of
 
 _URI: Final = "spec.topology.uri"
@@ -48,7 +48,7 @@ async def upload_topology(artifacts: Artifacts, data: bytes) -> TopologyReport:
 
 def _find_needs(lab: ParsedLab) -> tuple[ResourceRequirements | None, Sequence[Fault]]:
     try:
-        return compute_needs(lab, SHIPPED_NODES), ()
+        return compute_needs(lab, shipped_nodes()), ()
     except Invalid as error:
         return None, error.faults
 
@@ -97,7 +97,7 @@ def _derive_spec(spec: LabletDefinitionSpec, lab: ParsedLab, data: bytes) -> Lab
     return msgspec.structs.replace(
         spec,
         topology=msgspec.structs.replace(spec.topology, digest=spec.topology.digest or digest_of(data)),
-        resource_requirements=spec.resource_requirements or compute_needs(lab, SHIPPED_NODES),
+        resource_requirements=spec.resource_requirements or compute_needs(lab, shipped_nodes()),
         node_count=lab.node_count if spec.node_count is None else spec.node_count,
         port_template=lab.port_template if spec.port_template is None else spec.port_template,
     )

@@ -1,4 +1,4 @@
-"""The calendar as people see it: seats and workers against time. Called by `control.plane.local_placement`.
+"""The calendar as people see it: seats and workers against time. Called by `control.plane.local_operations`.
 
 Everybody sees when something is taken; by whom, only those who may see the booking itself.
 """
@@ -40,21 +40,21 @@ class _CalendarSeat:
 
 
 async def show_calendar(
-    book: Writer, desk: Promises, *, since: datetime, until: datetime, namespace: str | None
+    writer: Writer, promises: Promises, *, since: datetime, until: datetime, namespace: str | None
 ) -> CalendarView:
     """Return all seats, pool by pool, and the workers outside of pools; raise Invalid for too long a span."""
     if until - since > LONGEST_SPAN:
         raise Invalid(Fault("until", "too long after since", f"ask for at most {LONGEST_SPAN.days} days"))
-    known = desk.calendar
+    known = promises.calendar
     await known.ready()
-    guards = await read_guards(book.store, *(pool_guard_key(ref_of(row.pool)) for row in known.pools(namespace)))
+    guards = await read_guards(writer.store, *(pool_guard_key(ref_of(row.pool)) for row in known.pools(namespace)))
     await known.wait_for_revision(guards.revision)
     rows, booked, left_off = list[CalendarRow](), 0, 0
     for line in (*_pool_seats(known, namespace), *_unpooled_workers(known, namespace)):
         if len(rows) >= MAX_ROWS or booked >= MAX_BOOKED:
             left_off += 1
             continue
-        rows.append(_calendar_row(known, line, book.caller, since, until))
+        rows.append(_calendar_row(known, line, writer.caller, since, until))
         booked += len(rows[-1].booked)
     return CalendarView(since=since, until=until, rows=tuple(rows), rows_left_off=left_off)
 

@@ -2,7 +2,7 @@
 
 Nothing is decided or held here: it asks what `Promises` and the scheduler ask, and words their answers for people.
 Nobody learns from it whose sessions are in the way. It explains promised seats, what each seat answers to a slot, and
-the scheduler's decision about a session without a seat. Called by `control.plane.local_placement`.
+the scheduler's decision about a session without a seat. Called by `control.plane.local_operations`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,12 +54,14 @@ _WaitReason = tuple[str, str, str]
 """A word, a sentence, and a remedy."""
 
 
-def explain_promised(desk: Promises, session: LabletSession, seat: Seat, claim: Claim, now: datetime) -> Explanation:
+def explain_promised(
+    promises: Promises, session: LabletSession, seat: Seat, claim: Claim, now: datetime
+) -> Explanation:
     """Explain which seat a session has, from when on, and what it still waits for."""
-    terms = desk.calendar.terms
-    row = desk.calendar.pool(Ref(LabWorkerPool, seat.pool, session.metadata.namespace))
+    terms = promises.calendar.terms
+    row = promises.calendar.pool(Ref(LabWorkerPool, seat.pool, session.metadata.namespace))
     worker = row.workers.get(seat.number) if row else None
-    why, waits_for, remedy = _explain_unsuitable(desk, session, row, seat.number, claim) or _explain_wait(
+    why, waits_for, remedy = _explain_unsuitable(promises, session, row, seat.number, claim) or _explain_wait(
         row, worker, claim, terms, now
     )
     held = (
@@ -76,17 +78,17 @@ def explain_promised(desk: Promises, session: LabletSession, seat: Seat, claim: 
 
 
 def _explain_unsuitable(
-    desk: Promises, session: LabletSession, row: PoolSnapshot | None, number: int, claim: Claim
+    promises: Promises, session: LabletSession, row: PoolSnapshot | None, number: int, claim: Claim
 ) -> _WaitReason | None:
     """Return why the promised seat does not suit the session any more; None if it does.
 
     Its worker may be of another kind by now.
     """
     ref = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
-    alike, definition = seat_kinds(row) if row else None, desk.calendar.get(ref)
+    alike, definition = seat_kinds(row) if row else None, promises.calendar.get(ref)
     if alike is None or definition is None:
         return None
-    away = alike.unsuitable_seats(request_for(session, definition, claim, desk.calendar.terms), [number])
+    away = alike.unsuitable_seats(request_for(session, definition, claim, promises.calendar.terms), [number])
     if number not in away:
         return None
     name, reason = away[number]
@@ -135,17 +137,17 @@ def _explain_unfilled(now: datetime, opens: datetime) -> _WaitReason:
     )
 
 
-async def ask_seats(desk: Promises, asked: PlacementQuery) -> list[PlaceAnswer]:
+async def ask_seats(promises: Promises, asked: PlacementQuery) -> list[PlaceAnswer]:
     """Ask every seat of a namespace for a slot; of seats that are alike and have no claim only the first is asked."""
-    rows = desk.calendar.pools(asked.session.metadata.namespace)
-    ruled = [(row, await desk.read_rules(row, asked.now)) for row in rows]
-    return [answer for row, rules in ruled for answer in _ask_pool_seats(desk, row, rules, asked)]
+    rows = promises.calendar.pools(asked.session.metadata.namespace)
+    ruled = [(row, await promises.read_rules(row, asked.now)) for row in rows]
+    return [answer for row, rules in ruled for answer in _ask_pool_seats(promises, row, rules, asked)]
 
 
 def _ask_pool_seats(
-    desk: Promises, row: PoolSnapshot, rules: PromiseRules, asked: PlacementQuery
+    promises: Promises, row: PoolSnapshot, rules: PromiseRules, asked: PlacementQuery
 ) -> Iterator[PlaceAnswer]:
-    pool, seats, alike = row.pool.metadata.name, desk.calendar.seats(row), seat_kinds(row)
+    pool, seats, alike = row.pool.metadata.name, promises.calendar.seats(row), seat_kinds(row)
     if seats is None or alike is None:
         reason = "it is not known what a worker of the pool holds"
         yield _rejecting_answer(pool, pool, "unknown_size", reason, UNKNOWN_SIZE_REMEDY)
@@ -186,17 +188,17 @@ _HIGHEST_RANK: Final = 5
 _NO_PLACE_REMEDY: Final = "make a LabWorkerPool for the track, or add a worker"
 
 
-async def explain_waiting(desk: Promises, asked: PlacementQuery) -> Explanation:
+async def explain_waiting(promises: Promises, asked: PlacementQuery) -> Explanation:
     """Decide about a session as the scheduler would, and explain the decision."""
-    found = await survey_places(desk, asked)
+    found = await survey_places(promises, asked)
     request, strategy = asked.request, asked.terms.strategy
-    placed, told = place(found.fleet, request, strategy), found.ask_places(request, strategy)
+    placed, explained = place(found.fleet, request, strategy), found.ask_places(request, strategy)
     decision = msgspec.structs.replace(
-        placed.decision, rejections=() if _is_assigned(placed) else count_rejections(told)
+        placed.decision, rejections=() if _is_assigned(placed) else count_rejections(explained)
     )
-    why, reason, remedy = _explain_decision(found, placed, told, request)
+    why, reason, remedy = _explain_decision(found, placed, explained, request)
     taken = placed.place if placed.decision.action != "wait" else None
-    answers = tuple(one.answer for one in told)
+    answers = tuple(one.answer for one in explained)
     return Explanation(
         outcome=decision.action,
         why=why,
@@ -217,43 +219,45 @@ def _is_assigned(placed: Placement) -> bool:
 
 
 def _explain_decision(
-    found: PlaceSurvey, placed: Placement, told: Sequence[ExplainedPlace], request: PlacementRequest
+    found: PlaceSurvey, placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
 ) -> tuple[str, str, str]:
     """Return what is in the way, in a word and in a sentence, and the remedy."""
     if _is_assigned(placed):
         return "", placed.decision.reason, ""
-    if not told and found.unsized:
+    if not explained and found.unsized:
         return "unknown_size", f"it is not known what a worker of pool {found.unsized[0]} holds", UNKNOWN_SIZE_REMEDY
-    if not told:
+    if not explained:
         return "no_pool", "there is neither a pool nor a worker in its namespace", _NO_PLACE_REMEDY
-    culprit = _decisive_place(placed, told, request)
+    culprit = _decisive_place(placed, explained, request)
     why = "too_large" if culprit.hopeless else culprit.answer.filter
-    said = f"{culprit.place.name}: {culprit.answer.reason}"
-    others = sum(one.answer.filter == culprit.answer.filter for one in told) - 1
+    rejection = f"{culprit.place.name}: {culprit.answer.reason}"
+    others = sum(one.answer.filter == culprit.answer.filter for one in explained) - 1
     likewise = f" ({others} more likewise)" if others else ""
     lead = placed.decision.reason if placed.place is not None else "no worker or seat takes it"
-    return why, f"{lead}; {said}{likewise}{_explain_unopened(found, culprit, told)}", culprit.answer.remedy
+    return why, f"{lead}; {rejection}{likewise}{_explain_unopened(found, culprit, explained)}", culprit.answer.remedy
 
 
-def _decisive_place(placed: Placement, told: Sequence[ExplainedPlace], request: PlacementRequest) -> ExplainedPlace:
+def _decisive_place(
+    placed: Placement, explained: Sequence[ExplainedPlace], request: PlacementRequest
+) -> ExplainedPlace:
     """Return the answer of the place that the session waits for, or else the most informative one."""
     awaited = placed.place.id if placed.place is not None else None
-    for one in told:
+    for one in explained:
         if one.place.id == awaited:
             return one
-    return max(told, key=lambda one: _rank(one, request))
+    return max(explained, key=lambda one: _rank(one, request))
 
 
-def _rank(told: ExplainedPlace, request: PlacementRequest) -> int:
-    asked = static_rejection(told.place, request)
+def _rank(explained: ExplainedPlace, request: PlacementRequest) -> int:
+    asked = static_rejection(explained.place, request)
     if asked is not None and asked[0] in _SCOPE_FILTERS:
         return 0
-    return _TOO_LARGE_RANK if told.hopeless else _FILTER_RANKS.get(told.answer.filter, _HIGHEST_RANK)
+    return _TOO_LARGE_RANK if explained.hopeless else _FILTER_RANKS.get(explained.answer.filter, _HIGHEST_RANK)
 
 
-def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, told: Sequence[ExplainedPlace]) -> str:
+def _explain_unopened(found: PlaceSurvey, culprit: ExplainedPlace, explained: Sequence[ExplainedPlace]) -> str:
     """Return why no seat is opened meanwhile for a session that waits for a worker; "" if none applies."""
-    closed = [one for one in told if one.place.id in found.barred and one.place.id != culprit.place.id]
+    closed = [one for one in explained if one.place.id in found.barred and one.place.id != culprit.place.id]
     if not closed or culprit.place.seat:
         return ""
     return f"; no seat is opened for it: {closed[0].place.name}: {closed[0].answer.reason}"
@@ -286,43 +290,43 @@ _AT_RISK_REMEDY: Final = "nothing need be done: the scheduler looks for another 
 _SPEC_PREFIX: Final = "spec."
 
 
-async def explain(book: Writer, desk: Promises, ref: SessionRef) -> Explanation:
+async def explain(writer: Writer, promises: Promises, ref: SessionRef) -> Explanation:
     """Explain why a session is where it is, or what it waits for; raise Gone if the caller may not see it."""
-    session = await book.read(ref)
-    await desk.calendar.ready()
-    await desk.calendar.wait_for_revision(session.metadata.resource_version)
-    now, status = book.clock.now(), session.status
+    session = await writer.read(ref)
+    await promises.calendar.ready()
+    await promises.calendar.wait_for_revision(session.metadata.resource_version)
+    now, status = writer.clock.now(), session.status
     if status.phase in SESSION_MACHINE.final:
         return _explain_ended(session)
     if status.worker_id is not None:
-        return _with_risk(session, _explain_placed(desk, session))
+        return _with_risk(session, _explain_placed(promises, session))
     if session.spec.timeslot_start is not None and status.seat is not None and status.claim is not None:
-        found = explain_promised(desk, session, status.seat, status.claim, now)
+        found = explain_promised(promises, session, status.seat, status.claim, now)
         return _with_risk(session, msgspec.structs.replace(found, slot=_slot_of_session(session)))
-    definition = desk.calendar.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
-    return await _explain_unplaced(desk, session, definition, now, holder=session_holder(session))
+    definition = promises.calendar.get(Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+    return await _explain_unplaced(promises, session, definition, now, holder=session_holder(session))
 
 
-async def preview(book: Writer, desk: Promises, wish: PreviewRequest) -> Explanation:
+async def preview(writer: Writer, promises: Promises, request: PreviewRequest) -> Explanation:
     """Explain what would become of a booking without making it; raise Invalid if it could never be booked."""
-    session, definition = await _draft_session(book, wish)
-    await desk.calendar.ready()
-    await desk.calendar.wait_for_revision(await pools_revision(book.store, wish.namespace))
-    now = book.clock.now()
+    session, definition = await _draft_session(writer, request)
+    await promises.calendar.ready()
+    await promises.calendar.wait_for_revision(await pools_revision(writer.store, request.namespace))
+    now = writer.clock.now()
     need = need_of(session, definition)
     if session.spec.timeslot_start is None or need is None:
-        return await _explain_unplaced(desk, session, definition, now)
-    asked = PlacementQuery(session, definition, need, desk.calendar.terms, now)
-    booking: Booking = session if wish.count == 1 else await _draft_reservation(book, wish)
-    places = await ask_seats(desk, asked) if wish.count == 1 else []
-    found = await _preview_promise(desk, booking, definition)
+        return await _explain_unplaced(promises, session, definition, now)
+    asked = PlacementQuery(session, definition, need, promises.calendar.terms, now)
+    booking: Booking = session if request.count == 1 else await _draft_reservation(writer, request)
+    places = await ask_seats(promises, asked) if request.count == 1 else []
+    found = await _preview_promise(promises, booking, definition)
     left_off = max(0, len(places) - MAX_PLACES)
     slot = _slot_of_session(session)
     return msgspec.structs.replace(found, slot=slot, places=tuple(places[:MAX_PLACES]), places_left_off=left_off)
 
 
 async def _explain_unplaced(
-    desk: Promises, session: LabletSession, definition: LabletDefinition | None, now: datetime, *, holder: str = ""
+    promises: Promises, session: LabletSession, definition: LabletDefinition | None, now: datetime, *, holder: str = ""
 ) -> Explanation:
     need = need_of(session, definition) if definition else None
     if definition is None or need is None:
@@ -331,12 +335,14 @@ async def _explain_unplaced(
         return Explanation(
             outcome="refuse" if booked else "wait", why="unknown_need", reason=reason, remedy=_UNKNOWN_NEED_REMEDY
         )
-    return await explain_waiting(desk, PlacementQuery(session, definition, need, desk.calendar.terms, now, holder))
+    return await explain_waiting(
+        promises, PlacementQuery(session, definition, need, promises.calendar.terms, now, holder)
+    )
 
 
-async def _preview_promise(desk: Promises, booking: Booking, definition: LabletDefinition) -> Explanation:
+async def _preview_promise(promises: Promises, booking: Booking, definition: LabletDefinition) -> Explanation:
     try:
-        found = await desk.preview_seats(booking, definition)
+        found = await promises.preview_seats(booking, definition)
     except NoRoom as error:
         remedy = _REMEDIES.get(error.why, "")
         reason = str(error).removesuffix(f"; {remedy}")
@@ -348,50 +354,50 @@ async def _preview_promise(desk: Promises, booking: Booking, definition: LabletD
     return Explanation(outcome="promise", why="", reason=f"pool {found.row.name} would hold {seats} {held}", seat=seat)
 
 
-async def _draft_session(book: Writer, wish: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
+async def _draft_session(writer: Writer, request: PreviewRequest) -> tuple[LabletSession, LabletDefinition]:
     """Admit the wish like a session; faults are reported under the names of the wish's own fields."""
-    if wish.count > 1 and wish.timeslot_start is None:
+    if request.count > 1 and request.timeslot_start is None:
         remedy = "give timeslot_start and timeslot_end, or a count of 1"
         raise Invalid(Fault("count", "several are booked for a slot only", remedy))
     spec = LabletSessionSpec(
-        definition=wish.definition,
-        timeslot_start=wish.timeslot_start,
-        timeslot_end=wish.timeslot_end,
-        duration_minutes=wish.duration_minutes,
-        lab_track=wish.lab_track,
-        region_required=wish.region_required,
-        region_preferred=wish.region_preferred,
+        definition=request.definition,
+        timeslot_start=request.timeslot_start,
+        timeslot_end=request.timeslot_end,
+        duration_minutes=request.duration_minutes,
+        lab_track=request.lab_track,
+        region_required=request.region_required,
+        region_preferred=request.region_preferred,
     )
     try:
-        draft = await _drafts(book).admit_new(LabletSession(metadata=_preview_metadata(wish), spec=spec))
+        draft = await _drafts(writer).admit_new(LabletSession(metadata=_preview_metadata(request), spec=spec))
     except Invalid as error:
-        told = [Fault(one.path.removeprefix(_SPEC_PREFIX), one.problem, one.remedy) for one in error.faults]
-        raise Invalid(*told) from error
+        faults = [Fault(one.path.removeprefix(_SPEC_PREFIX), one.problem, one.remedy) for one in error.faults]
+        raise Invalid(*faults) from error
     assert isinstance(draft.target, LabletDefinition), "a session is admitted with its definition"
     return draft.edit.after, draft.target
 
 
-async def _draft_reservation(book: Writer, wish: PreviewRequest) -> Reservation:
-    start, end = wish.timeslot_start, wish.timeslot_end
+async def _draft_reservation(writer: Writer, request: PreviewRequest) -> Reservation:
+    start, end = request.timeslot_start, request.timeslot_end
     assert start is not None, "it was admitted as a session before"
     assert end is not None, "likewise"
     spec = ReservationSpec(
-        definition=wish.definition,
+        definition=request.definition,
         timeslot_start=start,
         timeslot_end=end,
-        count=wish.count,
-        lab_track=wish.lab_track,
-        region_required=wish.region_required,
+        count=request.count,
+        lab_track=request.lab_track,
+        region_required=request.region_required,
     )
-    return (await _drafts(book).admit_new(Reservation(metadata=_preview_metadata(wish), spec=spec))).edit.after
+    return (await _drafts(writer).admit_new(Reservation(metadata=_preview_metadata(request), spec=spec))).edit.after
 
 
-def _drafts(book: Writer) -> Admission:
-    return Admission(book, lambda: "")
+def _drafts(writer: Writer) -> Admission:
+    return Admission(writer, lambda: "")
 
 
-def _preview_metadata(wish: PreviewRequest) -> Metadata:
-    return Metadata(name="preview", namespace=wish.namespace)
+def _preview_metadata(request: PreviewRequest) -> Metadata:
+    return Metadata(name="preview", namespace=request.namespace)
 
 
 def _explain_ended(session: LabletSession) -> Explanation:
@@ -402,9 +408,9 @@ def _explain_ended(session: LabletSession) -> Explanation:
     return Explanation(outcome="over", why="", reason=reason, decision=status.last_decision)
 
 
-def _explain_placed(desk: Promises, session: LabletSession) -> Explanation:
+def _explain_placed(promises: Promises, session: LabletSession) -> Explanation:
     status = session.status
-    worker = desk.calendar.worker(status.worker_id or "")
+    worker = promises.calendar.worker(status.worker_id or "")
     name = status.worker_name or (worker.metadata.name if worker else status.worker_id or "")
     on_seat = f", which fills seat {status.seat.pool}/{status.seat.number}" if status.seat else ""
     return Explanation(

@@ -154,10 +154,10 @@ class PlaceSurvey:
         return PackedRequest(request).rejection(next(alone.indexed_places())) is None
 
 
-async def survey_places(desk: Promises, asked: PlacementQuery) -> PlaceSurvey:
+async def survey_places(promises: Promises, asked: PlacementQuery) -> PlaceSurvey:
     """Collect every place of a session's namespace."""
-    calendar, namespace = desk.calendar, asked.session.metadata.namespace
-    ruled = [(row, await desk.read_rules(row, asked.now)) for row in calendar.pools(namespace)]
+    calendar, namespace = promises.calendar, asked.session.metadata.namespace
+    ruled = [(row, await promises.read_rules(row, asked.now)) for row in calendar.pools(namespace)]
     looking = _Surveyor(calendar, asked)
     for row, rules in ruled:
         await looking.add_pool(row, rules)
@@ -168,10 +168,10 @@ async def survey_places(desk: Promises, asked: PlacementQuery) -> PlaceSurvey:
     return looking.found
 
 
-def count_rejections(told: Sequence[ExplainedPlace]) -> tuple[Rejection, ...]:
+def count_rejections(explained: Sequence[ExplainedPlace]) -> tuple[Rejection, ...]:
     """Count the places by the filter that rejected the session, with a few examples of each."""
     found: dict[str, list[str]] = defaultdict(list)
-    for one in told:
+    for one in explained:
         if one.answer.filter:
             found[one.answer.filter].append(f"{one.place.name}: {one.answer.reason}")
     return tuple(
@@ -200,8 +200,10 @@ class _Surveyor:
             place = worker_place(worker, asked.now, boot=boot, room=room)
             closed = _POOL_ENDING if _is_ending(row) else _BEYOND_SIZE if number > most else ""
             why = None if closed or seats is None else self._limit_reason(seats, number, place.usable_at, rules)
-            told = closed or (why[1] if why else place.closed)
-            await self._add_place(replace(place, closed=told), self._claims_on_worker(worker, claims[number]), row.pool)
+            reason = closed or (why[1] if why else place.closed)
+            await self._add_place(
+                replace(place, closed=reason), self._claims_on_worker(worker, claims[number]), row.pool
+            )
             self.found.barred |= {place.id: why} if why else {}
             self._note_foreign(worker, template_room(row))
             opened.add(number)

@@ -3,7 +3,7 @@
 A commit that adds a claim writes the guard at the revision that was read before deciding. The guard of a worker keeps
 any step from taking a machine away from under a session placed at the same moment: it is written or checked by session
 steps that come onto a worker or leave it, by worker steps that end sessions, and by pool steps that fill a seat with
-the worker. Used by `control.booking` and `control.accounts.step_records`.
+the worker. Used by `control.booking`.
 """
 
 from collections.abc import Sequence
@@ -92,8 +92,8 @@ async def admit_workers_to_seats(store: Store, before: LabWorkerPool, after: Lab
         for session in await sessions_on(store, one):
             seat = session.status.seat
             if seat is None or seat.pool != after.metadata.name:
-                told = f"{ref_of(session)} came onto worker {one}, which is to fill a seat that knows nothing of it"
-                raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{told}: look again")
+                problem = f"{ref_of(session)} came onto worker {one}, which is to fill a seat that knows nothing of it"
+                raise Conflict(ref_of(after).key, wanted=0, found=0, message=f"{problem}: look again")
     return [CheckRevision(key, guard.revision if guard else ABSENT) for key, guard in guards[:_MOST_CHECKS]]
 
 
@@ -184,5 +184,5 @@ def refuse_overrun(before: Resource, after: Resource) -> None:
         return  # a session that already overruns must be able to end
     latest = claim.end - CLEAN_UP_TIME
     if end > latest:
-        told = f"it would end at {end:%Y-%m-%d %H:%M:%SZ}, and its worker is claimed for it"
-        raise IllegalStep(f"{before.metadata.name}: {told} until {latest:%Y-%m-%d %H:%M:%SZ} at the latest")
+        problem = f"it would end at {end:%Y-%m-%d %H:%M:%SZ}, and its worker is claimed for it"
+        raise IllegalStep(f"{before.metadata.name}: {problem} until {latest:%Y-%m-%d %H:%M:%SZ} at the latest")

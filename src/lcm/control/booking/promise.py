@@ -34,7 +34,6 @@ from lcm.control.booking.request import (
     with_seats,
 )
 from lcm.control.booking.snapshot import extend_on_worker, read_snapshot
-from lcm.control.objects.bundles import TimeSlice
 from lcm.control.objects.records import key_of
 from lcm.control.plane.protocol import Ref, ref_of
 from lcm.model.base.capacity import Claim
@@ -59,6 +58,7 @@ from lcm.placement.rules import FILTER_REMEDIES
 from lcm.placement.seat_choice import SeatKinds, exclude_unsuitable, refusal_rank, seat_kinds_of
 from lcm.placement.seats import Seats
 from lcm.store.base import Op, Store
+from lcm.system.tasks import TimeSlice
 
 PoolScope = tuple[str, str]
 """A namespace and a lab track: bookings of one scope ask the same pools."""
@@ -193,21 +193,21 @@ class Promises:
         bookings = list(bookings)
         await self._catch_up(bookings)
         pools = [ref_of(row.pool) for row in self._pools_for(bookings)]
-        async with AsyncExitStack() as turns:
+        async with AsyncExitStack() as locks:
             for ref in sorted(pools, key=str):
-                await turns.enter_async_context(self._lock_pool(ref))
+                await locks.enter_async_context(self._lock_pool(ref))
             yield
 
     @asynccontextmanager
     async def _lock_pool(self, pool: PoolRef) -> AsyncIterator[None]:
-        turn = self._pool_locks.setdefault(pool, _PoolLock())
-        turn.users += 1
+        pool_lock = self._pool_locks.setdefault(pool, _PoolLock())
+        pool_lock.users += 1
         try:
-            async with turn.lock:
+            async with pool_lock.lock:
                 yield
         finally:
-            turn.users -= 1
-            if not turn.users:
+            pool_lock.users -= 1
+            if not pool_lock.users:
                 del self._pool_locks[pool]
 
     async def back_off(self) -> None:
@@ -235,13 +235,13 @@ class Promises:
         await self._catch_up(bookings)
         guards, spent = await self._read_guards_and_spending(bookings)
         now, found, several = self._clock.now(), list[ChosenSeats | None](), len(bookings) > _BATCH_SIZE
-        with self._begin_trial(bookings, now, spent, apart=several) as sitting:
-            breath = TimeSlice()
+        with self._begin_trial(bookings, now, spent, apart=several) as trial:
+            time_slice = TimeSlice()
             for place, (booking, definition) in enumerate(zip(bookings, definitions, strict=True)):
                 with name_booking_in_refusal(names[place] if names else ""):
-                    found.append(sitting.choose_seats(booking, definition) if has_slot(booking) else None)
+                    found.append(trial.choose_seats(booking, definition) if has_slot(booking) else None)
                 if several:
-                    await breath.yield_if_over()
+                    await time_slice.yield_if_over()
         made = [with_seats(one, its, now) if its else one for one, its in zip(bookings, found, strict=True)]
         return PromisedBookings(made, [self._preconditions(its.row, guards) if its else None for its in found])
 
@@ -259,13 +259,13 @@ class Promises:
             return await extend_on_worker(self._store, self.calendar, before, claim, self._clock.now())
         ref: PoolRef = Ref(LabWorkerPool, seat.pool, before.metadata.namespace)
         known = before.metadata.resource_version
-        ground = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
-        row = ground.row
+        snapshot = await read_snapshot(self._store, self.calendar, pool=ref, adds=True, known=known)
+        row = snapshot.row
         if row is None or row.pool.metadata.deletion_timestamp is not None:
             raise NoRoom(f"the pool {seat.pool} is not there any more, or is going: book another slot", why="no_pool")
         rules = await self.read_rules(row, self._clock.now())
         self._check_extension(row, rules, before, claim)
-        return ground.ops(before.metadata.uid)
+        return snapshot.ops(before.metadata.uid)
 
     def _refuse_past_drain(self, session: LabletSession) -> None:
         """Raise NoRoom if a session would end after the drain of its worker ends everything on it."""
@@ -275,8 +275,8 @@ class Promises:
             return
         if end > deadline:
             name = worker.metadata.name
-            told = f"its worker {name} is being drained, which ends what is on it at {format_moment(deadline)}"
-            raise NoRoom(f"it cannot be extended: {told}; extend it by less, or undrain {name}", why="draining")
+            problem = f"its worker {name} is being drained, which ends what is on it at {format_moment(deadline)}"
+            raise NoRoom(f"it cannot be extended: {problem}; extend it by less, or undrain {name}", why="draining")
 
     def _check_extension(self, row: PoolSnapshot, rules: PromiseRules, session: LabletSession, claim: Claim) -> None:
         """Raise NoRoom if a session cannot keep its seat for longer, Conflict if it has moved meanwhile."""
@@ -293,8 +293,8 @@ class Promises:
         """Choose seats without promising them; raise NoRoom with the reason."""
         await self._catch_up([booking])
         _, spent = await self._read_guards_and_spending([booking])
-        with self._begin_trial([booking], self._clock.now(), spent) as sitting:
-            return sitting.choose_seats(booking, definition)
+        with self._begin_trial([booking], self._clock.now(), spent) as trial:
+            return trial.choose_seats(booking, definition)
 
     async def _catch_up(self, bookings: Iterable[Resource]) -> None:
         """Wait until the calendar knows the current pools of these bookings' namespaces."""

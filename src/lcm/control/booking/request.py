@@ -134,10 +134,10 @@ def name_booking_in_refusal(name: str) -> Iterator[None]:
     except Refused as error:
         if not name:
             raise
-        told = f"{name}: {error}"
+        message = f"{name}: {error}"
         if isinstance(error, NoRoom):
-            raise NoRoom(told, why=error.why, nearest=error.nearest) from error
-        raise Refused(told) from error
+            raise NoRoom(message, why=error.why, nearest=error.nearest) from error
+        raise Refused(message) from error
 
 
 def with_seats(booking: Resource, found: ChosenSeats, now: datetime) -> Booking:

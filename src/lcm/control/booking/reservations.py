@@ -1,4 +1,4 @@
-"""The sessions of reservations. Called by `control.plane.local_placement`.
+"""The sessions of reservations. Called by `control.plane.local_operations`.
 
 A session takes its claim over in the commit that makes it: at no moment do both hold it, or neither. Several are made
 in one commit, because a reservation of hundreds takes long to read and to write.
@@ -33,31 +33,31 @@ _SUFFIX_LENGTH: Final = 5
 
 
 async def fulfil(
-    book: Writer, desk: Promises, ref: Ref[Reservation], numbers: Sequence[int], *, ids: Callable[[], str]
+    writer: Writer, promises: Promises, ref: Ref[Reservation], numbers: Sequence[int], *, ids: Callable[[], str]
 ) -> Sequence[LabletSession]:
     """Make the sessions that take over some of a reservation's claims; return them and those made before.
 
     Sessions that were made and are gone are left out. Raises IllegalStep once the reservation is cancelled or over.
     """
-    if book.caller.actor != SCHEDULER:
+    if writer.caller.actor != SCHEDULER:
         raise Forbidden(f"only the {SCHEDULER} makes the sessions of reservations")
     if len(numbers) > MAX_SESSIONS_PER_COMMIT:
         raise Invalid(Fault("numbers", f"{len(numbers)} at once", f"ask for at most {MAX_SESSIONS_PER_COMMIT}"))
 
     async def attempt() -> Sequence[LabletSession]:
-        record = await book.require(ref)
+        record = await writer.require(ref)
         several = _requested_claims(record.resource, numbers)
-        made = await _make_sessions(book, desk, record, [one for one in several if one.session is None], ids)
+        made = await _make_sessions(writer, promises, record, [one for one in several if one.session is None], ids)
         before = [
-            await _find_made_session(book, record.resource, one.session) for one in several if one.session is not None
+            await _find_made_session(writer, record.resource, one.session) for one in several if one.session is not None
         ]
         return [*(one for one in before if one is not None), *made]
 
-    await desk.calendar.ready()
+    await promises.calendar.ready()
     # A reservation of hundreds takes long to read, and the lock only avoids conflicts: the calendar's copy will do.
-    known = desk.calendar.get(ref)
-    async with desk.lock_pools([known if known is not None else (await book.require(ref)).resource]):
-        return await retry_conflicts(attempt, unless=lambda _: False, pause=desk.back_off)
+    known = promises.calendar.get(ref)
+    async with promises.lock_pools([known if known is not None else (await writer.require(ref)).resource]):
+        return await retry_conflicts(attempt, unless=lambda _: False, pause=promises.back_off)
 
 
 def session_name(reservation: Reservation, number: int) -> str:
@@ -66,8 +66,8 @@ def session_name(reservation: Reservation, number: int) -> str:
 
 
 async def _make_sessions(
-    book: Writer,
-    desk: Promises,
+    writer: Writer,
+    promises: Promises,
     record: Record[Reservation],
     several: Sequence[ReservationClaim],
     ids: Callable[[], str],
@@ -76,12 +76,12 @@ async def _make_sessions(
         return ()
     booked = record.resource
     _refuse_inactive(booked)
-    found = await book.find(Ref(LabletDefinition, booked.spec.definition, booked.metadata.namespace))
+    found = await writer.find(Ref(LabletDefinition, booked.spec.definition, booked.metadata.namespace))
     kind = found.resource.spec.lab_type if found else LabType.CML
-    made = [await _with_free_name(book, _build_session(book, booked, one, ids(), kind)) for one in several]
-    after = _hand_over_claims(book, booked, {held.number: one for held, one in zip(several, made, strict=True)})
+    made = [await _with_free_name(writer, _build_session(writer, booked, one, ids(), kind)) for one in several]
+    after = _hand_over_claims(writer, booked, {held.number: one for held, one in zip(several, made, strict=True)})
     edits: list[Edit[Any]] = [*(Edit(None, one) for one in made), Edit(record, after, verb="fulfil")]
-    revision = await book.commit_edits(*edits, ops=_guard_ops(desk, record, several))
+    revision = await writer.commit_edits(*edits, ops=_guard_ops(promises, record, several))
     return [with_revision(one, revision) for one in made]
 
 
@@ -90,8 +90,8 @@ def _requested_claims(reservation: Reservation, numbers: Iterable[int]) -> Seque
     wanted = dict.fromkeys(numbers)
     if wanted.keys() <= known.keys():
         return [known[number] for number in wanted]
-    told = f"{reservation.metadata.name} has {len(known)} claims"
-    raise Invalid(Fault("numbers", told, "use the numbers of some of them"))
+    problem = f"{reservation.metadata.name} has {len(known)} claims"
+    raise Invalid(Fault("numbers", problem, "use the numbers of some of them"))
 
 
 def _refuse_inactive(reservation: Reservation) -> None:
@@ -100,26 +100,28 @@ def _refuse_inactive(reservation: Reservation) -> None:
         raise IllegalStep(f"Reservation {name} is {phase}: only what is {_P.PROMISED} or {_P.ACTIVE} has sessions made")
 
 
-async def _find_made_session(book: Writer, reservation: Reservation, name: str) -> LabletSession | None:
-    found = await book.find(Ref(LabletSession, name, reservation.metadata.namespace))
+async def _find_made_session(writer: Writer, reservation: Reservation, name: str) -> LabletSession | None:
+    found = await writer.find(Ref(LabletSession, name, reservation.metadata.namespace))
     # Another session may have the name by now.
     return found.resource if found and found.resource.metadata.owner == _owner_of(reservation) else None
 
 
-async def _with_free_name(book: Writer, session: LabletSession) -> LabletSession:
+async def _with_free_name(writer: Writer, session: LabletSession) -> LabletSession:
     """Return the session under another name if its own is in use; its promise does not wait for the other to go."""
     metadata = session.metadata
-    if await book.store.get(Ref(LabletSession, metadata.name, metadata.namespace).key) is None:
+    if await writer.store.get(Ref(LabletSession, metadata.name, metadata.namespace).key) is None:
         return session
     other = f"{metadata.name[: _LONGEST_NAME - _SUFFIX_LENGTH - 1]}-{metadata.uid[:_SUFFIX_LENGTH]}"
     return msgspec.structs.replace(session, metadata=msgspec.structs.replace(metadata, name=other))
 
 
-def _build_session(book: Writer, booked: Reservation, held: ReservationClaim, uid: str, kind: LabType) -> LabletSession:
+def _build_session(
+    writer: Writer, booked: Reservation, held: ReservationClaim, uid: str, kind: LabType
+) -> LabletSession:
     """Build the session as it was reserved, whatever became of the definition and the settings since."""
     spec, end = booked.spec, held.claim.end - CLEAN_UP_TIME
     return LabletSession(
-        metadata=_session_metadata(booked, held, uid, book.clock.now()),
+        metadata=_session_metadata(booked, held, uid, writer.clock.now()),
         spec=LabletSessionSpec(
             definition=spec.definition,
             owner=spec.owner,
@@ -137,7 +139,7 @@ def _build_session(book: Writer, booked: Reservation, held: ReservationClaim, ui
             claim=held.claim,
             seat=held.seat,
             requirements=booked.status.requirements,
-            history=(_first_phase(book, booked),),
+            history=(_first_phase(writer, booked),),
         ),
     )
 
@@ -154,31 +156,31 @@ def _session_metadata(booked: Reservation, held: ReservationClaim, uid: str, now
     )
 
 
-def _first_phase(book: Writer, booked: Reservation) -> PhaseChange:
+def _first_phase(writer: Writer, booked: Reservation) -> PhaseChange:
     reason = f"reserved by {booked.metadata.name}"
-    return PhaseChange(phase=SessionPhase.PENDING, at=book.clock.now(), by=book.author, reason=reason)
+    return PhaseChange(phase=SessionPhase.PENDING, at=writer.clock.now(), by=writer.author, reason=reason)
 
 
 def _owner_of(reservation: Reservation) -> Owner:
     return Owner(kind=reservation.kind, name=reservation.metadata.name, uid=reservation.metadata.uid)
 
 
-def _hand_over_claims(book: Writer, booked: Reservation, made: Mapping[int, LabletSession]) -> Reservation:
+def _hand_over_claims(writer: Writer, booked: Reservation, made: Mapping[int, LabletSession]) -> Reservation:
     status = msgspec.structs.replace(
         booked.status,
         phase=_P.ACTIVE,
         held=tuple(_with_session(one, made.get(one.number)) for one in booked.status.held),
         sessions_made=booked.status.sessions_made + len(made),
     )
-    now, reason = book.clock.now(), "its first session exists"
-    return take_step(booked, status, by=SCHEDULER, author=book.author, now=now, reason=reason)
+    now, reason = writer.clock.now(), "its first session exists"
+    return take_step(booked, status, by=SCHEDULER, author=writer.author, now=now, reason=reason)
 
 
 def _with_session(held: ReservationClaim, session: LabletSession | None) -> ReservationClaim:
     return msgspec.structs.replace(held, session=session.metadata.name) if session else held
 
 
-def _guard_ops(desk: Promises, record: Record[Reservation], several: Iterable[ReservationClaim]) -> Sequence[Op]:
+def _guard_ops(promises: Promises, record: Record[Reservation], several: Iterable[ReservationClaim]) -> Sequence[Op]:
     """Return writes of the guards of these claims.
 
     A calendar that lists again may know the session without the reservation, or the reverse; a reader of the guards
@@ -188,7 +190,7 @@ def _guard_ops(desk: Promises, record: Record[Reservation], several: Iterable[Re
     keys = set[str]()
     for pool in {held.seat.pool for held in several if held.seat is not None}:
         ref = Ref(LabWorkerPool, pool, metadata.namespace)
-        row = desk.calendar.pool(ref)
-        token = desk.calendar.counted_token(row) if row else None
+        row = promises.calendar.pool(ref)
+        token = promises.calendar.counted_token(row) if row else None
         keys |= {pool_guard_key(ref)} if token is None else {pool_guard_key(ref), token_guard_key(token)}
     return [Put(key, metadata.uid.encode()) for key in sorted(keys)]

@@ -1,4 +1,4 @@
-"""Placing sessions where the scheduler decided. Called by `control.plane.local_placement`.
+"""Placing sessions where the scheduler decided. Called by `control.plane.local_operations`.
 
 The scheduler proposes from what it saw; here the proposal is checked against the current state. The snapshot is read
 (`control.booking.snapshot`), worker, seat (`control.booking.seat_moves`) and ports are checked, and one commit writes
@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.control.accounts.step_records import NO_LIMITS, records_for_step
 from lcm.control.booking.guards import Guards
 from lcm.control.booking.promise import Promises, template_place
 from lcm.control.booking.seat_moves import (
@@ -24,6 +23,7 @@ from lcm.control.booking.seat_moves import (
     without_session,
 )
 from lcm.control.booking.snapshot import PlacementSnapshot, choose_ports, others_on, read_snapshot, refuse_unless_fits
+from lcm.control.booking.step_records import NO_LIMITS, records_for_step
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.steps import require_actor, take_step
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
@@ -42,6 +42,7 @@ from lcm.model.kinds.session import (
     LabletSessionStatus,
     SessionCondition,
     SessionPhase,
+    fields_without_worker,
     is_asap,
 )
 from lcm.model.kinds.worker import LabWorker, worker_ref
@@ -50,16 +51,6 @@ from lcm.placement.places import worker_place
 from lcm.placement.request import Place
 from lcm.placement.rules import FILTER_REMEDIES, closed_rejection, static_rejection
 from lcm.store.base import Op
-
-_WORKER_FIELDS: Final = (
-    "worker_id",
-    "worker_ref",
-    "worker_name",
-    "worker_namespace",
-    "assigned_at",
-    "allocated_ports",
-    "resource_allocation",
-)
 
 
 def with_assignment(session: LabletSession, assignment: Assignment, **fields: object) -> LabletSessionStatus:
@@ -88,12 +79,12 @@ def fields_with_worker(
     }
 
 
-def fields_without_worker(session: LabletSession, now: datetime) -> Mapping[str, object]:
+def _fields_unassigned(session: LabletSession, now: datetime) -> Mapping[str, Any]:
     """Return the status fields of a session without a worker; they remove the one it has."""
     known = find_condition(session.status.conditions, SessionCondition.WORKER_ASSIGNED)
-    told = with_condition(session.status.conditions, _assigned_condition(Truth.FALSE, "Unassigned", now))
-    conditions = told if known is not None and known.status is Truth.TRUE else session.status.conditions
-    return {**dict.fromkeys(_WORKER_FIELDS), "conditions": conditions}
+    changed = with_condition(session.status.conditions, _assigned_condition(Truth.FALSE, "Unassigned", now))
+    conditions = changed if known is not None and known.status is Truth.TRUE else session.status.conditions
+    return fields_without_worker(conditions)
 
 
 def _assigned_condition(truth: Truth, reason: str, now: datetime) -> Condition:
@@ -101,7 +92,7 @@ def _assigned_condition(truth: Truth, reason: str, now: datetime) -> Condition:
 
 
 async def commit_status(
-    book: Writer,
+    writer: Writer,
     record: Record[LabletSession],
     status: LabletSessionStatus,
     ops: Sequence[Op],
@@ -111,21 +102,21 @@ async def commit_status(
 
     A guard that is already among `ops`, at a revision, is not written a second time.
     """
-    before, now = record.resource, book.clock.now()
-    after = take_step(before, status, by=book.caller.actor, author=book.author, now=now, reason=reason)
+    before, now = record.resource, writer.clock.now()
+    after = take_step(before, status, by=writer.caller.actor, author=writer.author, now=now, reason=reason)
     if after is before:
         return before
-    made = await records_for_step(book.store, NO_LIMITS, before, after, now)
+    made = await records_for_step(writer.store, NO_LIMITS, before, after, now)
     held = {op.key for op in ops}
     rest = [op for op in made.ops if op.key not in held]
-    return await book.write(Edit(record, made.after), *ops, *rest, told=made.events, reported=True)
+    return await writer.write(Edit(record, made.after), *ops, *rest, told=made.events, reported=True)
 
 
 def illegal_step(session: LabletSession, instead: str) -> IllegalStep:
     """Return the error that says why something cannot be done to a session in its present phase."""
-    told = format_history(session.status.history)
+    history = format_history(session.status.history)
     message = f"LabletSession {session.metadata.name} is {session.status.phase}: {instead}"
-    return IllegalStep(f"{message}\nits story:\n{told}" if told else message)
+    return IllegalStep(f"{message}\nits story:\n{history}" if history else message)
 
 
 __all__ = ["allocate_ports", "reseat", "schedule"]
@@ -163,64 +154,64 @@ class Proposal:
         return msgspec.structs.replace(self.claim, start=max(self.claim.start, now))
 
 
-async def schedule(book: Writer, desk: Promises, session: LabletSession, assignment: Assignment) -> LabletSession:
+async def schedule(writer: Writer, promises: Promises, session: LabletSession, assignment: Assignment) -> LabletSession:
     """Place a session where the scheduler decided; raise Conflict if it is not at the given revision any more."""
-    if book.caller.actor != SCHEDULER:
+    if writer.caller.actor != SCHEDULER:
         raise Forbidden(f"only {SCHEDULER} may schedule sessions")
     if assignment.start >= assignment.end:
         raise Invalid(Fault("end", "not after start", "use a later moment"))
-    await desk.calendar.ready()
+    await promises.calendar.ready()
     key, wanted = key_of(session), session.metadata.resource_version
 
     async def attempt() -> LabletSession:
-        record = await book.require(ref_of(session))
+        record = await writer.require(ref_of(session))
         if record.revision != wanted:
             raise Conflict(record.key, wanted=wanted, found=record.revision)
-        return await _schedule(book, desk, record, assignment)
+        return await _schedule(writer, promises, record, assignment)
 
-    return await retry_conflicts(attempt, unless=lambda error: error.key == key, pause=desk.back_off)
+    return await retry_conflicts(attempt, unless=lambda error: error.key == key, pause=promises.back_off)
 
 
-async def allocate_ports(book: Writer, desk: Promises, ref: SessionRef, wish: PortRequest) -> LabletSession:
+async def allocate_ports(writer: Writer, promises: Promises, ref: SessionRef, request: PortRequest) -> LabletSession:
     """Allocate ports for a session that has a worker; a session that has ports keeps them."""
-    require_actor(LabletSession, book.caller.actor)
-    await desk.calendar.ready()
+    require_actor(LabletSession, writer.caller.actor)
+    await promises.calendar.ready()
 
     async def attempt() -> LabletSession:
-        record = await book.require(ref)
+        record = await writer.require(ref)
         session = record.resource
         if session.status.phase in SESSION_MACHINE.final or session.status.worker_id is None:
             raise illegal_step(session, "it has no worker: ports are those of one")
         if session.status.allocated_ports is not None:
             return session
-        ground = await read_snapshot(book.store, desk.calendar, worker_id=session.status.worker_id)
-        definition = await _find_definition(book, desk, session)
-        ports = _choose_ports(desk, ground.worker, session, definition, wish.preferred)
+        snapshot = await read_snapshot(writer.store, promises.calendar, worker_id=session.status.worker_id)
+        definition = await _find_definition(writer, promises, session)
+        ports = _choose_ports(promises, snapshot.worker, session, definition, request.preferred)
         status = msgspec.structs.replace(session.status, allocated_ports=ports)
-        return await commit_status(book, record, status, ground.ops(session.metadata.uid), "")
+        return await commit_status(writer, record, status, snapshot.ops(session.metadata.uid), "")
 
-    return await retry_conflicts(attempt, unless=lambda _: False, pause=desk.back_off)
+    return await retry_conflicts(attempt, unless=lambda _: False, pause=promises.back_off)
 
 
 async def _schedule(
-    book: Writer, desk: Promises, record: Record[LabletSession], assignment: Assignment
+    writer: Writer, promises: Promises, record: Record[LabletSession], assignment: Assignment
 ) -> LabletSession:
-    session, now = record.resource, book.clock.now()
+    session, now = record.resource, writer.clock.now()
     _refuse_unplaceable(session, assignment)
     if assignment.seat is None and assignment.worker_id is None:
         nowhere = {"phase": SessionPhase.PENDING, "claim": None, "seat": None}
-        status = with_assignment(session, assignment, **nowhere, **fields_without_worker(session, now))
-        return await commit_status(book, record, status, (), assignment.reason)
-    proposal = await _read_proposal(book, desk, session, assignment)
-    ground = await _check_proposal(book, desk, proposal)
-    fields: Mapping[str, Any] = fields_without_worker(session, now)
-    if ground.worker is not None:
+        status = with_assignment(session, assignment, **nowhere, **_fields_unassigned(session, now))
+        return await commit_status(writer, record, status, (), assignment.reason)
+    proposal = await _read_proposal(writer, promises, session, assignment)
+    snapshot = await _check_proposal(writer, promises, proposal)
+    fields: Mapping[str, Any] = _fields_unassigned(session, now)
+    if snapshot.worker is not None:
         before = session.status.allocated_ports or {}
-        ports = _choose_ports(desk, ground.worker, session, proposal.definition, before)
-        fields = fields_with_worker(session, ground.worker, ports, proposal.claim, now)
-    phase = SessionPhase.PENDING if is_asap(session) and ground.worker is None else SessionPhase.SCHEDULED
+        ports = _choose_ports(promises, snapshot.worker, session, proposal.definition, before)
+        fields = fields_with_worker(session, snapshot.worker, ports, proposal.claim, now)
+    phase = SessionPhase.PENDING if is_asap(session) and snapshot.worker is None else SessionPhase.SCHEDULED
     status = with_assignment(session, assignment, phase=phase, claim=proposal.claim, seat=assignment.seat, **fields)
-    return await commit_status(book, record, status, ground.ops(session.metadata.uid), assignment.reason)
+    return await commit_status(writer, record, status, snapshot.ops(session.metadata.uid), assignment.reason)
 
 
 def _refuse_unplaceable(session: LabletSession, assignment: Assignment) -> None:
@@ -233,8 +224,10 @@ def _refuse_unplaceable(session: LabletSession, assignment: Assignment) -> None:
         raise illegal_step(session, "a slot keeps its promise: name a seat or a worker")
 
 
-async def _read_proposal(book: Writer, desk: Promises, session: LabletSession, assignment: Assignment) -> Proposal:
-    definition, held = await _find_definition(book, desk, session), session.status.claim
+async def _read_proposal(
+    writer: Writer, promises: Promises, session: LabletSession, assignment: Assignment
+) -> Proposal:
+    definition, held = await _find_definition(writer, promises, session), session.status.claim
     need = held.need if held is not None else need_of(session, definition)
     if need is None:
         name = definition.metadata.name
@@ -243,57 +236,57 @@ async def _read_proposal(book: Writer, desk: Promises, session: LabletSession, a
     return Proposal(session, definition, assignment, claim)
 
 
-async def _check_proposal(book: Writer, desk: Promises, proposal: Proposal) -> PlacementSnapshot:
+async def _check_proposal(writer: Writer, promises: Promises, proposal: Proposal) -> PlacementSnapshot:
     """Check a proposal against the current state and return what was read; raise NoRoom with the reason."""
     assignment, session = proposal.assignment, proposal.session
     if assignment.worker_id is None and not proposal.adds_claim:
         return _EMPTY_SNAPSHOT  # the session already has this claim
-    ground = await read_snapshot(
-        book.store,
-        desk.calendar,
+    snapshot = await read_snapshot(
+        writer.store,
+        promises.calendar,
         pool=proposal.pool,
         worker_id=assignment.worker_id,
         adds=proposal.adds_claim,
         known=session.metadata.resource_version,
     )
-    now = book.clock.now()
+    now = writer.clock.now()
     if proposal.claim.end <= now:
         raise NoRoom("its claim would be over already: decide again", why="too_soon")
-    if ground.worker is not None:
-        _check_worker(desk, proposal, ground.worker, now)
+    if snapshot.worker is not None:
+        _check_worker(promises, proposal, snapshot.worker, now)
     if proposal.adds_claim:
-        await _check_seat(desk, proposal, ground, now)
-    return ground
+        await _check_seat(promises, proposal, snapshot, now)
+    return snapshot
 
 
-def _check_worker(desk: Promises, proposal: Proposal, worker: LabWorker, now: datetime) -> None:
-    terms, seat = desk.calendar.terms, proposal.assignment.seat
-    found = desk.calendar.pool_seat_of(worker.metadata.uid)
+def _check_worker(promises: Promises, proposal: Proposal, worker: LabWorker, now: datetime) -> None:
+    terms, seat = promises.calendar.terms, proposal.assignment.seat
+    found = promises.calendar.pool_seat_of(worker.metadata.uid)
     fills = (ref_of(found[0].pool), found[1]) if found else None
     if fills != ((proposal.pool, seat.number) if seat else None):
-        told = f"fills seat {fills[1]} of pool {fills[0].name}" if fills else "fills no seat"
-        raise NoRoom(f"worker {worker.metadata.name} {told}: decide again", why="seat")
-    _check_place(desk, proposal, worker_place(worker, now, boot=terms.boot))
-    refuse_unless_fits(worker, others_on(desk.calendar, worker, proposal.session), proposal.claim, now)
+        problem = f"fills seat {fills[1]} of pool {fills[0].name}" if fills else "fills no seat"
+        raise NoRoom(f"worker {worker.metadata.name} {problem}: decide again", why="seat")
+    _check_place(promises, proposal, worker_place(worker, now, boot=terms.boot))
+    refuse_unless_fits(worker, others_on(promises.calendar, worker, proposal.session), proposal.claim, now)
 
 
-async def _check_seat(desk: Promises, proposal: Proposal, ground: PlacementSnapshot, now: datetime) -> None:
+async def _check_seat(promises: Promises, proposal: Proposal, snapshot: PlacementSnapshot, now: datetime) -> None:
     session, seat = proposal.session, proposal.assignment.seat
     assert seat is not None, "what adds a claim to a pool names its seat"
-    row = require_seats(desk, ground.row)[0]
-    rules = await desk.read_rules(row, now - PLAN_AGE_TOLERANCE)
+    row = require_seats(promises, snapshot.row)[0]
+    rules = await promises.read_rules(row, now - PLAN_AGE_TOLERANCE)
     if session.status.claim is not None and not is_asap(session):
         rules = rules_for_promised(rules)
     place = template_place(row)
-    if place is not None and ground.worker is None:
-        _check_place(desk, proposal, place)
-    row, seats = require_seats(desk, row)
+    if place is not None and snapshot.worker is None:
+        _check_place(promises, proposal, place)
+    row, seats = require_seats(promises, row)
     with without_session(seats, row, session):
         refuse_unless_seat_takes(row, seats, seat.number, proposal.remaining_claim(now), rules)
 
 
-def _check_place(desk: Promises, proposal: Proposal, place: Place) -> None:
-    asked = request_for(proposal.session, proposal.definition, proposal.claim, desk.calendar.terms)
+def _check_place(promises: Promises, proposal: Proposal, place: Place) -> None:
+    asked = request_for(proposal.session, proposal.definition, proposal.claim, promises.calendar.terms)
     turned_away = static_rejection(place, asked)
     if not place.seat:
         turned_away = closed_rejection(place, asked) or turned_away
@@ -303,18 +296,18 @@ def _check_place(desk: Promises, proposal: Proposal, place: Place) -> None:
 
 
 def _choose_ports(
-    desk: Promises,
+    promises: Promises,
     worker: LabWorker | None,
     session: LabletSession,
     definition: LabletDefinition,
-    wish: Mapping[str, int],
+    preferred: Mapping[str, int],
 ) -> Mapping[str, int]:
     assert worker is not None, "ports are a worker's"
     names = definition.spec.port_template or {}
-    return choose_ports(worker, others_on(desk.calendar, worker, session), session, names, wish)
+    return choose_ports(worker, others_on(promises.calendar, worker, session), session, names, preferred)
 
 
-async def _find_definition(book: Writer, desk: Promises, session: LabletSession) -> LabletDefinition:
+async def _find_definition(writer: Writer, promises: Promises, session: LabletSession) -> LabletDefinition:
     """Look up a session's definition; one that the calendar does not know may be new and is read from the store."""
     ref = Ref(LabletDefinition, session.spec.definition, session.metadata.namespace)
-    return desk.calendar.get(ref) or (await book.require(ref)).resource
+    return promises.calendar.get(ref) or (await writer.require(ref)).resource

@@ -52,11 +52,11 @@ class BookingMove:
     after: int
 
 
-def require_seats(desk: Promises, row: PoolSnapshot | None) -> tuple[PoolSnapshot, Seats]:
+def require_seats(promises: Promises, row: PoolSnapshot | None) -> tuple[PoolSnapshot, Seats]:
     """Return a pool and its seats; raise NoRoom if it has none."""
     if row is None or row.pool.metadata.deletion_timestamp is not None:
         raise NoRoom("the pool of the seat is not there any more, or is being deleted: choose another", why="no_pool")
-    seats = desk.calendar.seats(row)
+    seats = promises.calendar.seats(row)
     if seats is None:
         raise NoRoom(
             f"it is not known what a worker of pool {row.name} holds: wait until one reports", why=UNKNOWN_SIZE
@@ -93,38 +93,38 @@ def without_session(seats: Seats, row: PoolSnapshot, session: LabletSession) -> 
             seats.hold(seat.number, held)
 
 
-async def reseat(book: Writer, desk: Promises, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
+async def reseat(writer: Writer, promises: Promises, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
     """Move claims to other seats, all or none."""
-    if book.caller.actor != POOL_CONTROLLER:
+    if writer.caller.actor != POOL_CONTROLLER:
         raise Forbidden(f"only {POOL_CONTROLLER} may change seats")
     if len(changes) > MOST_MOVES:
         raise TooLarge(f"{len(changes)} changes of seats at once; the limit is {MOST_MOVES}")
     if len({(one.booking, one.number) for one in changes}) < len(changes):
         raise Invalid(Fault("changes", "the same claim twice", "keep one of them"))
-    await desk.calendar.ready()
-    ref = ref_of((await book.require(pool)).resource)
+    await promises.calendar.ready()
+    ref = ref_of((await writer.require(pool)).resource)
     # If a booking changed meanwhile, do not retry: the pool controller planned with the old one and must know.
     await retry_conflicts(
-        lambda: _reseat_once(book, desk, ref, changes),
+        lambda: _reseat_once(writer, promises, ref, changes),
         unless=lambda error: not is_guard(error.key) and error.key != ref.key,
-        pause=desk.back_off,
+        pause=promises.back_off,
     )
 
 
-async def _reseat_once(book: Writer, desk: Promises, pool: PoolRef, changes: Sequence[SeatChange]) -> None:
-    now = book.clock.now()
-    ground = await read_snapshot(book.store, desk.calendar, pool=pool, adds=True)
-    records = {ref: await _find_booking(book, ref) for ref in {_booking_ref(pool, one): None for one in changes}}
-    await desk.calendar.wait_for_revision(max((one.revision for one in records.values()), default=0))
+async def _reseat_once(writer: Writer, promises: Promises, pool: PoolRef, changes: Sequence[SeatChange]) -> None:
+    now = writer.clock.now()
+    snapshot = await read_snapshot(writer.store, promises.calendar, pool=pool, adds=True)
+    records = {ref: await _find_booking(writer, ref) for ref in {_booking_ref(pool, one): None for one in changes}}
+    await promises.calendar.wait_for_revision(max((one.revision for one in records.values()), default=0))
     moves = [_plan_move(records[_booking_ref(pool, one)], one, pool.name, now) for one in changes]
     moves = [one for one in moves if one.before != one.after]
-    row, seats = require_seats(desk, ground.row)
-    rules = rules_for_promised(await desk.read_rules(row, now - PLAN_AGE_TOLERANCE))
-    _refuse_unsuitable(desk, row, moves)
+    row, seats = require_seats(promises, snapshot.row)
+    rules = rules_for_promised(await promises.read_rules(row, now - PLAN_AGE_TOLERANCE))
+    _refuse_unsuitable(promises, row, moves)
     _try_moves(row, seats, moves, rules)
     if moves:
-        edits = _edits_by_booking(moves, pool.name, book, now)
-        await book.commit_edits(*edits, ops=ground.ops(row.pool.metadata.uid), reported=True)
+        edits = _edits_by_booking(moves, pool.name, writer, now)
+        await writer.commit_edits(*edits, ops=snapshot.ops(row.pool.metadata.uid), reported=True)
 
 
 def _booking_ref(pool: PoolRef, change: SeatChange) -> Ref[Any]:
@@ -132,8 +132,8 @@ def _booking_ref(pool: PoolRef, change: SeatChange) -> Ref[Any]:
     return Ref(kind, change.booking, pool.namespace)
 
 
-async def _find_booking(book: Writer, ref: Ref[Any]) -> Record[Any]:
-    record = await book.find(ref)
+async def _find_booking(writer: Writer, ref: Ref[Any]) -> Record[Any]:
+    record = await writer.find(ref)
     if record is None:
         raise Conflict(ref.key, wanted=0, found=0, message=str(missing_error(ref)))
     return record
@@ -143,8 +143,8 @@ def _plan_move(record: Record[Any], change: SeatChange, pool: str, now: datetime
     """Return the move of a claim; raise Conflict if the claim is gone, or must stay where it is."""
     claim, seat, holder = _movable_claim(record.resource, change)
     if claim is None or seat is None or seat.pool != pool or claim.start <= now:
-        told = f"a claim of {change.booking} is not one that may change its seat in pool {pool} any more: look again"
-        raise Conflict(record.key, wanted=record.revision, found=record.revision, message=told)
+        message = f"a claim of {change.booking} is not one that may change its seat in pool {pool} any more: look again"
+        raise Conflict(record.key, wanted=record.revision, found=record.revision, message=message)
     return BookingMove(record, HeldClaim(holder, claim), seat.number, change.after)
 
 
@@ -158,16 +158,16 @@ def _movable_claim(booking: LabletSession | Reservation, change: SeatChange) -> 
     return (own[0].claim, own[0].seat, holder) if own else (None, None, holder)
 
 
-def _refuse_unsuitable(desk: Promises, row: PoolSnapshot, moves: Sequence[BookingMove]) -> None:
+def _refuse_unsuitable(promises: Promises, row: PoolSnapshot, moves: Sequence[BookingMove]) -> None:
     """Raise NoRoom if a claim would come onto a seat whose worker is of another kind than its session asks for."""
     alike = seat_kinds(row)
     assert alike is not None, "its seats are known"
     for move in moves:
         booking = move.record.resource
-        definition = desk.calendar.get(Ref(LabletDefinition, booking.spec.definition, booking.metadata.namespace))
+        definition = promises.calendar.get(Ref(LabletDefinition, booking.spec.definition, booking.metadata.namespace))
         if definition is None:
             continue
-        asked = request_of(booking, definition, move.held.claim, desk.calendar.terms)
+        asked = request_of(booking, definition, move.held.claim, promises.calendar.terms)
         away = alike.unsuitable_seats(asked, [move.after])
         if move.after in away:
             why, reason = away[move.after]
@@ -193,18 +193,18 @@ def _try_moves(row: PoolSnapshot, seats: Seats, moves: Sequence[BookingMove], ru
             seats.hold(move.before, move.held)
 
 
-def _edits_by_booking(moves: Sequence[BookingMove], pool: str, book: Writer, now: datetime) -> Sequence[Edit[Any]]:
+def _edits_by_booking(moves: Sequence[BookingMove], pool: str, writer: Writer, now: datetime) -> Sequence[Edit[Any]]:
     """Combine the moves of each booking into one edit of it."""
     by_key: dict[str, list[BookingMove]] = defaultdict(list)
     for move in moves:
         by_key[move.record.key].append(move)
     return [
-        _edit_booking(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, book, now)
+        _edit_booking(own, {one.held.holder: Seat(pool=pool, number=one.after) for one in own}, writer, now)
         for own in by_key.values()
     ]
 
 
-def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], book: Writer, now: datetime) -> Edit[Any]:
+def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], writer: Writer, now: datetime) -> Edit[Any]:
     record = moves[0].record
     booking, status = record.resource, record.resource.status
     if isinstance(booking, LabletSession):
@@ -215,5 +215,5 @@ def _edit_booking(moves: Sequence[BookingMove], seats: Mapping[str, Seat], book:
             for one in booking.status.held
         )
         status = msgspec.structs.replace(status, held=tuple(held))
-    after = take_step(booking, status, by=book.caller.actor, author=book.author, now=now)
+    after = take_step(booking, status, by=writer.caller.actor, author=writer.author, now=now)
     return Edit(record, after)

@@ -125,10 +125,10 @@ def refuse_unless_fits(worker: LabWorker, others: Iterable[LabletSession], claim
     if short:
         first = short[0]
         needed, left = getattr(claim.need, first), getattr(room, first) - getattr(used, first)
-        told = f"it needs {needed} {first}, and of {getattr(room, first)} at most {max(0, left)} are free"
+        problem = f"it needs {needed} {first}, and of {getattr(room, first)} at most {max(0, left)} are free"
         span = f"between {format_moment(start)} and {format_moment(claim.end)}"
         raise NoRoom(
-            f"worker {worker.metadata.name}: {told} {span}; {FILTER_REMEDIES[ROOM_FILTERS[first]]}",
+            f"worker {worker.metadata.name}: {problem} {span}; {FILTER_REMEDIES[ROOM_FILTERS[first]]}",
             why=ROOM_FILTERS[first],
         )
 
@@ -148,8 +148,8 @@ def choose_ports(
     wanted, taken = list(names), ports_in_use(worker, others)
     found = allocate(wanted, taken=taken, seed=session.metadata.uid, preferred=preferred)
     if found is None:
-        told = f"it needs {len(wanted)} ports, and {count_free_ports(taken)} are free"
-        raise NoRoom(f"worker {worker.metadata.name}: {told}; {FILTER_REMEDIES['ports']}", why="ports")
+        problem = f"it needs {len(wanted)} ports, and {count_free_ports(taken)} are free"
+        raise NoRoom(f"worker {worker.metadata.name}: {problem}; {FILTER_REMEDIES['ports']}", why="ports")
     return found
 
 
@@ -163,8 +163,8 @@ async def extend_on_worker(
     worker_id, before = session.status.worker_id, session.status.claim
     if worker_id is None or before is None:
         return ()
-    ground = await read_snapshot(store, calendar, worker_id=worker_id)
-    assert ground.worker is not None, "it was read"
+    snapshot = await read_snapshot(store, calendar, worker_id=worker_id)
+    assert snapshot.worker is not None, "it was read"
     more = msgspec.structs.replace(claim, start=before.end)
-    refuse_unless_fits(ground.worker, others_on(calendar, ground.worker, session), more, now)
-    return ground.ops(session.metadata.uid)
+    refuse_unless_fits(snapshot.worker, others_on(calendar, snapshot.worker, session), more, now)
+    return snapshot.ops(session.metadata.uid)

@@ -20,7 +20,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Gone, Later, LcmError, Refused, Relist, Stuck
 from lcm.model.base.event import Event, EventsLost, encode_data
-from lcm.model.base.resource import DEFAULT_NAMESPACE
+from lcm.model.base.resource import DEFAULT_NAMESPACE, shorten_text
 from lcm.model.kinds.sink import (
     RESET_TYPE,
     DeadLetter,
@@ -153,14 +153,16 @@ class SinkDelivery:
         try:
             keys = await self._read_secrets()
         except LcmError as error:
-            return _DeliveryFailure(str(error)[:_MAX_ERROR_LENGTH], refused=False)
+            return _DeliveryFailure(shorten_text(str(error), _MAX_ERROR_LENGTH), refused=False)
         means.check()
         try:
             asked = build_request(self._sink.spec, number, event, keys, source=means.source, now=means.clock.now())
             await means.post(asked.url, asked.body, asked.headers)
         except (Refused, Later, Stuck, Gone) as error:
             after = error.after if isinstance(error, Later) else timedelta()
-            return _DeliveryFailure(keys.hide_in(str(error))[:_MAX_ERROR_LENGTH], isinstance(error, Refused), after)
+            return _DeliveryFailure(
+                shorten_text(keys.hide_in(str(error)), _MAX_ERROR_LENGTH), isinstance(error, Refused), after
+            )
         return None
 
     async def _read_secrets(self) -> SinkSecrets:

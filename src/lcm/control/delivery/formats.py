@@ -15,7 +15,7 @@ from lcm.model.access.secret import Secret
 from lcm.model.access.webhook import sign_request
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.event import Event
-from lcm.model.base.resource import Part
+from lcm.model.base.resource import Part, shorten_text
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.sink import CREDENTIAL_MARK, Format, SinkSpec
 
@@ -139,7 +139,7 @@ def summarize(event: Event) -> str:
     moved = f"{before} → {after}" if before and after else after
     parts = [event.type, subject_of(event), moved, told.reason, told.message]
     line = " · ".join(_CONTROL.sub(" ", part) for part in parts if part)
-    return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
+    return shorten_text(line, _MAX_LINE_LENGTH)
 
 
 def subject_of(event: Event) -> str:

@@ -287,9 +287,9 @@ def _with_status(resource: R, **fields: object) -> R:
 def _illegal_step(
     resource: LabWorker | LabletSession, action: WorkerAction | SessionAction, instead: str
 ) -> IllegalStep:
-    told, name = format_history(resource.status.history), resource.metadata.name
+    history, name = format_history(resource.status.history), resource.metadata.name
     message = f"{kind_of(resource).name} {name} is {resource.status.phase}: no {_action_name(action)}; {instead}"
-    return IllegalStep(f"{message}\nits story:\n{told}" if told else message)
+    return IllegalStep(f"{message}\nits story:\n{history}" if history else message)
 
 
 def _action_name(action: Action) -> str:

@@ -17,7 +17,6 @@ from lcm.control.booking.promise import Promises, has_slot
 from lcm.control.objects.bundles import (
     BundleItem,
     DocumentFaults,
-    TimeSlice,
     pack_bundles,
     with_own_bundle,
     with_promise,
@@ -33,6 +32,7 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.store.base import MAX_OPERATIONS, Entry, scan_all
+from lcm.system.tasks import TimeSlice
 
 
 class ReadDocument(Protocol):
@@ -127,9 +127,9 @@ class Applier:
     ) -> list[tuple[int, Resource]]:
         """Read every document that can be read, each with its place."""
         resources: dict[str, tuple[int, Resource]] = {}
-        breath = TimeSlice()
+        time_slice = TimeSlice()
         for place, document in documents.items():
-            await breath.yield_if_over()
+            await time_slice.yield_if_over()
             if verdicts.is_full:
                 break
             try:
@@ -161,13 +161,13 @@ class Applier:
 
         A reference to one of the `lost` documents, which cannot be read, does not count as a fault.
         """
-        known, items, breath = (
+        known, items, time_slice = (
             ReferenceIndex(self.writer, await self._read_unique_holders(resources)),
             list[BundleItem](),
             TimeSlice(),
         )
         for place, resource in sorted(resources, key=_kind_rank):
-            await breath.yield_if_over()
+            await time_slice.yield_if_over()
             if verdicts.is_full:
                 break
             try:
@@ -307,8 +307,8 @@ def _is_booking(item: BundleItem) -> bool:
 
 def _ref_of_document(document: object) -> Ref[Resource] | None:
     """Return which object a document is about, before it is read; None if that cannot be told."""
-    said = document if isinstance(document, Mapping) else {}
-    known, metadata = KINDS.get(str(said.get("kind"))), said.get("metadata")
+    fields = document if isinstance(document, Mapping) else {}
+    known, metadata = KINDS.get(str(fields.get("kind"))), fields.get("metadata")
     if known is None or not isinstance(metadata, Mapping):
         return None
     ref: Ref[Resource] = Ref(known.struct, str(metadata.get("name")), str(metadata.get("namespace", DEFAULT_NAMESPACE)))
@@ -325,11 +325,11 @@ def _without_version(name: str) -> str:
 
 def _family_of(document: object) -> NameFamily:
     """Return the name family of a document that cannot be read."""
-    said = document if isinstance(document, Mapping) else {}
-    metadata = said.get("metadata")
+    fields = document if isinstance(document, Mapping) else {}
+    metadata = fields.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
     return (
-        str(said.get("kind")),
+        str(fields.get("kind")),
         str(named.get("namespace", DEFAULT_NAMESPACE)),
         _without_version(str(named.get("name"))),
     )

@@ -1,11 +1,9 @@
-"""Packing changes of many objects into commits within the store's limits, and the tools of such long work.
+"""Packing changes of many objects into commits within the store's limits, and collecting what is wrong with them.
 
 `pack_bundles` makes the commits; it is pure. `DocumentFaults` collects what is wrong with many documents, each fault
-with its document's place, up to a limit. `TimeSlice` lets other tasks run meanwhile. Used by `control.objects.apply`,
-`control.objects.imports` and `control.booking.promise`.
+with its document's place, up to a limit. Used by `control.objects.apply` and `control.objects.imports`.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +37,7 @@ class BundleItem:
     resource: Resource
     record: Record[Any] | None
     draft: Draft[Any] | None
-    footing: PromisePreconditions | None = None
+    preconditions: PromisePreconditions | None = None
     """The guards and pools that the item's promise relies on, if it was promised."""
     alone: "Bundle | None" = field(default=None, compare=False, repr=False)
     """The item as a commit of its own, once that was computed."""
@@ -139,11 +137,11 @@ def pack_bundles(items: Sequence[BundleItem], *, now: datetime, most: int = MAX_
         yield bundle
 
 
-def with_promise(item: BundleItem, made: Resource, footing: PromisePreconditions | None) -> BundleItem:
+def with_promise(item: BundleItem, made: Resource, preconditions: PromisePreconditions | None) -> BundleItem:
     """Return an item with the object that the promise made of it."""
     assert item.draft is not None, "only what is new is promised"
     draft = replace(item.draft, edit=replace(item.draft.edit, after=made))
-    return replace(item, draft=draft, footing=footing, alone=None)
+    return replace(item, draft=draft, preconditions=preconditions, alone=None)
 
 
 def with_own_bundle(item: BundleItem, now: datetime) -> BundleItem:
@@ -160,15 +158,15 @@ def _bundle_of(item: BundleItem, now: datetime) -> Bundle:
     assert item.draft is not None, "only changes are written"
     ops = list(item.draft.edit.ops())
     events = [encode_event(event) for event in item.draft.edit.events(now)]
-    target, footing = item.draft.target, item.footing or PromisePreconditions()
+    target, preconditions = item.draft.target, item.preconditions or PromisePreconditions()
     size = sum(map(_op_size, ops)) + sum(len(event) + _OVERHEAD_BYTES for event in events)
     return Bundle(
         items=[item],
         ops=ops,
         events=events,
         targets={key_of(target): target} if target is not None else {},
-        guards=dict(footing.guards),
-        pools=dict(footing.pools),
+        guards=dict(preconditions.guards),
+        pools=dict(preconditions.pools),
         size=size,
     )
 
@@ -183,7 +181,6 @@ def _op_size(op: Op) -> int:
 MOST_FAULTS: Final = 500
 """The most faults that are reported for one request."""
 
-_SLICE_SECONDS: Final = 0.01
 _MORE_FAULTS: Final = Fault("documents", "and more faults", "correct those told first")
 
 
@@ -217,20 +214,6 @@ class DocumentFaults:
             return
         every = [fault for place in sorted(self.found) for fault in self.found[place]]
         raise Invalid(*every[:MOST_FAULTS], *([_MORE_FAULTS] if self.is_full else []))
-
-
-@dataclass(slots=True)
-class TimeSlice:
-    """Yields to other tasks during long work."""
-
-    since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
-
-    async def yield_if_over(self) -> None:
-        """Let other tasks run if the present slice is used up."""
-        time = asyncio.get_running_loop().time
-        if time() - self.since > _SLICE_SECONDS:
-            await asyncio.sleep(0)
-            self.since = time()
 
 
 def _fault_in_document(place: int, fault: Fault) -> Fault:

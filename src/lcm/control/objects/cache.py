@@ -160,10 +160,10 @@ class Cache:
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning("cache interrupted", kinds=self._kind_names, error=self._last_error)
-        told = error.after if isinstance(error, Later) else timedelta(0)
+        least = error.after if isinstance(error, Later) else timedelta(0)
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
         self._failures = min(self._failures + 1, _DOUBLINGS)
-        await asyncio.sleep(max(told, longest * (0.5 + self._chance())).total_seconds())
+        await asyncio.sleep(max(least, longest * (0.5 + self._chance())).total_seconds())
 
     @property
     def _kind_names(self) -> list[str]:

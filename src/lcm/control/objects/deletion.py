@@ -43,77 +43,77 @@ _DELETED_REASON: Final = "deleted"
 _CANCELLABLE: Final = frozenset({ReservationPhase.PROMISED, ReservationPhase.ACTIVE})
 
 
-async def delete(ledger: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
+async def delete(writer: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
     """Request the deletion of an object, and return the object as it is then."""
     if ref.kind in _USER_KINDS:
-        return await _delete_unused(ledger, ref, at=at, dry_run=dry_run)
+        return await _delete_unused(writer, ref, at=at, dry_run=dry_run)
 
     async def attempt() -> R:
-        record = await _read_for_deletion(ledger, ref, at)
+        record = await _read_for_deletion(writer, ref, at)
         if is_archived(record):
-            return await _delete_archived(ledger, record, dry_run=dry_run)
-        after = request_deletion(record.resource, now=ledger.clock.now(), author=ledger.author)
+            return await _delete_archived(writer, record, dry_run=dry_run)
+        after = request_deletion(record.resource, now=writer.clock.now(), author=writer.author)
         if dry_run or after is record.resource:
             return after
-        return await ledger.write(Edit(record, after, removed=is_removable(after), verb="delete"))
+        return await writer.write(Edit(record, after, removed=is_removable(after), verb="delete"))
 
     gone = await retry_conflicts(attempt, unless=lambda _: at is not None)
     if isinstance(gone, Sink) and not dry_run:
-        await delete_dead_letters(ledger.store, gone.metadata.name)
+        await delete_dead_letters(writer.store, gone.metadata.name)
     return gone
 
 
-async def _delete_unused(ledger: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
+async def _delete_unused(writer: Writer, ref: Ref[R], *, at: int | None, dry_run: bool) -> R:
     async def attempt() -> R:
         nonlocal at
-        record = await _read_for_deletion(ledger, ref, at)
+        record = await _read_for_deletion(writer, ref, at)
         if record.resource.metadata.deletion_timestamp is None:
-            await _refuse_if_used(ledger, record)
+            await _refuse_if_used(writer, record)
             if dry_run:
-                return with_deletion_mark(record.resource, ledger.clock.now())
-            record, at = await _write_deletion_mark(ledger, record, ledger.clock.now()), None
+                return with_deletion_mark(record.resource, writer.clock.now())
+            record, at = await _write_deletion_mark(writer, record, writer.clock.now()), None
         try:
-            await _refuse_if_used(ledger, record)
+            await _refuse_if_used(writer, record)
         except Refused:
             if not dry_run:
-                await _write_deletion_mark(ledger, record, None)
+                await _write_deletion_mark(writer, record, None)
             raise
         # At the revision of the mark: if somebody had removed it, new users could have gone unnoticed.
-        return record.resource if dry_run else await ledger.write(Edit(record, record.resource, removed=True))
+        return record.resource if dry_run else await writer.write(Edit(record, record.resource, removed=True))
 
     return await retry_conflicts(attempt, unless=lambda _: at is not None)
 
 
 async def finish_deletions(store: Store, *, clock: Clock) -> int:
     """Finish deletions whose callers were stopped half-way; return how many there were. May be repeated."""
-    finished, ledger = 0, Writer(store, clock, PLANE_CALLER)
+    finished, writer = 0, Writer(store, clock, PLANE_CALLER)
     for kind in _USER_KINDS:
         page = await scan_all(store, KINDS[kind.__name__].prefix)
         for entry in page.entries:
             if b'"deletion_timestamp":"' in entry.value:
-                finished += await _finish_deletion(ledger, read_entry(entry, kind))
+                finished += await _finish_deletion(writer, read_entry(entry, kind))
     return finished
 
 
-async def find_targets(ledger: Writer, wanted: Reference) -> Sequence[Target]:
+async def find_targets(writer: Writer, wanted: Reference) -> Sequence[Target]:
     """Read every object that a reference may mean, after finishing deletions that were left half-way."""
-    found = await read_targets(ledger.store, wanted)
-    finished = [await _finish_deletion(ledger, one) for one in found]
-    return await read_targets(ledger.store, wanted) if any(finished) else found
+    found = await read_targets(writer.store, wanted)
+    finished = [await _finish_deletion(writer, one) for one in found]
+    return await read_targets(writer.store, wanted) if any(finished) else found
 
 
-async def _finish_deletion(ledger: Writer, resource: Resource) -> bool:
+async def _finish_deletion(writer: Writer, resource: Resource) -> bool:
     """Remove a marked object whose deleter was stopped, or unmark it if it is used; False for all others."""
-    if not is_abandoned_deletion(resource, ledger.clock.now()):
+    if not is_abandoned_deletion(resource, writer.clock.now()):
         return False
-    ours = Writer(ledger.store, ledger.clock, PLANE_CALLER, record_ids=ledger.record_ids)
+    ours = Writer(writer.store, writer.clock, PLANE_CALLER, record_ids=writer.record_ids)
     with suppress(Conflict, Gone, Refused):  # another process finished it first, or it is used
         await delete(ours, ref_of(resource), at=resource.metadata.resource_version, dry_run=False)
     return True
 
 
-async def _read_for_deletion(ledger: Writer, ref: Ref[R], at: int | None) -> Record[R]:
-    record = await ledger.find_anywhere(ref)
+async def _read_for_deletion(writer: Writer, ref: Ref[R], at: int | None) -> Record[R]:
+    record = await writer.find_anywhere(ref)
     if record is None:
         raise missing_error(ref)
     if at is not None and record.revision != at:
@@ -121,11 +121,11 @@ async def _read_for_deletion(ledger: Writer, ref: Ref[R], at: int | None) -> Rec
     return record
 
 
-async def _delete_archived(ledger: Writer, record: Record[R], *, dry_run: bool) -> R:
+async def _delete_archived(writer: Writer, record: Record[R], *, dry_run: bool) -> R:
     """Delete an object from the archive. A live object of the same name is not touched."""
     if not dry_run:
         deed = Edit(record, record.resource, removed=True).audited_action()
-        await ledger.submit(archived_removal_ops(record), deeds=[deed])
+        await writer.submit(archived_removal_ops(record), deeds=[deed])
     return record.resource
 
 
@@ -161,25 +161,27 @@ def _without_finalizers(resource: R) -> R:
     return msgspec.structs.replace(resource, metadata=metadata)
 
 
-async def _write_deletion_mark(ledger: Writer, record: Record[R], now: datetime | None) -> Record[R]:
+async def _write_deletion_mark(writer: Writer, record: Record[R], now: datetime | None) -> Record[R]:
     """Set the deletion mark in the store, or remove it when `now` is None."""
     verb = "mark" if now else "unmark"
-    resource = await ledger.write(Edit(record, with_deletion_mark(record.resource, now), quiet=True, verb=verb))
+    resource = await writer.write(Edit(record, with_deletion_mark(record.resource, now), quiet=True, verb=verb))
     return Record(resource, msgspec.structs.replace(record.entry, revision=resource.metadata.resource_version))
 
 
-async def _refuse_if_used(ledger: Writer, record: Record[R]) -> None:
+async def _refuse_if_used(writer: Writer, record: Record[R]) -> None:
     """Raise Refused while live objects refer to this one."""
     target = record.resource
     assert isinstance(target, WorkerTemplate | LabletDefinition)
     users: list[Resource] = []
     for kind in _USER_KINDS[type(target)]:
-        page = await scan_all(ledger.store, KINDS[kind.__name__].prefix_in(target.metadata.namespace))
+        page = await scan_all(writer.store, KINDS[kind.__name__].prefix_in(target.metadata.namespace))
         some = (read_entry(entry, kind) for entry in page.entries if mentions(entry, target.metadata.name))
         users += [one for one in some if refers_to(one, target) and _is_live(one)]
     if users:
-        told = _describe_users(users, ledger.caller)
-        raise Refused(f"{target.kind} {target.metadata.name} is used by {told}; those must be deleted or changed first")
+        names = _describe_users(users, writer.caller)
+        raise Refused(
+            f"{target.kind} {target.metadata.name} is used by {names}; those must be deleted or changed first"
+        )
 
 
 def _describe_users(users: Sequence[Resource], caller: Caller) -> str:

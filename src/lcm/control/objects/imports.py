@@ -17,7 +17,7 @@ from lcm.control.delivery.events import IMPORTED
 from lcm.control.objects.bundles import BundleItem, pack_bundles
 from lcm.control.objects.records import read_entry
 from lcm.control.objects.writer import Edit, Writer, retry_conflicts
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, Imported
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance, Imported
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import DEFAULT_NAMESPACE, NO_CONTROL_CHARACTERS, Metadata
 from lcm.model.kinds.worker import AwsSpec, Ec2Facts, IdlePolicy, LabWorker, LabWorkerSpec

@@ -18,6 +18,7 @@ from lcm.control.objects.writer import Writer
 from lcm.control.plane.protocol import LONGEST_PAGE, PAGE_SIZE, Changes, Listing, ObjectChange, R, Ref
 from lcm.model.access.identity import PERMISSIONS, SEES_ALL, Verb, can_see
 from lcm.model.base.errors import Fault, Forbidden, Invalid, LcmError
+from lcm.model.base.resource import shorten_text
 from lcm.model.base.selector import ObjectSelector, selects
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.reservation import Reservation
@@ -51,43 +52,45 @@ class ListRequest(Generic[R]):
         return self.namespace in (None, resource.metadata.namespace) and selects(self.where, resource)
 
 
-async def list_page(ledger: Writer, asked: ListRequest[R], cursor: str | None) -> Listing[R]:
+async def list_page(writer: Writer, asked: ListRequest[R], cursor: str | None) -> Listing[R]:
     """Read a page of a list for a caller."""
     namespace, limit = asked.namespace, asked.limit
     if not 1 <= limit <= LONGEST_PAGE:
         raise Invalid(Fault("limit", f"{limit} is out of range", f"use 1 to {LONGEST_PAGE}"))
     if namespace is not None and not NAME.fullmatch(namespace):
-        raise Invalid(Fault("namespace", f"{namespace[:80]!r} is no name", "use lower-case letters, digits and -"))
+        raise Invalid(
+            Fault("namespace", f"{shorten_text(namespace, 80)!r} is no name", "use lower-case letters, digits and -")
+        )
     start = _decode_cursor(cursor, asked.prefix) if cursor is not None else None
-    if not _needs_filtering(ledger, asked):
-        page = await ledger.store.scan(asked.prefix, labels=asked.where.exact_labels, limit=limit, cursor=start)
+    if not _needs_filtering(writer, asked):
+        page = await writer.store.scan(asked.prefix, labels=asked.where.exact_labels, limit=limit, cursor=start)
         return Listing(
             [read_entry(entry, asked.kind) for entry in page.entries], page.revision, _encode_cursor(page.next)
         )
-    return await _filter_page(ledger, asked, start)
+    return await _filter_page(writer, asked, start)
 
 
-def _needs_filtering(ledger: Writer, asked: ListRequest[R]) -> bool:
+def _needs_filtering(writer: Writer, asked: ListRequest[R]) -> bool:
     """Return whether the list needs filters that the store does not have."""
     where = asked.where
     beyond = asked.archived or bool(where.fields) or len(where.exact_labels) < len(where.labels)
-    return beyond or _sees_only_own(ledger, asked.kind)
+    return beyond or _sees_only_own(writer, asked.kind)
 
 
-def _sees_only_own(ledger: Writer, kind: type[R]) -> bool:
-    return kind in (LabletSession, Reservation) and ledger.caller.role not in SEES_ALL
+def _sees_only_own(writer: Writer, kind: type[R]) -> bool:
+    return kind in (LabletSession, Reservation) and writer.caller.role not in SEES_ALL
 
 
-async def _filter_page(ledger: Writer, asked: ListRequest[R], start: Cursor | None) -> Listing[R]:
-    limited, found, last = _sees_only_own(ledger, asked.kind), list[R](), start
+async def _filter_page(writer: Writer, asked: ListRequest[R], start: Cursor | None) -> Listing[R]:
+    limited, found, last = _sees_only_own(writer, asked.kind), list[R](), start
     labels = asked.where.exact_labels
-    page = await ledger.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=start)
+    page = await writer.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=start)
     while True:
         for entry in page.entries:
-            if limited and not mentions(entry, ledger.caller.name):
+            if limited and not mentions(entry, writer.caller.name):
                 continue
             resource = read_entry(entry, asked.kind)
-            if not (can_see(ledger.caller, resource) and asked.matches(resource)):
+            if not (can_see(writer.caller, resource) and asked.matches(resource)):
                 continue
             if len(found) == asked.limit:
                 return Listing(found, page.revision, _encode_cursor(last))
@@ -95,7 +98,7 @@ async def _filter_page(ledger: Writer, asked: ListRequest[R], start: Cursor | No
             last = Cursor(page.revision, entry.key)
         if page.next is None:
             return Listing(found, page.revision, None)
-        page = await ledger.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=page.next)
+        page = await writer.store.scan(asked.prefix, labels=labels, limit=PAGE_SIZE, cursor=page.next)
 
 
 def _encode_cursor(cursor: Cursor | None) -> str | None:
@@ -127,15 +130,15 @@ _SCAN_PAGE_SIZE: Final = 500
 class LocalWatch:
     """Changes of some kinds, as one caller may see them."""
 
-    def __init__(self, ledger: Writer, kinds: Sequence[type[Resource]], after: int) -> None:
-        self._writer = ledger
-        self._caller = ledger.caller
+    def __init__(self, writer: Writer, kinds: Sequence[type[Resource]], after: int) -> None:
+        self._writer = writer
+        self._caller = writer.caller
         self._after = after
-        self._kinds = {KINDS[kind.__name__].prefix: KINDS[kind.__name__] for kind in kinds or _readable_kinds(ledger)}
+        self._kinds = {KINDS[kind.__name__].prefix: KINDS[kind.__name__] for kind in kinds or _readable_kinds(writer)}
         self._visible_keys: set[str] | None = None
-        self._refusal: LcmError | None = _find_refusal(ledger, self._kinds.values())
+        self._refusal: LcmError | None = _find_refusal(writer, self._kinds.values())
         prefix = next(iter(self._kinds)) if len(self._kinds) == 1 else ""
-        self._watch: StoreWatch | None = None if self._refusal else ledger.store.watch(prefix, after=after)
+        self._watch: StoreWatch | None = None if self._refusal else writer.store.watch(prefix, after=after)
 
     def __aiter__(self) -> Self:
         return self
@@ -204,15 +207,15 @@ class LocalWatch:
         return kind.struct in _OWNED and self._caller.role not in SEES_ALL
 
 
-def _readable_kinds(ledger: Writer) -> list[type[Resource]]:
-    return [kind.struct for kind in KINDS.values() if ledger.caller.role in PERMISSIONS[kind.name][Verb.READ]]
+def _readable_kinds(writer: Writer) -> list[type[Resource]]:
+    return [kind.struct for kind in KINDS.values() if writer.caller.role in PERMISSIONS[kind.name][Verb.READ]]
 
 
-def _find_refusal(ledger: Writer, kinds: Iterable[Kind]) -> Forbidden | None:
+def _find_refusal(writer: Writer, kinds: Iterable[Kind]) -> Forbidden | None:
     """Return the error if a kind is not for this caller. It is raised on the first read, as HTTP requires."""
     try:
         for kind in kinds:
-            ledger.require_permission(Verb.READ, kind.struct)
+            writer.require_permission(Verb.READ, kind.struct)
     except Forbidden as error:
         return error
     return None

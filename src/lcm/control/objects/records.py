@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from lcm.control.plane.protocol import R, Ref
-from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck
+from lcm.model.base.errors import Conflict, Fault, Invalid, Stuck, to_fault
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, worker_of
@@ -247,7 +247,7 @@ def _invalid_error(raw: bytes, kind: type[msgspec.Struct]) -> Invalid:
     except Invalid as error:
         return error
     except msgspec.ValidationError as error:
-        return Invalid(Fault("document", str(error), f"see the documentation of {kind.__name__}"))
+        return Invalid(to_fault(error, "document", f"see the documentation of {kind.__name__}"))
     raise AssertionError("what cannot be read again is not valid")
 
 

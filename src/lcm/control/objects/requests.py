@@ -63,12 +63,12 @@ class IdempotentRequest:
         record = RequestRecord(digest=digest, key=key_of(resource), uid=resource.metadata.uid, at=now)
         return Put(self.key, CODEC.encode(record), at=ABSENT)
 
-    async def find_earlier_answer(self, ledger: Writer, ref: Ref[R]) -> Record[R] | None:
+    async def find_earlier_answer(self, writer: Writer, ref: Ref[R]) -> Record[R] | None:
         """Return the object that the request was answered with before; None means that the request is new.
 
         Raise Invalid when the key was used for another request, and Gone when the object is gone.
         """
-        entry = await ledger.store.get(self.key)
+        entry = await writer.store.get(self.key)
         if entry is None:
             return None
         record = CODEC.decode(entry.value, RequestRecord)
@@ -76,11 +76,11 @@ class IdempotentRequest:
         if digest != self.digest:
             problem = "was used for another request"
             raise Invalid(Fault(IDEMPOTENCY_KEY, problem, "use a new key for a new request"))
-        entry = await ledger.store.get(record.key)
+        entry = await writer.store.get(record.key)
         live = Record(read_entry(entry, ref.kind), entry) if entry else None
         if live is not None and live.resource.metadata.uid == record.uid:
             return live
-        archived = await find_archived(ledger.store, Ref(ref.kind, record.uid, ref.namespace))
+        archived = await find_archived(writer.store, Ref(ref.kind, record.uid, ref.namespace))
         if archived is None:
             raise Gone(f"{record.key} was answered to this request and is gone since")
         return archived

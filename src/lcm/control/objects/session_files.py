@@ -19,30 +19,30 @@ def stored_name(session: LabletSession, name: str) -> str:
     return f"{COLLECTED_PREFIX}{session.metadata.namespace}/{session.metadata.uid}/{name}"
 
 
-async def list_files(ledger: Writer, ref: SessionRef) -> Sequence[Artifact]:
+async def list_files(writer: Writer, ref: SessionRef) -> Sequence[Artifact]:
     """List a session's files that have not expired."""
-    found = await ledger.read(ref)
-    return tuple(one for one in found.status.artifacts if _is_available(one, ledger.clock.now()))
+    found = await writer.read(ref)
+    return tuple(one for one in found.status.artifacts if _is_available(one, writer.clock.now()))
 
 
-async def read_file(ledger: Writer, artifacts: Artifacts, ref: SessionRef, name: str) -> bytes:
+async def read_file(writer: Writer, artifacts: Artifacts, ref: SessionRef, name: str) -> bytes:
     """Read one of a session's files, verified by its digest. Raise Gone when it is missing or has expired."""
-    session = await ledger.read(ref)
+    session = await writer.read(ref)
     found = next((one for one in session.status.artifacts if one.name == name), None)
     if found is None:
         raise Gone(f"there is no file {name!r} of session {session.metadata.name}; list its artifacts")
-    if not _is_available(found, ledger.clock.now()):
+    if not _is_available(found, writer.clock.now()):
         raise Gone(_expired_message(session, found))
     try:
         return await artifacts.get(temporary_address(stored_name(session, name)).uri, digest=found.digest)
     except Gone as error:
-        told = f"{name} of session {session.metadata.name} is not where files are kept any more"
-        raise Gone(f"{told}: somebody removed it, or a backup was restored without it") from error
+        problem = f"{name} of session {session.metadata.name} is not where files are kept any more"
+        raise Gone(f"{problem}: somebody removed it, or a backup was restored without it") from error
 
 
-async def read_story(ledger: Writer, ref: SessionRef) -> str:
+async def read_story(writer: Writer, ref: SessionRef) -> str:
     """Return a session's history, progress, last decision and errors as lines of text."""
-    session = await ledger.read(ref)
+    session = await writer.read(ref)
     return "".join(f"{line}\n" for line in story_lines(session))
 
 
@@ -76,8 +76,10 @@ def _artifact_line(artifact: Artifact) -> str:
 
 def _expired_message(session: LabletSession, artifact: Artifact) -> str:
     assert artifact.expires_at is not None
-    told = f"{artifact.name} of session {session.metadata.name} expired at {_format_time(artifact.expires_at)}"
-    return f"{told}: download what you need before, or have an operator raise artifacts.retention_days in the settings"
+    problem = f"{artifact.name} of session {session.metadata.name} expired at {_format_time(artifact.expires_at)}"
+    return (
+        f"{problem}: download what you need before, or have an operator raise artifacts.retention_days in the settings"
+    )
 
 
 def _is_available(artifact: Artifact, now: datetime) -> bool:

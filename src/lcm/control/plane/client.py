@@ -4,12 +4,12 @@
         worker = await plane.get(Ref(LabWorker, "w1"))
 
 Nothing is decided here: each verb is one request to `api`, and its errors are raised as the plane there raised them.
-`HttpPlane` is put together from one class for each topic: reports, fleet, placement and learning.
+The operations of the table (`control.plane.operations`) all go through `perform`.
 """
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -18,24 +18,10 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from lcm.control.accounts.licences import check_worker_id
+from lcm.control.plane.bodies import MEDIA, FileBytes
 from lcm.control.plane.client_streams import HttpWatch
-from lcm.control.plane.protocol import (
-    PAGE_SIZE,
-    Action,
-    Applied,
-    BulkImport,
-    DefinitionRef,
-    Document,
-    Imported,
-    Listing,
-    R,
-    Ref,
-    Sample,
-    SessionRef,
-    WorkerRef,
-    ref_of,
-)
+from lcm.control.plane.operation import GET, VARIABLE, Operation, Value
+from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Listing, Plane, R, Ref, ref_of
 from lcm.control.plane.transport import (
     ApiConnection,
     ApiRequests,
@@ -49,24 +35,14 @@ from lcm.control.plane.transport import (
 )
 from lcm.control.plane.wire import (
     ACTIONS,
-    AlertList,
-    ArtifactList,
-    ClaimNumbers,
-    CostReport,
     Documents,
     LeaseAnswer,
     LeaseRequest,
     LeaseTerm,
-    MadeSessions,
     ObjectPage,
-    ObservationAnswer,
     Results,
-    ScheduleRequest,
-    SeatChanges,
     StatusReport,
     Who,
-    WorkerHistory,
-    metrics_report_of,
 )
 from lcm.model.access.identity import Caller
 from lcm.model.access.secret import Secret
@@ -74,160 +50,18 @@ from lcm.model.base.errors import Fault, Gone, Invalid
 from lcm.model.base.machine import USER
 from lcm.model.base.resource import Status
 from lcm.model.base.selector import EVERYTHING, ObjectSelector, format_terms, parse_selector
-from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
-from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.registry import Resource
-from lcm.model.kinds.reservation import Reservation
-from lcm.model.kinds.session import Artifact, LabletSession
-from lcm.model.kinds.worker import IdleVerdict, WorkerTelemetry
-from lcm.model.money.billing import BillingInterval
-from lcm.model.money.licences import LicenceLedger
-from lcm.model.telemetry.alert import Alert, AlertFinding
-from lcm.model.telemetry.learning import ObservationReport
-from lcm.model.telemetry.observation import ResourceObservation
-from lcm.model.topology.lab import TopologyReport
 from lcm.store.base import Fence, Lease
 from lcm.system import clock
 
-
-class HttpFleet(ApiRequests):
-    """The verbs about licence seats and costs, over HTTP."""
-
-    async def licences(self) -> LicenceLedger:
-        return read_answer(await self._request("GET", "/api/licenses", {}), LicenceLedger)
-
-    async def free_licence(self, worker_id: str) -> None:
-        check_worker_id(worker_id)  # an invalid id could form another path
-        await self._write("DELETE", f"/api/licenses/{worker_id}", {})
-
-    async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
-        query = {"since": since.astimezone(UTC).isoformat(), "until": until.astimezone(UTC).isoformat()}
-        return list(read_answer(await self._request("GET", "/api/costs", query), CostReport).intervals)
-
-
-_YAML: Final = "text/yaml"
-_NOT_FILE_NAMES: Final = ("", ".", "..")
-
-
-class HttpLearning(ApiRequests):
-    """The verbs about observations, lab files and collected files, over HTTP."""
-
-    async def record_observation(
-        self, ref: SessionRef, observation: ResourceObservation, *, request_id: str | None = None
-    ) -> LabletSession:
-        body = ObservationAnswer(observation=observation, request_id=request_id)
-        path = f"{internal_path(ref)}/resource-observations"
-        return read_answer(await self._write("POST", path, namespace_query(ref), body), LabletSession)
-
-    async def observations(self, ref: DefinitionRef) -> ObservationReport:
-        return read_answer(
-            await self._request("GET", f"{path_of(ref)}/resource-observations", namespace_query(ref)), ObservationReport
-        )
-
-    async def upload_topology(self, data: bytes) -> TopologyReport:
-        return read_answer(await self._upload("/api/topologies", data, _YAML), TopologyReport)
-
-    async def artifacts(self, ref: SessionRef) -> Sequence[Artifact]:
-        answer = await self._request("GET", f"{path_of(ref)}/artifacts", namespace_query(ref))
-        return read_answer(answer, ArtifactList).items
-
-    async def download(self, ref: SessionRef, name: str) -> bytes:
-        if name in _NOT_FILE_NAMES:  # such a name would form another path
-            raise Gone(f"there is no file {name!r} of session {ref.name}")
-        return await self._request("GET", f"{path_of(ref)}/artifacts/{quote(name, safe='')}", namespace_query(ref))
-
-    async def logs(self, ref: SessionRef) -> str:
-        return (await self._request("GET", f"{path_of(ref)}/logs", namespace_query(ref))).decode()
-
-
-class HttpPlacement(ApiRequests):
-    """The verbs about placement and booking for the scheduler, the pool controller and people, over HTTP."""
-
-    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
-        ref = ref_of(session)
-        body = ScheduleRequest(resource_version=session.metadata.resource_version, assignment=assignment)
-        return read_answer(
-            await self._write("POST", f"{internal_path(ref)}/schedule", namespace_query(ref), body), LabletSession
-        )
-
-    async def allocate_ports(self, ref: SessionRef, wish: PortRequest) -> LabletSession:
-        return read_answer(
-            await self._write("POST", f"{internal_path(ref)}/allocate-ports", namespace_query(ref), wish), LabletSession
-        )
-
-    async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
-        await self._write(
-            "POST", f"{internal_path(pool)}/reseat", namespace_query(pool), SeatChanges(changes=tuple(changes))
-        )
-
-    async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
-        body = ClaimNumbers(numbers=numbers)
-        return read_answer(
-            await self._write("POST", f"{internal_path(ref)}/sessions", namespace_query(ref), body), MadeSessions
-        ).items
-
-    async def preview(self, wish: PreviewRequest) -> Explanation:
-        return read_answer(await self._write("POST", "/api/placement/preview", {}, wish), Explanation)
-
-    async def explain(self, ref: SessionRef) -> Explanation:
-        return read_answer(await self._request("GET", f"{path_of(ref)}/explanation", namespace_query(ref)), Explanation)
-
-    async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
-        query = {"since": since.astimezone(UTC).isoformat(), "until": until.astimezone(UTC).isoformat()}
-        query |= {} if namespace is None else {"namespace": namespace}
-        return read_answer(await self._request("GET", "/api/calendar", query), CalendarView)
-
-
-class HttpReports(ApiRequests):
-    """The verbs about measurements, idleness and alerts, over HTTP."""
-
-    async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
-        answer = await self._write(
-            "POST", f"{internal_path(ref)}/metrics", namespace_query(ref), metrics_report_of(telemetry)
-        )
-        return read_answer(answer, WorkerTelemetry)
-
-    async def telemetry(self, ref: WorkerRef) -> WorkerTelemetry | None:
-        try:
-            return read_answer(
-                await self._request("GET", f"{path_of(ref)}/telemetry", namespace_query(ref)), WorkerTelemetry
-            )
-        except Gone:
-            return None
-
-    async def history(self, ref: WorkerRef, *, since: datetime) -> Sequence[Sample]:
-        query = namespace_query(ref) | {"since": since.astimezone(UTC).isoformat()}
-        return list(read_answer(await self._request("GET", f"{path_of(ref)}/history", query), WorkerHistory).items)
-
-    async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
-        return read_answer(
-            await self._write("POST", f"{internal_path(ref)}/detect-idle", namespace_query(ref)), IdleVerdict
-        )
-
-    async def raise_alert(self, ref: Ref[R], complaint: AlertFinding) -> None:
-        await self._write("POST", _alerts_path(ref), _alert_query(ref), complaint)
-
-    async def clear_alert(self, ref: Ref[R], alert: str) -> None:
-        await self._write("DELETE", _alerts_path(ref), _alert_query(ref) | {"alert": alert})
-
-    async def alerts(self) -> Sequence[Alert]:
-        return list(read_answer(await self._request("GET", "/api/alerts", {}), AlertList).items)
-
-
-def _alerts_path(ref: Ref[Any]) -> str:
-    return f"/api/internal/alerts/{name_in_path(ref)}"
-
-
-def _alert_query(ref: Ref[Any]) -> dict[str, str]:
-    return {"kind": ref.kind.__name__, **namespace_query(ref)}
-
-
+_NO_NAMES: Final = ("", ".", "..")
+"""Texts that would form another path."""
 _LEASES_PATH: Final = "/api/internal/leases"
 _LEASE_POLL_FRACTION: Final = 1 / 5
 """The fraction of a lease's time to live after which a waiting process reads the lease again."""
 
 
-class HttpPlane(HttpReports, HttpFleet, HttpPlacement, HttpLearning):
+class HttpPlane(ApiRequests, Plane):
     """The plane of one caller, through the API."""
 
     def __init__(
@@ -274,6 +108,22 @@ class HttpPlane(HttpReports, HttpFleet, HttpPlacement, HttpLearning):
         return HttpPlane(
             self._connection, self._caller, actor=self._actor, chance=self._chance, watches=self._watches, fence=fence
         )
+
+    async def perform(self, operation: Operation, /, *given: object, **named: object) -> object:
+        arguments = operation.bind(*given, **named)
+        path, query = _address_of(operation, arguments)
+        try:
+            if operation.method == GET:
+                answer = await self._request(GET, path, query)
+            else:
+                body = operation.body_of(arguments) if operation.in_body else None
+                media = MEDIA.get(operation.body, (b"",))[0].decode()
+                answer = await self._write(operation.method, path, query, body, media=media)
+        except Gone:
+            if operation.missing:
+                return None
+            raise
+        return _result_of(operation, answer)
 
     async def get(self, ref: Ref[R]) -> R | None:
         try:
@@ -343,9 +193,6 @@ class HttpPlane(HttpReports, HttpFleet, HttpPlacement, HttpLearning):
             await self._write("POST", f"{internal_path(ref)}/status", namespace_query(ref), body), ref.kind
         )
 
-    async def import_workers(self, found: BulkImport) -> Imported:
-        return read_answer(await self._write("POST", "/api/internal/workers/bulk-import", {}, found), Imported)
-
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         wish = LeaseRequest(holder=holder, ttl_seconds=ttl_seconds)
         return read_answer(await self._write("POST", f"{_lease_path(name)}/acquire", {}, wish), LeaseAnswer).lease
@@ -385,6 +232,41 @@ class HttpPlane(HttpReports, HttpFleet, HttpPlacement, HttpLearning):
 
     def _forget_watch(self, watch: HttpWatch) -> None:
         self._watches.pop(watch, None)
+
+
+def _address_of(operation: Operation, arguments: Mapping[str, Value]) -> tuple[str, dict[str, str]]:
+    """Return the path and the query of an operation's request."""
+    path, query = operation.path, dict[str, str]()
+    for name in operation.in_path:
+        segment, more = _segment_of(operation, arguments[name])
+        path, query = VARIABLE.sub(segment, path, count=1), query | more
+    wanted = {name: arguments[name] for name in operation.in_query}
+    return path, query | {name: _query_text(value) for name, value in wanted.items() if value is not None}
+
+
+def _segment_of(operation: Operation, about: Value) -> tuple[str, dict[str, str]]:
+    """Return the part of a path that names something, and the query that it needs."""
+    if isinstance(about, str):
+        if about in _NO_NAMES:
+            raise Gone(f"there is nothing of the name {about!r}")
+        return quote(about, safe=""), {}
+    ref: Ref[Any] = about if isinstance(about, Ref) else ref_of(about)
+    kind = {} if operation.kind else {"kind": ref.kind.__name__}
+    return name_in_path(ref), kind | namespace_query(ref)
+
+
+def _query_text(value: object) -> str:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _result_of(operation: Operation, answer: bytes) -> object:
+    """Return what an operation returns, from the body of its answer."""
+    if operation.answer is None:
+        return None
+    if operation.answer in MEDIA:
+        return answer if operation.answer is FileBytes else answer.decode()
+    found = read_answer(answer, operation.answer)
+    return list(getattr(found, operation.answer_field)) if operation.answer_field else found
 
 
 def _selector_query(kind: type[Any], where: ObjectSelector) -> dict[str, str]:

@@ -1,59 +1,42 @@
 """The plane in process: it works on the store itself, and only it writes objects.
 
 `compose` makes one `ControlPlane` in each process. `api` asks it for the plane of each caller, and controllers in the
-same process for theirs. `LocalPlane` checks permissions and calls the modules that do each verb's work.
+same process for theirs. `LocalPlane` checks permissions and calls the modules that do each verb's work; the operations
+of the table are in `control.plane.local_operations`.
 """
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from lcm.control.access.audit import LOCAL_ORIGIN, Origin
 from lcm.control.access.sealing import Sealer, Sealing
-from lcm.control.accounts.billing import read_costs
-from lcm.control.accounts.licences import free_seat, read_ledger
-from lcm.control.accounts.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.admission.admit import Admission, Draft, Quota, allow_all
 from lcm.control.admission.amend import patch_document
 from lcm.control.admission.references import check_unchanged, read_targets, reference_of
 from lcm.control.booking.calendar import Calendar
 from lcm.control.booking.guards import refuse_new_claims, refuse_overrun
 from lcm.control.booking.promise import Promises, has_slot
+from lcm.control.booking.step_records import NO_LIMITS, FleetSettings, records_for_step
 from lcm.control.delivery.sinks import NO_SINKS, SinkSettings, refuse_surplus
 from lcm.control.objects import deletion
 from lcm.control.objects.actions import perform_action
 from lcm.control.objects.apply import Applier
-from lcm.control.objects.imports import WorkerImport
 from lcm.control.objects.reads import ListRequest, LocalWatch, list_page
 from lcm.control.objects.records import Record, key_of
 from lcm.control.objects.requests import IdempotentRequest
 from lcm.control.objects.steps import is_removable, require_actor, take_step
 from lcm.control.objects.writer import Edit, Writer, name_taken_error, retry_conflicts
-from lcm.control.plane.local_learning import LocalLearning
-from lcm.control.plane.local_placement import LocalPlacement
-from lcm.control.plane.protocol import (
-    PAGE_SIZE,
-    Action,
-    Applied,
-    BulkImport,
-    Document,
-    Extend,
-    Imported,
-    Listing,
-    R,
-    Ref,
-    Sample,
-    WorkerRef,
-    ref_of,
-)
-from lcm.control.telemetry import alerts, observations, reports
-from lcm.control.telemetry import reports as history
-from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria, detect_idle
+from lcm.control.plane.local_operations import LocalOperations
+from lcm.control.plane.operation import Operation
+from lcm.control.plane.protocol import PAGE_SIZE, Action, Applied, Document, Extend, Listing, Plane, R, Ref, ref_of
+from lcm.control.telemetry import observations
+from lcm.control.telemetry.idleness import DEFAULT_CRITERIA, IdleCriteria
 from lcm.control.telemetry.observations import LearningContext
-from lcm.model.access.identity import SEES_ALL, STAFF, Caller, Verb
+from lcm.model.access.identity import SEES_ALL, Caller, Verb
 from lcm.model.base.clock import Clock
 from lcm.model.base.defaults import apply_defaults, keep_stored_values
 from lcm.model.base.errors import Conflict, Fault, Invalid
@@ -64,10 +47,6 @@ from lcm.model.kinds.registry import KINDS, Resource
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.sink import Sink
 from lcm.model.kinds.validate import parse_document
-from lcm.model.kinds.worker import IdleVerdict, LabWorker, WorkerTelemetry
-from lcm.model.money.billing import BillingInterval
-from lcm.model.money.licences import LicenceLedger
-from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.model.telemetry.learning import ReviewPolicy
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
@@ -187,16 +166,16 @@ class ControlPlane:
         return apply_defaults(document, defaults) if defaults.get("spec") else document
 
 
-class LocalPlane(LocalPlacement, LocalLearning):
+class LocalPlane(Plane):
     """The plane of one caller, directly on the store."""
 
     def __init__(
         self, core: ControlPlane, caller: Caller, fence: Fence | None = None, *, origin: Origin = LOCAL_ORIGIN
     ) -> None:
-        super().__init__(core.writer_for(caller, origin, fence), core.promises, core.ids)
         self._core = core
-        self._library = core.library
+        self._writer = core.writer_for(caller, origin, fence)
         self._admission = Admission(self._writer, core.ids, core.sealing, core.library, core.sinks.reach)
+        self._operations = LocalOperations(core, self._writer, self._admission)
 
     @property
     def caller(self) -> Caller:
@@ -204,6 +183,10 @@ class LocalPlane(LocalPlacement, LocalLearning):
 
     def under(self, fence: Fence) -> "LocalPlane":
         return LocalPlane(self._core, self.caller, fence, origin=self._writer.origin)
+
+    async def perform(self, operation: Operation, /, *given: object, **named: object) -> object:
+        self._writer.require_role(*operation.permission)
+        return await getattr(self._operations, operation.name)(*given, **named)
 
     async def get(self, ref: Ref[R]) -> R | None:
         self._writer.require_permission(Verb.READ, ref.kind)
@@ -316,52 +299,6 @@ class LocalPlane(LocalPlacement, LocalLearning):
             return await self._step(record, status, reason)
 
         return await retry_conflicts(attempt, unless=lambda error: error.key == key)
-
-    async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
-        self._writer.require_permission(Verb.STEP, LabWorker)
-        return await reports.record_telemetry(self._writer, ref, telemetry)
-
-    async def telemetry(self, ref: WorkerRef) -> WorkerTelemetry | None:
-        self._writer.require_permission(Verb.READ, LabWorker)
-        return await reports.read_telemetry(self._writer, ref)
-
-    async def history(self, ref: WorkerRef, *, since: datetime) -> Sequence[Sample]:
-        self._writer.require_permission(Verb.READ, LabWorker)
-        return await history.read_history(self._writer, ref, since)
-
-    async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
-        self._writer.require_permission(Verb.STEP, LabWorker)
-        return await detect_idle(self._writer, ref, self._core.judgement, self._core.promises)
-
-    async def raise_alert(self, ref: Ref[R], complaint: AlertFinding) -> None:
-        self._writer.require_permission(Verb.STEP, ref.kind)
-        await alerts.raise_alert(self._writer, ref, complaint)
-
-    async def clear_alert(self, ref: Ref[R], alert: str) -> None:
-        self._writer.require_permission(Verb.STEP, ref.kind)
-        await alerts.clear_alert(self._writer, ref, alert)
-
-    async def alerts(self) -> Sequence[Alert]:
-        self._writer.require_role(SEES_ALL, "read alerts")
-        return await alerts.list_alerts(self._core.store)
-
-    async def licences(self) -> LicenceLedger:
-        self._writer.require_role(SEES_ALL, "read the ledger of licences")
-        return await read_ledger(self._core.store, self._core.fleet.seats)
-
-    async def free_licence(self, worker_id: str) -> None:
-        self._writer.require_role(STAFF, "free licence seats")
-        await retry_conflicts(lambda: free_seat(self._writer, worker_id), unless=lambda _: False)
-
-    async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
-        self._writer.require_role(SEES_ALL, "read what workers cost")
-        if since >= until:
-            raise Invalid(Fault("since", "not before until", "use an earlier moment"))
-        return await read_costs(self._core.store, since=since, until=until, now=self._core.clock.now())
-
-    async def import_workers(self, found: BulkImport) -> Imported:
-        self._writer.require_service("import workers")
-        return await WorkerImport(self._writer, self._admission, found).run()
 
     async def acquire(self, name: str, holder: str, *, ttl_seconds: int) -> Lease | None:
         self._writer.require_service("take leases")

@@ -32,6 +32,7 @@ from lcm.model.base.errors import (
     TooLarge,
     Unreachable,
 )
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Slot
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -114,9 +115,9 @@ def problem_of(error: LcmError, *, matched: bool = False) -> Problem:
     return Problem(
         title=row.title,
         status=row.status,
-        detail=_summary(error.faults) if isinstance(error, Invalid) else _truncate(str(error), _LONGEST_DETAIL),
+        detail=_summary(error.faults) if isinstance(error, Invalid) else shorten_text(str(error), _LONGEST_DETAIL),
         reason=row.reason,
-        faults=tuple(map(_truncate_fault, error.faults[:_MOST_FAULTS])) if isinstance(error, Invalid) else UNSET,
+        faults=tuple(map(_shorten_fault, error.faults[:_MOST_FAULTS])) if isinstance(error, Invalid) else UNSET,
         retry_after_seconds=error.after.total_seconds() if isinstance(error, Later) else UNSET,
         stuck=error.reason if isinstance(error, Stuck) else UNSET,
         why=error.why or UNSET if isinstance(error, NoRoom) else UNSET,
@@ -125,21 +126,17 @@ def problem_of(error: LcmError, *, matched: bool = False) -> Problem:
 
 
 def _summary(faults: Sequence[Fault]) -> str:
-    lines = [str(_truncate_fault(fault)) for fault in faults[:_SUMMARY_LINES]]
+    lines = [str(_shorten_fault(fault)) for fault in faults[:_SUMMARY_LINES]]
     if len(faults) > _SUMMARY_LINES:
         lines.append(f"and {len(faults) - _SUMMARY_LINES} more")
-    return _truncate("\n".join(lines), _LONGEST_SUMMARY)
+    return shorten_text("\n".join(lines), _LONGEST_SUMMARY)
 
 
-def _truncate_fault(fault: Fault) -> Fault:
+def _shorten_fault(fault: Fault) -> Fault:
     """Shorten the texts of a fault: what it repeats of a request may be of any length."""
     if max(len(fault.path), len(fault.problem), len(fault.remedy)) <= _LONGEST_TEXT:
         return fault
-    return Fault(*(_truncate(text, _LONGEST_TEXT) for text in (fault.path, fault.problem, fault.remedy)))
-
-
-def _truncate(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return Fault(*(shorten_text(text, _LONGEST_TEXT) for text in (fault.path, fault.problem, fault.remedy)))
 
 
 def error_of(problem: Problem) -> LcmError:

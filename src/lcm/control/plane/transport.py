@@ -19,7 +19,7 @@ import msgspec
 from lcm.control.objects.records import is_nameable
 from lcm.control.objects.writer import missing_error
 from lcm.control.plane.problems import Problem, error_of
-from lcm.control.plane.protocol import Document, Ref
+from lcm.control.plane.protocol import Ref
 from lcm.control.plane.wire import (
     EPOCH_HEADER,
     FENCE_HEADER,
@@ -184,7 +184,7 @@ def _check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-_MERGE_PATCH: Final = {"Content-Type": "application/merge-patch+json"}
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class ApiRequests:
@@ -202,20 +202,18 @@ class ApiRequests:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: msgspec.Struct | Document | None = None,
+        body: object = None,
         *,
+        media: str = "",
         at: int | None = None,
         request: str | None = None,
         seconds: float | None = None,
     ) -> bytes:
-        headers = _headers(self._fence, at, request) | (_MERGE_PATCH if method == "PATCH" else {})
-        content = None if body is None else msgspec.json.encode(body)
+        """Send a write. A body of a `media` type of its own is bytes, all others are sent as JSON."""
+        media = media or (_MERGE_PATCH if method == "PATCH" else "")
+        headers = _headers(self._fence, at, request) | ({"Content-Type": media} if media else {})
+        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         return await self._connection.request(method, path, query=query, headers=headers, body=content, seconds=seconds)
-
-    async def _upload(self, path: str, data: bytes, media: str) -> bytes:
-        """Upload a file."""
-        headers = _headers(self._fence, None, None) | {"Content-Type": media}
-        return await self._connection.request("POST", path, headers=headers, body=data)
 
 
 def _headers(fence: Fence | None, at: int | None, request: str | None) -> dict[str, str]:

@@ -1,29 +1,22 @@
 """The request and answer bodies that the API and its clients exchange, where no model type serves already.
 
 `api` reads what `control.plane.client` writes, and the other way round: one set of structs, so that they cannot differ.
-It covers objects, watches, measurements, leases, sinks and events, access, costs, observations and placement.
+It covers objects, watches, leases, sinks and events, and access; `control.plane.bodies` covers the operations.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Final, get_args
 
 import msgspec
 
 from lcm.control.access.audit import AuditRecord
 from lcm.control.plane.problems import Problem
-from lcm.control.plane.protocol import Action, Applied, Document, Sample, SessionAction, WorkerAction
+from lcm.control.plane.protocol import Action, Applied, Document, SessionAction, WorkerAction
 from lcm.model.access.identity import AccessToken, Role, Subject
 from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import Count, Moment, Name, Part, Percent, Positive, ShortText, Text
-from lcm.model.kinds.placement import MAX_ROWS, MAX_SESSIONS_PER_COMMIT, Assignment, SeatChange
-from lcm.model.kinds.session import Artifact, LabletSession
+from lcm.model.base.resource import Count, Moment, Name, Part, Positive, Text, shorten_text
 from lcm.model.kinds.sink import SinkSpec, SinkStatus
-from lcm.model.kinds.worker import WorkerTelemetry
-from lcm.model.money.billing import BillingInterval, CostTotal, sum_costs, sum_costs_by
-from lcm.model.telemetry.alert import Alert
-from lcm.model.telemetry.observation import ResourceObservation
 from lcm.store.base import Lease
 
 ACTOR_HEADER: Final = "Lcm-Actor"
@@ -77,57 +70,6 @@ class StatusReport(Part):
     resource_version: Count
     status: msgspec.Raw
     reason: Text = ""
-
-
-class Ec2Metrics(Part):
-    """Measurements of a machine by EC2 and CloudWatch, and when each of them last answered."""
-
-    ec2_at: Moment | None = None
-    cloudwatch_at: Moment | None = None
-    cpu_utilization: Percent | None = None
-    network_in_bytes: Count | None = None
-    network_out_bytes: Count | None = None
-
-
-class CmlMetrics(Part):
-    """Measurements by CML of itself and of user activity, and when it last answered each.
-
-    CloudWatch's CPU value takes precedence.
-    """
-
-    cml_at: Moment | None = None
-    activity_at: Moment | None = None
-    cpu_utilization: Percent | None = None
-    memory_utilization: Percent | None = None
-    storage_utilization: Percent | None = None
-    uptime_seconds: Count | None = None
-    running_nodes: Count | None = None
-    active_labs_count: Count | None = None
-    hosted_lab_ids: Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)] = ()
-    last_activity_at: Moment | None = None
-
-
-class MetricsReport(Part):
-    """A worker's measurements by source. A measurement without an age is as old as the report.
-
-    Without `activity_at` it is unknown whether somebody works on the worker, and it never counts as idle.
-    """
-
-    collected_at: Moment
-    ec2: Ec2Metrics = Ec2Metrics()
-    cml: CmlMetrics = CmlMetrics()
-
-
-class WorkerHistory(msgspec.Struct, frozen=True):
-    """A worker's measurements minute by minute, oldest first."""
-
-    items: tuple[Sample, ...]
-
-
-class AlertList(msgspec.Struct, frozen=True):
-    """The alerts that are raised and not cleared, oldest first."""
-
-    items: tuple[Alert, ...]
 
 
 class LeaseRequest(Part):
@@ -256,25 +198,7 @@ def check_idempotency_key(given: str) -> None:
     """Raise Invalid for a text that cannot be an idempotency key."""
     if not re.fullmatch(IDEMPOTENCY_KEY_PATTERN, given):
         remedy = "use 1 to 200 visible ASCII characters without spaces"
-        raise Invalid(Fault(IDEMPOTENCY_KEY, f"{given[:80]!r} is no key", remedy))
-
-
-def metrics_report_of(telemetry: WorkerTelemetry) -> MetricsReport:
-    """Return measurements sorted by their source."""
-    flat = msgspec.structs.asdict(telemetry)
-    return MetricsReport(
-        collected_at=telemetry.collected_at,
-        ec2=Ec2Metrics(**{name: flat[name] for name in Ec2Metrics.__struct_fields__}),
-        cml=CmlMetrics(**{name: flat[name] for name in CmlMetrics.__struct_fields__ if name != "cpu_utilization"}),
-    )
-
-
-def telemetry_of(report: MetricsReport) -> WorkerTelemetry:
-    """Return the measurements of a report: the reverse of `metrics_report_of`."""
-    cpu = report.ec2.cpu_utilization
-    flat = msgspec.structs.asdict(report.cml) | msgspec.structs.asdict(report.ec2)
-    flat["cpu_utilization"] = report.cml.cpu_utilization if cpu is None else cpu
-    return WorkerTelemetry(collected_at=report.collected_at, **flat)
+        raise Invalid(Fault(IDEMPOTENCY_KEY, f"{shorten_text(given, 80)!r} is no key", remedy))
 
 
 LONGEST_LIFE_SECONDS: Final = 90 * 86_400
@@ -344,64 +268,3 @@ def token_info(token: AccessToken) -> TokenInfo:
         session=token.session,
         made_by=token.made_by,
     )
-
-
-class CostReport(Part):
-    """What workers cost in a span: every interval, cut to the span, and the totals."""
-
-    since: Moment
-    until: Moment
-    total: CostTotal
-    by_worker: tuple[CostTotal, ...]
-    by_track: tuple[CostTotal, ...]
-    intervals: tuple[BillingInterval, ...]
-
-
-def cost_report(intervals: Sequence[BillingInterval], *, since: datetime, until: datetime, now: datetime) -> CostReport:
-    """Add up what workers cost in a span."""
-    return CostReport(
-        since=since,
-        until=until,
-        total=sum_costs("all", intervals, now),
-        by_worker=tuple(sum_costs_by(intervals, lambda one: f"{one.namespace}/{one.worker_name}", now)),
-        by_track=tuple(sum_costs_by(intervals, lambda one: one.lab_track, now)),
-        intervals=tuple(intervals),
-    )
-
-
-class ObservationAnswer(Part):
-    """An observation of a running lab. `request_id` names the request that it answers, if any."""
-
-    observation: ResourceObservation
-    request_id: ShortText | None = None
-
-
-class ArtifactList(msgspec.Struct, frozen=True):
-    """The files that were collected from a session."""
-
-    items: tuple[Artifact, ...]
-
-
-class ScheduleRequest(Part):
-    """Where the scheduler puts a session that it read at exactly this revision."""
-
-    resource_version: Count
-    assignment: Assignment
-
-
-class SeatChanges(Part):
-    """Claims that are to change their seats, all or none."""
-
-    changes: Annotated[tuple[SeatChange, ...], msgspec.Meta(max_length=MAX_ROWS)]
-
-
-class ClaimNumbers(Part):
-    """The numbers of the reservation's claims that a request is about."""
-
-    numbers: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_SESSIONS_PER_COMMIT)]
-
-
-class MadeSessions(msgspec.Struct, frozen=True):
-    """The sessions that took over claims of a reservation."""
-
-    items: tuple[LabletSession, ...]

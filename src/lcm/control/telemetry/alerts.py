@@ -14,35 +14,35 @@ from lcm.control.objects.records import ALERTS, alerts_key
 from lcm.control.objects.writer import Writer, retry_conflicts
 from lcm.control.plane.protocol import R, Ref
 from lcm.control.telemetry.alert_records import decode_alerts, make_alert, read_alerts
-from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.errors import Invalid, to_fault
 from lcm.model.telemetry.alert import Alert, AlertFinding
 from lcm.store.base import CheckRevision, Store, scan_all
 
 
-async def raise_alert(ledger: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
+async def raise_alert(writer: Writer, ref: Ref[R], complaint: AlertFinding) -> None:
     """Raise an alert about an object, unless it is raised already."""
     _check_complaint(complaint)
 
     async def attempt() -> None:
-        record = await ledger.require(ref)
-        kept, now = await read_alerts(ledger.store, alerts_key(record.resource)), ledger.clock.now()
+        record = await writer.require(ref)
+        kept, now = await read_alerts(writer.store, alerts_key(record.resource)), writer.clock.now()
         after = kept.alerts.with_raised(make_alert(record.resource, complaint, now))
         if after != kept.alerts:
             ops = [*kept.replace_ops(after), CheckRevision(record.key, record.revision)]
-            await ledger.commit_edits(ops=ops, told=kept.change_events(after, now))
+            await writer.commit_edits(ops=ops, told=kept.change_events(after, now))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 
 
-async def clear_alert(ledger: Writer, ref: Ref[R], name: str) -> None:
+async def clear_alert(writer: Writer, ref: Ref[R], name: str) -> None:
     """Clear an alert about an object, if it is raised."""
 
     async def attempt() -> None:
-        record = await ledger.require(ref)
-        kept = await read_alerts(ledger.store, alerts_key(record.resource))
+        record = await writer.require(ref)
+        kept = await read_alerts(writer.store, alerts_key(record.resource))
         after = kept.alerts.without(name)
         if after != kept.alerts:
-            await ledger.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, ledger.clock.now()))
+            await writer.commit_edits(ops=kept.replace_ops(after), told=kept.change_events(after, writer.clock.now()))
 
     await retry_conflicts(attempt, unless=lambda _: False)
 
@@ -59,8 +59,7 @@ def _check_complaint(complaint: AlertFinding) -> None:
     try:
         msgspec.convert(msgspec.to_builtins(complaint), AlertFinding)
     except msgspec.ValidationError as error:
-        problem, _, path = str(error).partition(" - at `$.")
-        raise Invalid(Fault(path.rstrip("`") or "complaint", problem)) from error
+        raise Invalid(to_fault(error, "complaint")) from error
 
 
 def _alert_order(alert: Alert) -> tuple[datetime, str, str, str, str]:

@@ -83,21 +83,23 @@ class IdleCriteria:
 DEFAULT_CRITERIA: Final = IdleCriteria()
 
 
-async def detect_idle(ledger: Writer, ref: WorkerRef, usual: IdleCriteria, desk: Promises | None = None) -> IdleVerdict:
+async def detect_idle(
+    writer: Writer, ref: WorkerRef, usual: IdleCriteria, promises: Promises | None = None
+) -> IdleVerdict:
     """Judge a worker, store the verdict if it says anything new, and warn once before a pause.
 
-    `desk` knows which seat of a pool the worker fills, and what is booked on that seat.
+    `promises` knows which seat of a pool the worker fills, and what is booked on that seat.
     """
 
     async def attempt() -> IdleVerdict:
-        record = await ledger.require(ref)
-        worker, now = record.resource, ledger.clock.now()
-        by = usual.with_system_settings(await _read_system_settings(ledger.store))
-        seat, unchanged = await _read_seat_use(ledger.store, desk, worker, by.horizon)
+        record = await writer.require(ref)
+        worker, now = record.resource, writer.clock.now()
+        by = usual.with_system_settings(await _read_system_settings(writer.store))
+        seat, unchanged = await _read_seat_use(writer.store, promises, worker, by.horizon)
         verdict = judge_worker(
             worker,
-            await newest_telemetry(ledger, worker),
-            await sessions_on(ledger.store, worker.metadata.uid),
+            await newest_telemetry(writer, worker),
+            await sessions_on(writer.store, worker.metadata.uid),
             now,
             horizon=by.horizon,
             stale_after=by.stale_after,
@@ -107,21 +109,21 @@ async def detect_idle(ledger: Writer, ref: WorkerRef, usual: IdleCriteria, desk:
         if not is_significant(verdict, worker.status.idle):
             return verdict
         after = msgspec.structs.replace(worker, status=msgspec.structs.replace(worker.status, idle=verdict))
-        told = [idle_warning_event(worker, verdict, now=now)] if is_first_warning(verdict, worker.status.idle) else []
+        events = [idle_warning_event(worker, verdict, now=now)] if is_first_warning(verdict, worker.status.idle) else []
         # At the revision that was judged: a change of the worker since then may mean that it is not idle.
-        await ledger.commit_edits(Edit(record, after), ops=unchanged, told=told, reported=True)
+        await writer.commit_edits(Edit(record, after), ops=unchanged, told=events, reported=True)
         return verdict
 
     return await retry_conflicts(attempt, unless=lambda _: False)
 
 
 async def _read_seat_use(
-    store: Store, desk: Promises | None, worker: LabWorker, horizon: timedelta
+    store: Store, promises: Promises | None, worker: LabWorker, horizon: timedelta
 ) -> tuple[SeatUse | None, Sequence[Op]]:
     """Return what the worker's seat is needed for, and checks that fail if it was claimed since."""
-    if desk is None:
+    if promises is None:
         return None, ()
-    calendar = desk.calendar
+    calendar = promises.calendar
     await calendar.ready()
     await calendar.wait_for_revision(await pools_revision(store, worker.metadata.namespace))
     found = calendar.pool_seat_of(worker.metadata.uid)

@@ -54,11 +54,11 @@ async def read_review(store: Store, usual: ReviewPolicy) -> ReviewPolicy:
     return usual.with_settings(found.resource if found else None)
 
 
-async def observation_report(ledger: Writer, ref: Ref[LabletDefinition]) -> ObservationReport:
+async def observation_report(writer: Writer, ref: Ref[LabletDefinition]) -> ObservationReport:
     """Report what the sessions of a definition have taught."""
-    found = await ledger.require(ref)
-    samples, _ = await read_samples(ledger.store, found.resource)
-    return build_report(found.resource, samples, named=ledger.caller.role in SEES_ALL)
+    found = await writer.require(ref)
+    samples, _ = await read_samples(writer.store, found.resource)
+    return build_report(found.resource, samples, named=writer.caller.role in SEES_ALL)
 
 
 _OBSERVABLE_PHASES: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
@@ -81,22 +81,22 @@ def check_observer(actor: str) -> None:
 
 
 async def record_observation(
-    ledger: Writer, ref: SessionRef, seen: ResourceObservation, request_id: str | None, usual: ReviewPolicy
+    writer: Writer, ref: SessionRef, seen: ResourceObservation, request_id: str | None, usual: ReviewPolicy
 ) -> LabletSession:
     """Store an observation and return the session as it is then; one that is known already changes nothing."""
     steady, seen = is_steady(seen), trim_observation(seen)
 
     async def attempt() -> LabletSession:
-        found, now = await ledger.require(ref), ledger.clock.now()
+        found, now = await writer.require(ref), writer.clock.now()
         _reject_future_observation(seen, now)
         if _is_known(found.resource.status, seen, request_id):
-            return await _expire_request(ledger, found, now)
+            return await _expire_request(writer, found, now)
         _check_observable(found.resource)
-        definition = await _find_definition(ledger, found.resource)
-        after, told = _apply_observation(found.resource, definition, seen, request_id, now)
-        taught = await _learn(ledger, after, definition if steady else None, seen, usual)
-        edits: list[Edit[Any]] = [Edit(found, after), *taught.edits]
-        revision = await ledger.commit_edits(*edits, ops=taught.ops, told=told, reported=True)
+        definition = await _find_definition(writer, found.resource)
+        after, new_events = _apply_observation(found.resource, definition, seen, request_id, now)
+        lesson = await _learn(writer, after, definition if steady else None, seen, usual)
+        edits: list[Edit[Any]] = [Edit(found, after), *lesson.edits]
+        revision = await writer.commit_edits(*edits, ops=lesson.ops, told=new_events, reported=True)
         metadata = msgspec.structs.replace(after.metadata, resource_version=revision)
         return msgspec.structs.replace(after, metadata=metadata)
 
@@ -110,13 +110,13 @@ def _is_known(status: LabletSessionStatus, seen: ResourceObservation, request_id
     return status.observed_at is not None and seen.observed_at <= status.observed_at
 
 
-async def _expire_request(ledger: Writer, found: Record[LabletSession], now: datetime) -> LabletSession:
+async def _expire_request(writer: Writer, found: Record[LabletSession], now: datetime) -> LabletSession:
     """Clear an observation request that was not answered in time, as the session was read anyway."""
     status = clear_timed_out_request(found.resource.status, now)
     if status is found.resource.status:
         return found.resource
     after = msgspec.structs.replace(found.resource, status=status)
-    return await ledger.write(Edit(found, after), reported=True)
+    return await writer.write(Edit(found, after), reported=True)
 
 
 def _apply_observation(
@@ -143,14 +143,14 @@ def _apply_observation(
     if answered:
         status = msgspec.structs.replace(status, observation_request=None, observation_error="")
     after = msgspec.structs.replace(session, status=status)
-    told = [events.observation_event(after, seen, now=now)]
+    new_events = [events.observation_event(after, seen, now=now)]
     if differs and before.observed_ports != seen.observed_ports:
-        told.append(events.port_drift_event(after, differs, now=now))
-    return after, told
+        new_events.append(events.port_drift_event(after, differs, now=now))
+    return after, new_events
 
 
 async def _learn(
-    ledger: Writer,
+    writer: Writer,
     session: LabletSession,
     definition: Record[LabletDefinition] | None,
     seen: ResourceObservation,
@@ -160,15 +160,15 @@ async def _learn(
     if definition is None:
         return LearningChanges()
     lab = definition.resource
-    samples, revision = await read_samples(ledger.store, lab)
+    samples, revision = await read_samples(writer.store, lab)
     samples = with_sample(samples, build_sample(session, seen, lab.spec.port_template))
-    after = with_learned_status(lab, samples, await read_review(ledger.store, usual))
+    after = with_learned_status(lab, samples, await read_review(writer.store, usual))
     edits = () if after == lab else (Edit(definition, after),)
     return LearningChanges(edits, [Put(observations_key(lab), encode_checked(samples), at=revision)])
 
 
-async def _find_definition(ledger: Writer, session: LabletSession) -> Record[LabletDefinition] | None:
-    return await find_record(ledger.store, Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
+async def _find_definition(writer: Writer, session: LabletSession) -> Record[LabletDefinition] | None:
+    return await find_record(writer.store, Ref(LabletDefinition, session.spec.definition, session.metadata.namespace))
 
 
 def _check_observable(session: LabletSession) -> None:

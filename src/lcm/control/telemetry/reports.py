@@ -14,7 +14,8 @@ import msgspec
 from lcm.control.delivery.events import labs_event, metrics_event
 from lcm.control.objects.records import CODEC, alerts_key, encode_checked, history_prefix, telemetry_key
 from lcm.control.objects.writer import Writer, retry_conflicts
-from lcm.control.plane.protocol import Sample, WorkerRef
+from lcm.control.plane.bodies import Sample
+from lcm.control.plane.protocol import WorkerRef
 from lcm.control.telemetry.alert_records import ActiveAlert, Alerts, make_alert, read_alerts
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Part
@@ -193,12 +194,12 @@ async def sample_ops(store: Store, worker: LabWorker, sample: Sample) -> Sequenc
     return (put, *(Delete(one.key) for one in page.entries if one.key < oldest))
 
 
-async def read_history(ledger: Writer, ref: WorkerRef, since: datetime) -> Sequence[Sample]:
+async def read_history(writer: Writer, ref: WorkerRef, since: datetime) -> Sequence[Sample]:
     """Read a worker's samples from a moment on, oldest first."""
-    record = await ledger.require(ref)
-    since = max(since, ledger.clock.now() - HISTORY_KEPT)
+    record = await writer.require(ref)
+    since = max(since, writer.clock.now() - HISTORY_KEPT)
     prefix = history_prefix(record.resource)
-    page = await scan_all(ledger.store, prefix)
+    page = await scan_all(writer.store, prefix)
     hours = [entry for entry in page.entries if entry.key >= f"{prefix}{_hour_key(since)}"]
     samples = [one for entry in hours for one in CODEC.decode(entry.value, HourOfSamples).samples]
     return [one for one in samples if one.at >= since]
@@ -217,14 +218,14 @@ _MAX_REPORT_SKEW: Final = timedelta(minutes=5)
 _TIME_FIELDS: Final = ("collected_at", "ec2_at", "cloudwatch_at", "cml_at", "activity_at")
 
 
-async def record_telemetry(ledger: Writer, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
+async def record_telemetry(writer: Writer, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
     """Store a worker's newest measurements and return the ones that are stored."""
-    now = ledger.clock.now()
+    now = writer.clock.now()
     _reject_future_report(telemetry, now)
 
     async def attempt() -> WorkerTelemetry:
-        record = await ledger.require(ref)
-        worker, store = record.resource, ledger.store
+        record = await writer.require(ref)
+        worker, store = record.resource, writer.store
         entry = await store.get(key := telemetry_key(worker))
         kept = CODEC.decode(entry.value, WorkerTelemetry) if entry else None
         if kept and kept.collected_at >= telemetry.collected_at:
@@ -240,22 +241,22 @@ async def record_telemetry(ledger: Writer, ref: WorkerRef, telemetry: WorkerTele
             CheckRevision(record.key, record.revision),
         ]
         labs = [labs_event(worker, newest, now=now)] if has_other_labs(fresh, kept) else []
-        told = [metrics_event(worker, newest, now=now), *labs, *alerts.change_events(after, now)]
-        await ledger.commit_edits(ops=ops, told=told)
+        events = [metrics_event(worker, newest, now=now), *labs, *alerts.change_events(after, now)]
+        await writer.commit_edits(ops=ops, told=events)
         return newest
 
     return await retry_conflicts(attempt, unless=lambda _: False)
 
 
-async def read_telemetry(ledger: Writer, ref: WorkerRef) -> WorkerTelemetry | None:
+async def read_telemetry(writer: Writer, ref: WorkerRef) -> WorkerTelemetry | None:
     """Read a worker's newest measurements; None means that it was never measured."""
-    record = await ledger.find(ref)
-    return await newest_telemetry(ledger, record.resource) if record else None
+    record = await writer.find(ref)
+    return await newest_telemetry(writer, record.resource) if record else None
 
 
-async def newest_telemetry(ledger: Writer, worker: LabWorker) -> WorkerTelemetry | None:
+async def newest_telemetry(writer: Writer, worker: LabWorker) -> WorkerTelemetry | None:
     """Read the newest measurements of a worker that was already read; None means never measured."""
-    entry = await ledger.store.get(telemetry_key(worker))
+    entry = await writer.store.get(telemetry_key(worker))
     return CODEC.decode(entry.value, WorkerTelemetry) if entry else None
 
 

@@ -20,7 +20,8 @@ import msgspec
 import structlog
 
 from lcm.control.objects.cache import Cache
-from lcm.control.plane.protocol import BulkImport, DiscoveredInstance, ObjectChange, Plane, Ref, WorkerRef, ref_of
+from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
+from lcm.control.plane.protocol import ObjectChange, Plane, Ref, WorkerRef, ref_of
 from lcm.controllers.discovery.orphans import (
     ALERTS,
     ORPHAN_ALERT,
@@ -33,7 +34,7 @@ from lcm.controllers.discovery.orphans import (
 )
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Conflict, Deposed, Gone, Later, LcmError, Relist
-from lcm.model.base.resource import Condition, Truth, with_condition
+from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
@@ -147,7 +148,6 @@ CONDITION: Final = "DiscoverySucceeded"
 
 _MIN_PAUSE: Final = timedelta(seconds=1)
 _JITTER: Final = 0.1
-_MESSAGE_LIMIT: Final = 2000
 _log: Final = structlog.get_logger()
 
 
@@ -326,7 +326,7 @@ class Discovery:
         reason = "RegionFailed" if failed else "Scanned" if wanted.enabled else "Disabled"
         now = self._clock.now()
         return Condition(
-            type=CONDITION, status=status, reason=reason, message=told[:_MESSAGE_LIMIT], last_transition_at=now
+            type=CONDITION, status=status, reason=reason, message=shorten_text(told), last_transition_at=now
         )
 
 

@@ -20,19 +20,20 @@ from lcm.controllers.pool.effects import LAUNCH_BATCH, AppliedPlan, PoolEffects,
 from lcm.controllers.pool.phases import PoolPhaseChange, describe_conditions, next_phase, retry_at, with_conditions
 from lcm.controllers.pool.report import (
     ALERT_NAMES,
+    POOL_STUCK,
     add_decisions,
     count_by_phase,
     find_alerts,
     measure_boots,
     next_boot_count_at,
-    stuck_alert,
     summarize_capacity,
 )
 from lcm.controllers.pool.view import PoolIndex, PoolRef, PoolView, is_over, is_owner
-from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.election import ElectedController
+from lcm.controllers.runtime.lifecycle import RaisedAlerts
 from lcm.controllers.runtime.reconcile import DONE, Requeue, Runtime, requeue_at
 from lcm.controllers.runtime.settings import CurrentSettings
-from lcm.model.base.clock import Clock, Stopwatch
+from lcm.model.base.clock import Clock
 from lcm.model.base.resource import Truth
 from lcm.model.kinds.pool import (
     POOL_MACHINE,
@@ -48,8 +49,6 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.claims import Terms
-from lcm.settings.load import Settings
-from lcm.system.tasks import run_until_first_ends
 
 MIN_INTERVAL: Final = timedelta(seconds=1)
 """The shortest time between two looks at a pool: five hundred bookings at once must not cause five hundred looks."""
@@ -77,7 +76,7 @@ class PoolReconciler:
         self._timelines: defaultdict[PoolRef, SeatTimelines] = defaultdict(SeatTimelines)
         self._looked_at: dict[PoolRef, datetime] = {}
         self._reported_at: dict[PoolRef, datetime] = {}
-        self._raised_alerts: dict[str, set[str]] = {}
+        self._alerts = RaisedAlerts(plane, LabWorkerPool, ALERT_NAMES, stuck=POOL_STUCK)
 
     async def reconcile(self, ref: PoolRef) -> Requeue:
         """Look at a pool, decide, act, report, and return when to look again."""
@@ -85,7 +84,8 @@ class PoolReconciler:
         if pool is None or pool.status.phase in POOL_MACHINE.final:
             for kept in (self._looked_at, self._reported_at, self._timelines):
                 kept.pop(ref, None)
-            self._forget_deleted()
+            self._alerts.forget(ref)
+            self._seat_optimizer.forget_all_but({one.metadata.uid for one in self._cache.all(LabWorkerPool)})
             return DONE
         now, before = self._clock.now(), self._looked_at.get(ref)
         if before is not None and now < before + MIN_INTERVAL:
@@ -95,20 +95,11 @@ class PoolReconciler:
         await self._cache.wait_for_revision(pool.metadata.resource_version)
         return await self._reconcile_pool(self._cache.get(ref) or pool)
 
-    def _forget_deleted(self) -> None:
-        """Drop what is remembered by uid about pools that no longer exist."""
-        alive = {one.metadata.uid for one in self._cache.all(LabWorkerPool)}
-        self._raised_alerts = {uid: names for uid, names in self._raised_alerts.items() if uid in alive}
-        self._seat_optimizer.forget_all_but(alive)
-
     async def report_bug(self, ref: PoolRef, error: Exception) -> None:
         """Raise an alert about a bug of ours that keeps a pool from being reconciled."""
-        bug, pool = type(error).__name__, self._cache.get(ref)
+        pool = self._cache.get(ref)
         if pool is not None:
-            self._raised_alerts.pop(pool.metadata.uid, None)  # the next successful look clears it
-        await self._plane.raise_alert(
-            ref, stuck_alert(ref.name, bug, f"a bug of ours, please report it: {bug}: {error}")
-        )
+            await self._alerts.raise_bug(pool, error)
 
     async def _reconcile_pool(self, pool: LabWorkerPool) -> Requeue:
         template = self._cache.get(Ref(WorkerTemplate, pool.spec.template, pool.metadata.namespace))
@@ -119,7 +110,8 @@ class PoolReconciler:
         if await self._seat_optimizer.improve(view, made, self._index.version(ref_of(pool))):
             return requeue_at(view.now + MIN_INTERVAL, view.now)  # by then the cache has the moves
         done = await self._effects.apply(view, made)
-        await self._sync_alerts(view, done.trouble)
+        self._alerts.end_bug(ref_of(pool))
+        await self._alerts.sync(pool, find_alerts(view, done.trouble))
         await self._report(view, made, done)
         return self._next_look(view, made, done)
 
@@ -204,15 +196,6 @@ class PoolReconciler:
         recent = last is not None and view.now < last + FIGURES_INTERVAL
         return recent and msgspec.structs.replace(status, **before) == view.status
 
-    async def _sync_alerts(self, view: PoolView, trouble: str) -> None:
-        ref, uid = ref_of(view.pool), view.pool.metadata.uid
-        wrong = {one.alert: one for one in find_alerts(view, trouble)}
-        for name in sorted((self._raised_alerts.get(uid, set(ALERT_NAMES))) - set(wrong)):
-            await self._plane.clear_alert(ref, name)
-        for name in sorted(set(wrong) - self._raised_alerts.get(uid, set())):
-            await self._plane.raise_alert(ref, wrong[name])
-        self._raised_alerts[uid] = set(wrong)
-
     def _next_look(self, view: PoolView, made: PoolPlan, done: AppliedPlan) -> Requeue:
         due = POOL_MACHINE.deadline(view.status.phase, view.status)
         moments = [
@@ -256,34 +239,13 @@ KINDS: Final = (LabWorkerPool, WorkerTemplate, LabWorker, LabletSession, Reserva
 
 
 @dataclass(frozen=True, slots=True)
-class PoolController:
+class PoolController(ElectedController):
     """The pool controller of one process."""
 
-    plane: Plane
-    clock: Clock
-    stopwatch: Stopwatch
-    chance: Callable[[], float]
-    settings: Settings
-    holder: str
-
-    async def run(self) -> None:
-        """Lead whenever elected, until cancelled."""
-        election = Election(
-            self.plane,
-            LEASE,
-            self.holder,
-            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
-            stopwatch=self.stopwatch,
-            chance=self.chance,
-        )
-        await election.run(self._lead)
-
-    async def _lead(self, plane: Plane) -> None:
-        cache = Cache(plane, *KINDS, chance=self.chance)
-        await run_until_first_ends(cache.run(), self._work(plane, cache))
+    lease = LEASE
+    kinds = KINDS
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
-        await cache.ready()
         book, settings = PoolIndex(cache), CurrentSettings(self.settings, cache)
         follower = PoolReconciler(plane, cache, book, clock=self.clock, terms=settings.terms)
         runtime = Runtime(

@@ -22,7 +22,7 @@ from lcm.control.plane.protocol import Plane, ref_of
 from lcm.controllers.pool.demand import PoolPlan
 from lcm.controllers.pool.view import POOL_LABEL, SEAT_LABEL, PoolView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
-from lcm.model.base.resource import Metadata, Owner
+from lcm.model.base.resource import Metadata, Owner, shorten_text
 from lcm.model.kinds.placement import SeatChange
 from lcm.model.kinds.worker import LabWorker
 from lcm.placement.limits import OPENING_POLICIES, PromiseRules
@@ -72,7 +72,7 @@ class PoolEffects:
             try:
                 plan.seats[number] = done.launched[number] = await self._launch(view, number)
             except Refused as error:
-                done.trouble = f"no worker can be made for seat {number}: {error}"[:2000]
+                done.trouble = shorten_text(f"no worker can be made for seat {number}: {error}")
                 break
         for number, worker in plan.resume.items():
             if (made := await self._set_wanted_state(worker, "running")) is not None:

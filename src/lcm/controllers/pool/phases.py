@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from lcm.controllers.pool.demand import PoolPlan, seats_text
 from lcm.controllers.pool.view import PoolView, is_over
-from lcm.model.base.resource import Condition, Truth, with_condition
+from lcm.model.base.resource import Condition, Truth, shorten_text, with_condition
 from lcm.model.kinds.pool import POOL_MACHINE, LabWorkerPool, PoolCondition, PoolPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.placement.places import PoolSnapshot, is_accepting, template_room
@@ -86,7 +86,7 @@ def _ready_condition(plan: PoolPlan, trouble: str) -> ConditionParts:
     failed = [one for number in missing if (one := plan.seats.get(number)) and one.status.phase is WorkerPhase.FAILED]
     if failed:
         text = f"{failed[0].metadata.name}: {failed[0].status.last_error}"
-        return PoolCondition.READY, Truth.FALSE, "WorkerFailed", text[:2000]
+        return PoolCondition.READY, Truth.FALSE, "WorkerFailed", shorten_text(text)
     return PoolCondition.READY, Truth.FALSE, "Booting", f"{seats_text(missing)} wait for a worker"
 
 
@@ -104,7 +104,7 @@ def _decide_initializing(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
     error = f"{seats_text(missing)} got no worker within an hour"
     errors = [one.status.last_error for number in missing if (one := plan.seats.get(number)) and one.status.last_error]
     told = f"{error}: {errors[0]}" if errors else error
-    return PoolPhaseChange(_P.FAILED, "the wanted minimum did not come up", error=told[:2000])
+    return PoolPhaseChange(_P.FAILED, "the wanted minimum did not come up", error=shorten_text(told))
 
 
 def _decide_failed(view: PoolView, plan: PoolPlan) -> PoolPhaseChange:
@@ -198,4 +198,4 @@ def _is_released(worker: LabWorker) -> bool:
 
 
 def _released_text(workers: Sequence[LabWorker]) -> str:
-    return f"{', '.join(one.metadata.name for one in workers)} given up"[:2000]
+    return shorten_text(f"{', '.join(one.metadata.name for one in workers)} given up")

@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 from lcm.controllers.pool.demand import PoolPlan, seats_text
 from lcm.controllers.pool.effects import AppliedPlan
 from lcm.controllers.pool.view import PoolView, is_over, is_wanted
+from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.pool import (
     BOOTS_KEPT,
     POOL_MACHINE,
@@ -24,8 +26,6 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.placement.places import COMING_PHASES, is_accepting
-
-_REASON_LIMIT = 2000
 
 
 def add_decisions(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> tuple[ScalingDecision, ...]:
@@ -70,7 +70,7 @@ def _scale_up_reason(view: PoolView, plan: PoolPlan, done: AppliedPlan) -> str:
     starts = [plan.needed[number].start_by for number in booked]
     if starts:
         why.append(f"{seats_text(booked)} claimed from {_format_time(min(starts) + view.lead)} on")
-    return f"{'; '.join(told)}: {' and '.join(why)}"[:_REASON_LIMIT]
+    return shorten_text(f"{'; '.join(told)}: {' and '.join(why)}")
 
 
 def _scale_down_reason(plan: PoolPlan, done: AppliedPlan) -> str:
@@ -82,7 +82,7 @@ def _scale_down_reason(plan: PoolPlan, done: AppliedPlan) -> str:
         names = ", ".join(one.metadata.name for one in done.removed)
         errors = [one.status.last_error for one in done.removed if one.status.failure and one.status.last_error]
         told.append(f"deleted {names}: {f'it failed: {errors[0]}' if errors else 'nothing is booked there'}")
-    return "; ".join(told)[:_REASON_LIMIT]
+    return shorten_text("; ".join(told))
 
 
 def _no_change_reason(plan: PoolPlan, done: AppliedPlan) -> str:
@@ -90,7 +90,7 @@ def _no_change_reason(plan: PoolPlan, done: AppliedPlan) -> str:
     if done.trouble:
         notes.insert(0, done.trouble)
     if notes:
-        return "; ".join(notes)[:_REASON_LIMIT]
+        return shorten_text("; ".join(notes))
     return "every seat that needs a worker has one" if plan.needed else "no seat needs a worker"
 
 
@@ -201,21 +201,18 @@ def find_alerts(view: PoolView, trouble: str) -> Sequence[AlertFinding]:
     found = (
         _failed_alert(view),
         _overdue_alert(view),
-        stuck_alert(view.pool.metadata.name, "Refused", trouble) if trouble else None,
+        stuck_alert(POOL_STUCK, view.pool.metadata.name, "Refused", trouble) if trouble else None,
     )
     return [one for one in found if one is not None]
-
-
-def stuck_alert(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the alert for a pool that cannot go on before a person has fixed something."""
-    return AlertFinding(alert=POOL_STUCK, severity=Severity.CRITICAL, reason=reason, message=f"{name}: {why}"[:2000])
 
 
 def _failed_alert(view: PoolView) -> AlertFinding | None:
     if view.status.phase is not PoolPhase.FAILED:
         return None
     text = f"{view.pool.metadata.name}: {view.status.last_error}"
-    return AlertFinding(alert=POOL_FAILED, severity=Severity.CRITICAL, reason="MinimumNotReady", message=text[:2000])
+    return AlertFinding(
+        alert=POOL_FAILED, severity=Severity.CRITICAL, reason="MinimumNotReady", message=shorten_text(text)
+    )
 
 
 def _overdue_alert(view: PoolView) -> AlertFinding | None:

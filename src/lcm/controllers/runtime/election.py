@@ -1,6 +1,6 @@
 """Leader election: of all processes that run a controller, only the holder of its lease acts.
 
-`compose` runs one election for each controller.
+`compose` runs one `ElectedController` of each kind.
 
 The store rejects writes of a leader whose term is over, because they carry a fencing token. The outside world cannot do
 that. So each effect first checks the term's own deadline (`providers.protocols.permit`), which passes before another
@@ -10,17 +10,22 @@ machine sleeps. Without a store there is no leader.
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Final
 
 import structlog
 
+from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Tenure
-from lcm.model.base.clock import Stopwatch
+from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.base.errors import Deposed, Later, LcmError, Relist, Stuck
+from lcm.model.kinds.registry import Resource
 from lcm.providers.protocols.permit import permit_scope
-from lcm.system.tasks import cancel_and_wait
+from lcm.settings.load import Settings
+from lcm.system.tasks import cancel_and_wait, run_until_first_ends
 
 Lead = Callable[[Plane], Coroutine[Any, Any, None]]
 """The work of a leader. It gets a plane whose writes are fenced, and is cancelled when the term ends."""
@@ -214,3 +219,48 @@ def _interruption(task: asyncio.Task[None]) -> BaseException | None:
     if error is not None and not isinstance(error, _INTERRUPTIONS):
         raise error
     return error
+
+
+@dataclass(frozen=True, slots=True)
+class ElectedController(ABC):
+    """A controller of one process, which works whenever it is elected.
+
+    Everything it must remember is in the store, so the next leader continues from there.
+    """
+
+    lease: ClassVar[str]
+    kinds: ClassVar[tuple[type[Resource], ...]]
+    """The kinds that it watches, in the order in which they are listed."""
+
+    plane: Plane
+    _: KW_ONLY
+    clock: Clock
+    stopwatch: Stopwatch
+    chance: Callable[[], float]
+    settings: Settings
+    holder: str
+
+    async def run(self) -> None:
+        """Lead whenever elected, until cancelled."""
+        election = Election(
+            self.plane,
+            self.lease,
+            self.holder,
+            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
+            stopwatch=self.stopwatch,
+            chance=self.chance,
+        )
+        await election.run(self.lead)
+
+    async def lead(self, plane: Plane) -> None:
+        """Work until cancelled."""
+        cache = Cache(plane, *self.kinds, chance=self.chance)
+        await run_until_first_ends(cache.run(), self._start_work(plane, cache))
+
+    async def _start_work(self, plane: Plane, cache: Cache) -> None:
+        await cache.ready()
+        await self._work(plane, cache)
+
+    @abstractmethod
+    async def _work(self, plane: Plane, cache: Cache) -> None:
+        """Do a leader's work, with all its kinds in the cache."""

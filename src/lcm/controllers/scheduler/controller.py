@@ -12,21 +12,19 @@ from typing import Final
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
-from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Requeue, Runtime, never_rests
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.scheduler.placement import PlacementLoop
 from lcm.controllers.scheduler.reservations import ReservationReconciler
 from lcm.controllers.scheduler.sessions import SchedulingReconciler, is_resting
 from lcm.controllers.scheduler.view import SchedulerView
-from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
-from lcm.settings.load import Settings
 from lcm.system.tasks import run_until_first_ends
 
 LEASE: Final = "scheduler"
@@ -43,37 +41,19 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerController:
+class SchedulerController(ElectedController):
     """The scheduler of one process."""
 
-    plane: Plane
-    clock: Clock
-    stopwatch: Stopwatch
-    chance: Callable[[], float]
-    settings: Settings
-    holder: str
+    lease = LEASE
+    kinds = KINDS
 
     async def run(self) -> None:
         """Lead whenever elected, until cancelled. If the scheduler is disabled in the settings, wait and do nothing."""
         if not self.settings.scheduler_enabled:
             await asyncio.Event().wait()
-        election = Election(
-            self.plane,
-            LEASE,
-            self.holder,
-            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
-            stopwatch=self.stopwatch,
-            chance=self.chance,
-        )
-        await election.run(self.lead)
-
-    async def lead(self, plane: Plane) -> None:
-        """Place sessions until cancelled."""
-        cache = Cache(plane, *KINDS, chance=self.chance)
-        await run_until_first_ends(cache.run(), self._work(plane, cache))
+        await ElectedController.run(self)  # a class with slots is made anew, so that it knows no `super()`
 
     async def _work(self, plane: Plane, cache: Cache) -> None:
-        await cache.ready()
         settings = CurrentSettings(self.settings, cache)
 
         def resync() -> timedelta:

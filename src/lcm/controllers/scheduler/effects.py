@@ -22,6 +22,7 @@ from lcm.controllers.scheduler.places import BootTime
 from lcm.controllers.scheduler.queue_plan import MINUTE, PlacementOutcome, is_unopened_seat
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.errors import Conflict, Gone, NoRoom, Refused
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SchedulingDecision, Seat, Waiting, is_asap
 from lcm.placement.limits import LIMITS
@@ -49,7 +50,9 @@ def waiting_status(outcome: PlacementOutcome, boot: BootTime) -> Waiting:
         else timedelta(0)
     )
     start = at - early + outcome.seeker.start_up if at is not None else None
-    return Waiting(queue_position=outcome.position, estimated_start=start, basis=explain_estimate(outcome, boot)[:2000])
+    return Waiting(
+        queue_position=outcome.position, estimated_start=start, basis=shorten_text(explain_estimate(outcome, boot))
+    )
 
 
 def explain_estimate(outcome: PlacementOutcome, boot: BootTime) -> str:
@@ -192,7 +195,7 @@ def assignment_for(view: SchedulerView, outcome: PlacementOutcome, now: datetime
         waiting=waiting_status(outcome, view.boot_time(found.id))
         if is_asap(session) and not outcome.is_assigned
         else None,
-        reason=outcome.decision.reason[:2000],
+        reason=shorten_text(outcome.decision.reason),
     )
 
 

@@ -12,8 +12,10 @@ import msgspec
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, Ref, Terminate, ref_of
+from lcm.controllers.runtime.lifecycle import Report, Wait
 from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_at
 from lcm.model.base.clock import Clock
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.placement import MAX_SESSIONS_PER_COMMIT
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation, ReservationPhase, ReservationStatus
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
@@ -51,33 +53,18 @@ class TerminateSessions:
     sessions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationReport:
-    """Write a status: another phase, or new counts."""
-
-    status: ReservationStatus
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationWait:
-    """Do nothing until a moment; None means until something changes."""
-
-    until: datetime | None = None
-
-
-ReservationDecision = Fulfil | TerminateSessions | ReservationReport | ReservationWait
+ReservationDecision = Fulfil | TerminateSessions | Report[ReservationStatus] | Wait
 
 
 def decide(facts: ReservationFacts) -> ReservationDecision:
     """Return what a reservation needs next."""
     decider = DECIDERS.get(facts.reservation.status.phase)
-    return decider(facts) if decider else ReservationWait()
+    return decider(facts) if decider else Wait()
 
 
 def _decide_promised(facts: ReservationFacts) -> ReservationDecision:
     due = _due_claims(facts)
-    return Fulfil(due) if due else ReservationWait(_next_due_at(facts))
+    return Fulfil(due) if due else Wait(_next_due_at(facts))
 
 
 def _decide_active(facts: ReservationFacts) -> ReservationDecision:
@@ -91,9 +78,9 @@ def _decide_active(facts: ReservationFacts) -> ReservationDecision:
     if limit is not None and facts.now >= limit[0] + CLEAN_UP_TIME:
         return _report_phase(facts, _P.COMPLETED, limit[1].why)
     if status.sessions_ended != ended:
-        return ReservationReport(msgspec.structs.replace(status, sessions_ended=ended))
+        return Report(msgspec.structs.replace(status, sessions_ended=ended))
     moments = [moment for moment in (_next_due_at(facts), limit[0] + CLEAN_UP_TIME if limit else None) if moment]
-    return ReservationWait(min(moments, default=None))
+    return Wait(min(moments, default=None))
 
 
 def _decide_cancelling(facts: ReservationFacts) -> ReservationDecision:
@@ -110,10 +97,10 @@ DECIDERS: Final[Mapping[ReservationPhase, Callable[[ReservationFacts], Reservati
 }
 
 
-def _report_phase(facts: ReservationFacts, phase: ReservationPhase, reason: str) -> ReservationReport:
+def _report_phase(facts: ReservationFacts, phase: ReservationPhase, reason: str) -> Report[ReservationStatus]:
     made = sum(one.session is not None for one in facts.reservation.status.held)
     changes: dict[str, Any] = {"phase": phase, "sessions_made": made, "sessions_ended": _count_ended(facts)}
-    return ReservationReport(msgspec.structs.replace(facts.reservation.status, **changes), reason)
+    return Report(msgspec.structs.replace(facts.reservation.status, **changes), reason)
 
 
 def _due_claims(facts: ReservationFacts) -> tuple[int, ...]:
@@ -169,15 +156,13 @@ class ReservationReconciler:
                 await self._fulfil(ref, numbers)
             case TerminateSessions(names):
                 return await self._end_sessions(reservation, names)
-            case ReservationReport(status) if status.phase is reservation.status.phase and now < self._next_count_at(
-                ref
-            ):
+            case Report(status) if status.phase is reservation.status.phase and now < self._next_count_at(ref):
                 return requeue_at(self._next_count_at(ref), now)
-            case ReservationReport(status, reason):
+            case Report(status, reason):
                 self._counted_at[ref] = now
                 self._cache.accept(await self._plane.step(reservation, status, reason=reason))
                 await self._plane.clear_alert(ref, OVERDUE_ALERT)
-            case ReservationWait(until) if until is not None:
+            case Wait(until) if until is not None:
                 return requeue_at(until, now)
         return DONE
 
@@ -204,7 +189,7 @@ class ReservationReconciler:
                 f"{reservation.metadata.name} is cancelled, and {len(names)} of its sessions do not end: {limit[1].why}"
             )
             alert = AlertFinding(
-                alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=told[:2000]
+                alert=OVERDUE_ALERT, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(told)
             )
             await self._plane.raise_alert(ref_of(reservation), alert)
             return DONE

@@ -14,7 +14,7 @@ import msgspec
 
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.capacity import ZERO_AMOUNT, Amount, Claim, Profile
-from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
 from lcm.model.kinds.session import LabletSession, LabletSessionStatus, SessionCondition, SessionPhase, get_claim
 from lcm.model.kinds.worker import LabWorker
 from lcm.model.telemetry.alert import AlertFinding, Severity
@@ -117,7 +117,7 @@ def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> Lable
         status=Truth.TRUE if risk else Truth.FALSE,
         last_transition_at=now,
         reason=risk.reason if risk else "Kept",
-        message=risk.message[:2000] if risk else _past_risk_text(session),
+        message=shorten_text(risk.message) if risk else _past_risk_text(session),
     )
     return msgspec.structs.replace(session.status, conditions=with_condition(session.status.conditions, new))
 
@@ -125,14 +125,14 @@ def with_risk(session: LabletSession, risk: Risk | None, now: datetime) -> Lable
 def _past_risk_text(session: LabletSession) -> str:
     """Return what the danger was: the owner of a late session should learn why, and nothing else records it."""
     known = find_condition(session.status.conditions, SessionCondition.AT_RISK)
-    return f"before: {known.reason}, {known.message}"[:2000] if known and known.status is Truth.TRUE else ""
+    return shorten_text(f"before: {known.reason}, {known.message}") if known and known.status is Truth.TRUE else ""
 
 
 def risk_alert(session: LabletSession, risk: Risk) -> AlertFinding:
     """Return the alert that tells operators what is wrong."""
     remedy = "" if risk.message.endswith(risk.remedy) else f"; {risk.remedy}"
     text = f"{session.metadata.name}: {risk.message}{remedy}, or tell its owner"
-    return AlertFinding(alert=AT_RISK_ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=text[:2000])
+    return AlertFinding(alert=AT_RISK_ALERT, severity=Severity.CRITICAL, reason=risk.reason, message=shorten_text(text))
 
 
 def _claim_from(claim: Claim, moment: datetime) -> Claim:

@@ -15,11 +15,13 @@ import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, Ref, SessionRef, ref_of
+from lcm.controllers.runtime.lifecycle import Report, Wait
 from lcm.controllers.runtime.reconcile import DONE, Requeue, requeue_after, requeue_at
 from lcm.controllers.scheduler.effects import SchedulerEffects
 from lcm.controllers.scheduler.view import SchedulerView
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import NoRoom
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.placement import Assignment
 from lcm.model.kinds.session import (
@@ -27,7 +29,7 @@ from lcm.model.kinds.session import (
     LabletSession,
     LabletSessionStatus,
     SessionPhase,
-    conditions_without_worker,
+    fields_to_place_again,
     is_asap,
 )
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
@@ -39,16 +41,6 @@ _W: Final = WorkerPhase
 _LOST_PHASES: Final = frozenset(
     {_W.DRAINING, _W.UNLICENSING, _W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED}
 )
-_OFF_WORKER: Final[Mapping[str, Any]] = {
-    "worker_id": None,
-    "worker_ref": None,
-    "worker_name": None,
-    "worker_namespace": None,
-    "assigned_at": None,
-    "allocated_ports": None,
-    "resource_allocation": None,
-    "cml_lab_id": None,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +55,13 @@ class SchedulerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerMove:
-    """Change the status of the session."""
-
-    status: LabletSessionStatus
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Bind:
     """Assign the session to the worker that fills its seat, because its time has come."""
 
     worker: LabWorker
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerWait:
-    """Do nothing until a moment; None means until something changes."""
-
-    until: datetime | None = None
-
-
-StepDecision = SchedulerMove | Bind | SchedulerWait
+StepDecision = Report[LabletSessionStatus] | Bind | Wait
 
 
 def decide(facts: SchedulerFacts) -> StepDecision:
@@ -92,12 +69,12 @@ def decide(facts: SchedulerFacts) -> StepDecision:
     due = SESSION_MACHINE.deadline(facts.session.status.phase, facts.session.status)
     decider = DECIDERS.get(facts.session.status.phase)
     if decider is None:
-        return SchedulerWait()
+        return Wait()
     if due is not None and facts.now >= due[0]:
         return _move_to(facts, SessionPhase.EXPIRED, _expiry_reason(facts.session))
     decision = decider(facts)
-    if isinstance(decision, SchedulerWait) and due is not None:
-        return SchedulerWait(min(decision.until or due[0], due[0]))
+    if isinstance(decision, Wait) and due is not None:
+        return Wait(min(decision.until or due[0], due[0]))
     return decision
 
 
@@ -122,7 +99,7 @@ def _decide_pending(facts: SchedulerFacts) -> StepDecision:
         return _move_to(
             facts, SessionPhase.SCHEDULED, f"seat {status.seat.pool}/{status.seat.number} is promised to it"
         )
-    return SchedulerWait()
+    return Wait()
 
 
 def _decide_scheduled(facts: SchedulerFacts) -> StepDecision:
@@ -131,9 +108,9 @@ def _decide_scheduled(facts: SchedulerFacts) -> StepDecision:
         return _decide_assigned(facts)
     assert status.claim is not None, "the table lets nothing be scheduled without a claim"
     if facts.now < status.claim.start:
-        return SchedulerWait(status.claim.start)
+        return Wait(status.claim.start)
     worker = facts.seat_worker
-    return Bind(worker) if worker is not None and is_accepting(worker) else SchedulerWait()
+    return Bind(worker) if worker is not None and is_accepting(worker) else Wait()
 
 
 def _decide_assigned(facts: SchedulerFacts) -> StepDecision:
@@ -145,7 +122,7 @@ def _decide_assigned(facts: SchedulerFacts) -> StepDecision:
         return _send_back(facts, "WorkerLost", f"its worker {name} is {what}")
     if is_too_late(session, facts.now):
         return _send_back(facts, "NotBegun", f"it could not begin on {name} in time")
-    return SchedulerWait(latest_start(session))
+    return Wait(latest_start(session))
 
 
 DECIDERS: Final[Mapping[SessionPhase, Callable[[SchedulerFacts], StepDecision]]] = {
@@ -163,24 +140,21 @@ def is_resting(session: LabletSession, now: datetime) -> bool:
     return promised and status.claim is not None and now < status.claim.start
 
 
-def _send_back(facts: SchedulerFacts, reason: str, why: str) -> SchedulerMove:
-    """Place a session again. It keeps what it was promised, and loses what it only held for the time being."""
-    kept: dict[str, object] = {} if not is_asap(facts.session) else {"claim": None, "seat": None}
-    conditions = conditions_without_worker(facts.session, reason, why, facts.now)
-    return _move_to(facts, SessionPhase.PENDING, why, conditions=conditions, **_OFF_WORKER, **kept)
+def _send_back(facts: SchedulerFacts, reason: str, why: str) -> Report[LabletSessionStatus]:
+    return _move_to(facts, SessionPhase.PENDING, why, **fields_to_place_again(facts.session, reason, why, facts.now))
 
 
-def _fail(facts: SchedulerFacts, why: str) -> SchedulerMove:
-    return _move_to(facts, SessionPhase.FAILED, why, last_error=why[:2000], waiting=None)
+def _fail(facts: SchedulerFacts, why: str) -> Report[LabletSessionStatus]:
+    return _move_to(facts, SessionPhase.FAILED, why, last_error=shorten_text(why), waiting=None)
 
 
 def _expiry_reason(session: LabletSession) -> str:
     return "nothing was free for it in time" if is_asap(session) else "its slot ended before it ran"
 
 
-def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> SchedulerMove:
+def _move_to(facts: SchedulerFacts, phase: SessionPhase, reason: str, **fields: object) -> Report[LabletSessionStatus]:
     changes: dict[str, Any] = {"phase": phase, "waiting": None, **fields}
-    return SchedulerMove(msgspec.structs.replace(facts.session.status, **changes), reason[:2000])
+    return Report(msgspec.structs.replace(facts.session.status, **changes), shorten_text(reason))
 
 
 RETRY_AFTER: Final = timedelta(seconds=15)
@@ -204,11 +178,11 @@ class SchedulingReconciler:
         if session is None or session.status.phase in SESSION_MACHINE.final:
             return DONE
         match decide(await self._read_facts(session)):
-            case SchedulerMove(status, reason):
+            case Report(status, reason):
                 await self._effects.step(session, status, reason)
             case Bind(worker):
                 return await self._bind(session, worker)
-            case SchedulerWait(until) if until is not None:
+            case Wait(until) if until is not None:
                 return requeue_at(until, self._clock.now())
         return DONE
 

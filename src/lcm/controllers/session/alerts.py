@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.runtime.lifecycle import Unknown, stuck_alert
 from lcm.controllers.session.progress import LAB_RUNS, is_left_stopped, restart_count
 from lcm.controllers.session.view import SessionView, is_condition_false
-from lcm.controllers.worker.view import Unknown
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import STOP_ALERT, SessionPhase
 from lcm.model.telemetry.alert import AlertFinding, Severity
 
@@ -25,16 +26,11 @@ def find_alerts(view: SessionView) -> Sequence[AlertFinding]:
     return [complaint for judge in _CHECKS if (complaint := judge(view)) is not None]
 
 
-def stuck_alert(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the alert for a session that cannot be observed or continued before a person has fixed something."""
-    return AlertFinding(alert=SESSION_STUCK, severity=Severity.CRITICAL, reason=reason, message=f"{name}: {why}"[:2000])
-
-
 def _unseen_lab_alert(view: SessionView) -> AlertFinding | None:
     unknown = view.lab if isinstance(view.lab, Unknown) else None
     if unknown is None or not unknown.reason:
         return None
-    return stuck_alert(view.session.metadata.name, unknown.reason, unknown.why)
+    return stuck_alert(SESSION_STUCK, view.session.metadata.name, unknown.reason, unknown.why)
 
 
 def _lab_not_removed_alert(view: SessionView) -> AlertFinding | None:
@@ -44,7 +40,9 @@ def _lab_not_removed_alert(view: SessionView) -> AlertFinding | None:
     why = view.lab.why if isinstance(view.lab, Unknown) else view.status.last_error
     text = f"the lab of {view.session.metadata.name} is not seen gone from {view.worker_label} after {minutes} minutes"
     message = f"{text}: {why}" if why else text
-    return AlertFinding(alert=LAB_NOT_REMOVED, severity=Severity.CRITICAL, reason="NotSeenGone", message=message[:2000])
+    return AlertFinding(
+        alert=LAB_NOT_REMOVED, severity=Severity.CRITICAL, reason="NotSeenGone", message=shorten_text(message)
+    )
 
 
 def _lab_stopped_alert(view: SessionView) -> AlertFinding | None:
@@ -60,7 +58,7 @@ def _lab_stopped_alert(view: SessionView) -> AlertFinding | None:
     elif down:
         reason, last = "NotUp", "it was started again, and has not come up yet"
     found = f"the lab of {session.metadata.name} was found stopped on {view.worker_label}, {count} times lately"
-    return AlertFinding(alert=LAB_STOPPED, severity=severity, reason=reason, message=f"{found}; {last}"[:2000])
+    return AlertFinding(alert=LAB_STOPPED, severity=severity, reason=reason, message=shorten_text(f"{found}; {last}"))
 
 
 _CHECKS: Final = (_lab_not_removed_alert, _lab_stopped_alert, _unseen_lab_alert)

@@ -10,7 +10,7 @@ from typing import Final
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import ObjectChange, Plane, SessionRef, WorkerRef, ref_of
-from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import RESYNC, Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.session.effects import SessionEffects
@@ -19,7 +19,7 @@ from lcm.controllers.session.look import LookMemory, SessionLook
 from lcm.controllers.session.sweeping import FileSweep, LabSweep
 from lcm.controllers.session.view import SessionRules
 from lcm.controllers.worker.occupants import Occupants
-from lcm.model.base.clock import Clock, Stopwatch
+from lcm.model.base.clock import Clock
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.settings import SystemSettings
@@ -39,39 +39,18 @@ _HORIZON: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class LabletController:
+class LabletController(ElectedController):
     """The lablet controller of one process."""
 
-    plane: Plane
+    lease = LEASE
+    kinds = KINDS
+
     hosts: Hosts
     artifacts: Artifacts
-    clock: Clock
-    stopwatch: Stopwatch
-    chance: Callable[[], float]
-    settings: Settings
-    holder: str
     speed: float = 1.0
     """How fast the cloud's time runs: labs are polled that much more often."""
 
-    async def run(self) -> None:
-        """Lead whenever elected, until cancelled."""
-        election = Election(
-            self.plane,
-            LEASE,
-            self.holder,
-            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
-            stopwatch=self.stopwatch,
-            chance=self.chance,
-        )
-        await election.run(self.lead)
-
-    async def lead(self, plane: Plane) -> None:
-        """Take sessions through their lives, until cancelled."""
-        cache = Cache(plane, *KINDS, chance=self.chance)
-        await run_until_first_ends(cache.run(), self._work(plane, cache))
-
     async def _work(self, plane: Plane, cache: Cache) -> None:
-        await cache.ready()
         occupants, rules = Occupants(cache), CurrentSettings(self.settings, cache).derive(self._make_rules)
         eyes = SessionLook(plane, cache, self.hosts, self.clock, occupants, LookMemory(self.clock))
         hands = SessionEffects(plane, self.hosts, self.artifacts, self.clock)

@@ -1,4 +1,4 @@
-"""Carries out effects and returns their outcomes. A refusal becomes a value here; no answer raises, and is retried.
+"""Carries out effects and returns their outcomes.
 
 Every effect is one that the session's committed phase calls for, and may be repeated. The term's permit is checked at
 the last moment: by the lab hosts' providers, and here before files are written. `observe_lab` turns what CML
@@ -15,6 +15,7 @@ import structlog
 
 from lcm.control.objects.session_files import stored_name
 from lcm.control.plane.protocol import Plane, ref_of
+from lcm.controllers.runtime.lifecycle import Failure, Unknown, ask_host
 from lcm.controllers.session.progress import LAB_FILE, collected_uri, prepared_name, prepared_uri, title_of
 from lcm.controllers.session.starting import NOT_PREPARED
 from lcm.controllers.session.view import (
@@ -27,14 +28,11 @@ from lcm.controllers.session.view import (
     Prepare,
     Remove,
     Restart,
-    SessionFailure,
     SessionView,
     Start,
 )
-from lcm.controllers.worker.look import ask_host
-from lcm.controllers.worker.view import Unknown
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Gone, Invalid, Later, Refused, Stuck, TooLarge
+from lcm.model.base.errors import Gone, Invalid, Later, Stuck, TooLarge
 from lcm.model.kinds.definition import PortTemplate
 from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import (
@@ -134,7 +132,7 @@ class SessionEffects:
     clock: Clock
 
     async def do(self, view: SessionView, effect: Effect) -> EffectOutcome:
-        """Carry out an effect. A refusal is an outcome; so is a lab that is gone, which the next look shows."""
+        """Carry out an effect and return its outcome; raise Later when it takes too long."""
         seconds = OBSERVE_SECONDS if isinstance(effect, Observe) else EFFECT_SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -143,12 +141,6 @@ class SessionEffects:
                 return await self._do_with_lab(view, effect)
         except TimeoutError:
             raise Later(f"{type(effect).__name__.lower()} takes longer than {seconds:g} s") from None
-        except Stuck as error:
-            return SessionFailure(error.reason, str(error))
-        except Refused as error:
-            return SessionFailure(type(error).__name__, str(error))
-        except Gone:
-            return None
 
     async def _do_with_files(self, view: SessionView, effect: Prepare | Discard) -> EffectOutcome:
         return await (self._discard(view) if isinstance(effect, Discard) else self._prepare(view))
@@ -162,9 +154,9 @@ class SessionEffects:
                 for uri in uris:
                     await self.artifacts.remove(uri)
         except TimeoutError:
-            return SessionFailure(_NOT_REMOVED, f"its files could not be removed within {DISCARD_SECONDS:g} s")
+            return Failure(_NOT_REMOVED, f"its files could not be removed within {DISCARD_SECONDS:g} s")
         except Later as error:
-            return SessionFailure(_NOT_REMOVED, str(error))
+            return Failure(_NOT_REMOVED, str(error))
         return None
 
     async def _prepare(self, view: SessionView) -> EffectOutcome:
@@ -175,11 +167,11 @@ class SessionEffects:
             text = rewrite(data, view.status.allocated_ports or {})
             text.decode()
         except _PERMANENT_ERRORS as error:
-            return SessionFailure("TopologyRefused", str(error), hopeless=True)
+            return Failure("TopologyRefused", str(error), hopeless=True)
         except UnicodeDecodeError as error:
-            return SessionFailure("TopologyRefused", f"the lab file is no UTF-8: {error}", hopeless=True)
+            return Failure("TopologyRefused", f"the lab file is no UTF-8: {error}", hopeless=True)
         except Stuck as error:
-            return SessionFailure(error.reason, str(error), hopeless=error.reason == _DIGEST_MISMATCH)
+            return Failure(error.reason, str(error), hopeless=error.reason == _DIGEST_MISMATCH)
         check_permit()
         return await self.artifacts.put_temporary(prepared_name(view.session), text)
 
@@ -205,12 +197,12 @@ class SessionEffects:
         try:
             data = await self.artifacts.get(prepared_uri(view.session))
         except Gone as error:
-            return SessionFailure(NOT_PREPARED, str(error))
+            return Failure(NOT_PREPARED, str(error))
         lab = await host.ensure(title_of(view.session), data.decode())
         if strays := await _foreign_ports(host, lab, view):
             # A lab of an earlier attempt, which appeared after it had been looked for.
             await host.remove(lab.lab_id)
-            return SessionFailure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
+            return Failure("OtherPorts", f"its lab was there, on ports that are not its own: {strays[:5]}")
         return lab
 
     async def _collect(self, host: LabHost, view: SessionView, lab_id: str) -> EffectOutcome:
@@ -219,7 +211,7 @@ class SessionEffects:
         try:
             return await self.artifacts.put_temporary(stored_name(view.session, LAB_FILE), text.encode())
         except TooLarge as error:
-            return SessionFailure("TooLarge", str(error), hopeless=True)
+            return Failure("TooLarge", str(error), hopeless=True)
 
     async def _observe(self, host: LabHost, view: SessionView, effect: Observe) -> None:
         nodes = await host.nodes(effect.lab_id)

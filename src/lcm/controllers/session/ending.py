@@ -5,6 +5,7 @@ Saving never delays removing for long: what could not be saved in time is report
 
 from typing import Any, Final
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, poll_again
 from lcm.controllers.scheduler.sessions import MAX_RETRIES
 from lcm.controllers.session.progress import LAB_FILE, StepName, at_step
 from lcm.controllers.session.view import (
@@ -15,33 +16,17 @@ from lcm.controllers.session.view import (
     EffectOutcome,
     Observe,
     Remove,
-    SessionDo,
-    SessionFailure,
     SessionView,
-    SessionWait,
     is_condition_false,
     is_machine_gone,
     move,
-    poll_again,
     retry_refused,
 )
-from lcm.controllers.worker.view import Unknown
-from lcm.model.kinds.session import Artifact, SessionPhase, conditions_without_worker, is_asap
+from lcm.model.base.resource import shorten_text
+from lcm.model.kinds.session import Artifact, SessionPhase, fields_to_place_again, is_asap
 from lcm.providers.protocols.artifacts import StoredArtifact
 
 _P: Final = SessionPhase
-_OFF_WORKER: Final = {
-    "worker_id": None,
-    "worker_ref": None,
-    "worker_name": None,
-    "worker_namespace": None,
-    "assigned_at": None,
-    "allocated_ports": None,
-    "resource_allocation": None,
-    "cml_lab_id": None,
-}
-_NO_OBSERVATION: Final[dict[str, Any]] = {"observed_ports": None, "port_drift_detected": False, "observed_last": False}
-"""Observation fields of the removed lab by which another one would be judged."""
 _NO_ACCESS: Final[dict[str, Any]] = {"access_url": None, "access_urls": {}, "progress": None}
 
 
@@ -58,15 +43,17 @@ def decide_collecting(view: SessionView) -> Decision:
         return _step_to_stopping(view, "it was deleted: nobody could read what was saved")
     if _needs_observation(view):
         request = view.status.observation_request
-        return SessionDo(Observe(view.lab.lab_id, request.id if request else None))
-    return SessionDo(Collect(view.lab.lab_id))
+        return Do(Observe(view.lab.lab_id, request.id if request else None))
+    return Do(Collect(view.lab.lab_id))
 
 
 def after_collect(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record what was saved, or that it cannot be."""
-    if isinstance(outcome, SessionFailure) and outcome.hopeless:
-        return _step_to_stopping(view, f"it could not be saved: {outcome.message}", last_error=outcome.message[:2000])
-    if isinstance(outcome, SessionFailure):
+    if isinstance(outcome, Failure) and outcome.hopeless:
+        return _step_to_stopping(
+            view, f"it could not be saved: {outcome.message}", last_error=shorten_text(outcome.message)
+        )
+    if isinstance(outcome, Failure):
         return retry_refused(view, outcome)
     if not isinstance(outcome, StoredArtifact):
         return poll_again(view)
@@ -86,21 +73,21 @@ def decide_stopping(view: SessionView) -> Decision:
     if isinstance(view.lab, Unknown):
         return poll_again(view)
     if view.lab is not None:
-        return SessionDo(Remove(view.lab.lab_id))
+        return Do(Remove(view.lab.lab_id))
     unsure = view.status.cml_lab_id is None and not is_machine_gone(view.worker)
     if unsure and view.now < view.entered_at + view.rules.settle:
-        return SessionWait(view.entered_at + view.rules.settle)
-    return SessionDo(Discard())
+        return Wait(view.entered_at + view.rules.settle)
+    return Do(Discard())
 
 
 def after_remove(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record a refusal. That the lab is gone is seen at the next look."""
-    return retry_refused(view, outcome) if isinstance(outcome, SessionFailure) else poll_again(view)
+    return retry_refused(view, outcome) if isinstance(outcome, Failure) else poll_again(view)
 
 
 def after_discard(view: SessionView, outcome: EffectOutcome) -> Decision:
     """End the session, or have it retried. A file that cannot be removed does not delay that."""
-    error = {"last_error": outcome.message[:2000]} if isinstance(outcome, SessionFailure) else {}
+    error = {"last_error": shorten_text(outcome.message)} if isinstance(outcome, Failure) else {}
     status = view.status
     if _may_retry(view):
         return _retry(view)
@@ -138,12 +125,10 @@ def _has_run(view: SessionView) -> bool:
 
 
 def _retry(view: SessionView) -> Decision:
-    """Place it again. It keeps what it was promised, and loses what it only held for the time being."""
-    asap: dict[str, Any] = {"claim": None, "seat": None} if is_asap(view.session) else {}
-    if _has_run(view):
-        asap["expires_at"] = view.status.ends_at  # expires_at limited only the wait for its first start
+    """Place it again."""
+    # What has run before may be placed until its time is over; expires_at limited only the wait for its first start.
+    patience = {"expires_at": view.status.ends_at} if _has_run(view) else {}
     why = view.status.outcome_reason
-    conditions = conditions_without_worker(view.session, "TriedAgain", why, view.now)
     return move(
         view,
         _P.PENDING,
@@ -151,9 +136,6 @@ def _retry(view: SessionView) -> Decision:
         outcome=None,
         outcome_reason="",
         retry_count=view.status.retry_count + 1,
-        conditions=conditions,
-        **_OFF_WORKER,
-        **_NO_ACCESS,
-        **_NO_OBSERVATION,
-        **asap,
+        **fields_to_place_again(view.session, "TriedAgain", why, view.now),
+        **patience,
     )

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, R, Ref
+from lcm.controllers.runtime.lifecycle import Unknown, ask_host
 from lcm.controllers.session.progress import (
     LAB_RUNS,
     is_before_import,
@@ -27,9 +28,7 @@ from lcm.controllers.session.progress import (
     usual_start,
 )
 from lcm.controllers.session.view import SessionRules, SessionView, is_condition_false, is_machine_gone
-from lcm.controllers.worker import look as at_workers
 from lcm.controllers.worker.occupants import Occupants
-from lcm.controllers.worker.view import Unknown
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import Refused
 from lcm.model.kinds.definition import LabletDefinition
@@ -197,7 +196,7 @@ class SessionLook:
         return seen
 
     async def _ask_machine(self, view: SessionView, worker: LabWorker) -> Mapping[str, Any]:
-        host = await ask_host(self.hosts.of(worker))
+        host = await ask_lab_host(self.hosts.of(worker))
         if isinstance(host, Unknown):
             return {"lab": host}
         lab = await self._find_lab(host, view.session)
@@ -208,14 +207,14 @@ class SessionLook:
     async def _find_lab(self, host: LabHost, session: LabletSession) -> LabSummary | Unknown | None:
         """Find a session's lab by its id, and then by its title: somebody may have changed the title."""
         known = session.status.cml_lab_id
-        lab = await ask_host(host.look(known)) if known else None
-        return lab if lab is not None else await ask_host(host.find(title_of(session)))
+        lab = await ask_lab_host(host.look(known)) if known else None
+        return lab if lab is not None else await ask_lab_host(host.find(title_of(session)))
 
     async def _look_at_boot(self, host: LabHost, lab: LabSummary, view: SessionView) -> Mapping[str, Any]:
-        converged = await ask_host(host.converged(lab.lab_id))
+        converged = await ask_lab_host(host.converged(lab.lab_id))
         if converged is not False or view.session.status.phase is _P.RUNNING or not is_node_look_due(view):
             return {"converged": converged}
-        elements = await ask_host(host.elements(lab.lab_id))
+        elements = await ask_lab_host(host.elements(lab.lab_id))
         nodes = elements if isinstance(elements, Unknown) else elements.nodes
         name, namespace = view.session.spec.definition, view.session.metadata.namespace
         usual = self.memory.usual_start(
@@ -224,10 +223,10 @@ class SessionLook:
         return {"converged": converged, "nodes": nodes, "usual": usual}
 
 
-async def ask_host(answer: Awaitable[T]) -> T | Unknown:
+async def ask_lab_host(answer: Awaitable[T]) -> T | Unknown:
     """Await a host's answer for as long as it may take; a refusal is reported for a person to look at."""
     try:
-        return await at_workers.ask_host(answer)
+        return await ask_host(answer)
     except Refused as error:
         return Unknown(str(error), answered=True, reason=_REFUSED)
 

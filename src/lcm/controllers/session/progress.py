@@ -12,8 +12,8 @@ from statistics import median
 from typing import Final
 
 from lcm.control.objects.session_files import stored_name
+from lcm.controllers.runtime.lifecycle import Unknown
 from lcm.controllers.session.view import SessionView, set_condition
-from lcm.controllers.worker.view import Unknown
 from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
 from lcm.model.kinds.definition import PortEnd, PortTemplate
 from lcm.model.kinds.session import INSTANTIATION_LIMIT, LabletSession, Progress, SessionPhase

@@ -7,6 +7,7 @@ the session, so a new leader continues from there.
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait, poll_again, update_status
 from lcm.controllers.session.progress import (
     LAB_RUNS,
     StepName,
@@ -25,19 +26,13 @@ from lcm.controllers.session.view import (
     EffectOutcome,
     Observe,
     Restart,
-    SessionDo,
-    SessionFailure,
-    SessionReport,
     SessionView,
-    SessionWait,
     is_condition_false,
     is_worker_lost,
     move,
-    poll_again,
     retry_refused,
-    update_status,
 )
-from lcm.controllers.worker.view import Unknown
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.session import SessionPhase, clear_timed_out_request
 from lcm.providers.protocols.labhost import LabSummary
 
@@ -56,7 +51,7 @@ def decide_running(view: SessionView) -> Decision:
     if is_worker_lost(view.worker):
         return give_up(view, f"its worker {view.worker_label} is lost, and its lab with it")
     if (answered := clear_timed_out_request(status, view.now)) is not status:
-        return SessionReport(answered)
+        return Report(answered)
     if isinstance(lab, Unknown):
         return _wait_for_watch(view)
     if lab is None or lab.lab_id != status.cml_lab_id:
@@ -72,18 +67,18 @@ def decide_running(view: SessionView) -> Decision:
 
 def after_restart(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Record a refusal, and give the lab time: if it does not run by the next look it is started once more."""
-    told = update_status(view, last_error=outcome.message[:2000]) if isinstance(outcome, SessionFailure) else None
+    told = update_status(view, last_error=shorten_text(outcome.message)) if isinstance(outcome, Failure) else None
     return told or _wait_for_watch(view)
 
 
 def after_observe(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Continue. Whoever asked reads the answer; a refused observation is not repeated at once."""
-    return retry_refused(view, outcome) if isinstance(outcome, SessionFailure) else poll_again(view)
+    return retry_refused(view, outcome) if isinstance(outcome, Failure) else poll_again(view)
 
 
 def _answer_request(view: SessionView, lab: LabSummary) -> Decision | None:
     request = view.status.observation_request
-    return None if request is None else SessionDo(Observe(lab.lab_id, request.id))
+    return None if request is None else Do(Observe(lab.lab_id, request.id))
 
 
 def _update_urls(view: SessionView) -> Decision | None:
@@ -102,7 +97,7 @@ def _observe_edit(view: SessionView, lab: LabSummary) -> Decision | None:
         return None
     if seen is not None and (changed + _CML_RESOLUTION <= seen or view.now < seen + view.rules.observe_again):
         return None
-    return SessionDo(Observe(lab.lab_id))
+    return Do(Observe(lab.lab_id))
 
 
 def _keep_lab_up(view: SessionView, lab: LabSummary) -> Decision | None:
@@ -110,7 +105,7 @@ def _keep_lab_up(view: SessionView, lab: LabSummary) -> Decision | None:
     if not view.is_lab_stopped:
         return _report_lab_up(view)
     if is_restarting(view.session, view.now):
-        return SessionDo(Restart(lab.lab_id))
+        return Do(Restart(lab.lab_id))
     if restart_count(view) >= view.rules.restarts:
         return update_status(view, conditions=with_left_stopped(view))
     return poll_again(view) if view.ahead >= view.rules.starts else update_status(view, conditions=with_restart(view))
@@ -125,5 +120,5 @@ def _report_lab_up(view: SessionView) -> Decision | None:
     return poll_again(view) if is_restarting(view.session, view.now) else None
 
 
-def _wait_for_watch(view: SessionView) -> SessionWait:
-    return SessionWait(view.cap_at_deadline(view.now + view.rules.watch))
+def _wait_for_watch(view: SessionView) -> Wait:
+    return Wait(view.cap_at_deadline(view.now + view.rules.watch))

@@ -8,6 +8,7 @@ from there.
 from datetime import datetime, timedelta
 from typing import Any
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait, poll_again, update_status
 from lcm.controllers.session.progress import (
     LAB_RUNS,
     StepName,
@@ -23,23 +24,16 @@ from lcm.controllers.session.view import (
     EffectOutcome,
     Import,
     Prepare,
-    SessionDo,
-    SessionFailure,
-    SessionReport,
     SessionView,
-    SessionWait,
     Start,
     is_worker_lost,
     move,
-    poll_again,
     poll_patiently,
     retry_refused,
     set_condition,
-    update_status,
 )
-from lcm.controllers.worker.view import Unknown
-from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, SessionPhase, is_asap
+from lcm.model.base.resource import Truth, shorten_text
+from lcm.model.kinds.session import CLEAN_UP_TIME, INSTANTIATION_LIMIT, LabletSessionStatus, SessionPhase, is_asap
 from lcm.placement.claims import asap_length, is_too_late
 from lcm.placement.places import is_accepting
 from lcm.providers.protocols.labhost import LabSummary
@@ -53,11 +47,11 @@ def decide_scheduled(view: SessionView) -> Decision:
     """Begin when its time has come, its worker serves, and not too many labs are starting there."""
     status = view.status
     if status.worker_id is None or status.allocated_ports is None or status.claim is None:
-        return SessionWait()
+        return Wait()
     if view.now < status.claim.start:
-        return SessionWait(status.claim.start)
+        return Wait(status.claim.start)
     if view.worker is None or not is_accepting(view.worker) or view.is_overdue or is_too_late(view.session, view.now):
-        return SessionWait()
+        return Wait()
     if view.ahead >= view.rules.starts:
         return poll_again(view)
     progress = at_step(view, StepName.FETCH)
@@ -69,27 +63,27 @@ def decide_instantiating(view: SessionView) -> Decision:
     if (over := _give_up_if_over(view)) is not None:
         return over
     if is_before_import(view):
-        return SessionDo(Import() if is_at(view, StepName.IMPORT) else Prepare())
+        return Do(Import() if is_at(view, StepName.IMPORT) else Prepare())
     lab = view.lab
     if isinstance(lab, Unknown):
         return poll_again(view)
     if lab is None:
-        return SessionDo(Prepare())
-    return SessionDo(Start(lab.lab_id)) if view.is_lab_stopped else _decide_converging(view, lab)
+        return Do(Prepare())
+    return Do(Start(lab.lab_id)) if view.is_lab_stopped else _decide_converging(view, lab)
 
 
 def after_prepare(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Continue with the import."""
-    if isinstance(outcome, SessionFailure):
+    if isinstance(outcome, Failure):
         return _handle_refusal(view, outcome)
     return update_status(view, progress=at_step(view, StepName.IMPORT)) or poll_again(view)
 
 
 def after_import(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Continue with the start; a prepared file that is gone is prepared again."""
-    if isinstance(outcome, SessionFailure) and outcome.reason == NOT_PREPARED:
+    if isinstance(outcome, Failure) and outcome.reason == NOT_PREPARED:
         return update_status(view, progress=at_step(view, StepName.FETCH)) or poll_again(view)
-    if isinstance(outcome, SessionFailure):
+    if isinstance(outcome, Failure):
         return _handle_refusal(view, outcome)
     lab_id = outcome.lab_id if isinstance(outcome, LabSummary) else None
     return update_status(view, progress=at_step(view, StepName.START), cml_lab_id=lab_id) or poll_again(view)
@@ -97,15 +91,21 @@ def after_import(view: SessionView, outcome: EffectOutcome) -> Decision:
 
 def after_start(view: SessionView, outcome: EffectOutcome) -> Decision:
     """Wait for the lab's nodes."""
-    if isinstance(outcome, SessionFailure):
+    if isinstance(outcome, Failure):
         return _handle_refusal(view, outcome)
     lab_id = view.lab.lab_id if isinstance(view.lab, LabSummary) else None
     return update_status(view, progress=at_step(view, StepName.CONVERGE), cml_lab_id=lab_id) or poll_again(view)
 
 
-def give_up(view: SessionView, why: str, *, outcome: SessionPhase = _P.FAILED, **fields: Any) -> SessionReport:  # noqa: ANN401 - fields of a status
+def give_up(
+    view: SessionView,
+    why: str,
+    *,
+    outcome: SessionPhase = _P.FAILED,
+    **fields: Any,  # noqa: ANN401 - fields of a status
+) -> Report[LabletSessionStatus]:
     """Step to STOPPING, which removes what is left. Whether to retry is decided when that is gone."""
-    told = why[:2000]
+    told = shorten_text(why)
     return move(
         view,
         _P.STOPPING,
@@ -136,9 +136,7 @@ def _give_up_if_over(view: SessionView) -> Decision | None:
     if is_worker_lost(view.worker):
         return give_up(view, f"its worker {view.worker_label} is lost")
     if view.definition is None:
-        return _give_up_for_good(
-            view, SessionFailure("NoDefinition", f"its definition {session.spec.definition} is gone")
-        )
+        return _give_up_for_good(view, Failure("NoDefinition", f"its definition {session.spec.definition} is gone"))
     if view.is_overdue:
         last = f": {status.last_error}" if status.last_error else ""
         step = f" (at {status.progress.step})" if status.progress else ""
@@ -146,7 +144,7 @@ def _give_up_if_over(view: SessionView) -> Decision | None:
     return None
 
 
-def _handle_refusal(view: SessionView, failure: SessionFailure) -> Decision:
+def _handle_refusal(view: SessionView, failure: Failure) -> Decision:
     if failure.hopeless:
         return _give_up_for_good(view, failure)
     if view.now >= view.entered_at + view.rules.refused_for:
@@ -154,7 +152,7 @@ def _handle_refusal(view: SessionView, failure: SessionFailure) -> Decision:
     return retry_refused(view, failure)
 
 
-def _give_up_for_good(view: SessionView, failure: SessionFailure) -> SessionReport:
+def _give_up_for_good(view: SessionView, failure: Failure) -> Report[LabletSessionStatus]:
     conditions = set_condition(view, CAN_RUN, Truth.FALSE, failure.reason, failure.message)
     return give_up(view, f"{failure.reason}: {failure.message}", conditions=conditions)
 

@@ -9,23 +9,29 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
-
-from lcm.controllers.worker.view import Unknown
-from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.controllers.runtime.lifecycle import (
+    NOT_ASKED,
+    Failure,
+    LifeDecision,
+    LifeView,
+    Report,
+    Unknown,
+    Wait,
+    enter_phase,
+    update_status,
+)
+from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.session import OBSERVATION_LIMIT, SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.artifacts import StoredArtifact
 from lcm.providers.protocols.labhost import LabState, LabSummary
 
-NOT_ASKED: Final = Unknown()
 CAN_RUN: Final = "CanRun"
 """False: no worker could run this session's lab, so it is not retried."""
 _W: Final = WorkerPhase
 _LOST_PHASES: Final = frozenset({_W.STOPPING, _W.STOPPED, _W.TERMINATING_EC2, _W.TERMINATED, _W.FAILED})
 _OBSERVABLE_PHASES: Final = frozenset({SessionPhase.RUNNING, SessionPhase.COLLECTING})
-_TEXT_LIMIT: Final = 2000
 _PATIENCE_DIVISOR: Final = 20
 """Polling after a twentieth of the elapsed time notices the end at most a twentieth too late."""
 
@@ -65,11 +71,9 @@ class SessionRules:
     """The longest time between two looks for a lab that cannot be seen."""
 
 
-class SessionView(msgspec.Struct, frozen=True):
+class SessionView(LifeView[LabletSession, LabletSessionStatus], frozen=True):
     """A session and what was seen of it just now. `lab` None means that its host has no such lab, or is gone."""
 
-    session: LabletSession
-    now: datetime
     rules: SessionRules = SessionRules()
     definition: LabletDefinition | None = None
     worker: LabWorker | None = None
@@ -85,20 +89,9 @@ class SessionView(msgspec.Struct, frozen=True):
     """Since when its lab could not be seen; None if it was seen or not looked for."""
 
     @property
-    def status(self) -> LabletSessionStatus:
-        """The status as last recorded."""
-        return self.session.status
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the session is being deleted."""
-        return self.session.metadata.deletion_timestamp is not None
-
-    @property
-    def entered_at(self) -> datetime:
-        """Since when the session has been in its phase."""
-        history = self.status.history
-        return history[-1].at if history else self.now
+    def session(self) -> LabletSession:
+        """The session as it was before this look."""
+        return self.resource
 
     @property
     def is_overdue(self) -> bool:
@@ -125,16 +118,7 @@ class SessionView(msgspec.Struct, frozen=True):
         return min((one for one in moments if self.now < one < then), default=then)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFailure:
-    """An effect was refused: a one-word `reason` and a `message`. `hopeless`: every worker would refuse it."""
-
-    reason: str
-    message: str
-    hopeless: bool = False
-
-
-EffectOutcome = LabSummary | StoredArtifact | SessionFailure | None
+EffectOutcome = LabSummary | StoredArtifact | Failure | None
 """The outcome of an effect."""
 
 
@@ -192,38 +176,14 @@ class Discard:
 Effect = Prepare | Import | Start | Restart | Observe | Collect | Remove | Discard
 
 
-@dataclass(frozen=True, slots=True)
-class SessionWait:
-    """Do nothing until a moment; None means until something changes."""
-
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """Write another status. With another phase it is a step, and `reason` becomes its line in the history."""
-
-    status: LabletSessionStatus
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionDo:
-    """Carry out an effect, then decide again by its outcome."""
-
-    effect: Effect
-
-
-Decision = SessionWait | SessionReport | SessionDo
+Decision = LifeDecision[LabletSessionStatus, Effect]
 Decide = Callable[[SessionView], Decision]
 React = Callable[[SessionView, EffectOutcome], Decision]
 
 
-def move(view: SessionView, phase: SessionPhase, reason: str, **fields: Any) -> SessionReport:  # noqa: ANN401 - fields of a status
+def move(view: SessionView, phase: SessionPhase, reason: str, **fields: Any) -> Report[LabletSessionStatus]:  # noqa: ANN401 - fields of a status
     """Return a step to another phase, with the other status fields that change with it."""
-    return SessionReport(
-        msgspec.structs.replace(view.status, phase=phase, **_drop_request(view, phase) | fields), reason[:_TEXT_LIMIT]
-    )
+    return enter_phase(view, phase, reason, **_drop_request(view, phase) | fields)
 
 
 def _drop_request(view: SessionView, phase: SessionPhase) -> dict[str, Any]:
@@ -235,31 +195,20 @@ def _drop_request(view: SessionView, phase: SessionPhase) -> dict[str, Any]:
     return {"observation_request": None, "observation_error": error}
 
 
-def update_status(view: SessionView, **fields: Any) -> SessionReport | None:  # noqa: ANN401 - fields of a status
-    """Return a report of other fields in the same phase; None when nothing differs."""
-    status = msgspec.structs.replace(view.status, **fields)
-    return None if status == view.status else SessionReport(status)
-
-
-def poll_again(view: SessionView) -> SessionWait:
-    """Look again after the polling interval."""
-    return SessionWait(view.now + view.rules.poll)
-
-
-def poll_patiently(view: SessionView) -> SessionWait:
+def poll_patiently(view: SessionView) -> Wait:
     """Look again after a part of the time that the phase has taken: what takes minutes is not polled every second."""
     passed = (view.now - view.entered_at) / _PATIENCE_DIVISOR
-    return SessionWait(view.now + max(view.rules.poll, min(passed, view.rules.told_every)))
+    return Wait(view.now + max(view.rules.poll, min(passed, view.rules.told_every)))
 
 
-def retry_refused(view: SessionView, failure: SessionFailure) -> Decision:
+def retry_refused(view: SessionView, failure: Failure) -> Decision:
     """Record a refusal, and try again after a while."""
-    return update_status(view, last_error=failure.message[:_TEXT_LIMIT]) or SessionWait(view.now + view.rules.again)
+    return update_status(view, last_error=shorten_text(failure.message)) or Wait(view.now + view.rules.again)
 
 
 def set_condition(view: SessionView, name: str, truth: Truth, reason: str, message: str = "") -> tuple[Condition, ...]:
     """Return the session's conditions with one replaced."""
-    new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=message[:_TEXT_LIMIT])
+    new = Condition(type=name, status=truth, last_transition_at=view.now, reason=reason, message=shorten_text(message))
     return with_condition(view.status.conditions, new)
 
 

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from lcm.controllers.runtime.lifecycle import stuck_alert
 from lcm.controllers.worker.failing import is_halted, is_our_machine
 from lcm.controllers.worker.hosting import has_no_remedy_left, healthy_for, needs_remedy
 from lcm.controllers.worker.licensing import NO_SEAT, NOT_OBTAINED
 from lcm.controllers.worker.measure import SERVING
 from lcm.controllers.worker.view import WorkerView
-from lcm.model.base.resource import Condition, Truth, find_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import Remedy, WorkerCondition, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
@@ -25,7 +26,6 @@ UNHEALTHY: Final = "WorkerUnhealthy"
 UNREACHABLE: Final = "WorkerUnreachable"
 STRANDED: Final = "SessionsStranded"
 _OFF_PHASES: Final = frozenset({WorkerPhase.STOPPED, WorkerPhase.TERMINATED})
-_MAX_TEXT: Final = 2000
 _MAX_NAMES: Final = 5
 
 
@@ -38,7 +38,7 @@ def check_unhealthy(view: WorkerView) -> AlertFinding | None:
     why = f": {known.message}" if known and known.status is Truth.FALSE else ""
     severity, reason, following = _next_remedy(view)
     text = f"{view.worker.metadata.name} is not healthy{why}. {following}"
-    return AlertFinding(alert=UNHEALTHY, severity=severity, reason=reason, message=text[:_MAX_TEXT])
+    return AlertFinding(alert=UNHEALTHY, severity=severity, reason=reason, message=shorten_text(text))
 
 
 def check_unreachable(view: WorkerView) -> AlertFinding | None:
@@ -53,7 +53,7 @@ def check_unreachable(view: WorkerView) -> AlertFinding | None:
         "otherwise left alone, for silence is no illness. Check its security group, its route and CML itself"
     )
     severity = Severity.CRITICAL if view.sessions else Severity.WARNING
-    return AlertFinding(alert=UNREACHABLE, severity=severity, reason=known.reason, message=text[:_MAX_TEXT])
+    return AlertFinding(alert=UNREACHABLE, severity=severity, reason=known.reason, message=shorten_text(text))
 
 
 def check_stranded(view: WorkerView) -> AlertFinding | None:
@@ -69,7 +69,7 @@ def check_stranded(view: WorkerView) -> AlertFinding | None:
         f"{machine} of {view.worker.metadata.name} is {what} under live sessions: {_session_names(sessions)}; {advice}"
     )
     reason = "MachineStopped" if stopped else "MachineGone"
-    return AlertFinding(alert=STRANDED, severity=Severity.CRITICAL, reason=reason, message=text[:_MAX_TEXT])
+    return AlertFinding(alert=STRANDED, severity=Severity.CRITICAL, reason=reason, message=shorten_text(text))
 
 
 def _next_remedy(view: WorkerView) -> tuple[Severity, str, str]:
@@ -152,13 +152,10 @@ def unchanged_alerts(view: WorkerView) -> frozenset[str]:
     return frozenset() if view.is_deleted or up else frozenset({FAILED})
 
 
-def stuck_complaint(name: str, reason: str, why: str) -> AlertFinding:
-    """Return the complaint that a worker cannot be observed, or helped, before a person has fixed something."""
-    return AlertFinding(alert=STUCK, severity=Severity.CRITICAL, reason=reason, message=f"{name}: {why}"[:2000])
-
-
 def _check_stuck(view: WorkerView) -> AlertFinding | None:
-    return stuck_complaint(view.worker.metadata.name, view.blocker.reason, view.blocker.why) if view.blocker else None
+    return (
+        stuck_alert(STUCK, view.worker.metadata.name, view.blocker.reason, view.blocker.why) if view.blocker else None
+    )
 
 
 def _check_licence(view: WorkerView) -> AlertFinding | None:
@@ -170,7 +167,7 @@ def _check_licence(view: WorkerView) -> AlertFinding | None:
     ):
         return None
     text = f"{view.worker.metadata.name} has no licence, which is asked for again and again: {status.last_error}"
-    return AlertFinding(alert=LICENCE, severity=Severity.WARNING, reason=status.failure, message=text[:2000])
+    return AlertFinding(alert=LICENCE, severity=Severity.WARNING, reason=status.failure, message=shorten_text(text))
 
 
 def _check_failed(view: WorkerView) -> AlertFinding | None:
@@ -190,7 +187,7 @@ def _check_failed(view: WorkerView) -> AlertFinding | None:
         alert=FAILED,
         severity=severity,
         reason=reason or "Failed",
-        message=f"{view.worker.metadata.name}: {status.last_error}; {last}"[:2000],
+        message=shorten_text(f"{view.worker.metadata.name}: {status.last_error}; {last}"),
     )
 
 
@@ -202,7 +199,7 @@ def _check_overdue(view: WorkerView) -> AlertFinding | None:
     minutes = (view.now - view.entered_at) // _MINUTE
     error = f": {view.status.last_error}" if view.status.last_error else ""
     message = f"{view.worker.metadata.name} has been {phase} for {minutes} minutes, {_OVERDUE_TEXTS[phase]}{error}"
-    return AlertFinding(alert=OVERDUE, severity=Severity.CRITICAL, reason=str(phase), message=message[:2000])
+    return AlertFinding(alert=OVERDUE, severity=Severity.CRITICAL, reason=str(phase), message=shorten_text(message))
 
 
 def _overdue_grace(view: WorkerView, target: WorkerPhase | None) -> timedelta:
@@ -221,7 +218,7 @@ def _check_drain_deadline(view: WorkerView) -> AlertFinding | None:
     names = ", ".join(session.metadata.name for session in view.sessions[:5])
     count = len(view.sessions)
     text = f"{view.worker.metadata.name} is drained at {deadline:%H:%M:%SZ}; {count} sessions end then: {names}"
-    return AlertFinding(alert=DRAIN, severity=Severity.WARNING, reason="SessionsPresent", message=text[:2000])
+    return AlertFinding(alert=DRAIN, severity=Severity.WARNING, reason="SessionsPresent", message=shorten_text(text))
 
 
 _CHECKS: Final = (

@@ -12,7 +12,7 @@ from typing import Final
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, WorkerRef
 from lcm.controllers.discovery.search import Discovery
-from lcm.controllers.runtime.election import Election
+from lcm.controllers.runtime.election import ElectedController
 from lcm.controllers.runtime.reconcile import Runtime
 from lcm.controllers.runtime.settings import CurrentSettings
 from lcm.controllers.worker.effects import WorkerEffects
@@ -21,7 +21,6 @@ from lcm.controllers.worker.look import WorkerLook
 from lcm.controllers.worker.monitor import Monitor
 from lcm.controllers.worker.occupants import IdleDetection, Occupants
 from lcm.controllers.worker.view import WorkerRules
-from lcm.model.base.clock import Clock, Stopwatch
 from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
@@ -42,39 +41,19 @@ _HORIZON_MARGIN: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerController:
+class WorkerController(ElectedController):
     """The worker controller of one process."""
 
-    plane: Plane
+    lease = LEASE
+    kinds = (LabWorker, LabletSession, SystemSettings, WorkerTemplate)
+
     cloud: Compute
     hosts: Hosts
     secrets: Secrets
-    clock: Clock
-    stopwatch: Stopwatch
-    chance: Callable[[], float]
-    settings: Settings
-    holder: str
     speed: float = 1.0
     """How fast the cloud's time goes. Machines are polled that much more often."""
 
-    async def run(self) -> None:
-        """Lead whenever elected, until cancelled."""
-        election = Election(
-            self.plane,
-            LEASE,
-            self.holder,
-            ttl_seconds=self.settings.worker_controller_leader_lease_ttl,
-            stopwatch=self.stopwatch,
-            chance=self.chance,
-        )
-        await election.run(self._lead)
-
-    async def _lead(self, plane: Plane) -> None:
-        cache = Cache(plane, LabWorker, LabletSession, SystemSettings, WorkerTemplate, chance=self.chance)
-        await run_until_first_ends(cache.run(), self._work(plane, cache))
-
     async def _work(self, plane: Plane, cache: Cache) -> None:
-        await cache.ready()
         settings = CurrentSettings(self.settings, cache)
         occupants = Occupants(cache)
         eyes = WorkerLook(self.cloud, self.hosts, self.clock)

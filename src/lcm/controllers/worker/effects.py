@@ -1,7 +1,7 @@
 """Carrying out a decided effect and returning its outcome. Called by `lifecycle`.
 
-A refusal becomes a value here; a missing answer is raised, and the effect is tried again. Every effect is one that
-the worker's committed phase calls for, and may be repeated. The providers check the term's permit at the last moment.
+Every effect is one that the worker's committed phase calls for, and may be repeated. The providers check the term's
+permit at the last moment.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,11 @@ from lcm.controllers.worker.view import (
     StartMachine,
     StopLabs,
     StopMachine,
-    WorkerFailure,
     WorkerView,
 )
-from lcm.model.base.errors import Conflict, Gone, Refused, Stuck
+from lcm.model.base.errors import Conflict
 from lcm.model.kinds.session import LabletSession
-from lcm.providers.protocols.compute import Compute, NoCapacity
+from lcm.providers.protocols.compute import Compute
 from lcm.providers.protocols.labhost import Hosts
 from lcm.providers.protocols.secrets import Secrets
 
@@ -41,24 +40,15 @@ class WorkerEffects:
     secrets: Secrets
 
     async def do(self, view: WorkerView, effect: Effect) -> EffectOutcome:
-        """Carry out an effect and return its outcome; a refusal is an outcome too."""
-        try:
-            match effect:
-                case Register() | Deregister() | SetTelemetry() | StopLabs():
-                    return await self._on_host(view, effect)
-                case BeginDrain() | EndSessions():
-                    await self._on_plane(view, effect)
-                    return None
-                case _:
-                    return await self._on_machine(view, effect)
-        except NoCapacity as error:
-            return WorkerFailure("NoCapacity", str(error))
-        except Stuck as error:
-            return WorkerFailure(error.reason, str(error))
-        except Refused as error:
-            return WorkerFailure(type(error).__name__, str(error))
-        except Gone:
-            return None  # the next look will find that out
+        """Carry out an effect and return its outcome."""
+        match effect:
+            case Register() | Deregister() | SetTelemetry() | StopLabs():
+                return await self._on_host(view, effect)
+            case BeginDrain() | EndSessions():
+                await self._on_plane(view, effect)
+                return None
+            case _:
+                return await self._on_machine(view, effect)
 
     async def _on_machine(self, view: WorkerView, effect: Effect) -> EffectOutcome:
         region, instance_id = view.worker.spec.aws.region, view.status.ec2.instance_id

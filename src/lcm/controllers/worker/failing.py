@@ -8,21 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lcm.controllers.worker.view import (
-    Decision,
-    Unknown,
-    WorkerFailure,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
+from lcm.controllers.runtime.lifecycle import Failure, Unknown, Wait, enter_phase, poll_again, update_status
+from lcm.controllers.worker.view import Decision, WorkerView
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.worker import Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState
 
 _FIRST_RETRY: Final = timedelta(minutes=1)
-_LONGEST_TEXT: Final = 2000
 _MACHINE_FAILURES: Final = frozenset(
     {"LaunchTimeout", "NoAddress", "MachineNotUp", "ChecksFailed", "CmlNotUp", "Unhealthy"},
 )
@@ -33,15 +25,15 @@ _NEVER_RAN_FAILURES: Final = frozenset({"", "LaunchTimeout", "MachineNotUp"})
 """Failures of a machine that may be stopped though nobody stopped it."""
 
 
-def fail(view: WorkerView, failure: WorkerFailure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
+def fail(view: WorkerView, failure: Failure, **fields: Any) -> Decision:  # noqa: ANN401 - fields of a status
     """Enter FAILED with the reason, and set when to retry."""
     count = view.status.retry_count + 1
     return enter_phase(
         view,
         WorkerPhase.FAILED,
-        f"{failure.reason}: {failure.message}"[:_LONGEST_TEXT],
+        shorten_text(f"{failure.reason}: {failure.message}"),
         failure=failure.reason,
-        last_error=failure.message[:_LONGEST_TEXT],
+        last_error=shorten_text(failure.message),
         retry_count=count,
         retry_at=view.now + _FIRST_RETRY * 2 ** (count - 1) if count <= view.rules.retries else None,
         observed_generation=view.worker.metadata.generation,
@@ -69,9 +61,9 @@ def decide_failed(view: WorkerView) -> Decision:
     if wanted and view.worker.metadata.generation != status.observed_generation:
         return _retry(view, "tried again: the spec was changed", retry_count=0)
     if status.retry_at is None or is_halted(view):
-        return WorkerWait()
+        return Wait()
     if view.now < status.retry_at:
-        return WorkerWait(status.retry_at)
+        return Wait(status.retry_at)
     return _retry(view, f"tried again, {status.retry_count} of {view.rules.retries}")
 
 
@@ -109,7 +101,7 @@ def _end(view: WorkerView, why: str) -> Decision:
 
 def _remove_machine(view: WorkerView, why: str) -> Decision:
     if view.status.cml.licensed is False:
-        return enter_phase(view, WorkerPhase.TERMINATING_EC2, f"{why}: {view.status.last_error}"[:_LONGEST_TEXT])
+        return enter_phase(view, WorkerPhase.TERMINATING_EC2, shorten_text(f"{why}: {view.status.last_error}"))
     return enter_phase(view, WorkerPhase.UNLICENSING, f"{why}; a licence is or may be registered")
 
 

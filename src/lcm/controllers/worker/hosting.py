@@ -11,25 +11,12 @@ from typing import Final
 
 import msgspec
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import api_url, ec2_facts, without_cml_state
 from lcm.controllers.worker.failing import fail, is_our_machine, replacement_fields
 from lcm.controllers.worker.launching import record_machine_gone, record_machine_stopped
 from lcm.controllers.worker.measure import SERVING
-from lcm.controllers.worker.view import (
-    BeginDrain,
-    Decision,
-    EffectOutcome,
-    EndSessions,
-    SetTelemetry,
-    Unknown,
-    WorkerDo,
-    WorkerFailure,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
+from lcm.controllers.worker.view import BeginDrain, Decision, EffectOutcome, EndSessions, SetTelemetry, WorkerView
 from lcm.model.base.resource import Truth, find_condition
 from lcm.model.kinds.session import LabletSession, SessionPhase
 from lcm.model.kinds.worker import CmlFacts, IdleVerdict, Remedy, WorkerCondition, WorkerPhase
@@ -71,7 +58,7 @@ def decide_ready(view: WorkerView) -> Decision:
         return enter_phase(view, WorkerPhase.ACTIVE, f"session {view.sessions[0].metadata.name} is on it")
     if status.cml.licensed is False and view.worker.spec.host_kind == "cml":
         return enter_phase(view, WorkerPhase.READY_UNLICENSED, "CML says that its licence is gone")
-    return WorkerWait(_next_change_at(view))
+    return Wait(_next_change_at(view))
 
 
 def decide_active(view: WorkerView) -> Decision:
@@ -80,7 +67,7 @@ def decide_active(view: WorkerView) -> Decision:
         return first
     if not view.sessions:
         return enter_phase(view, WorkerPhase.READY, "no session is on it")
-    return _clear_remedies(view) or WorkerWait()
+    return _clear_remedies(view) or Wait()
 
 
 def decide_serving(view: WorkerView) -> Decision | None:
@@ -106,7 +93,7 @@ def check_machine(view: WorkerView) -> Decision | None:
 
 
 def _check_interruption(view: WorkerView) -> Decision | None:
-    return WorkerDo(BeginDrain()) if view.is_deleted else check_machine(view) or _update_address(view)
+    return Do(BeginDrain()) if view.is_deleted else check_machine(view) or _update_address(view)
 
 
 def _update_address(view: WorkerView) -> Decision | None:
@@ -148,7 +135,7 @@ def _remedy_if_unhealthy(view: WorkerView) -> Decision | None:
     minutes = (view.now - since) // timedelta(minutes=1)
     illness = f"unhealthy for {minutes} minutes"
     if status.remedy is Remedy.REBOOT and is_our_machine(view):
-        failure = WorkerFailure("Unhealthy", f"{illness} although it was rebooted")
+        failure = Failure("Unhealthy", f"{illness} although it was rebooted")
         return fail(view, failure, **replacement_fields(view))
     return enter_phase(
         view,
@@ -171,12 +158,12 @@ def _clear_remedies(view: WorkerView) -> Decision | None:
 def _set_telemetry(view: WorkerView) -> Decision | None:
     wanted = view.worker.spec.cml.telemetry
     reached = view.worker.spec.host_kind == "cml" and view.status.cml.ready
-    return WorkerDo(SetTelemetry(wanted)) if reached and view.status.cml.telemetry is not wanted else None
+    return Do(SetTelemetry(wanted)) if reached and view.status.cml.telemetry is not wanted else None
 
 
 def after_set_telemetry(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record what CML was set to send. What it refused is not requested again until the spec changes."""
-    refused = outcome.message if isinstance(outcome, WorkerFailure) else view.status.last_error
+    refused = outcome.message if isinstance(outcome, Failure) else view.status.last_error
     cml = msgspec.structs.replace(view.status.cml, telemetry=view.worker.spec.cml.telemetry)
     return update_status(view, cml=cml, last_error=refused) or poll_again(view)
 
@@ -200,15 +187,15 @@ def decide_draining(view: WorkerView) -> Decision:
     if not view.sessions:
         return _leave_draining(view, "empty")
     if view.now < deadline:
-        return WorkerWait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
+        return Wait(min(deadline, max(view.now + view.rules.poll, deadline - view.rules.drain_warning)))
     if lingering := [session for session in view.sessions if session.status.phase not in _ENDING_PHASES]:
-        return WorkerDo(
+        return Do(
             EndSessions(
                 [_session_name(session) for session in lingering], "its worker is drained and the deadline has passed"
             )
         )
     if view.now < deadline + view.rules.clean_up:
-        return WorkerWait(deadline + view.rules.clean_up)
+        return Wait(deadline + view.rules.clean_up)
     return _leave_draining(view, f"its deadline passed with {len(view.sessions)} sessions on it")
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import (
     api_url,
     capacity_of,
@@ -20,21 +21,7 @@ from lcm.controllers.worker.conditions import (
     without_cml_state,
 )
 from lcm.controllers.worker.failing import fail
-from lcm.controllers.worker.view import (
-    Decision,
-    EffectOutcome,
-    LaunchMachine,
-    RebootMachine,
-    StartMachine,
-    Unknown,
-    WorkerDo,
-    WorkerFailure,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
+from lcm.controllers.worker.view import Decision, EffectOutcome, LaunchMachine, RebootMachine, StartMachine, WorkerView
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, LabWorker, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import CML_BOOT_LIMIT, EC2_LAUNCH_LIMIT
 from lcm.providers.protocols.compute import ENDING, Instance, InstanceState, Launch, StatusCheckResult, StatusChecks
@@ -54,9 +41,9 @@ def decide_pending(view: WorkerView) -> Decision:
     if view.image_missing:
         aws = view.worker.spec.aws
         text = f"no image {aws.ami_name_pattern or aws.ami_id!r} in {aws.region}, or not of an owner we trust"
-        return fail(view, WorkerFailure("ImageMissing", text))
+        return fail(view, Failure("ImageMissing", text))
     if view.worker.spec.wanted_state == "stopped":
-        return WorkerWait()  # a worker that is wanted stopped is not launched
+        return Wait()  # a worker that is wanted stopped is not launched
     attempt = known.launch_attempt + 1
     where = _launch_choice(view.worker, attempt)
     return enter_phase(
@@ -77,20 +64,20 @@ def decide_provisioning(view: WorkerView) -> Decision:
     if view.is_deleted:
         return enter_phase(view, WorkerPhase.TERMINATING_EC2, "deleted during launch")
     if not known.instance_id:
-        return WorkerDo(LaunchMachine(launch_of(view.worker)))
+        return Do(LaunchMachine(launch_of(view.worker)))
     if isinstance(instance, Unknown):
         return poll_again(view)
     if instance is None or instance.state in ENDING:
         why = instance.reason if instance else "the cloud does not know it any more"
         return fail(
             view,
-            WorkerFailure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"),
+            Failure("LaunchDied", f"{known.instance_id} ended before it ran: {why}"),
             ec2=_terminated_facts(view),
         )
     if instance.state is InstanceState.PENDING:
         if view.now - max(view.entered_at, instance.launched_at) >= EC2_LAUNCH_LIMIT:
             text = f"{known.instance_id} did not run within {EC2_LAUNCH_LIMIT.seconds // 60} minutes"
-            return fail(view, WorkerFailure("LaunchTimeout", text))
+            return fail(view, Failure("LaunchTimeout", text))
         return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
     return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} runs", ec2=ec2_facts(known, instance))
 
@@ -98,14 +85,14 @@ def decide_provisioning(view: WorkerView) -> Decision:
 def after_launch(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record the answer to a launch."""
     known = view.status.ec2
-    if isinstance(outcome, WorkerFailure):
+    if isinstance(outcome, Failure):
         return _retry_elsewhere(view, outcome)
     if not isinstance(outcome, Instance):
         return poll_again(view)
     if outcome.state in ENDING:
         # What this token launched has ended: only a new attempt launches another machine.
         text = f"{outcome.instance_id} ended before it ran: {outcome.reason or 'no reason given'}"
-        return fail(view, WorkerFailure("LaunchDied", text), ec2=_terminated_facts(view))
+        return fail(view, Failure("LaunchDied", text), ec2=_terminated_facts(view))
     return update_status(view, ec2=ec2_facts(known, outcome), last_error="") or poll_again(view)
 
 
@@ -128,7 +115,7 @@ def decide_ec2_ready(view: WorkerView) -> Decision:
     if view.now - view.entered_at >= EC2_LAUNCH_LIMIT:
         kind = "public" if view.worker.spec.aws.public_ip else "private"
         text = f"{known.instance_id} has no {kind} address; check its subnet, or set spec.aws.public_ip"
-        return fail(view, WorkerFailure("NoAddress", text), ec2=facts)
+        return fail(view, Failure("NoAddress", text), ec2=facts)
     return update_status(view, ec2=facts) or poll_again(view)
 
 
@@ -189,7 +176,7 @@ def _adopt(view: WorkerView) -> Decision:
     return enter_phase(view, WorkerPhase.EC2_READY, f"{known.instance_id} was adopted", ec2=ec2_facts(known, instance))
 
 
-def _retry_elsewhere(view: WorkerView, failure: WorkerFailure) -> Decision:
+def _retry_elsewhere(view: WorkerView, failure: Failure) -> Decision:
     """Try the next instance type or subnet that the spec allows; when all were tried, fail."""
     known = view.status.ec2
     attempt = known.launch_attempt
@@ -246,20 +233,20 @@ def decide_starting(view: WorkerView) -> Decision:
     if instance.state is not InstanceState.RUNNING:
         return _fail_if_late(view) or update_status(view, ec2=ec2_facts(view.status.ec2, instance)) or poll_again(view)
     if view.status.remedy is Remedy.REBOOT and view.status.remedied_at is None:
-        return WorkerDo(RebootMachine())
+        return Do(RebootMachine())
     return _wait_for_cml(view, instance)
 
 
 def after_reboot(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record that the reboot was requested; fail if it was refused."""
-    if isinstance(outcome, WorkerFailure):
+    if isinstance(outcome, Failure):
         return fail(view, outcome)
     return update_status(view, remedied_at=view.now, unhealthy_since=None) or poll_again(view)
 
 
 def after_start(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record that the start was requested."""
-    if isinstance(outcome, WorkerFailure):
+    if isinstance(outcome, Failure):
         return _fail_if_late(view) or update_status(view, last_error=outcome.message) or poll_again(view)
     return update_status(view, last_error="") or poll_again(view)
 
@@ -268,7 +255,7 @@ def _start_machine(view: WorkerView, instance: Instance) -> Decision:
     if view.status.ec2.state == InstanceState.RUNNING:
         return record_machine_stopped(view, instance)  # it ran after we started it, so somebody stopped it
     began = view.status.ec2.state == InstanceState.PENDING
-    return (_fail_if_late(view) if began else None) or WorkerDo(StartMachine())
+    return (_fail_if_late(view) if began else None) or Do(StartMachine())
 
 
 def _wait_for_cml(view: WorkerView, instance: Instance) -> Decision:
@@ -327,11 +314,11 @@ def _fail_if_late(view: WorkerView) -> Decision | None:
         return None
     if waits_for_cloud:
         why = view.status.last_error or "EC2 did not start it"
-        return fail(view, WorkerFailure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
+        return fail(view, Failure("MachineNotUp", f"the machine did not start within {minutes} minutes: {why}"))
     if impaired:
-        return fail(view, WorkerFailure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
+        return fail(view, Failure("ChecksFailed", f"EC2's status checks failed for {minutes} minutes"))
     reason = view.blocker.reason if view.blocker else "CmlNotUp"
-    return fail(view, WorkerFailure(reason, f"CML did not come up within {minutes} minutes: {_boot_problem(view)}"))
+    return fail(view, Failure(reason, f"CML did not come up within {minutes} minutes: {_boot_problem(view)}"))
 
 
 def _boot_started_at(view: WorkerView) -> datetime:

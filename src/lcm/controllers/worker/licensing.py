@@ -11,26 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Report, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import licence_facts
 from lcm.controllers.worker.failing import fail
 from lcm.controllers.worker.hosting import check_machine, decide_serving
-from lcm.controllers.worker.view import (
-    Decision,
-    Deregister,
-    EffectOutcome,
-    Register,
-    StopLabs,
-    Unknown,
-    WorkerDo,
-    WorkerFailure,
-    WorkerReport,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
-from lcm.model.kinds.worker import CmlSpec, LicenseFlavour, Remedy, WorkerPhase
+from lcm.controllers.worker.view import Decision, Deregister, EffectOutcome, Register, StopLabs, WorkerView
+from lcm.model.base.resource import shorten_text
+from lcm.model.kinds.worker import CmlSpec, LabWorkerStatus, LicenseFlavour, Remedy, WorkerPhase
 from lcm.model.kinds.worker_machine import LICENSE_LIMIT
 from lcm.model.money.licences import SEAT_UNKNOWN, UNRETURNED
 from lcm.providers.protocols.compute import StatusCheckResult
@@ -50,7 +37,6 @@ _RETRY_DIVISOR: Final = 4
 """The wait for the next attempt is the time spent so far, divided by this."""
 _IMPAIRED_PATIENCE: Final = timedelta(minutes=30)
 """How long a machine that EC2 calls impaired must be silent before its licence is given up."""
-_LONGEST_TEXT: Final = 2000
 _REGISTERING_PHASES: Final = frozenset({WorkerPhase.READY_UNLICENSED, WorkerPhase.LICENSING})
 _UNREGISTERED_STATES: Final = frozenset({"NOT_REGISTERED", "FAILED"})
 
@@ -65,11 +51,11 @@ def decide_unlicensed(view: WorkerView) -> Decision:
     if isinstance(view.licence, Licence) and view.licence.in_compliance:
         return _enter_ready(view, view.licence, "CML is licensed already")
     if spec.cml.license_token is None:
-        return update_status(view, retry_count=0, retry_at=None) or WorkerWait()
+        return update_status(view, retry_count=0, retry_at=None) or Wait()
     if view.sessions:
-        return WorkerWait()
+        return Wait()
     if status.retry_at is not None and view.now < status.retry_at:
-        return WorkerWait(status.retry_at)
+        return Wait(status.retry_at)
     if isinstance(view.licence, Unknown):
         return poll_again(view)
     # From here on CML may have a licence, whatever it said before.
@@ -78,10 +64,10 @@ def decide_unlicensed(view: WorkerView) -> Decision:
     return enter_phase(view, WorkerPhase.LICENSING, reason, cml=cml, retry_at=None)
 
 
-def report_no_seat(view: WorkerView, message: str) -> WorkerReport:
+def report_no_seat(view: WorkerView, message: str) -> Report[LabWorkerStatus]:
     """Return a report that no licence seat was free, and when to ask again."""
     status = msgspec.structs.replace(view.status, failure=NO_SEAT, last_error=message, retry_at=_next_attempt_at(view))
-    return WorkerReport(status)
+    return Report(status)
 
 
 def decide_licensing(view: WorkerView) -> Decision:
@@ -99,12 +85,12 @@ def decide_licensing(view: WorkerView) -> Decision:
         return _end_without_token(view, view.licence)
     if view.now - view.entered_at >= LICENSE_LIMIT:
         return _end_late_registration(view, view.licence)
-    return WorkerDo(_registration_effect(view.worker.spec.cml, token))
+    return Do(_registration_effect(view.worker.spec.cml, token))
 
 
 def after_register(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record the answer to a registration."""
-    if isinstance(outcome, WorkerFailure):
+    if isinstance(outcome, Failure):
         cml = msgspec.structs.replace(view.status.cml, licensed=None, license_status=outcome.reason)
         if view.sessions:  # its sessions go on without a licence, so the worker must not fail
             return _return_unlicensed(view, outcome.message, failure=outcome.reason, cml=cml)
@@ -129,13 +115,13 @@ def decide_unlicensing(view: WorkerView) -> Decision:
     if not view.licence.is_registered:
         return _enter_stopping(view)
     if view.busy_labs:
-        return WorkerDo(StopLabs(view.busy_labs))
-    return WorkerDo(Deregister())
+        return Do(StopLabs(view.busy_labs))
+    return Do(Deregister())
 
 
 def after_deregister(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record the answer to a deregistration."""
-    if isinstance(outcome, WorkerFailure):
+    if isinstance(outcome, Failure):
         cml = msgspec.structs.replace(view.status.cml, license_status=outcome.reason)
         return update_status(view, cml=cml, last_error=outcome.message) or poll_again(view)
     return _enter_stopping(view) if isinstance(outcome, Licence) and not outcome.is_registered else poll_again(view)
@@ -242,8 +228,8 @@ def _return_unlicensed(view: WorkerView, why: str, **fields: Any) -> Decision:  
     return enter_phase(
         view,
         WorkerPhase.READY_UNLICENSED,
-        f"the registration did not succeed yet: {why}"[:_LONGEST_TEXT],
-        last_error=why[:_LONGEST_TEXT],
+        shorten_text(f"the registration did not succeed yet: {why}"),
+        last_error=shorten_text(why),
         retry_at=_next_attempt_at(view),
         **fields,
     )

@@ -1,29 +1,17 @@
-"""Observing what each phase needs to know of the outside, as a `WorkerView`. Called by `lifecycle`.
+"""Observing what each phase needs to know of the outside, as a `WorkerView`. Called by `lifecycle`."""
 
-A missing or late answer becomes `Unknown`, here and nowhere else; so does an answer that only a person can change.
-"""
-
-import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from lcm.controllers.worker.view import Unknown, WorkerRules, WorkerView
+from lcm.controllers.runtime.lifecycle import Unknown, ask, ask_host
+from lcm.controllers.worker.view import WorkerRules, WorkerView
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Later, Stuck
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.providers.protocols.compute import WORKER_TAG, Compute, Instance, InstanceState, StatusChecks, oldest_live
-from lcm.providers.protocols.labhost import Hosts, LabHost, Licence, NodeFacts, NotReady, System
-
-T = TypeVar("T")
-
-HOST_SECONDS: Final = 10.0
-"""How long one question to a host may take here, so that a silent host does not delay other workers.
-
-After the first question without an answer, a look asks that host nothing more.
-"""
+from lcm.providers.protocols.labhost import Hosts, LabHost, Licence, NodeFacts, System
 
 _OFF_NODE_STATES: Final = frozenset({"STOPPED", "DEFINED_ON_CORE"})
 _RUNNING_STATES: Final = frozenset({"", str(InstanceState.RUNNING), str(InstanceState.PENDING)})
@@ -57,7 +45,7 @@ class WorkerLook:
             seen |= await self._observe_boot(worker)
         if _needs_licence(worker, rules):
             seen |= await self._observe_licence(worker, labs=phase is _P.UNLICENSING)
-        return WorkerView(worker=worker, now=self.clock.now(), rules=rules, sessions=sessions, **seen)
+        return WorkerView(worker, self.clock.now(), rules, sessions, **seen)
 
     async def _find_instance(self, worker: LabWorker) -> Instance | Unknown | None:
         known, region = worker.status.ec2, worker.spec.aws.region
@@ -112,27 +100,6 @@ class WorkerLook:
     async def _find_busy_labs(self, host: LabHost) -> Sequence[str] | Unknown:
         nodes = await ask_host(host.all_nodes())
         return nodes if isinstance(nodes, Unknown) else busy_labs(nodes)
-
-
-async def ask(answer: Awaitable[T]) -> T | Unknown:
-    """Await an answer; return Unknown when there is none, or when only a person can change it."""
-    try:
-        return await answer
-    except NotReady as error:
-        return Unknown(str(error), answered=True)
-    except Later as error:
-        return Unknown(str(error))
-    except Stuck as error:
-        return Unknown(str(error), answered=True, reason=error.reason)
-
-
-async def ask_host(answer: Awaitable[T]) -> T | Unknown:
-    """Await a host's answer for at most HOST_SECONDS; return Unknown after that."""
-    try:
-        async with asyncio.timeout(HOST_SECONDS):
-            return await ask(answer)
-    except TimeoutError:
-        return Unknown(f"no answer within {HOST_SECONDS:g} s")
 
 
 def busy_labs(nodes: Mapping[str, Sequence[NodeFacts]]) -> Sequence[str]:

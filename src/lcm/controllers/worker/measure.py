@@ -16,7 +16,7 @@ import msgspec
 from lcm.controllers.worker.conditions import ec2_facts, licence_facts, with_checks
 from lcm.model.base.capacity import Amount
 from lcm.model.base.errors import LcmError, Stuck, Unreachable
-from lcm.model.base.resource import Condition, Truth, find_condition, with_condition
+from lcm.model.base.resource import Condition, Truth, find_condition, shorten_text, with_condition
 from lcm.model.kinds.session import ON_WORKER_PHASES, LabletSession
 from lcm.model.kinds.worker import (
     CmlFacts,
@@ -315,7 +315,7 @@ def _without_host_state(status: LabWorkerStatus, now: datetime) -> LabWorkerStat
 
 
 def _make_condition(name: WorkerCondition, truth: Truth, reason: str, message: str, now: datetime) -> Condition:
-    return Condition(type=name, status=truth, reason=reason, message=message[:2000], last_transition_at=now)
+    return Condition(type=name, status=truth, reason=reason, message=shorten_text(message), last_transition_at=now)
 
 
 def _with_changed_condition(status: LabWorkerStatus, new: Condition) -> tuple[Condition, ...]:

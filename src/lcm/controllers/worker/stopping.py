@@ -7,22 +7,10 @@ from typing import Final
 
 import msgspec
 
+from lcm.controllers.runtime.lifecycle import Do, Failure, Unknown, Wait, enter_phase, poll_again, update_status
 from lcm.controllers.worker.conditions import ec2_facts, keep_snooze, without_cml_state
 from lcm.controllers.worker.launching import record_machine_gone
-from lcm.controllers.worker.view import (
-    Decision,
-    EffectOutcome,
-    RemoveMachine,
-    StopMachine,
-    Unknown,
-    WorkerDo,
-    WorkerFailure,
-    WorkerView,
-    WorkerWait,
-    enter_phase,
-    poll_again,
-    update_status,
-)
+from lcm.controllers.worker.view import Decision, EffectOutcome, RemoveMachine, StopMachine, WorkerView
 from lcm.model.kinds.session import SessionPhase
 from lcm.model.kinds.worker import CmlFacts, Ec2Facts, Remedy, WorkerPhase
 from lcm.providers.protocols.compute import ENDING, VISIBLE_WITHIN, Instance, InstanceState
@@ -55,7 +43,7 @@ def decide_stopping(view: WorkerView) -> Decision:
         )
     if instance.state is InstanceState.STOPPING:
         return update_status(view, ec2=facts) or poll_again(view)
-    return WorkerDo(StopMachine())
+    return Do(StopMachine())
 
 
 def decide_stopped(view: WorkerView) -> Decision:
@@ -73,7 +61,7 @@ def decide_stopped(view: WorkerView) -> Decision:
         # Their labs are on its disk and can be removed only there, and a worker with sessions is not given up.
         return _start_again(view, "started once more to have labs removed", resume_count=status.resume_count + 1)
     states = {status.ec2.state, view.instance.state if isinstance(view.instance, Instance) else status.ec2.state}
-    return WorkerWait() if states == {InstanceState.STOPPED} else _decide_not_stopped(view)
+    return Wait() if states == {InstanceState.STOPPED} else _decide_not_stopped(view)
 
 
 def decide_terminating(view: WorkerView) -> Decision:
@@ -87,12 +75,12 @@ def decide_terminating(view: WorkerView) -> Decision:
         return _leave_terminating(view)
     if instance.state is InstanceState.SHUTTING_DOWN:
         return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
-    return WorkerDo(RemoveMachine())
+    return Do(RemoveMachine())
 
 
 def after_stop_or_remove(view: WorkerView, outcome: EffectOutcome) -> Decision:
     """Record a stop or terminate that was refused. Whether it happened is for the cloud to say."""
-    text = outcome.message if isinstance(outcome, WorkerFailure) else ""
+    text = outcome.message if isinstance(outcome, Failure) else ""
     return update_status(view, last_error=text) or poll_again(view)
 
 
@@ -128,7 +116,7 @@ def _find_unresolved_launch(view: WorkerView) -> Decision:
     if instance is not None:
         return update_status(view, ec2=ec2_facts(known, instance)) or poll_again(view)
     visible_at = view.entered_at + VISIBLE_WITHIN
-    return WorkerWait(visible_at) if view.now < visible_at else _leave_terminating(view)
+    return Wait(visible_at) if view.now < visible_at else _leave_terminating(view)
 
 
 def _leave_terminating(view: WorkerView) -> Decision:

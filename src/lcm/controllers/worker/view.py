@@ -6,31 +6,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
 
-import msgspec
-
+from lcm.controllers.runtime.lifecycle import NOT_ASKED, Failure, LifeDecision, LifeView, Unknown
 from lcm.model.kinds.session import LabletSession
-from lcm.model.kinds.worker import LabWorker, LabWorkerStatus, WorkerPhase
+from lcm.model.kinds.worker import LabWorker, LabWorkerStatus
 from lcm.providers.protocols.compute import Instance, Launch, StatusChecks
 from lcm.providers.protocols.labhost import Licence, Stats, System
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A missing observation: nobody asked, or no answer came.
-
-    `answered` means that the machine is there and says that CML is not up. With a `reason` there was an answer
-    that only a person can change: a wrong password, a missing permission.
-    """
-
-    why: str = "not asked"
-    answered: bool = False
-    reason: str = ""
-
-
-NOT_ASKED: Final = Unknown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +41,9 @@ class WorkerRules:
     """How many retries use the failed machine before another one replaces it."""
 
 
-class WorkerView(msgspec.Struct, frozen=True):
+class WorkerView(LifeView[LabWorker, LabWorkerStatus], frozen=True):
     """A worker and what was observed of it just now. `instance` None: the cloud answered that it is gone."""
 
-    worker: LabWorker
-    now: datetime
     rules: WorkerRules = WorkerRules()
     sessions: Sequence[LabletSession] = ()
     instance: Instance | Unknown | None = NOT_ASKED
@@ -76,14 +56,9 @@ class WorkerView(msgspec.Struct, frozen=True):
     busy_labs: Sequence[str] | Unknown = NOT_ASKED
 
     @property
-    def status(self) -> LabWorkerStatus:
-        """The worker's status as it was before this look."""
-        return self.worker.status
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the worker is marked for deletion."""
-        return self.worker.metadata.deletion_timestamp is not None
+    def worker(self) -> LabWorker:
+        """The worker as it was before this look."""
+        return self.resource
 
     @property
     def blocker(self) -> Unknown | None:
@@ -99,22 +74,8 @@ class WorkerView(msgspec.Struct, frozen=True):
         )
         return next((one for one in seen if isinstance(one, Unknown) and one.reason), None)
 
-    @property
-    def entered_at(self) -> datetime:
-        """When the worker entered its present phase."""
-        history = self.status.history
-        return history[-1].at if history else self.now
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerFailure:
-    """A refused effect: `reason` in one word, `message` in a sentence."""
-
-    reason: str
-    message: str
-
-
-EffectOutcome = Instance | Licence | WorkerFailure | None
+EffectOutcome = Instance | Licence | Failure | None
 """The answer to an effect."""
 
 
@@ -201,43 +162,5 @@ Effect = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerWait:
-    """Nothing to do until a moment; None: until something changes."""
-
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """A new status. With a new phase it is a step, and `reason` is its entry in the history."""
-
-    status: LabWorkerStatus
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerDo:
-    """Carry out an effect, then decide again by its outcome."""
-
-    effect: Effect
-
-
-Decision = WorkerWait | WorkerReport | WorkerDo
+Decision = LifeDecision[LabWorkerStatus, Effect]
 Decide = Callable[[WorkerView], Decision]
-
-
-def enter_phase(view: WorkerView, phase: WorkerPhase, reason: str, **fields: Any) -> WorkerReport:  # noqa: ANN401 - fields of a status
-    """Return a report that enters a phase and sets further fields of the status."""
-    return WorkerReport(msgspec.structs.replace(view.status, phase=phase, **fields), reason)
-
-
-def update_status(view: WorkerView, **fields: Any) -> WorkerReport | None:  # noqa: ANN401 - fields of a status
-    """Return a report of other fields in the same phase; None when nothing differs."""
-    status = msgspec.structs.replace(view.status, **fields)
-    return None if status == view.status else WorkerReport(status)
-
-
-def poll_again(view: WorkerView) -> WorkerWait:
-    """Return a wait until the next poll."""
-    return WorkerWait(view.now + view.rules.poll)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, Union, get_args, ge
 
 import msgspec
 
-from lcm.model.base.resource import SecretRef
+from lcm.model.base.resource import SecretRef, shorten_text
 
 _HIDDEN: Final = "***"
 
@@ -135,7 +135,7 @@ def _format_trail(trail: "_Trail") -> str:
     steps = []
     while trail is not None:
         trail, step = trail
-        steps.append(step[:_MAX_STEP_LENGTH])
+        steps.append(shorten_text(step, _MAX_STEP_LENGTH))
     return "".join(reversed(steps)).removeprefix(".") or "document"
 
 

@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Fault, Invalid, Refused
+from lcm.model.base.resource import shorten_text
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -208,7 +209,7 @@ def _parse_address(answer: str) -> Address:
     try:
         address = ip_address(answer)
     except ValueError as error:
-        raise Refused(f"a resolver answered with {answer[:60]!r}, which is no address") from error
+        raise Refused(f"a resolver answered with {shorten_text(answer, 60)!r}, which is no address") from error
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         raise Refused(f"{address} is not an address that webhooks may reach")
     return address

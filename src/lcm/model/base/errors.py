@@ -134,5 +134,19 @@ class Stuck(LcmError):
         self.reason = reason
 
 
+def to_fault(error: Exception, root: str, remedy: str = "") -> Fault:
+    """Return what msgspec found as a fault; `root` is its path if the document itself is wrong.
+
+    The value is not repeated: it may be a secret that slipped in from the next line.
+    """
+    problem, _, path = str(error).partition(" - at `")
+    problem = problem.replace("`", "")
+    if " matching regex " in problem:
+        problem = "not of the expected form"
+    if " enum value " in problem:
+        problem = "none of its values"
+    return Fault(path.rstrip("`").removeprefix("$").lstrip(".") or root, problem[:1].lower() + problem[1:], remedy)
+
+
 def _describe_revision(revision: int) -> str:
     return f"at revision {revision}" if revision else "absent"

@@ -70,6 +70,11 @@ SecretRef = Annotated[
 ]
 
 
+def shorten_text(text: str, limit: int = MAX_TEXT_LENGTH) -> str:
+    """Return a text of at most `limit` characters; … marks where it was cut."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An immutable piece of a document. A misspelt field is an error, not a silent loss."""

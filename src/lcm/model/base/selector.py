@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import inspect
 
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.registry import Resource
 
 _MAX_LENGTH: Final = 1024
@@ -96,7 +97,11 @@ def _parse_term(path: str, text: str) -> SelectorTerm:
     if found := _EXISTS.fullmatch(text):
         return SelectorTerm(found["name"], (), wanted=not found["op"])
     raise Invalid(
-        Fault(path, f"{text.strip()[:80]!r} is no condition", "write name=value, name!=value or name in (a,b)")
+        Fault(
+            path,
+            f"{shorten_text(text.strip(), 80)!r} is no condition",
+            "write name=value, name!=value or name in (a,b)",
+        )
     )
 
 

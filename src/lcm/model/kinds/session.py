@@ -6,7 +6,7 @@ Also the pure functions about a session: its claim, its worker, requests to obse
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -15,7 +15,6 @@ from lcm.model.base.machine import CONTROL_PLANE, LABLET_CONTROLLER, SCHEDULER, 
 from lcm.model.base.resource import (
     API_VERSION,
     END,
-    MAX_TEXT_LENGTH,
     Condition,
     Count,
     Metadata,
@@ -29,6 +28,7 @@ from lcm.model.base.resource import (
     Status,
     Text,
     Truth,
+    shorten_text,
     with_condition,
 )
 from lcm.model.kinds.definition import Requirements
@@ -312,8 +312,31 @@ def is_asap(session: LabletSession) -> bool:
     return session.spec.timeslot_start is None
 
 
-def conditions_without_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions of a session that loses its worker and is placed again.
+_WORKER_FIELDS: Final = (
+    *("worker_id", "worker_ref", "worker_name", "worker_namespace", "assigned_at"),
+    *("allocated_ports", "resource_allocation", "cml_lab_id", "access_url", "access_urls", "progress"),
+    *("observed_ports", "port_drift_detected", "observed_last"),
+)
+"""What a session has of its worker, of its lab there, and of looks at it by which another lab would be judged."""
+_NEW_STATUS: Final = LabletSessionStatus()
+
+
+def fields_without_worker(conditions: tuple[Condition, ...]) -> dict[str, Any]:
+    """Return the status fields that a session has once it leaves its worker, with these conditions."""
+    return {name: getattr(_NEW_STATUS, name) for name in _WORKER_FIELDS} | {"conditions": conditions}
+
+
+def fields_to_place_again(session: LabletSession, reason: str, why: str, now: datetime) -> dict[str, Any]:
+    """Return the status fields of a session that loses its worker and is placed again.
+
+    It keeps what it was promised, and loses what it only held for the time being.
+    """
+    held: dict[str, Any] = {"claim": None, "seat": None} if is_asap(session) else {}
+    return fields_without_worker(_conditions_without_worker(session, reason, why, now)) | held
+
+
+def _conditions_without_worker(session: LabletSession, reason: str, why: str, now: datetime) -> tuple[Condition, ...]:
+    """Return the conditions of a session that loses its worker.
 
     A booking without a planned worker depends on its worker alone, so its promise is at risk from this moment
     on.
@@ -327,7 +350,7 @@ def conditions_without_worker(session: LabletSession, reason: str, why: str, now
         status=Truth.TRUE,
         last_transition_at=now,
         reason=reason,
-        message=why[:MAX_TEXT_LENGTH],
+        message=shorten_text(why),
     )
     return with_condition(conditions, risk)
 

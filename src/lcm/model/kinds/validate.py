@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get
 
 import msgspec
 
-from lcm.model.base.errors import Fault, Invalid
-from lcm.model.base.resource import API_VERSION, Metadata, Part
+from lcm.model.base.errors import Fault, Invalid, to_fault
+from lcm.model.base.resource import API_VERSION, Metadata, Part, shorten_text
 from lcm.model.kinds.registry import KINDS, Kind, Resource
 from lcm.model.kinds.rules import RULES
 
@@ -55,7 +55,7 @@ class _Faults(list[Fault]):
     def note(self, path: str, problem: str, remedy: str) -> None:
         if len(self) >= MAX_FAULTS:
             raise _TooManyFaults
-        self.append(Fault(path, _shorten(problem, _MAX_PROBLEM_LENGTH), remedy))
+        self.append(Fault(path, shorten_text(problem, _MAX_PROBLEM_LENGTH), remedy))
 
 
 def parse_document(document: object) -> Resource:
@@ -72,7 +72,7 @@ def parse_document(document: object) -> Resource:
     try:
         resource = msgspec.convert(document, known.struct)
     except msgspec.ValidationError as error:
-        raise Invalid(*_every_fault(document, known.struct, str(error))) from error
+        raise Invalid(*_every_fault(document, known.struct, error)) from error
     check_rules(resource)
     return resource
 
@@ -96,16 +96,14 @@ def check_size(document: object) -> None:
             left += value.values() if isinstance(value, Mapping) else value
 
 
-def _every_fault(document: Mapping[str, object], kind: type[Resource], first: str) -> list[Fault]:
+def _every_fault(document: Mapping[str, object], kind: type[Resource], first: msgspec.ValidationError) -> list[Fault]:
     faults = _Faults()
     try:
         resource = _convert_struct(document, kind, "", faults)
     except _TooManyFaults:
         return _limit_faults(faults, more=True)
     found = [*faults, *_broken_rules(resource, [fault.path for fault in faults])]
-    return _limit_faults(found) or [
-        Fault("document", _shorten(first, _MAX_PROBLEM_LENGTH), "see the documentation of this kind")
-    ]
+    return _limit_faults(found) or [to_fault(first, "document", "see the documentation of this kind")]
 
 
 def _limit_faults(faults: list[Fault], *, more: bool = False) -> list[Fault]:
@@ -198,12 +196,8 @@ def _is_overlong(value: object, hint: Any) -> bool:  # noqa: ANN401 - likewise
 
 def _join_path(path: str, name: object) -> str:
     """Return the path of a member, whose name may be of any length."""
-    spelt = _shorten(str(name), _MAX_NAME_LENGTH)
+    spelt = shorten_text(str(name), _MAX_NAME_LENGTH)
     return f"{path}.{spelt}" if path else spelt
-
-
-def _shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @cache
@@ -215,14 +209,7 @@ def _check_value(value: object, hint: Any, path: str, faults: _Faults) -> None: 
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        problem = str(error).split(" - at ")[0].replace("`", "")
-        if " matching regex " in problem:
-            problem = "not of the expected form"
-        if " enum value " in problem:
-            problem = (
-                "none of its values"  # without the value, which may be a secret that slipped in from the next line
-            )
-        faults.note(path, problem[:1].lower() + problem[1:], _remedy_for(hint))
+        faults.note(path, to_fault(error, path).problem, _remedy_for(hint))
 
 
 def _plain_type(hint: Any) -> Any:  # noqa: ANN401 - likewise

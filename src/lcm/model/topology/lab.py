@@ -11,22 +11,14 @@ from typing import Final, NamedTuple
 
 from lcm.model.base.errors import Fault, Invalid
 from lcm.model.base.resource import Count, Part
+from lcm.model.base.yaml_tree import YamlMapping, YamlNode, YamlScalar, kind_of, quote_text
 from lcm.model.kinds.definition import PortTemplate, ResourceRequirements
+from lcm.model.topology.lab_text import FieldReader, LabText, read_lab_text
 from lcm.model.topology.node_definitions import NO_SIZE, NodeSize
 from lcm.model.topology.ports import LAST_PORT, PLACEHOLDER, Annotation, PortIndex, RewriteSite, TaggedNode, read_ports
-from lcm.model.topology.yaml_tree import (
-    FieldReader,
-    YamlDocument,
-    YamlMapping,
-    YamlNode,
-    YamlScalar,
-    kind_of,
-    quote_text,
-    read_yaml,
-)
 
 
-def patch_document(document: YamlDocument, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
+def patch_document(document: LabText, sites: Iterable[RewriteSite], ports: Mapping[str, int]) -> bytes:
     """Return the file with each site's new value in place of its old one, in the same quotes."""
     ordered = sorted(sites, key=lambda site: site.scalar.start)
     _check_ports(ordered, ports)
@@ -38,7 +30,7 @@ def patch_document(document: YamlDocument, sites: Iterable[RewriteSite], ports: 
         done = end
     pieces.append(document.text[done:])
     data = document.with_text("".join(pieces))
-    _verify_rest(document, read_yaml(data), {site.scalar.ordinal: site for site in ordered}, ports)
+    _verify_rest(document, read_lab_text(data), {site.scalar.ordinal: site for site in ordered}, ports)
     return data
 
 
@@ -74,9 +66,7 @@ def _write_site(site: RewriteSite, source: str, ports: Mapping[str, int]) -> str
     return f"'{written}'" if changed_kind else written
 
 
-def _verify_rest(
-    before: YamlDocument, after: YamlDocument, sites: Mapping[int, RewriteSite], ports: Mapping[str, int]
-) -> None:
+def _verify_rest(before: LabText, after: LabText, sites: Mapping[int, RewriteSite], ports: Mapping[str, int]) -> None:
     """Compare both files event by event, and the text between: only the sites may differ."""
     for number, (old, new) in enumerate(zip_longest(before.happenings, after.happenings)):
         if isinstance(old, YamlScalar) and isinstance(new, YamlScalar):
@@ -91,7 +81,7 @@ def _verify_rest(
     assert _text_outside(before, sites) == _text_outside(after, sites), "a comment or a space changed"
 
 
-def _text_outside(document: YamlDocument, sites: Iterable[int]) -> list[str]:
+def _text_outside(document: LabText, sites: Iterable[int]) -> list[str]:
     """Return the text of a file without the sites, which may change."""
     pieces: list[str] = []
     done = 0
@@ -159,7 +149,7 @@ class ParsedLab(Part):
 
 def parse_lab(data: bytes) -> ParsedLab:
     """Parse a lab file. Raises TooLarge, or Invalid with the faults found, each with its line."""
-    return _parse_document(read_yaml(data)).lab
+    return _parse_document(read_lab_text(data)).lab
 
 
 def compute_needs(
@@ -192,7 +182,7 @@ def rewrite(data: bytes, ports: Mapping[str, int]) -> bytes:
     Ports that the file does not name are ignored. Raises what `parse_lab` raises, and Invalid when a port is
     missing, is not a valid port or is given twice, or when a tag is written in a way that cannot be changed.
     """
-    document = read_yaml(data)
+    document = read_lab_text(data)
     return patch_document(document, _parse_document(document).survey.sites.values(), ports)
 
 
@@ -207,7 +197,7 @@ def _unknown_size_faults(node: LabNode, path: str) -> Iterator[Fault]:
         yield Fault(path, problem, "set cpus and ram on the node, or give the definition's resource_requirements")
 
 
-def _parse_document(document: YamlDocument) -> _LabAndPorts:
+def _parse_document(document: LabText) -> _LabAndPorts:
     fields, survey = FieldReader(), PortIndex()
     root = fields.table(document.root, "document")
     if root is None:

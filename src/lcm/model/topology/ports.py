@@ -12,8 +12,9 @@ from typing import Final, Literal, NamedTuple
 
 from lcm.model.base.errors import Fault
 from lcm.model.base.resource import Part
+from lcm.model.base.yaml_tree import YamlScalar, quote_text
 from lcm.model.kinds.definition import PortEnd, PortTemplate, PortUse
-from lcm.model.topology.yaml_tree import YamlDocument, YamlScalar, quote_text
+from lcm.model.topology.lab_text import LabText
 
 OPEN_PORTS: Final = range(2000, 8000)
 """The ports that CML's PATty opens. To PATty a port tag with another number is just text."""
@@ -192,7 +193,7 @@ class PortIndex:
         if annotation.label is not None and annotation.label.value == tag.text:
             self._add_site(annotation.label, f"{annotation.path}.label", names[0], tag)
 
-    def add_placeholders(self, document: YamlDocument) -> None:
+    def add_placeholders(self, document: LabText) -> None:
         """Add every scalar with a placeholder, except tags that were added already."""
         for scalar in document.happenings:
             if isinstance(scalar, YamlScalar) and _PLACEHOLDER_PREFIX in scalar.value:
@@ -203,7 +204,7 @@ class PortIndex:
                 if len(parts) > 1:
                     self.sites[scalar.ordinal] = RewriteSite(scalar, "", parts)
 
-    def _check_placeholders(self, document: YamlDocument, scalar: YamlScalar) -> None:
+    def _check_placeholders(self, document: LabText, scalar: YamlScalar) -> None:
         found = _BROKEN_PLACEHOLDER.search(scalar.value)
         if found is not None and scalar.ordinal not in self._faulty:
             line = document.line_of(_BROKEN_PLACEHOLDER, scalar)

@@ -94,9 +94,9 @@ class AwsClients:
         with translate_errors("sts:GetCallerIdentity"):
             return AwsIdentity(answer["Account"], answer["Arn"])
 
-    async def call(self, action: str, answer: Awaitable[T], *, machine: str = "") -> T:
-        """Await an answer of AWS, within the time limit, and translate its errors."""
-        with translate_errors(action, machine):
+    async def call(self, action: str, answer: Awaitable[T], *, subject: str = "") -> T:
+        """Await an answer of AWS about a subject, within the time limit, and translate its errors."""
+        with translate_errors(action, subject):
             async with asyncio.timeout(self._limit_seconds):
                 return require_aws_answer(await answer)
 

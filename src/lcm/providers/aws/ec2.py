@@ -112,7 +112,7 @@ class Ec2:
         if found.state is InstanceState.STOPPED:
             client = await self._clients.ec2(region)
             starting = client.start_instances(InstanceIds=[instance_id])
-            answer = await self._clients.call("ec2:StartInstances", starting, machine=found.instance_type)
+            answer = await self._clients.call("ec2:StartInstances", starting, subject=found.instance_type)
             with translate_errors("ec2:StartInstances"):
                 read_state_change(answer["StartingInstances"], instance_id)
 
@@ -191,7 +191,7 @@ class Ec2:
             )
         try:
             answer = await self._clients.call(
-                "ec2:RunInstances", client.run_instances(**request), machine=launch.instance_type
+                "ec2:RunInstances", client.run_instances(**request), subject=launch.instance_type
             )
         except Stuck as refused:
             if refused.reason not in {REUSED_LAUNCH, SPENT_LAUNCH}:

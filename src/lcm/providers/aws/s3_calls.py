@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Later, Unreachable
 from lcm.model.base.resource import Part
-from lcm.providers.aws.s3_errors import VENDOR_ERRORS, status_of, translate
+from lcm.providers.aws.errors import status_of, translate_errors
 from lcm.providers.protocols.artifacts import Content, check_size
 
 if TYPE_CHECKING:
@@ -200,13 +200,10 @@ class S3Connection:
         return await self._call_once(action, place, once)
 
     async def _call_once(self, action: str, place: S3ObjectLocation, once: Callable[[], Awaitable[T]]) -> T:
-        try:
+        with translate_errors(action, str(place)):
             # The time limit does not include the wait for a slot.
             async with self._slots, asyncio.timeout(self._patience.request_seconds):
                 return await once()
-        except VENDOR_ERRORS as error:
-            # No cause is kept: the vendor's text may hold parts of our request that a proxy echoed.
-            raise translate(error, action, str(place)) from None
 
 
 def _forbid_redirects(params: dict[str, Any], **_: object) -> None:

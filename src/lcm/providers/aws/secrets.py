@@ -18,7 +18,7 @@ from aiobotocore.session import AioSession
 from lcm.model.access.secret import Secret
 from lcm.model.base.clock import Clock
 from lcm.model.base.errors import LcmError, Stuck
-from lcm.providers.aws.secrets_errors import VENDOR_ERRORS, translate
+from lcm.providers.aws.errors import translate_errors
 from lcm.providers.protocols.secrets import MISSING, UNREADABLE, nonempty_secret
 
 if TYPE_CHECKING:
@@ -112,13 +112,12 @@ class AwsSecrets:
     async def _fetch(self, name: str) -> Secret | LcmError:
         ref = f"aws:{name}"
         try:
-            async with asyncio.timeout(self._call_seconds):
-                answer: Any = await (await self._get_client()).get_secret_value(SecretId=name)
-            return _text_of(answer, ref)
-        except Stuck as error:
+            with translate_errors("secretsmanager:GetSecretValue", ref):
+                async with asyncio.timeout(self._call_seconds):
+                    answer: Any = await (await self._get_client()).get_secret_value(SecretId=name)
+                return _text_of(answer, ref)
+        except LcmError as error:
             return error
-        except VENDOR_ERRORS as error:
-            return translate(error, ref)
 
     async def _get_client(self) -> "SecretsManagerClient":
         async with self._opening:

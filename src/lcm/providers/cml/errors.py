@@ -16,6 +16,7 @@ import msgspec
 
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Gone, Later, LcmError, NoRoom, Throttled, Unreachable
+from lcm.model.base.resource import shorten_text
 from lcm.providers.protocols.labhost import (
     CmlApiError,
     CmlAuthenticationError,
@@ -73,7 +74,7 @@ def error_text(body: bytes, hide: Secret | None = None) -> str | None:
         said = _error_body.decode(body).description
     except JSON_ERRORS:
         return None
-    return (hide.hide_in(said) if hide else said)[:_MAX_TEXT]
+    return shorten_text(hide.hide_in(said) if hide else said, _MAX_TEXT)
 
 
 def translate_refusal(failure: CmlFailure) -> LcmError:

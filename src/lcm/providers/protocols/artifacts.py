@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from lcm.model.base.errors import Fault, Gone, Invalid, Stuck, TooLarge
-from lcm.model.base.resource import Part
+from lcm.model.base.resource import Part, shorten_text
 
 MAX_BYTES: Final = 100_000_000
 MAX_NAME: Final = 200
@@ -204,7 +204,7 @@ async def read_verified(
 
 def printable(text: str) -> str:
     """Return text from outside in a form that fits a line and hides nothing."""
-    return ascii(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
+    return ascii(shorten_text(text, _MAX_SHOWN))
 
 
 def invalid(text: str, problem: str, remedy: str = "") -> Invalid:

@@ -189,11 +189,11 @@ class SimFleet:
 
 def _replace_file(file: Path, text: bytes) -> None:
     """Replace a file, completely or not at all."""
-    beside = file.with_suffix(".new")
+    new_file = file.with_suffix(".new")
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             out.write(text)
-        beside.replace(file)
+        new_file.replace(file)
     except OSError as error:
         message = f"{file}: the simulated cloud cannot be kept ({error.strerror}); check the folder and its disk"
         raise Stuck("SimulatedCloudNotKept", message) from error

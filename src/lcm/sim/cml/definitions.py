@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lcm.model.topology.node_definitions import SHIPPED_NODES, ShippedNode
+from lcm.model.topology.node_definitions import ShippedNode, shipped_nodes
 
 Json = dict[str, Any]
 
@@ -70,7 +70,7 @@ def unknown_kind(definition_id: str) -> NodeKind:
     )
 
 
-KINDS: Final = {ref: kind_of(shipped) for ref, shipped in SHIPPED_NODES.items()}
+KINDS: Final = {ref: kind_of(shipped) for ref, shipped in shipped_nodes().items()}
 
 
 def write_definition(kind: NodeKind) -> Json:

@@ -216,8 +216,8 @@ class DirectHost:
 
     async def activity(self, *, since: datetime) -> Sequence[Activity]:
         async with self._verb("activity"):
-            news = self._cml.telemetry.events_after(since)
-            return [Activity(category=event.category, at=at) for at, event in news]
+            events = self._cml.telemetry.events_after(since)
+            return [Activity(category=event.category, at=at) for at, event in events]
 
     async def set_telemetry(self, *, enabled: bool) -> None:
         async with self._verb("set_telemetry"):

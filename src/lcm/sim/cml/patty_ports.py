@@ -96,7 +96,7 @@ class PattyPorts:
     def __init__(self, cml: Cml, host: str) -> None:
         self._cml = cml
         self._host = host
-        self._doors: dict[PortMapping, _OpenPort] = {}
+        self._open_ports: dict[PortMapping, _OpenPort] = {}
         self._visitors: set[asyncio.StreamWriter] = set()
         self.taken: dict[PortMapping, str] = {}
         """Ports that could not be opened, and why: for example because another process holds them."""
@@ -104,14 +104,14 @@ class PattyPorts:
     @property
     def count(self) -> int:
         """How many ports are open."""
-        return len(self._doors)
+        return len(self._open_ports)
 
     async def sync(self, most: int = MOST_PORTS) -> None:
         """Open the ports that are mapped now, at most `most`, and close the others with their connections."""
         wanted = self._mapped_ports()
-        for port in [port for port in self._doors if port not in wanted]:
-            self._doors.pop(port).close()
-        missing = sorted(wanted.keys() - self._doors.keys(), key=lambda port: (port.protocol, port.outside))
+        for port in [port for port in self._open_ports if port not in wanted]:
+            self._open_ports.pop(port).close()
+        missing = sorted(wanted.keys() - self._open_ports.keys(), key=lambda port: (port.protocol, port.outside))
         self.taken = await self._open_all({port: wanted[port] for port in missing}, most)
 
     async def run(self, every_seconds: float) -> None:
@@ -125,9 +125,9 @@ class PattyPorts:
 
     def close(self) -> None:
         """Close all ports."""
-        for door in self._doors.values():
-            door.close()
-        self._doors.clear()
+        for open_port in self._open_ports.values():
+            open_port.close()
+        self._open_ports.clear()
 
     def _mapped_ports(self) -> dict[PortMapping, str]:
         """Return the ports that are mapped now with the labels of their nodes, which may be gone a moment later."""
@@ -142,7 +142,7 @@ class PattyPorts:
                 refused[port] = full
                 continue
             try:
-                self._doors[port] = await self._open(port, label)
+                self._open_ports[port] = await self._open(port, label)
             except OSError as error:
                 refused[port] = str(error)
                 full = str(error) if error.errno in _OUT_OF_RESOURCES else ""
@@ -153,12 +153,12 @@ class PattyPorts:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=(self._host, port.outside))
             return _OpenPort(self._visitors, transport.close)
-        door = _OpenPort(self._visitors)
+        open_port = _OpenPort(self._visitors)
         server = await asyncio.start_server(
-            partial(door.serve, partial(start_dialog, port, label)), self._host, port.outside
+            partial(open_port.serve, partial(start_dialog, port, label)), self._host, port.outside
         )
-        door.shut = server.close
-        return door
+        open_port.shut = server.close
+        return open_port
 
 
 class _OpenPort:

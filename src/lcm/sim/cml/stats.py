@@ -59,19 +59,19 @@ class NodeLoad(NamedTuple):
 
 def node_load(node: Node, age: float) -> NodeLoad:
     """Make up what a node uses: much while it boots, then little, in slow waves."""
-    luck = int(node.id[:8], 16) / 0xFFFFFFFF
+    share = int(node.id[:8], 16) / 0xFFFFFFFF
     started = node.life.age_entered(NodeState.STARTED) or age
     ran = max(0.0, age - started)
-    wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * luck)
+    wave = 1 + 0.5 * math.sin(age / 97 + 6.28 * share)
     booted = node.life.state(age) is NodeState.BOOTED
-    cpu = (2 + 8 * luck) * wave if booted else 70 + 25 * luck
-    ram = (35 + 40 * luck) if booted else 20 + 10 * luck
+    cpu = (2 + 8 * share) * wave if booted else 70 + 25 * share
+    ram = (35 + 40 * share) if booted else 20 + 10 * share
     return NodeLoad(
         cpu_percent=round(min(cpu, 100.0), 2),
         ram_percent=round(ram, 2),
-        disk_mb=round(200 + 400 * luck + min(ran, 36_000) / 60),
-        read_bytes=int(50_000_000 * (1 + luck) + ran * 900),
-        written_bytes=int(400_000 * (1 + luck) + ran * 2_300),
+        disk_mb=round(200 + 400 * share + min(ran, 36_000) / 60),
+        read_bytes=int(50_000_000 * (1 + share) + ran * 900),
+        written_bytes=int(400_000 * (1 + share) + ran * 2_300),
     )
 
 
@@ -108,10 +108,10 @@ def system_stats(machine: CmlMachine, nodes: Iterable[Node], age: float) -> Json
     }
 
 
-def health_report(machine: CmlMachine, ailments: Iterable[str]) -> Json:
+def health_report(machine: CmlMachine, failing: Iterable[str]) -> Json:
     """Return which checks pass; an ailment is the name of a check that fails."""
-    ill = set(ailments)
-    core, compute = ({name: name not in ill for name in checks} for checks in (_CORE_CHECKS, _COMPUTE_CHECKS))
+    broken = set(failing)
+    core, compute = ({name: name not in broken for name in checks} for checks in (_CORE_CHECKS, _COMPUTE_CHECKS))
     core_valid, compute_valid = all(core.values()), all(compute.values())
     about = {"admission_state": "READY", "is_controller": True, "hostname": machine.hostname}
     return {

@@ -69,8 +69,8 @@ class CmlTelemetry:
     def events_after(self, moment: datetime) -> Sequence[tuple[datetime, TelemetryEvent]]:
         """Return what has happened after a moment, oldest first."""
         first, end = self._index_after(self._pace.age_at(moment) - _ROUNDING), self._index_after(self._pace.age())
-        told = [(self._pace.moment(event.age), event) for event in self._events[first:end]]
-        return [(at, event) for at, event in told if at > moment]
+        dated = [(self._pace.moment(event.age), event) for event in self._events[first:end]]
+        return [(at, event) for at, event in dated if at > moment]
 
     def _index_after(self, age: float) -> int:
         return bisect_right(self._events, age, key=_age)

@@ -8,6 +8,8 @@ from html import escape
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from lcm.model.base.resource import shorten_text
+
 WIDTH: Final = 960
 _LEFT: Final = 84
 _RIGHT: Final = 16
@@ -15,6 +17,7 @@ _TOP: Final = 12
 _BOTTOM: Final = 34
 _PLOT_WIDTH: Final = WIDTH - _LEFT - _RIGHT
 COLOURS: Final = 8
+_LABEL_LENGTH: Final = 7
 _TICKS: Final = 9
 _HOURS: Final = (1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 14, 24 * 28, 24 * 56)
 _DAY_HOURS: Final = 24
@@ -111,7 +114,9 @@ def seats_plot(rows: Mapping[tuple[str, int], Sequence[Stretch]], axis: Axis, co
     alone = len({pool for pool, _ in rows}) == 1
     for place, ((pool, number), stretches) in enumerate(rows.items()):
         top = _TOP + place * tall
-        label = f"{'seat' if alone else escape(_shorten(pool))} {number}<title>{escape(pool)}</title>"
+        label = (
+            f"{'seat' if alone else escape(shorten_text(pool, _LABEL_LENGTH))} {number}<title>{escape(pool)}</title>"
+        )
         parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{top + 12}">{label}</text>')
         for one in stretches:
             left, right = axis.x(one.since), axis.x(one.until)
@@ -185,7 +190,3 @@ def _tick_label(at: datetime, step: int) -> str:
 def _day_label(day: str) -> str:
     moment = datetime.fromisoformat(day)
     return f"{moment.day} {moment:%b}"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 7 else f"{text[:6]}…"  # noqa: PLR2004  what fits beside the rows

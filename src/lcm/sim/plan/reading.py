@@ -21,7 +21,6 @@ from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import CLEAN_UP_TIME, SESSION_MACHINE, LabletSession
 from lcm.sim.plan.documents import fresh_pool, launchable_template
-from lcm.sim.plan.reading_ics import read_ics
 from lcm.sim.plan.reading_yaml import Inventory, read_yaml
 from lcm.sim.plan.slots import (
     TimetableRow,
@@ -191,6 +190,8 @@ def _read_parts(name: str, data: bytes, zone: str) -> tuple[Inventory, Sequence[
         case ".csv":
             return _EMPTY_INVENTORY, read_csv(text, zone)
         case ".ics" | ".ical":
+            from lcm.sim.plan.reading_ics import read_ics  # noqa: PLC0415 - icalendar takes a while to import
+
             return _EMPTY_INVENTORY, read_ics(text, zone)
         case _:
             return read_yaml(text)

@@ -2,16 +2,23 @@
 
 `X-LCM-DEFINITION`, `X-LCM-COUNT` and `X-LCM-TRACK` are more exact. Of RRULE it knows days and weeks with INTERVAL,
 COUNT, UNTIL and BYDAY; an event with a RECURRENCE-ID replaces that one of its series. Called by `sim.plan.reading`.
+
+icalendar reads lines, moments, lengths and rules. Its components are not used: they keep no line numbers, and make
+time zones of what a file says for the whole process.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from icalendar import vDDDTypes, vDuration, vRecur
+from icalendar.parser import Contentline
+
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.reservation import Weekday
 from lcm.sim.plan.slots import Series, TimetableRow, check_length, check_year, find_zone, local_moment, parse_count
 
@@ -19,31 +26,21 @@ _MOST_EVENTS: Final = 20_000
 _LONGEST_SERIES: Final = timedelta(days=3650)
 """How far a series that has only a count is followed: longer than any that is played."""
 _BREAK: Final = re.compile(r"\r\n|\n|\r")
-_PARTS: Final = re.compile(r'((?:"[^"]*"|[^":])*):(.*)', re.DOTALL)
-_PARAM: Final = re.compile(r';((?:"[^"]*"|[^";])*)')
-_STAMP: Final = re.compile(r"([0-9]{8})T([0-9]{6})(Z?)")
-_DAY: Final = re.compile(r"[0-9]{8}")
-_LENGTH: Final = re.compile(
-    r"P(?:([0-9]{1,3})W)?(?:([0-9]{1,3})D)?(?:T(?:([0-9]{1,4})H)?(?:([0-9]{1,6})M)?(?:[0-9]+S)?)?"
-)
 _DAYS: Final = dict(zip(("MO", "TU", "WE", "TH", "FR", "SA", "SU"), Weekday, strict=True))
 _RULE_PARTS: Final = frozenset({"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST"})
-_SMALL: Final = re.compile(r"[1-9][0-9]{0,3}")
+_MOST_REPEATS: Final = 9999
+_LONGEST_RULE: Final = 200
 _MINUTE: Final = timedelta(minutes=1)
 
 
-class _IcsLine(NamedTuple):
-    number: int
-    name: str
+class _IcsProperty(NamedTuple):
+    where: str
     params: Mapping[str, str]
     value: str
 
-    @property
-    def where(self) -> str:
-        return f"line {self.number}: {self.name}"
 
-
-_IcsEvent = dict[str, list[_IcsLine]]
+_IcsEvent = dict[str, list[tuple[int, str]]]
+"""The lines of an event and their numbers, by their names. They are parsed when something asks for them."""
 
 
 def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
@@ -67,27 +64,28 @@ def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
 
 def _events(text: str) -> Iterator[tuple[int, _IcsEvent]]:
     lines = list(_unfold_lines(text))
-    if not lines or (lines[0].name, lines[0].value.upper()) != ("BEGIN", "VCALENDAR"):
+    if not lines or lines[0][1].upper() != "BEGIN:VCALENDAR":
         raise Invalid(Fault("line 1", "no calendar", "export it anew: it begins with BEGIN:VCALENDAR"))
     event, begun, inside = None, 0, 0
-    for line in lines:
-        match line.name, line.value.upper():
+    for number, line in lines:
+        head, colon, value = line.upper().partition(":")
+        if not colon:
+            raise Invalid(Fault(f"line {number}", f"{line[:40]!r} has no colon", "export the calendar anew"))
+        match head, value:
             case "BEGIN", "VEVENT":
-                event, begun = _IcsEvent(), line.number
+                event, begun = _IcsEvent(), number
             case "END", "VEVENT" if event is not None:
                 yield begun, event
                 event = None
-            case "BEGIN", _ if event is not None:
-                inside += 1  # an alarm of the event
-            case "END", _ if event is not None:
-                inside -= 1
+            case (("BEGIN" | "END"), _) if event is not None:
+                inside += 1 if head == "BEGIN" else -1  # an alarm of the event
             case _ if event is not None and not inside:
-                event.setdefault(line.name, []).append(line)
+                event.setdefault(head.partition(";")[0], []).append((number, line))
     if event is not None:
         raise Invalid(Fault(f"line {begun}", "an event without an end", "export it anew: END:VEVENT is missing"))
 
 
-def _unfold_lines(text: str) -> Iterator[_IcsLine]:
+def _unfold_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield whole lines: a line that continues the one before begins with a space or a tab."""
     whole, first = "", 1
     for number, line in enumerate([*_BREAK.split(text), "END:"], start=1):
@@ -95,39 +93,46 @@ def _unfold_lines(text: str) -> Iterator[_IcsLine]:
             whole += line[1:]
             continue
         if whole.strip():
-            yield _parse_line(whole, first)
+            yield first, whole.strip()
         whole, first = line, number
 
 
-def _parse_line(text: str, number: int) -> _IcsLine:
-    found = _PARTS.fullmatch(text)
-    if not found:
-        raise Invalid(Fault(f"line {number}", f"{text[:40]!r} has no colon", "export the calendar anew"))
-    head, value = found.groups()
-    return _IcsLine(number, head.partition(";")[0].upper(), dict(map(_split_pair, _PARAM.findall(head))), value.strip())
+def _properties(event: _IcsEvent, name: str) -> Iterator[_IcsProperty]:
+    for number, line in event.get(name, ()):
+        where = f"line {number}: {name}"
+        try:
+            _, params, value = Contentline(line).parts()
+        except ValueError as error:
+            raise Invalid(
+                Fault(where, f"{shorten_text(line, 40)!r} cannot be read", "export the calendar anew")
+            ) from error
+        yield _IcsProperty(where, {key: str(one) for key, one in params.items()}, value.strip())
 
 
-def _split_pair(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    return key.upper(), value.strip('"')
+def _first(event: _IcsEvent, name: str) -> _IcsProperty | None:
+    return next(_properties(event, name), None)
+
+
+def _text_of(event: _IcsEvent, name: str) -> str:
+    found = _first(event, name)
+    return found.value if found else ""
 
 
 def _moved_slots(events: Sequence[tuple[int, _IcsEvent]], zone: str) -> Mapping[str, frozenset[datetime]]:
     """Return, by series, the slots that have events of their own, or are cancelled there."""
     found: dict[str, set[datetime]] = defaultdict(set)
     for _, event in events:
-        for line in event.get("RECURRENCE-ID", ()):
-            if "RANGE" in line.params:
-                raise Invalid(Fault(line.where, "it moves all that follow", "end the series, and begin another"))
-            found[_text_of(event, "UID")].add(_read_moment(line, zone))
+        for slot in _properties(event, "RECURRENCE-ID"):
+            if "RANGE" in slot.params:
+                raise Invalid(Fault(slot.where, "it moves all that follow", "end the series, and begin another"))
+            found[_text_of(event, "UID")].add(_read_moment(slot, zone))
     return {uid: frozenset(moments) for uid, moments in found.items()}
 
 
 def _event_row(event: _IcsEvent, number: int, zone: str, moved: Mapping[str, frozenset[datetime]]) -> TimetableRow:
     where = f"line {number}"
-    if "DTSTART" not in event:
+    if not (begins := _first(event, "DTSTART")):
         raise Invalid(Fault(where, "an event without DTSTART", "give it a beginning"))
-    begins = event["DTSTART"][0]
     own = begins.params.get("TZID", "UTC" if begins.value.endswith("Z") else zone)
     start = _read_moment(begins, zone)
     definition = _text_of(event, "X-LCM-DEFINITION") or _text_of(event, "SUMMARY")
@@ -146,102 +151,92 @@ def _event_row(event: _IcsEvent, number: int, zone: str, moved: Mapping[str, fro
 
 def _excluded_slots(event: _IcsEvent, zone: str, moved: Mapping[str, frozenset[datetime]]) -> frozenset[datetime]:
     """Return the slots of a series that do not take place, or not at that time."""
-    out = (line._replace(value=value) for line in event.get("EXDATE", ()) for value in line.value.split(","))
+    out = (line._replace(value=one) for line in _properties(event, "EXDATE") for one in line.value.split(","))
     return moved.get(_text_of(event, "UID"), frozenset()) | {_read_moment(one, zone) for one in out}
 
 
 def _event_minutes(event: _IcsEvent, start: datetime, zone: str, where: str) -> int:
-    if "DTEND" in event:
-        end = event["DTEND"][0]
+    if end := _first(event, "DTEND"):
         return check_length((_read_moment(end, zone) - start) // _MINUTE, end.where)
-    if "DURATION" in event:
-        line = event["DURATION"][0]
-        found = _LENGTH.fullmatch(line.value.upper())
-        if not found or not any(found.groups()):
-            raise Invalid(Fault(line.where, f"{line.value!r} is no length of time", "write PT2H or PT1H30M"))
-        weeks, days, hours, minutes = (int(part or 0) for part in found.groups())
-        return check_length((((weeks * 7 + days) * 24) + hours) * 60 + minutes, line.where)
-    raise Invalid(Fault(where, "an event without an end", "add DTEND or DURATION"))
+    if not (length := _first(event, "DURATION")):
+        raise Invalid(Fault(where, "an event without an end", "add DTEND or DURATION"))
+    try:
+        found = vDuration.from_ical(length.value.upper())
+    except ValueError as error:
+        problem = f"{length.value[:40]!r} is no length of time"
+        raise Invalid(Fault(length.where, problem, "write PT2H or PT1H30M")) from error
+    return check_length(found // _MINUTE, length.where)
 
 
 def _event_series(event: _IcsEvent, start: datetime, own: str, without: frozenset[datetime]) -> Series | None:
-    if other := next((event[name][0] for name in ("RDATE", "EXRULE") if name in event), None):
+    if other := _first(event, "RDATE") or _first(event, "EXRULE"):
         raise Invalid(Fault(other.where, "slots that the planner does not know", "give each an event of its own"))
-    if "RRULE" not in event or "RECURRENCE-ID" in event:
+    line = _first(event, "RRULE")
+    if line is None or "RECURRENCE-ID" in event:
         return None
-    line = event["RRULE"][0]
-    parts = dict(_split_pair(one) for one in line.value.upper().split(";"))
-    if parts.get("FREQ") not in {"DAILY", "WEEKLY"} or set(parts) - _RULE_PARTS or _depends_on_week_start(parts):
-        remedy = "use FREQ=DAILY or WEEKLY with INTERVAL, COUNT, UNTIL and BYDAY; write other ones out"
-        raise Invalid(Fault(line.where, f"{line.value!r} is a rule that the planner does not know", remedy))
-    if not {"COUNT", "UNTIL"} & set(parts):
+    rule = _read_rule(line)
+    if not {"COUNT", "UNTIL"} & set(rule):
         raise Invalid(Fault(line.where, "it goes on for ever", "add COUNT or UNTIL"))
-    until, last = (
-        _read_until(parts["UNTIL"], own, line) if "UNTIL" in parts else ((start + _LONGEST_SERIES).date(), None)
-    )
+    zone = find_zone(own, line.where)
+    until, last = _read_until(rule.get("UNTIL", [(start + _LONGEST_SERIES).date()]), zone, line)
     return Series(
-        every="week" if parts["FREQ"] == "WEEKLY" else "day",
+        every="week" if rule["FREQ"] == ["WEEKLY"] else "day",
         until=until,
         last=last,
         zone=own,
-        interval=_small_number(parts.get("INTERVAL", "1"), line),
-        weekdays=_weekdays(parts.get("BYDAY", ""), line),
-        most=_small_number(parts["COUNT"], line) if "COUNT" in parts else None,
+        interval=_small_number(rule.get("INTERVAL", [1]), line),
+        weekdays=tuple(_DAYS[one] for one in dict.fromkeys(rule.get("BYDAY", ()))),
+        most=_small_number(rule["COUNT"], line) if "COUNT" in rule else None,
         without=without,
     )
 
 
-def _depends_on_week_start(parts: Mapping[str, str]) -> bool:
-    """Return whether it matters that weeks do not begin on Monday: it decides to which week a Sunday belongs."""
-    return parts.get("WKST", "MO") != "MO" and "SU" in parts.get("BYDAY", "") and parts.get("INTERVAL", "1") != "1"
-
-
-def _weekdays(text: str, line: _IcsLine) -> tuple[Weekday, ...]:
-    names = [one for one in text.split(",") if one]
-    if any(one not in _DAYS for one in names):
-        raise Invalid(Fault(line.where, f"{text!r} are no days of a week", "write BYDAY=MO,WE"))
-    return tuple(_DAYS[one] for one in dict.fromkeys(names))
-
-
-def _read_until(text: str, zone: str, line: _IcsLine) -> tuple[date, datetime | None]:
-    """Return the last day, and the last moment of it if one is given."""
-    if found := _STAMP.fullmatch(text):
-        wall = _parse_time("%Y%m%d%H%M%S", found[1] + found[2], line)
-        last = wall.replace(tzinfo=UTC if found[3] else ZoneInfo(zone))
-        return last.astimezone(ZoneInfo(zone)).date(), last
-    if _DAY.fullmatch(text):
-        return _parse_time("%Y%m%d", text, line).date(), None
-    raise Invalid(Fault(line.where, f"{text!r} is no end", "write UNTIL=20270305 or UNTIL=20270305T170000Z"))
-
-
-def _read_moment(line: _IcsLine, zone: str) -> datetime:
-    found = _STAMP.fullmatch(line.value)
-    if not found:
-        problem = "a whole day" if _DAY.fullmatch(line.value) else f"{line.value!r} is no moment"
-        raise Invalid(Fault(line.where, problem, "write 20270301T090000 with a TZID, or 20270301T090000Z"))
-    wall = _parse_time("%Y%m%d%H%M%S", found[1] + found[2], line)
-    if found[3]:
-        return wall.replace(tzinfo=UTC)
-    own = line.params.get("TZID", zone)
-    find_zone(own, line.where)
-    return local_moment(wall, own, line.where)
-
-
-def _parse_time(form: str, text: str, line: _IcsLine) -> datetime:
+def _read_rule(line: _IcsProperty) -> Mapping[str, Any]:
+    """Read a rule that the model's own series can express."""
+    parts = line.value.upper().removesuffix(";").split(";")
     try:
-        found = datetime.strptime(text, form)  # noqa: DTZ007  a stamp names none; who asked puts Z or TZID to it
-    except ValueError as error:
-        raise Invalid(Fault(line.where, f"{text!r} is no moment", "write 20270301T090000")) from error
+        rule: vRecur = vRecur.from_ical(";".join(parts)) if len(line.value) <= _LONGEST_RULE else vRecur()
+    except ValueError:
+        rule = vRecur()
+    known = rule.get("FREQ") in (["DAILY"], ["WEEKLY"]) and _RULE_PARTS.issuperset(rule) and len(rule) == len(parts)
+    if not known or not _DAYS.keys() >= set(rule.get("BYDAY", ())) or _depends_on_week_start(rule):
+        problem = f"{line.value[:_LONGEST_RULE]!r} is a rule that the planner does not know"
+        remedy = "use FREQ=DAILY or WEEKLY with INTERVAL, COUNT, UNTIL and BYDAY; write other ones out"
+        raise Invalid(Fault(line.where, problem, remedy))
+    return rule
+
+
+def _depends_on_week_start(rule: Mapping[str, Any]) -> bool:
+    """Return whether it matters that weeks do not begin on Monday: it decides to which week a Sunday belongs."""
+    return rule.get("WKST", ["MO"]) != ["MO"] and "SU" in rule.get("BYDAY", ()) and rule.get("INTERVAL", [1]) != [1]
+
+
+def _read_until(said: Sequence[object], zone: ZoneInfo, line: _IcsProperty) -> tuple[date, datetime | None]:
+    """Return the last day, and the last moment of it if one is given."""
+    found = said[0]
+    if not isinstance(found, date):
+        remedy = "write UNTIL=20270305 or UNTIL=20270305T170000Z"
+        raise Invalid(Fault(line.where, f"{line.value!r} has no end", remedy))
     check_year(found, line.where)
-    return found
+    if not isinstance(found, datetime):
+        return found, None
+    last = found if found.tzinfo else found.replace(tzinfo=zone)
+    return last.astimezone(zone).date(), last
 
 
-def _small_number(text: str, line: _IcsLine) -> int:
-    if not _SMALL.fullmatch(text):
-        raise Invalid(Fault(line.where, f"{text!r}", "use a whole number from 1 to 9999"))
-    return int(text)
+def _read_moment(line: _IcsProperty, zone: str) -> datetime:
+    try:
+        found = vDDDTypes.from_ical(line.value)
+    except ValueError:
+        found = None
+    if not isinstance(found, datetime):
+        problem = "a whole day" if isinstance(found, date) else f"{line.value[:40]!r} is no moment"
+        raise Invalid(Fault(line.where, problem, "write 20270301T090000 with a TZID, or 20270301T090000Z"))
+    check_year(found, line.where)
+    return found.astimezone(UTC) if found.tzinfo else local_moment(found, line.params.get("TZID", zone), line.where)
 
 
-def _text_of(event: _IcsEvent, name: str) -> str:
-    lines = event.get(name)
-    return lines[0].value.replace("\\,", ",").replace("\\;", ";").strip() if lines else ""
+def _small_number(said: Sequence[int], line: _IcsProperty) -> int:
+    if len(said) != 1 or not 1 <= said[0] <= _MOST_REPEATS:
+        raise Invalid(Fault(line.where, f"{line.value!r}", f"use whole numbers from 1 to {_MOST_REPEATS}"))
+    return int(said[0])

@@ -1,10 +1,15 @@
 """Reads a timetable in YAML, or in JSON with the same keys: labs, a fleet, and sessions. Called by `sim.plan.reading`.
 
-```yaml zone: Europe/Berlin                     # the zone of local times; UTC by default definitions:
-# cpu in cores, memory and storage in GB   - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6,
-ports: 4} fleet:   - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
-prices: {m6i.metal: "6.14"}             # of types that are compared sessions:   - {definition: ccna, at:
-2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05} ```
+```yaml
+zone: Europe/Berlin                     # the zone of local times; UTC by default
+definitions:                            # cpu in cores, memory and storage in GB
+  - {name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}
+fleet:
+  - {track: ccna, instance_type: m5zn.metal, region: eu-central-1, min: 0, max: 6, price: "4.80"}
+prices: {m6i.metal: "6.14"}             # of types that are compared
+sessions:
+  - {definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 40, every: weekday, until: 2027-03-05}
+```
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +25,16 @@ from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.pool import LabWorkerPool, WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.sim.plan.documents import LabOutline, PoolOutline, definition_of, pool_of
+from lcm.sim.plan.located_values import (
+    LocatedValue,
+    check_keys,
+    entries,
+    items,
+    number_of,
+    parse_tree,
+    read_each,
+    text_of,
+)
 from lcm.sim.plan.slots import (
     WORKDAYS,
     Series,
@@ -31,7 +46,6 @@ from lcm.sim.plan.slots import (
     parse_moment,
 )
 from lcm.sim.plan.timetable import Extension, SessionRequest
-from lcm.sim.plan.yaml_tree import LocatedValue, check_keys, entries, items, number_of, parse_yaml, read_each, text_of
 
 _TOP_KEYS: Final = ("zone", "definitions", "fleet", "prices", "sessions", "title")
 _LAB_KEYS: Final = ("name", "track", "cpu", "memory", "storage", "nodes", "ports")
@@ -61,7 +75,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_yaml(text: str, *, lines: bool = True) -> tuple[Inventory, Sequence[TimetableRow]]:
     """Read a timetable. Raises Invalid with every fault. Without `lines` a fault says only where in the tree it is."""
-    top = entries(parse_yaml(text, lines=lines), "a timetable")
+    top = entries(parse_tree(text, lines=lines), "a timetable")
     check_keys(top, _TOP_KEYS)
     zone = text_of(top["zone"]) if "zone" in top else "UTC"
     if "zone" in top:

@@ -6,6 +6,7 @@ from textwrap import wrap
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from lcm.model.base.resource import shorten_text
 from lcm.sim.plan.results import Comparison, LateStart, RefusedSessions, Trial
 
 WIDTH: Final = 80
@@ -77,7 +78,7 @@ def _overview(trials: Sequence[Trial]) -> Iterator[str]:
 def _table_row(name: str, *cells: str) -> str:
     widths = (9, 9, 6, 12, 12, 5)
     return (
-        name[:_NAME_WIDTH].ljust(_NAME_WIDTH)
+        shorten_text(name, _NAME_WIDTH).ljust(_NAME_WIDTH)
         + "".join(cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
     ).rstrip()
 
@@ -86,9 +87,13 @@ def _day_lines(trial: Trial) -> Iterator[str]:
     yield ""
     yield f"{'Day':<12}{'Track':<22}{'machine-h':>12}{'USD':>14}"
     for one in trial.spent:
-        yield f"{one.day:<12}{one.track[:20]:<22}{format_number(one.hours):>12}{format_number(one.usd):>14}"
+        yield _day_row(one.day, one.track, one.hours, one.usd)
     for track, hours, usd in totals(trial):
-        yield f"{'all days':<12}{track[:20]:<22}{format_number(hours):>12}{format_number(usd):>14}"
+        yield _day_row("all days", track, hours, usd)
+
+
+def _day_row(day: str, track: str, hours: Decimal, usd: Decimal | None) -> str:
+    return f"{day:<12}{shorten_text(track, 20):<22}{format_number(hours):>12}{format_number(usd):>14}"
 
 
 def totals(trial: Trial) -> Iterator[tuple[str, Decimal, Decimal | None]]:

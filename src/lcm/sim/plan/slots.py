@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.reservation import OCCURRENCES_LIMIT, Recurrence, ReservationSpec, Weekday, occurrences
 from lcm.model.kinds.rules import ALLOWED_YEARS
@@ -80,7 +81,7 @@ def parse_minutes(text: str, where: str) -> int:
     """Read a length such as 90m, 2h, 1h30m or 5d."""
     found = _LENGTH.fullmatch(text.strip().lower())
     if not found or not any(found.groups()):
-        raise Invalid(Fault(where, f"{text[:40]!r} is no length of time", "write 90m, 2h, 1h30m or 5d"))
+        raise Invalid(Fault(where, f"{shorten_text(text, 40)!r} is no length of time", "write 90m, 2h, 1h30m or 5d"))
     days, hours, minutes = (int(part or 0) for part in found.groups())
     return check_length(((days * 24) + hours) * 60 + minutes, where)
 
@@ -96,7 +97,9 @@ def parse_count(text: str, where: str) -> int:
     """Read how many sessions there are at once."""
     found = parse_whole_number(text)
     if found is None or not 1 <= found <= MOST_AT_ONCE:
-        raise Invalid(Fault(where, f"{text[:20]!r} is no count", f"use a whole number from 1 to {MOST_AT_ONCE}"))
+        raise Invalid(
+            Fault(where, f"{shorten_text(text, 20)!r} is no count", f"use a whole number from 1 to {MOST_AT_ONCE}")
+        )
     return found
 
 
@@ -118,7 +121,7 @@ def parse_moment(text: str, zone: str, where: str) -> datetime:
     return said.astimezone(UTC) if said.tzinfo else local_moment(said, zone, where)
 
 
-def check_year(moment: datetime, where: str) -> None:
+def check_year(moment: date, where: str) -> None:
     """Raise Invalid for a moment in a year in which nothing can be booked."""
     if not ALLOWED_YEARS[0] <= moment.year <= ALLOWED_YEARS[1]:
         remedy = f"use a moment between the years {ALLOWED_YEARS[0]} and {ALLOWED_YEARS[1]}"

@@ -149,10 +149,10 @@ class _Exchange:
         self._news.clear()
         await self._with_timeout(self._news.wait())
 
-    async def _with_timeout(self, news: Awaitable[object]) -> None:
+    async def _with_timeout(self, waiting: Awaitable[object]) -> None:
         try:
             async with asyncio.timeout(self._seconds):
-                await news
+                await waiting
         except TimeoutError as error:
             raise httpx.ReadTimeout("no answer in time", request=self._request) from error
 

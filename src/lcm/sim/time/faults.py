@@ -48,7 +48,7 @@ _DELAYING = frozenset({FaultKind.HANGING, FaultKind.SLOW, FaultKind.STILL})
 class FaultPeriod:
     """A period in which something goes wrong: for one host or all, with some verbs or all."""
 
-    ill: FaultKind
+    kind: FaultKind
     host: str | None = None
     verbs: frozenset[str] = frozenset()
     seconds: float = 45.0
@@ -76,46 +76,46 @@ class ActiveFaults:
         self.now: list[FaultPeriod] = []
 
     @contextmanager
-    def inject(self, spell: FaultPeriod) -> Iterator[FaultPeriod]:
+    def inject(self, period: FaultPeriod) -> Iterator[FaultPeriod]:
         """Keep a fault active for as long as the block lasts."""
-        self.now.append(spell)
+        self.now.append(period)
         try:
-            yield spell
+            yield period
         finally:
-            self.now.remove(spell)
+            self.now.remove(period)
 
     async def delay_call(self, verb: str) -> None:
         """Delay a call that hangs or is slow, and pause a caller."""
-        for spell in [one for one in self.now if one.ill in _DELAYING and one.applies_to(verb)] if self.now else ():
-            if spell.ill is FaultKind.STILL:
+        for period in [one for one in self.now if one.kind in _DELAYING and one.applies_to(verb)] if self.now else ():
+            if period.kind is FaultKind.STILL:
                 _pause_caller(verb)
                 await asyncio.sleep(0)
                 continue
-            await asyncio.sleep(spell.seconds)
-            if spell.ill is FaultKind.HANGING:
-                raise Unreachable(f"{verb}: no answer within {spell.seconds:.0f} s")
+            await asyncio.sleep(period.seconds)
+            if period.kind is FaultKind.HANGING:
+                raise Unreachable(f"{verb}: no answer within {period.seconds:.0f} s")
 
     def raise_before_effect(self, verb: str) -> None:
         """Raise what prevents a call's effect."""
-        for spell in [one for one in self.now if one.applies_to(verb)] if self.now else ():
-            if spell.ill is FaultKind.DEADLY_BEFORE:
+        for period in [one for one in self.now if one.applies_to(verb)] if self.now else ():
+            if period.kind is FaultKind.DEADLY_BEFORE:
                 _kill_caller(verb)
                 raise Unreachable(f"{verb}: whoever called is dead")  # a killed host still runs to its next await
-            if spell.ill in {FaultKind.SILENT, FaultKind.HANGING}:
-                raise spell.error or Unreachable(f"{verb}: no answer")
+            if period.kind in {FaultKind.SILENT, FaultKind.HANGING}:
+                raise period.error or Unreachable(f"{verb}: no answer")
 
     def is_partial(self, verb: str) -> bool:
         """Return whether a call is answered for some things only."""
-        return any(one.ill is FaultKind.HALF and one.applies_to(verb) for one in self.now)
+        return any(one.kind is FaultKind.HALF and one.applies_to(verb) for one in self.now)
 
     def raise_after_effect(self, verb: str) -> None:
         """Raise what happens between an effect and its caller."""
-        for spell in [one for one in self.now if one.applies_to(verb)] if self.now else ():
-            if spell.ill is FaultKind.DEADLY_AFTER:
+        for period in [one for one in self.now if one.applies_to(verb)] if self.now else ():
+            if period.kind is FaultKind.DEADLY_AFTER:
                 _kill_caller(verb)
-            elif spell.ill is FaultKind.STILL_AFTER:
+            elif period.kind is FaultKind.STILL_AFTER:
                 _pause_caller(verb)  # from its next await on
-            elif spell.ill is FaultKind.DEAF:
+            elif period.kind is FaultKind.DEAF:
                 raise Unreachable(f"{verb}: the answer is lost")
 
 

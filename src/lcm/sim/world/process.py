@@ -23,8 +23,8 @@ from lcm.settings.load import Settings
 from lcm.sim.time.chance import Ids
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualStopwatch
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.link import StoreLink
-from lcm.sim.world.stage import Environment
 from lcm.system.tasks import run_until_first_ends
 
 T = TypeVar("T")
@@ -108,8 +108,8 @@ class Process:
         raise Unreachable(f"{self.name} did not answer")
 
     async def _run(self) -> None:
-        desk = self.control.promises
-        assert desk is not None, "it was made with terms"
+        promises = self.control.promises
+        assert promises is not None, "it was made with terms"
         stage, holder, hosts = self._stage, self.name, self._stage.hosts_of(self.name)
         common: dict[str, Any] = {
             "clock": stage.clock,
@@ -123,7 +123,7 @@ class Process:
             self._plane_of(LABLET_CONTROLLER), hosts, stage.artifacts, speed=self.poll_rate, **common
         )
         await run_until_first_ends(
-            desk.calendar.run(),
+            promises.calendar.run(),
             self.feed.run(),
             Housekeeping(self.link, clock=stage.clock, every=self.housekeeping_every).run(),
             workers.run(),

@@ -15,9 +15,9 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.base.errors import Later, Taken, Unreachable
 from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
+from lcm.sim.world.environment import Environment
 from lcm.sim.world.process import Process
 from lcm.sim.world.scenario import Scenario, definition_of, lab_topology, pool_documents
-from lcm.sim.world.stage import Environment
 from lcm.sim.world.witness import Violation, Witness
 from lcm.store.base import Change
 
@@ -131,8 +131,8 @@ class World:
 def capture_logs(heard: OnLogLine) -> Iterator[None]:
     """Keep logs silent while a world runs; each line is passed to `heard`."""
 
-    def hear(_logger: object, _level: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        heard(told)
+    def hear(_logger: object, _level: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        heard(line)
         raise structlog.DropEvent
 
     before = structlog.get_config()

@@ -205,8 +205,8 @@ class SqliteStore:
     async def _history(self, prefix: str, after: int, until: int) -> tuple[Sequence[CommitChanges], int]:
         return await self._reader.submit(partial(read_history, self._connection, *key_range(prefix), after, until))
 
-    def _publish_updates(self, news: Sequence[LogUpdate]) -> None:
-        for item in news:
+    def _publish_updates(self, updates: Sequence[LogUpdate]) -> None:
+        for item in updates:
             if isinstance(item, HistoryBreak):
                 if self._recent is not None:
                     self._recent.clear()

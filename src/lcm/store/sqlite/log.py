@@ -105,9 +105,9 @@ class CommitLog:
         del self._updates[count:]
 
     def take_updates(self) -> list[LogUpdate]:
-        news, self._updates = self._updates, []
+        updates, self._updates = self._updates, []
         self._settle()
-        return news
+        return updates
 
     def poll_others(self) -> None:
         """Read what other processes committed."""

@@ -99,8 +99,8 @@ class JobThread:
         # Reset before reading the queue: whatever the thread adds from now on schedules another delivery.
         self._delivery_scheduled = False
         while self._deliveries:
-            news, answers = self._deliveries.popleft()
-            self._publish(news)
+            updates, answers = self._deliveries.popleft()
+            self._publish(updates)
             for future, result, error in answers:
                 if future.done():
                     continue

@@ -239,8 +239,8 @@ def renew(call: Call) -> Reply:
 
 def deregister(call: Call) -> Reply:
     """Return the licence."""
-    told = call.cml.licence.deregister(running_nodes=len(call.cml.active_nodes()))
-    return DONE if told else Reply(202)
+    done = call.cml.licence.deregister(running_nodes=len(call.cml.active_nodes()))
+    return DONE if done else Reply(202)
 
 
 def transport(call: Call) -> Reply:

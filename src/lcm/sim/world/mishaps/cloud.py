@@ -38,9 +38,9 @@ async def cloud_is_away(trouble: Trouble) -> None:
 
 async def cloud_is_slow(trouble: Trouble) -> None:
     """Make the cloud slow, or so slow that callers give up."""
-    ill = trouble.dice.choice((FaultKind.SLOW, FaultKind.HANGING))
-    trouble.tell(f"the cloud {'answers late' if ill is FaultKind.SLOW else 'hangs'}")
-    with trouble.stage.cloud.faults.spells.inject(FaultPeriod(ill, seconds=trouble.dice.uniform(3, 40))):
+    kind = trouble.dice.choice((FaultKind.SLOW, FaultKind.HANGING))
+    trouble.tell(f"the cloud {'answers late' if kind is FaultKind.SLOW else 'hangs'}")
+    with trouble.stage.cloud.faults.spells.inject(FaultPeriod(kind, seconds=trouble.dice.uniform(3, 40))):
         await trouble.stay(60, 900)
     trouble.tell("the cloud answers in time")
 

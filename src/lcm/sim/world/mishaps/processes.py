@@ -54,11 +54,11 @@ async def process_dies_over_an_effect(trouble: Trouble) -> None:
     if found is None:
         return
     process, spells, verbs = found
-    ill = trouble.dice.choice((FaultKind.DEADLY_BEFORE, FaultKind.DEADLY_AFTER))
-    with spells.inject(FaultPeriod(ill, host=process.name, verbs=verbs)):
+    kind = trouble.dice.choice((FaultKind.DEADLY_BEFORE, FaultKind.DEADLY_AFTER))
+    with spells.inject(FaultPeriod(kind, host=process.name, verbs=verbs)):
         died = await trouble.wait_for(process.host.until_dead(), _WAIT_SECONDS)
     if died:
-        when = "before" if ill is FaultKind.DEADLY_BEFORE else "after"
+        when = "before" if kind is FaultKind.DEADLY_BEFORE else "after"
         trouble.tell(f"{process.name} died {when} {' or '.join(sorted(verbs))}")
         await trouble.stay(1, 60)
         trouble.restart()
@@ -74,11 +74,11 @@ async def process_stands_still_over_an_effect(trouble: Trouble) -> None:
         return
     process, spells, verbs = found
     sent = trouble.world.scenario.face == "client" and spells is trouble.stage.hosts.spells
-    ill = FaultKind.STILL_AFTER if sent else trouble.dice.choice((FaultKind.STILL, FaultKind.STILL_AFTER))
-    with spells.inject(FaultPeriod(ill, host=process.name, verbs=verbs)):
+    kind = FaultKind.STILL_AFTER if sent else trouble.dice.choice((FaultKind.STILL, FaultKind.STILL_AFTER))
+    with spells.inject(FaultPeriod(kind, host=process.name, verbs=verbs)):
         stood = await trouble.wait_for(process.host.until_stopped(), _WAIT_SECONDS)
     if stood and process.host.alive and process.host.place in verbs:
-        when = "before" if ill is FaultKind.STILL else "after"
+        when = "before" if kind is FaultKind.STILL else "after"
         trouble.tell(f"{process.name} stands still {when} {process.host.place}")
         await trouble.stay(5, 300)
         _resume(trouble, process)

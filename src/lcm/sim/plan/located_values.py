@@ -8,13 +8,25 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeVar
 
-import yaml
-
 from lcm.model.base.errors import Fault, Invalid
+from lcm.model.base.yaml_tree import FlawKind, YamlFlaw, YamlLimits, YamlList, YamlMapping, YamlNode, parse_yaml
 
 T = TypeVar("T")
 _MOST_NODES: Final = 500_000
-_DEEPEST: Final = 8
+_LIMITS: Final = YamlLimits(events=3 * _MOST_NODES, depth=8)
+"""A node is at most a key, a start and an end."""
+_TOO_MUCH: Final = ("too much", "plan a shorter time")
+_SYNTAX_REMEDY: Final = "check colons, quotes and spaces at the line's beginning"
+_WORDING: Final[Mapping[FlawKind, tuple[str, str]]] = {
+    "syntax": ("no YAML: {flaw.text}", _SYNTAX_REMEDY),
+    "document": ("no YAML: but found another document", _SYNTAX_REMEDY),
+    "character": ("a character that YAML does not know: {flaw.text}", "remove it"),
+    "events": _TOO_MUCH,
+    "depth": ("nested too deep", "write it as the examples are"),
+    "alias": ("an alias", "write the value out"),
+    "duplicate": ("{flaw.text} is there twice", "remove one of them"),
+}
+"""What is refused: anchors and tags mean nothing, and unknown keys are told where they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +37,13 @@ class LocatedValue:
     where: str
 
 
-def parse_yaml(text: str, *, lines: bool) -> LocatedValue:
+def parse_tree(text: str, *, lines: bool) -> LocatedValue:
     """Parse one document. Raises Invalid when it is not YAML."""
-    _check_structure(text)
-    try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
-    except yaml.MarkedYAMLError as error:
-        raise Invalid(_syntax_fault(error)) from error
-    if root is None:
+    reader = _TreeReader(lines=lines)
+    roots = parse_yaml(text, _LIMITS, reader.refuse).roots
+    if not roots:
         raise Invalid(Fault("line 1", "the file is empty", "begin with `definitions:`, `fleet:` and `sessions:`"))
-    return _TreeReader(lines=lines).convert(root, "")
+    return reader.convert(roots[0], "")
 
 
 def entries(spot: LocatedValue | None, what: str) -> Mapping[str, LocatedValue]:
@@ -101,58 +110,38 @@ def read_each(faults: list[Fault], read: Callable[[LocatedValue], T], spots: Ite
 
 
 class _TreeReader:
-    """Converts YAML nodes, and counts them."""
+    """Refuses what no timetable needs, and gives each value its place."""
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
         self._count = 0
 
-    def convert(self, node: yaml.Node, path: str) -> LocatedValue:
-        where = self._where(node, path)
+    def refuse(self, flaw: YamlFlaw) -> None:
+        if flaw.kind not in _WORDING:
+            return
+        where = f"line {flaw.line}"
+        if flaw.kind == "character":
+            where = "file"
+        elif flaw.kind == "events":
+            where = self._where(flaw.line, flaw.path)
+        elif flaw.kind == "duplicate":
+            where = self._where(flaw.line, f"{flaw.path}.{flaw.text}".removeprefix("."))
+        raise Invalid(Fault(where, *flaw.explain(_WORDING)))
+
+    def convert(self, node: YamlNode, path: str) -> LocatedValue:
+        where = self._where(node.line, path)
         self._count += 1
         if self._count > _MOST_NODES:
-            raise Invalid(Fault(where, "too much", "plan a shorter time"))
-        if isinstance(node, yaml.MappingNode):
-            return LocatedValue(self._mapping(node, path), where)
-        if isinstance(node, yaml.SequenceNode):
-            inner = [self.convert(one, f"{path}[{place}]") for place, one in enumerate(node.value)]
-            return LocatedValue(inner, where)
-        return LocatedValue(str(node.value), where)
+            raise Invalid(Fault(where, *_TOO_MUCH))
+        match node:
+            case YamlMapping(inside):
+                found = {key: self.convert(one, f"{path}.{key}" if path else key) for key, one in inside.items()}
+                return LocatedValue(found, where)
+            case YamlList(members):
+                return LocatedValue([self.convert(one, f"{path}[{place}]") for place, one in enumerate(members)], where)
+        return LocatedValue(node.value, where)
 
-    def _mapping(self, node: yaml.MappingNode, path: str) -> Mapping[str, LocatedValue]:
-        found: dict[str, LocatedValue] = {}
-        for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-            inner = f"{path}.{name}" if path else name
-            if name in found:
-                raise Invalid(Fault(self._where(key, inner), f"{name} is there twice", "remove one of them"))
-            found[name] = self.convert(value, inner)
-        return found
-
-    def _where(self, node: yaml.Node, path: str) -> str:
+    def _where(self, line: int, path: str) -> str:
         if not self._lines:
             return path or "timetable"
-        line = f"line {node.start_mark.line + 1}"
-        return f"{line}: {path}" if path else line
-
-
-def _check_structure(text: str) -> None:
-    """Refuse aliases, which can stand for billions of values, and deep nesting, before anything is walked."""
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            if isinstance(event, yaml.AliasEvent):
-                raise Invalid(Fault(f"line {line}", "an alias", "write the value out"))
-            if depth > _DEEPEST:
-                raise Invalid(Fault(f"line {line}", "nested too deep", "write it as the examples are"))
-    except yaml.MarkedYAMLError as error:
-        raise Invalid(_syntax_fault(error)) from error
-    except yaml.reader.ReaderError as error:
-        raise Invalid(Fault("file", f"a character that YAML does not know: {error.reason}", "remove it")) from error
-
-
-def _syntax_fault(error: yaml.MarkedYAMLError) -> Fault:
-    line = error.problem_mark.line + 1 if error.problem_mark else 1
-    return Fault(f"line {line}", f"no YAML: {error.problem}", "check colons, quotes and spaces at the line's beginning")
+        return f"line {line}: {path}" if path else f"line {line}"

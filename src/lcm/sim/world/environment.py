@@ -14,8 +14,8 @@ from lcm.sim.cloud.fleet import PASSWORD, SimFleet, SimHosts
 from lcm.sim.cml.engine import Cml
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock
+from lcm.sim.world.cml_transport import SimulatedCmlTransport
 from lcm.sim.world.scenario import SECRET, Scenario
-from lcm.sim.world.wire import SimulatedCmlTransport
 from lcm.store.base import Change, Op
 from lcm.store.memory import MemoryStore
 

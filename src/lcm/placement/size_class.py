@@ -45,8 +45,8 @@ class FullPlaceCache:
 
     def remember(self, slot: int, used: int, until: int, limit: FullnessLimits) -> None:
         """Remember that the place of a slot uses so much, if that is above a limit of CPU or memory."""
-        told = levels(used).translate(CAPPED_LEVELS)
-        for masks, level, fits in zip(self._masks, told, limit.levels, strict=False):
+        capped = levels(used).translate(CAPPED_LEVELS)
+        for masks, level, fits in zip(self._masks, capped, limit.levels, strict=False):
             if level > fits:
                 self.forget(slot)
                 masks[level] ^= 1 << slot

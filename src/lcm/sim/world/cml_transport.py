@@ -1,6 +1,6 @@
 """The transport of our CML client to simulated machines, without a network; faults of their CMLs are applied on it.
 
-Made by `sim.world.stage`, one for each process, in scenarios that call CMLs through the client.
+Made by `sim.world.environment`, one for each process, in scenarios that call CMLs through the client.
 """
 
 import errno

@@ -1,6 +1,7 @@
 """`lcm up` as a person runs it: what it says, how it stops, and whom it turns away."""
 
 import asyncio
+import re
 import signal
 import socket
 import time
@@ -184,3 +185,16 @@ def test_only_a_simulated_cloud_is_sped_up(tmp_path: Path) -> None:
     refused = Shell(tmp_path).lcm("up", "--cloud=aws", "--speed=60", "--data", tmp_path / "data")
     assert (refused.exit_code, "only a simulated cloud can be sped up" in refused.stderr) == (2, True)
     assert not (tmp_path / "data").exists()
+
+
+def test_up_prints_a_link_that_signs_in_once(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        link = re.search(r"http://[0-9.]+:\d+/sign-in\?code=\S+", it.ready().output)
+        assert link
+        with httpx.Client(trust_env=False) as browser:
+            assert browser.get(link[0]).status_code == 303
+            assert browser.get(f"{it.url}/api/whoami").json() == {"name": "local-admin", "role": "admin"}
+            assert httpx.get(link[0], trust_env=False).status_code == 401
+            told = browser.get(f"{it.url}/api/audit").json()["items"]
+        assert [one["deeds"][0]["verb"] for one in told] == ["create", "create", "sign-in"]
+        assert [one["address"] for one in told] == ["", "", "127.0.0.1"]

@@ -112,9 +112,9 @@ def decide_records(
         ops += guards.vacate_worker(before, after, known.occupants)
     elif after.status.phase is _P.TERMINATED:
         ops.append(Delete(guards.worker_guard_key(after.metadata.uid)))
-    seats, told = _licence_records(before, after, known, now)
+    seats, events = _licence_records(before, after, known, now)
     ops += [*seats, *billing.interval_ops(known.interval, after, fleet.prices, now)]
-    return StepRecords(follow_wanted_state(before, after), ops, told)
+    return StepRecords(follow_wanted_state(before, after), ops, events)
 
 
 def follow_wanted_state(before: LabWorker, after: LabWorker) -> LabWorker:

@@ -92,15 +92,15 @@ async def watch_until_running(plane: Plane, session: LabletSession, clock: Clock
 
     Raise Impossible when it ends before.
     """
-    told: object = None
+    reported: object = None
     wheres: FiltersByKind = {LabletSession: filter_by_name(session.metadata.name)}
     async for changes in follow(plane, wheres, namespace=ref_of(session).namespace):
         for change in changes:
             if not isinstance(change.resource, LabletSession):
                 raise connection.Impossible(f"{title(session)} is gone")
             now = change.resource
-            if (key := _reported_state(now)) != told:
-                told = key
+            if (key := _reported_state(now)) != reported:
+                reported = key
                 render.print_text(f"{zone.local(clock.now()):%H:%M:%S} {describe_state(now, clock.now(), zone)}")
             if now.status.phase is _GOAL_PHASE:
                 _print_addresses(now)

@@ -1,0 +1,162 @@
+"""The routes of the plane's operations, made from their table: read the arguments, perform, write the answer.
+
+Two routes can do more than their operation: the report on costs filters and adds up, and the calendar has a usual span.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
+
+from lcm.api.http.answers import JSON, NO_CONTENT, Answer, Header, json_answer, resource_answer
+from lcm.api.http.request import Request
+from lcm.api.http.routing import Handler, NoQuery, Policy, Route
+from lcm.control.objects.records import with_revision
+from lcm.control.objects.writer import missing_error
+from lcm.control.plane.bodies import MEDIA, CalendarQuery, CostQuery, FileBytes, OneQuery, cost_report
+from lcm.control.plane.operation import Operation, OperationGroup, Value, operations_of
+from lcm.control.plane.protocol import Plane, Ref
+from lcm.model.base.errors import Fault, Gone, Invalid
+from lcm.model.base.resource import Part
+from lcm.model.kinds.registry import KINDS, Resource
+
+_ATTACHMENT: Final[Header] = (b"content-disposition", b"attachment")
+_SESSIONS: Final = "/api/internal/lablet-sessions/"
+_INSTANCES: Final = "/api/internal/instances/"
+"""The older noun under which our own processes reach sessions too."""
+_COST_SPAN: Final = timedelta(days=30)
+_CALENDAR_SPAN: Final = timedelta(days=7)
+
+
+def operation_routes(group: type[OperationGroup]) -> Iterator[Route]:
+    """Yield the routes of a group of operations. Neighbours about sessions follow once more under the older noun."""
+    for older, several in groupby(operations_of(group), lambda one: one.path.startswith(_SESSIONS)):
+        operations = tuple(several)
+        yield from (_route(one, one.path, one.operation_id) for one in operations)
+        if older:
+            yield from map(_older_route, operations)
+
+
+def _older_route(operation: Operation) -> Route:
+    path, name = operation.path.replace(_SESSIONS, _INSTANCES), operation.operation_id
+    return _route(operation, path, name.replace("LabletSession", "Instance"))
+
+
+def _route(operation: Operation, path: str, operation_id: str) -> Route:
+    return Route(
+        operation.method,
+        path,
+        _HANDLERS.get(operation.name) or _handler(operation),
+        operation_id,
+        operation.summary,
+        policy=Policy(operation.permission.roles),
+        kind=KINDS[operation.kind.__name__] if operation.kind else None,
+        query=operation.query or NoQuery,
+        body=operation.body,
+        body_media=MEDIA.get(operation.body, (JSON,)),
+        body_needed=operation.body_needed,
+        large=operation.large,
+        answer=operation.answer,
+        answer_media=MEDIA.get(operation.answer, (JSON,))[0],
+        status=204 if operation.answer is None else 200,
+        also=operation.also,
+    )
+
+
+def _handler(operation: Operation) -> Handler:
+    async def handle(request: Request) -> Answer:
+        query = request.query(operation.query or NoQuery)
+        plane = request.write_plane if operation.writes else request.plane
+        arguments = _arguments_of(operation, request, query)
+        if operation.in_body:
+            body = await _read_body(operation, request)
+            arguments |= operation.arguments_in(body)
+            if operation.has_revision:
+                subject = operation.in_path[0]
+                arguments[subject] = await read_at(plane, arguments[subject], body.resource_version)
+        call = operation.unbind(arguments)
+        return _answer(operation, arguments, await plane.perform(operation, *call.args, **call.kwargs))
+
+    return handle
+
+
+def _arguments_of(operation: Operation, request: Request, query: Part) -> dict[str, Value]:
+    """Return the arguments in the path and the query."""
+    arguments: dict[str, Value] = dict(zip(operation.in_path, request.params, strict=True))
+    if isinstance(query, OneQuery):
+        kind = operation.kind or _kind_named(getattr(query, "kind", ""))
+        arguments[operation.in_path[0]] = request.ref(kind, query.namespace)
+    given = {name: getattr(query, name) for name in operation.in_query}
+    return arguments | {name: value for name, value in given.items() if value is not UNSET}
+
+
+def _kind_named(name: str) -> type[Resource]:
+    known = KINDS.get(name)
+    if known is None:
+        raise Invalid(Fault("kind", "there is no such kind", f"use {', '.join(KINDS)}"))
+    return known.struct
+
+
+async def _read_body(operation: Operation, request: Request) -> Value:
+    if operation.body in MEDIA:
+        return await request.text()
+    return await request.read(operation.body, empty=None if operation.body_needed else operation.body())
+
+
+async def read_at(plane: Plane, ref: Ref[Any], revision: int) -> Resource:
+    """Return an object with the revision at which the caller saw it. Raise Gone when it is not there."""
+    found: Resource | None = await plane.get(ref)
+    if found is None:
+        raise missing_error(ref)
+    return with_revision(found, revision)
+
+
+def _answer(operation: Operation, arguments: Mapping[str, Value], result: Value) -> Answer:
+    if operation.answer is None:
+        return NO_CONTENT
+    if operation.missing and result is None:
+        raise Gone(operation.missing.format(**arguments[operation.in_path[0]]._asdict()))
+    if operation.answer in MEDIA:
+        return _file_answer(operation, result)
+    if operation.answer_field:
+        return json_answer({operation.answer_field: result})
+    return resource_answer(result) if isinstance(result, Resource) else json_answer(result)
+
+
+def _file_answer(operation: Operation, result: bytes | str) -> Answer:
+    data = result if isinstance(result, bytes) else result.encode()
+    headers = (_ATTACHMENT,) if operation.answer is FileBytes else ()
+    return Answer(body=data, media=MEDIA[operation.answer][0], headers=headers)
+
+
+async def _list_costs(request: Request) -> Answer:
+    query, now = request.query(CostQuery), request.shared.clock.now()
+    until = now if isinstance(query.until, UnsetType) else query.until
+    since = until - _COST_SPAN if isinstance(query.since, UnsetType) else query.since
+    wanted = [
+        one
+        for one in await request.plane.costs(since=since, until=until)
+        if query.worker in {"", one.worker_name, one.worker_id}
+        and (isinstance(query.lab_track, UnsetType) or query.lab_track == one.lab_track)
+    ]
+    return json_answer(cost_report(wanted, since=since, until=until, now=now))
+
+
+async def _get_calendar(request: Request) -> Answer:
+    query = request.query(CalendarQuery)
+    since = request.shared.clock.now() if isinstance(query.since, UnsetType) else query.since
+    until = _usual_end(since) if isinstance(query.until, UnsetType) else query.until
+    namespace = None if isinstance(query.namespace, UnsetType) else query.namespace
+    return json_answer(await request.plane.calendar(since=since, until=until, namespace=namespace))
+
+
+def _usual_end(since: datetime) -> datetime:
+    try:
+        return since + _CALENDAR_SPAN
+    except OverflowError as error:
+        raise Invalid(Fault("since", "too far away", "use an earlier moment")) from error
+
+
+_HANDLERS: Final[Mapping[str, Handler]] = {"costs": _list_costs, "calendar": _get_calendar}

@@ -1,0 +1,160 @@
+"""The plane's operations in process: each passes what its work needs to the module that does it.
+
+`control.plane.local` checks the caller's permission before it calls one of these.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lcm.control.access.audit import AuditedAction
+from lcm.control.accounts.billing import read_costs
+from lcm.control.accounts.licences import free_seat, read_ledger
+from lcm.control.admission import topologies
+from lcm.control.admission.admit import Admission
+from lcm.control.booking import calendar_view, reservations
+from lcm.control.booking import explain as explaining
+from lcm.control.booking import schedule as scheduling
+from lcm.control.booking.promise import Promises
+from lcm.control.objects import session_files
+from lcm.control.objects.imports import WorkerImport
+from lcm.control.objects.writer import Writer, retry_conflicts
+from lcm.control.plane.bodies import BulkImport, Imported, Sample
+from lcm.control.plane.operations import EARLIEST, PlaneOperations
+from lcm.control.plane.protocol import DefinitionRef, R, Ref, SessionRef, WorkerRef
+from lcm.control.telemetry import alerts, idleness, reports
+from lcm.control.telemetry import observations as observing
+from lcm.model.base.errors import Fault, Invalid, Refused
+from lcm.model.kinds.placement import Assignment, CalendarView, Explanation, PortRequest, PreviewRequest, SeatChange
+from lcm.model.kinds.pool import LabWorkerPool
+from lcm.model.kinds.reservation import Reservation
+from lcm.model.kinds.session import Artifact, LabletSession
+from lcm.model.kinds.worker import IdleVerdict, WorkerTelemetry
+from lcm.model.money.billing import BillingInterval
+from lcm.model.money.licences import LicenceLedger
+from lcm.model.telemetry.alert import Alert, AlertFinding
+from lcm.model.telemetry.learning import ObservationReport
+from lcm.model.telemetry.observation import ResourceObservation
+from lcm.model.topology.lab import TopologyReport
+from lcm.providers.protocols.artifacts import Artifacts
+
+if TYPE_CHECKING:
+    from lcm.control.plane.local import ControlPlane
+
+
+class LocalOperations(PlaneOperations):
+    """The operations of a caller who may perform them, directly on the store."""
+
+    def __init__(self, core: "ControlPlane", writer: Writer, admission: Admission) -> None:
+        self._core = core
+        self._writer = writer
+        self._admission = admission
+
+    async def telemetry(self, ref: WorkerRef) -> WorkerTelemetry | None:
+        return await reports.read_telemetry(self._writer, ref)
+
+    async def history(self, ref: WorkerRef, *, since: datetime = EARLIEST) -> Sequence[Sample]:
+        return await reports.read_history(self._writer, ref, since)
+
+    async def alerts(self) -> Sequence[Alert]:
+        return await alerts.list_alerts(self._core.store)
+
+    async def raise_alert(self, ref: Ref[Any], complaint: AlertFinding) -> None:
+        await alerts.raise_alert(self._writer, ref, complaint)
+
+    async def clear_alert(self, ref: Ref[Any], alert: str) -> None:
+        await alerts.clear_alert(self._writer, ref, alert)
+
+    async def licences(self) -> LicenceLedger:
+        return await read_ledger(self._core.store, self._core.fleet.seats)
+
+    async def free_licence(self, worker_id: str) -> None:
+        await retry_conflicts(lambda: free_seat(self._writer, worker_id), unless=lambda _: False)
+
+    async def costs(self, *, since: datetime, until: datetime) -> Sequence[BillingInterval]:
+        _check_span(since, until)
+        return await read_costs(self._core.store, since=since, until=until, now=self._core.clock.now())
+
+    async def preview(self, wish: PreviewRequest) -> Explanation:
+        return await explaining.preview(self._writer, self._promises, wish)
+
+    async def explain(self, ref: SessionRef) -> Explanation:
+        return await explaining.explain(self._writer, await self._promises_about(ref), ref)
+
+    async def calendar(self, *, since: datetime, until: datetime, namespace: str | None = None) -> CalendarView:
+        _check_span(since, until)
+        return await calendar_view.show_calendar(
+            self._writer, self._promises, since=since, until=until, namespace=namespace
+        )
+
+    async def schedule(self, session: LabletSession, assignment: Assignment) -> LabletSession:
+        return await scheduling.schedule(self._writer, self._promises, session, assignment)
+
+    async def allocate_ports(self, ref: SessionRef, wish: PortRequest) -> LabletSession:
+        return await scheduling.allocate_ports(self._writer, await self._promises_about(ref), ref, wish)
+
+    async def reseat(self, pool: Ref[LabWorkerPool], changes: Sequence[SeatChange]) -> None:
+        await scheduling.reseat(self._writer, await self._promises_about(pool), pool, changes)
+
+    async def fulfil(self, ref: Ref[Reservation], *numbers: int) -> Sequence[LabletSession]:
+        promises = await self._promises_about(ref)
+        return await reservations.fulfil(self._writer, promises, ref, numbers, ids=self._core.ids)
+
+    async def observations(self, ref: DefinitionRef) -> ObservationReport:
+        return await observing.observation_report(self._writer, ref)
+
+    async def record_observation(
+        self, ref: SessionRef, observation: ResourceObservation, *, request_id: str | None = None
+    ) -> LabletSession:
+        observing.check_observer(self._writer.caller.actor)
+        async with self._core.library.lock:
+            review = self._core.library.review
+            return await observing.record_observation(self._writer, ref, observation, request_id, review)
+
+    async def upload_topology(self, data: bytes) -> TopologyReport:
+        told = await topologies.upload_topology(self._artifacts, data)
+        await self._writer.submit((), deeds=[AuditedAction(verb="upload", kind="Topology", name=told.digest)])
+        return told
+
+    async def artifacts(self, ref: SessionRef) -> Sequence[Artifact]:
+        return await session_files.list_files(self._writer, ref)
+
+    async def download(self, ref: SessionRef, name: str) -> bytes:
+        if self._core.library.artifacts is None:
+            await self._writer.read(ref)
+        return await session_files.read_file(self._writer, self._artifacts, ref, name)
+
+    async def logs(self, ref: SessionRef) -> str:
+        return await session_files.read_story(self._writer, ref)
+
+    async def import_workers(self, found: BulkImport) -> Imported:
+        return await WorkerImport(self._writer, self._admission, found).run()
+
+    async def report(self, ref: WorkerRef, telemetry: WorkerTelemetry) -> WorkerTelemetry:
+        return await reports.record_telemetry(self._writer, ref, telemetry)
+
+    async def detect_idle(self, ref: WorkerRef) -> IdleVerdict:
+        return await idleness.detect_idle(self._writer, ref, self._core.judgement, self._core.promises)
+
+    async def _promises_about(self, ref: Ref[R]) -> Promises:
+        """Return the promises for a verb about an object. Where there are none, a missing object is reported first."""
+        if self._core.promises is None:
+            await self._writer.require(ref)
+        return self._promises
+
+    @property
+    def _promises(self) -> Promises:
+        if self._core.promises is None:
+            raise Refused("nothing is promised here: this control plane was made without terms")
+        return self._core.promises
+
+    @property
+    def _artifacts(self) -> Artifacts:
+        if self._core.library.artifacts is None:
+            raise Refused("no files are kept here: this control plane was made without a place for them")
+        return self._core.library.artifacts
+
+
+def _check_span(since: datetime, until: datetime) -> None:
+    if since >= until:
+        raise Invalid(Fault("since", "not before until", "use an earlier moment"))
