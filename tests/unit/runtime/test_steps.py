@@ -1,4 +1,4 @@
-"""The collector that fails the suite when a controller exists whose steps are not all taken by some test."""
+"""The collector that fails the suite when a step of a state machine is taken by no test."""
 
 from enum import StrEnum
 from pathlib import Path

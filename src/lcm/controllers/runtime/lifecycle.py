@@ -228,7 +228,7 @@ class RaisedAlerts(Generic[R]):
         await self._plane.raise_alert(ref, stuck_alert(self._stuck, ref.name, bug, why))
 
     def end_bug(self, ref: Ref[R]) -> None:
-        """Have the alert about a bug cleared by the next look, because this one went through."""
+        """Mark the alert about a bug to be cleared by the next look, because this one succeeded."""
         if (known := self._objects.get(ref)) is not None:
             known.has_bug = False
 
