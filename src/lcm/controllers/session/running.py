@@ -43,7 +43,7 @@ _CML_RESOLUTION: Final = timedelta(seconds=1)
 
 
 def decide_running(view: SessionView) -> Decision:
-    """Keep a session running until its time is over, while its lab exists. Drop observation requests past their limit."""
+    """Keep a session running until its time is over, while its lab exists. Drop old observation requests."""
     status, lab = view.status, view.lab
     if view.is_overdue:
         progress = at_step(view, StepName.COLLECT)
