@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.workers_load import allow_sockets
 from harness import clouds
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.rest.app import CmlFleet
-from lcm.sim.cml.rest.certificate import make_certificate
+from lcm.sim.cml.rest.app import CmlFleet, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system import log, serving
 from lcm.system.clock import SystemClock

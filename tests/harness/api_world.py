@@ -20,7 +20,7 @@ from harness.servers import LOOPBACK, free_port
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.api.http.routing import Route
-from lcm.api.openapi.examples import ANSWERS, DOCUMENTS
+from lcm.api.openapi.description import ANSWERS, DOCUMENTS
 from lcm.api.routes.plan_shapes import PlanBaseline, PlanJob, Planner, PlanWish
 from lcm.api.routes.table import ROUTES
 from lcm.cli.main import app

@@ -40,7 +40,7 @@ from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
-from lcm.sim.world.cml_transport import MemoryTransport
+from lcm.sim.world.environment import MemoryTransport
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, random_fraction
 

@@ -25,7 +25,7 @@ from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.cml.rest.documents import UserCreate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.cml_transport import MemoryTransport
+from lcm.sim.world.environment import MemoryTransport
 
 SPEED = 1000
 PASSWORD = Secret("admin")

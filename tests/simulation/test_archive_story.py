@@ -13,7 +13,7 @@ from harness.session_world import HOUR, MINUTE, Lablets
 from harness.workers import beside
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Ref
-from lcm.control.upkeep import archive
+from lcm.control.upkeep import housekeeping
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.base.resource import Owner
 from lcm.model.kinds.reservation import Reservation, ReservationClaim, ReservationPhase
@@ -89,7 +89,7 @@ async def test_sessions_that_are_archived_count_as_ended_and_are_asked_for_once(
             made = given.session(name=f"r1-{number}", uid=f"uid-r1-{number}", history=story, phase=_P.COMPLETED)
             live = given.changed(made, {"status": {"phase": _P.PENDING}})
             await room.put(given.changed(live if number == 3 else made, {"metadata": {"owner": owner}}))
-        assert await archive.archive_ended(store, room.clock.now(), later.start) == 2
+        assert await housekeeping.archive_ended(store, room.clock.now(), later.start) == 2
         store.asked = 0
         async with beside(room.scheduler().run()):
             await asyncio.sleep(HOUR.total_seconds())

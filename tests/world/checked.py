@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.witness import Violation
-from lcm.sim.world.world import World
+from lcm.sim.world.world import Violation, World
 from world.witness import CheckingWitness, StoryLine
 
 

@@ -8,8 +8,7 @@ from lcm.sim.time.loop import run
 from lcm.sim.world.mishaps import table
 from lcm.sim.world.mishaps.trouble import Trouble
 from lcm.sim.world.scenario import Scenario
-from lcm.sim.world.witness import Violation
-from lcm.sim.world.world import BUG, capture_logs
+from lcm.sim.world.world import BUG, Violation, capture_logs
 from world.checked import CheckedWorld, RunOutcome
 from world.people.population import Population
 

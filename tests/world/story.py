@@ -12,7 +12,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.observed import ObservedChange
 from world.one_line import format_scenario
 

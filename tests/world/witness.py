@@ -11,7 +11,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import SENDER, Effect
 from lcm.sim.time.host import HOST
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Witness
+from lcm.sim.world.world import Witness
 from lcm.store.base import Change
 from world.checks.events import EventPosition, heard_each_once
 from world.checks.privacy import committed_no_secret, shown_is_their_own, told_no_secret

@@ -36,9 +36,9 @@ _SEE, _CHANGE, _RUN, _OWN = "See", "Change", "Run", "This command line"
 COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "get": CommandEntry("lcm.cli.documents.get:get", "List objects, or follow them; show the calendar.", _SEE),
     "describe": CommandEntry("lcm.cli.documents.describe:describe", "Show everything about an object.", _SEE),
-    "story": CommandEntry("lcm.cli.documents.story:story", "Tell what an object went through, and how long.", _SEE),
+    "story": CommandEntry("lcm.cli.documents.describe:story", "Tell what an object went through, and how long.", _SEE),
     "explain": CommandEntry("lcm.cli.booking.explain:explain", "Tell why a session is where it is, or why not.", _SEE),
-    "logs": CommandEntry("lcm.cli.documents.story:logs", "Tell a session's story and decisions as lines.", _SEE),
+    "logs": CommandEntry("lcm.cli.documents.describe:logs", "Tell a session's story and decisions as lines.", _SEE),
     "artifacts": CommandEntry("lcm.cli.booking.artifacts:artifacts", "List or download what a session left.", _SEE),
     "observe": CommandEntry("lcm.cli.booking.observe:observe", "Look at what labs really use, and declare that.", _SEE),
     "wait": CommandEntry("lcm.cli.documents.wait:wait", "Wait until an object has come to something.", _SEE),

@@ -12,7 +12,7 @@ from harness.plane_world import NOW, World, everywhere, on_any_wire
 from lcm.control.objects.archive import find_archived
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Extend, Plane, Ref, Terminate
-from lcm.control.upkeep import archive
+from lcm.control.upkeep import housekeeping
 from lcm.model.base.errors import Conflict, Gone, IllegalStep, Invalid
 from lcm.model.base.machine import SCHEDULER
 from lcm.model.base.selector import parse_selector
@@ -51,7 +51,7 @@ async def names(plane: Plane, *, archived: bool = False, **more: Any) -> list[st
 
 
 async def archived(world: World, before: timedelta = DAY) -> int:
-    return await archive.archive_ended(world.store, NOW, NOW - before)
+    return await housekeeping.archive_ended(world.store, NOW, NOW - before)
 
 
 @everywhere
@@ -140,10 +140,10 @@ async def test_of_those_of_one_name_the_last_is_found(world: World) -> None:
     found = await world.ada.get(S1)
     assert found is not None
     assert found.metadata.uid == "uid-1"
-    await archive.sweep_archive(world.store, NOW - 3 * DAY - timedelta(hours=1))
+    await housekeeping.sweep_archive(world.store, NOW - 3 * DAY - timedelta(hours=1))
     assert await world.ada.get(Ref(LabletSession, "uid-3")) is None
     assert await names(world.root, archived=True) == ["s1", "s1"]
-    assert await archive.sweep_archive(world.store, NOW) == 2
+    assert await housekeeping.sweep_archive(world.store, NOW) == 2
     assert await world.ada.get(S1) is None
     assert not (await world.store.scan("archive")).entries
 
@@ -186,7 +186,7 @@ async def test_a_request_that_is_repeated_finds_its_session_in_the_archive(world
 async def test_a_backup_carries_the_archive(tmp_path: Path) -> None:
     here, there_ = MemoryStore(), MemoryStore()
     await here.commit(*creation_ops(ended()))
-    await archive.archive_ended(here, NOW, NOW)
+    await housekeeping.archive_ended(here, NOW, NOW)
     await write_backup(here, tmp_path / "b", now=NOW)
     await restore_backup(there_, tmp_path / "b", epoch="another")
     found = await find_archived(there_, OLD)

@@ -19,7 +19,7 @@ from harness import suite
 from harness.api_world import ApiServer, served
 from lcm.api.http.answers import NDJSON, SSE
 from lcm.api.http.routing import Route
-from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.openapi.description import DOCUMENTS
 from lcm.api.routes.table import ROUTES
 from lcm.model.access.identity import Role
 

@@ -22,8 +22,7 @@ from harness.credentials import Canary
 from harness.servers import LOOPBACK, free_port
 from lcm.api.http.answers import NDJSON, SSE
 from lcm.api.http.routing import GET, Route
-from lcm.api.openapi.description import describe
-from lcm.api.openapi.examples import BODIES, DOCUMENTS
+from lcm.api.openapi.description import BODIES, DOCUMENTS, describe
 from lcm.api.routes.table import ROUTES
 from lcm.control.plane.wire import ShownSink
 from lcm.model.access.secret import list_secrets

@@ -17,8 +17,7 @@ from cryptography import x509
 
 from lcm.model.base.errors import Refused
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.rest.app import CmlFleet
-from lcm.sim.cml.rest.certificate import make_certificate
+from lcm.sim.cml.rest.app import CmlFleet, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock
 from lcm.system.serving import listen, serve

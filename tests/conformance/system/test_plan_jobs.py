@@ -13,7 +13,7 @@ import pytest
 from harness.api_world import ROOT, Desk, document, opened
 from harness.plane_world import hand_clock
 from harness.stores import HandClock
-from lcm.api.openapi.examples import BODIES
+from lcm.api.openapi.description import BODIES
 from lcm.api.routes.plan_shapes import (
     PlanJob,
     PlannedLab,

@@ -20,7 +20,7 @@ import pytest
 from harness.servers import LOOPBACK, free_port
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
-from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.openapi.description import DOCUMENTS
 from lcm.control.access.tokens import Tokens
 from lcm.control.delivery.feed import WHOLE_COMMIT
 from lcm.control.plane.local import ControlPlane

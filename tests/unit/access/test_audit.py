@@ -12,13 +12,7 @@ from harness import given
 from harness.api_world import Desk, document, name_of, opened, path, served, shell, stock
 from harness.plane_world import ADA, ROOT, Stage, hand_clock, service
 from harness.stores import HandClock
-from lcm.control.access.audit import (
-    AUDIT_PREFIX,
-    AuditFilter,
-    AuditRecord,
-    Origin,
-    search_records,
-)
+from lcm.control.access.audit import AUDIT_PREFIX, AuditFilter, AuditRecord, Origin, search_records
 from lcm.control.plane.bodies import BulkImport, DiscoveredInstance
 from lcm.control.plane.protocol import Ref
 from lcm.control.upkeep.housekeeping import Housekeeping

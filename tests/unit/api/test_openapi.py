@@ -10,8 +10,7 @@ import pytest
 
 from harness.api_world import opened
 from lcm.api.http.routing import Route
-from lcm.api.openapi.description import describe
-from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.openapi.description import DOCUMENTS, describe
 from lcm.api.routes.table import ROUTES
 from lcm.model.kinds.registry import KINDS
 from lcm.model.kinds.validate import parse_document

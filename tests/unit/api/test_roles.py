@@ -21,8 +21,7 @@ from lcm.api.http.answers import NDJSON, SSE, Answer
 from lcm.api.http.auth import _bearer
 from lcm.api.http.request import Request
 from lcm.api.http.routing import DENY, GET, Route
-from lcm.api.openapi.description import describe
-from lcm.api.openapi.examples import ANSWERS
+from lcm.api.openapi.description import ANSWERS, describe
 from lcm.api.routes.table import ROUTES
 from lcm.control.access.tokens import digest_of
 from lcm.control.accounts.licences import seat_key

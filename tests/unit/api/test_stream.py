@@ -8,7 +8,7 @@ import pytest
 
 from harness.api_world import Desk, opened
 from harness.event_clients import Told, told
-from lcm.api.openapi.examples import DOCUMENTS
+from lcm.api.openapi.description import DOCUMENTS
 from lcm.model.access.identity import Role
 
 SOON = 60.0

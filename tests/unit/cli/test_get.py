@@ -18,7 +18,7 @@ from harness.api_world import SERVICE_KEY, ApiServer, Shell, served, shell
 from lcm.cli.documents.texts import read_documents
 from lcm.control.objects.records import creation_ops
 from lcm.control.plane.protocol import Plane, ref_of
-from lcm.control.upkeep import archive
+from lcm.control.upkeep import housekeeping
 from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import SessionPhase
 
@@ -304,7 +304,7 @@ def test_what_is_archived_is_shown_by_name_with_all_and_to_those_who_wait(api: A
 
     async def work(_: Plane) -> int:
         await api.store.commit(*creation_ops(over))
-        return await archive.archive_ended(api.store, given.moment("12:00"), given.moment("12:00"))
+        return await housekeeping.archive_ended(api.store, given.moment("12:00"), given.moment("12:00"))
 
     assert api.do(work) == 1
     assert desk.lcm("get", "sessions").stdout == ""

@@ -21,7 +21,7 @@ from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.cml_transport import MemoryTransport
+from lcm.sim.world.environment import MemoryTransport
 
 BOOTED = 5 * 60
 """More than CML takes from power-on."""

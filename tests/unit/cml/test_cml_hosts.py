@@ -16,8 +16,7 @@ from lcm.providers.cml import host as cml_hosts
 from lcm.providers.cml.host import CmlHosts
 from lcm.providers.protocols.labhost import CmlCertificateError, NotReady
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.rest.app import CmlApp
-from lcm.sim.cml.rest.certificate import make_certificate
+from lcm.sim.cml.rest.app import CmlApp, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import run
 from lcm.system.clock import SystemClock, raise_file_limit

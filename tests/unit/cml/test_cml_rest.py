@@ -16,7 +16,7 @@ from lcm.sim.cml.rest.app import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
 from lcm.sim.cml.rest.routing import LARGE, CmlRoute, CmlRoutes
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.cml_transport import MemoryTransport
+from lcm.sim.world.environment import MemoryTransport
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 API = "https://cml/api/v0/"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from harness import suite
-from lcm.api.openapi.examples import BODIES, ExampleFile
+from lcm.api.openapi.description import BODIES, ExampleFile
 from lcm.model.base.data_files import read_data_file
 from lcm.model.money.prices import Hardware, ShippedPriceFile, parse_price_file
 from lcm.model.topology.lab import TopologyReport

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lcm.model.base.capacity import Amount, Claim, Profile, can_accommodate
-from lcm.sim.plan.bound import PricedMachine, bound_of, machines_needed
+from lcm.sim.plan.results import PricedMachine, bound_of, machines_needed
 
 NINE = datetime(2027, 3, 1, 9, tzinfo=UTC)
 MACHINE = Amount(cpu_millis=48_000, memory_mb=192_000, storage_mb=250_000, nodes=200, ports=6000, labs=20)

@@ -12,7 +12,7 @@ import pytest
 from harness import given
 from harness.api_world import ApiServer, Shell, served, shell
 from lcm.control.plane.protocol import Plane
-from lcm.control.upkeep import archive
+from lcm.control.upkeep import housekeeping
 from lcm.model.base.resource import PhaseChange
 from lcm.model.kinds.definition import DefinitionState, ResourceRequirements
 from lcm.model.kinds.session import LabletSession, SessionPhase
@@ -98,7 +98,7 @@ def test_a_day_is_recorded_from_the_archive_and_from_what_is_live_and_played_aga
     api: ApiServer, desk: Shell, tmp_path: Path
 ) -> None:
     async def archived(_: Plane) -> int:
-        return await archive.archive_ended(api.store, at("23:00"), at("11:10"))
+        return await housekeeping.archive_ended(api.store, at("23:00"), at("11:10"))
 
     assert api.do(archived) == 4
     file = tmp_path / "monday.yaml"

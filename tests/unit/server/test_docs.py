@@ -17,7 +17,7 @@ from lcm.controllers.discovery.orphans import ORPHAN_ALERT, STRAY_ALERT
 from lcm.controllers.pool.report import ALERT_NAMES as POOL_ALERTS
 from lcm.controllers.scheduler.reservations import OVERDUE_ALERT
 from lcm.controllers.scheduler.risk import AT_RISK_ALERT
-from lcm.controllers.session.alerts import ALERT_NAMES as SESSION_ALERTS
+from lcm.controllers.session.lifecycle import ALERT_NAMES as SESSION_ALERTS
 from lcm.controllers.worker.alerts import ALERT_NAMES as WORKER_ALERTS
 
 SOURCE = suite.ROOT / "src" / "lcm"

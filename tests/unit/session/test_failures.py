@@ -8,7 +8,7 @@ import structlog
 
 from harness.session_world import HOUR, MINUTE, PORTS, Lablets, phases, prepared, told
 from lcm.control.plane.protocol import Ref
-from lcm.controllers.session.alerts import LAB_NOT_REMOVED, LAB_STOPPED
+from lcm.controllers.session.lifecycle import LAB_NOT_REMOVED, LAB_STOPPED
 from lcm.controllers.session.progress import prepared_uri
 from lcm.model.base.errors import Stuck, TooLarge, Unreachable
 from lcm.model.kinds.definition import Topology

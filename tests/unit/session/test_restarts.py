@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from harness.session_world import HOUR, PORTS, Lablets, prepared
-from lcm.controllers.session.alerts import LAB_STOPPED
+from lcm.controllers.session.lifecycle import LAB_STOPPED
 from lcm.model.base.errors import NoRoom
 from lcm.model.kinds.session import SessionPhase
 from lcm.sim.time.loop import run

@@ -11,8 +11,7 @@ from harness import given
 from harness.session_world import HOUR, MINUTE, S1, prepared
 from lcm.control.plane.protocol import ObserveResources
 from lcm.controllers.runtime.lifecycle import Unknown
-from lcm.controllers.session.alerts import LAB_NOT_REMOVED, SESSION_STUCK
-from lcm.controllers.session.lifecycle import LAB_SEEN
+from lcm.controllers.session.lifecycle import LAB_NOT_REMOVED, LAB_SEEN, SESSION_STUCK
 from lcm.controllers.session.look import LookMemory
 from lcm.controllers.session.view import SessionRules
 from lcm.model.base.errors import Unreachable

@@ -12,7 +12,7 @@ from harness.plane_world import ADA, NOW, ROOT, Stage, Standing, active, service
 from lcm.control.delivery import sinks
 from lcm.control.objects.records import encode_checked, key_of
 from lcm.control.plane.protocol import Ref
-from lcm.control.upkeep import archive
+from lcm.control.upkeep import housekeeping
 from lcm.control.upkeep.housekeeping import Housekeeping
 from lcm.model.base.errors import Gone, Relist
 from lcm.model.base.machine import SCHEDULER
@@ -142,18 +142,18 @@ async def ended_world() -> Stage:
 
 
 async def move(stage: Stage) -> None:
-    await asyncio.gather(*(archive.archive_ended(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
+    await asyncio.gather(*(housekeeping.archive_ended(stage.store, NOW, given.moment("12:00")) for _ in range(2)))
 
 
 async def test_a_session_that_ends_after_it_was_looked_at_is_archived_all_the_same() -> None:
-    stage, ends = Stage(), archive.SessionEnds()
+    stage, ends = Stage(), housekeeping.SessionEnds()
     await stage.put(given.session(uid="uid-1", history=given.history("PENDING")))
-    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 0
+    assert await housekeeping.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 0
     story = given.history("PENDING", "EXPIRED")
     ended = given.session(uid="uid-1", phase=SessionPhase.EXPIRED, history=story)
     await stage.store.commit(Put(key_of(ended), encode_checked(ended)))
-    assert await archive.archive_ended(stage.store, NOW, story[-1].at, ends) == 0
-    assert await archive.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 1
+    assert await housekeeping.archive_ended(stage.store, NOW, story[-1].at, ends) == 0
+    assert await housekeeping.archive_ended(stage.store, NOW, given.moment("12:00"), ends) == 1
 
 
 async def all_moved(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from lcm.sim.time.chance import Chance
 from lcm.sim.time.faults import ActiveFaults, FaultKind, FaultPeriod
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.cml_transport import SimulatedCmlTransport
+from lcm.sim.world.environment import SimulatedCmlTransport
 from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 
 BOOT_SECONDS = 1_200

@@ -8,7 +8,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import RESERVATION_MACHINE, Reservation
 from lcm.model.kinds.session import LabletSession, Seat
 from lcm.model.money.prices import declared_capacity
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState, is_live
 

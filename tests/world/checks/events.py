@@ -10,7 +10,7 @@ from lcm.control.delivery.events import phase_of
 from lcm.model.access.identity import SEES_ALL, Caller
 from lcm.model.base.event import Event
 from lcm.model.kinds.registry import Resource
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import Commit, ObservedChange, ObservedState, PublishedEvent
 

@@ -8,7 +8,7 @@ from typing import Final
 from lcm.model.kinds.session import LabletSession
 from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedEffect, ObservedState, is_live
 

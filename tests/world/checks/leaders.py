@@ -12,7 +12,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.settings import SystemSettings
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import Commit, ObservedChange, ObservedEffect, ObservedState
 

@@ -7,7 +7,7 @@ from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.model.money.licences import SeatState
 from lcm.providers.protocols.compute import ENDING
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedEffect, ObservedState
 

@@ -11,7 +11,7 @@ from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerPhase
 from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.providers.protocols.compute import ENDING, OWNER_TAG, WORKER_TAG, Instance, InstanceState
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedEffect, ObservedState
 

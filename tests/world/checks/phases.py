@@ -7,7 +7,7 @@ from lcm.model.base.errors import IllegalStep
 from lcm.model.base.machine import ACTORS, CONTROL_PLANE, StateMachine
 from lcm.model.base.resource import HISTORY_LIMIT, PhaseChange
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState
 

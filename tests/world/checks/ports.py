@@ -16,7 +16,7 @@ from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import HOSTING_PHASES, LabWorker, WorkerCondition
 from lcm.sim.cml.engine import Cml
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState, is_live
 

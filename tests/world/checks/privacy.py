@@ -8,7 +8,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.sim.world.scenario import SECRET
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from lcm.store.base import Change
 from world.checks.violation import violation
 from world.observed import Commit, ObservedState

@@ -8,7 +8,7 @@ from lcm.model.base.resource import find_condition
 from lcm.model.kinds.reservation import ReservationPhase
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, SessionCondition, SessionPhase
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.capacity import NO_CAPACITY
 from world.checks.violation import violation
 from world.observed import ObservedChange, ObservedState, is_live

@@ -12,7 +12,7 @@ from lcm.model.kinds.worker_machine import WORKER_MACHINE
 from lcm.providers.protocols.artifacts import parse_address
 from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.labs import LEFT, uid_in
 from world.checks.machines import NO_RECORD, OWNER
 from world.checks.violation import violation

@@ -12,7 +12,7 @@ from lcm.model.kinds.pool import LabWorkerPool
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, SessionCondition, SessionPhase
 from lcm.model.kinds.worker import LabWorker, WorkerCondition, WorkerPhase
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from world.checks.violation import violation
 from world.observed import ObservedState

@@ -9,7 +9,7 @@ from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.environment import Environment
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.capacity import seat_holds_what_is_promised, worker_is_not_overcommitted
 from world.checks.events import alerts_are_told, change_is_told
 from world.checks.labs import ended_session_left_no_lab, lab_is_made_for_a_live_session, old_lab_is_removed

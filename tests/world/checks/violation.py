@@ -1,7 +1,7 @@
 """What a check found."""
 
 from lcm.model.kinds.registry import Resource
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 
 
 def violation(rule: str, text: str, *about: Resource) -> Violation:

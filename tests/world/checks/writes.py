@@ -8,7 +8,7 @@ from typing import Final
 from lcm.control.delivery.events import phase_of
 from lcm.control.objects.records import key_of
 from lcm.model.kinds.registry import KINDS, Resource
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checks.violation import violation
 from world.observed import Commit, ObservedChange, ObservedState
 

@@ -11,8 +11,7 @@ from lcm.model.access.identity import SEES_ALL, Role
 from lcm.model.base.errors import LcmError, Relist
 from lcm.model.base.event import Event
 from lcm.sim.world.process import Process
-from lcm.sim.world.witness import Violation
-from lcm.sim.world.world import BUG
+from lcm.sim.world.world import BUG, Violation
 from world.checked import CheckedWorld
 from world.checks.events import heard_each_once
 from world.people.person import Person

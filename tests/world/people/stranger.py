@@ -11,7 +11,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.witness import Violation
+from lcm.sim.world.world import Violation
 from world.checked import CheckedWorld
 from world.checks.privacy import ANOTHERS
 from world.people.person import Person

@@ -14,13 +14,59 @@ import msgspec
 from lcm.api.http.answers import PROBLEM
 from lcm.api.http.problems import REASONS
 from lcm.api.http.routing import Patch, Route
-from lcm.api.openapi.examples import ANSWERS, BODIES
 from lcm.api.routes.shapes import SCHEMAS
 from lcm.control.plane.problems import Problem
 from lcm.control.plane.wire import IDEMPOTENCY_KEY, IDEMPOTENCY_KEY_PATTERN
+from lcm.model.base.data_files import read_data_file
 from lcm.model.base.event import Data
 from lcm.model.base.resource import Part
 from lcm.model.kinds.registry import KINDS
+from lcm.model.kinds.validate import parse_document
+
+Json = Any
+"""A JSON value, as an example shows it."""
+
+
+class ExampleFile(Part):
+    """The examples that are written down; those of stored objects are made from their documents."""
+
+    documents: Mapping[str, Json]
+    """Documents as a user would write them, in an order in which each finds what it refers to."""
+    bodies: Mapping[str, Json]
+    stored_metadata: Mapping[str, Json]
+    """What the metadata of a stored object has besides."""
+
+
+_FILE: Final = read_data_file("lcm.api.openapi", "examples.json", ExampleFile)
+DOCUMENTS: Final = _FILE.documents
+
+
+def _stored_example(kind: str) -> Json:
+    """Return an object as the API answers it."""
+    document = DOCUMENTS[kind]
+    found = parse_document({**document, "metadata": document["metadata"] | _FILE.stored_metadata})
+    return msgspec.json.decode(msgspec.json.encode(found))
+
+
+def _examples_of_kind(kind: str) -> dict[str, Json]:
+    stored = _stored_example(kind)
+    return {
+        kind: DOCUMENTS[kind],
+        f"{kind}Patch": {"metadata": {"labels": {"tier": "exam"}}},
+        f"{kind}List": {"items": [stored], "revision": 42, "next": None},
+        f"{kind}StatusReport": {"resource_version": 42, "status": stored["status"], "reason": "nothing changed"},
+    }
+
+
+BODIES: Final[Mapping[str, Json]] = {
+    **{name: example for kind in KINDS for name, example in _examples_of_kind(kind).items()},
+    "MadeSessions": {"items": [_stored_example("LabletSession")]},
+    **_FILE.bodies,
+}
+"""Examples by the name of the type in the OpenAPI document."""
+
+ANSWERS: Final[Mapping[str, Json]] = {**BODIES, **{kind: _stored_example(kind) for kind in KINDS}}
+
 
 Schema = Any
 """A part of a JSON Schema, for which there is no better type here."""

@@ -3,37 +3,24 @@
 from typing import Final
 
 from lcm.api.http.routing import Route
-from lcm.api.routes import (
-    access,
-    actions,
-    audit,
-    events,
-    internal,
-    plans,
-    resources,
-    sinks,
-    stream,
-    system,
-)
-from lcm.api.routes import audit as secrets
-from lcm.api.routes import events as watch
+from lcm.api.routes import access, events, internal, plans, resources, sinks, stream, system
 from lcm.api.routes.operations import operation_routes
 from lcm.control.plane.operations import FleetOperations, LabOperations, MeasurementOperations, PlacementOperations
 
 ROUTES: Final[tuple[Route, ...]] = (
     *system.ROUTES,
     *resources.ROUTES,
-    *actions.ROUTES,
+    *resources.ACTION_ROUTES,
     *operation_routes(MeasurementOperations),
     *operation_routes(FleetOperations),
-    *watch.WATCH_ROUTES,
+    *events.WATCH_ROUTES,
     *stream.ROUTES,
     *events.EVENT_ROUTES,
     *sinks.ROUTES,
-    *secrets.SECRET_ROUTES,
+    *access.SECRET_ROUTES,
     *access.TOKEN_ROUTES,
     *access.SIGN_IN_ROUTES,
-    *audit.AUDIT_ROUTES,
+    *access.AUDIT_ROUTES,
     *operation_routes(PlacementOperations),
     *plans.ROUTES,
     *operation_routes(LabOperations),

@@ -10,8 +10,7 @@ from lcm.cli.output import render
 from lcm.model.base.errors import LcmError
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.pace import FASTEST
-from lcm.sim.cml.rest.app import CmlApp
-from lcm.sim.cml.rest.certificate import make_certificate
+from lcm.sim.cml.rest.app import CmlApp, make_certificate
 from lcm.sim.time.chance import Chance
 from lcm.system.clock import SystemClock, new_epoch
 from lcm.system.serving import Certificate, listen, serve, url_host

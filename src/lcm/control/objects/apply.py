@@ -14,13 +14,7 @@ from typing import Final, Protocol
 from lcm.control.admission.admit import Admission, Quota
 from lcm.control.admission.references import Reference, Target, reference_of
 from lcm.control.booking.promise import Promises, has_slot
-from lcm.control.objects.bundles import (
-    BundleItem,
-    DocumentFaults,
-    pack_bundles,
-    with_own_bundle,
-    with_promise,
-)
+from lcm.control.objects.bundles import BundleItem, DocumentFaults, pack_bundles, with_own_bundle, with_promise
 from lcm.control.objects.deletion import find_targets
 from lcm.control.objects.records import Record, is_nameable, key_of, read_entry, unique_key_error, unique_key_of
 from lcm.control.objects.writer import ATTEMPTS, Writer, name_taken_error

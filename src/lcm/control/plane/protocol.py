@@ -17,16 +17,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, Typ
 
 from lcm.control.plane.operations import PlaneOperations
 from lcm.model.access.identity import Caller
-from lcm.model.base.resource import (
-    DEFAULT_NAMESPACE,
-    Count,
-    Minutes,
-    Name,
-    Part,
-    SecretRef,
-    Status,
-    Text,
-)
+from lcm.model.base.resource import DEFAULT_NAMESPACE, Count, Minutes, Name, Part, SecretRef, Status, Text
 from lcm.model.base.selector import EVERYTHING, ObjectSelector
 from lcm.model.kinds.definition import LabletDefinition
 from lcm.model.kinds.registry import KINDS, Kind, Resource

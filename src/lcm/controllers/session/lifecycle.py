@@ -4,19 +4,28 @@
 lab that nobody can see is reported in a condition after a while, and looked for less and less often.
 """
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import structlog
 
 from lcm.control.objects.cache import Cache
 from lcm.control.plane.protocol import Plane, ref_of
-from lcm.controllers.runtime.lifecycle import Life, Lifecycle, RaisedAlerts, Report, Unknown, Wait, update_status
+from lcm.controllers.runtime.lifecycle import (
+    Life,
+    Lifecycle,
+    RaisedAlerts,
+    Report,
+    Unknown,
+    Wait,
+    stuck_alert,
+    update_status,
+)
 from lcm.controllers.session import ending, running, starting
-from lcm.controllers.session.alerts import ALERT_NAMES, SESSION_STUCK, find_alerts
 from lcm.controllers.session.effects import SessionEffects
 from lcm.controllers.session.look import SessionLook
+from lcm.controllers.session.progress import LAB_RUNS, is_left_stopped, restart_count
 from lcm.controllers.session.view import (
     Collect,
     Decide,
@@ -37,8 +46,59 @@ from lcm.controllers.session.view import (
     set_condition,
 )
 from lcm.model.base.clock import Clock
-from lcm.model.base.resource import Truth
-from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.base.resource import Truth, shorten_text
+from lcm.model.kinds.session import SESSION_MACHINE, STOP_ALERT, LabletSession, LabletSessionStatus, SessionPhase
+from lcm.model.telemetry.alert import AlertFinding, Severity
+
+LAB_NOT_REMOVED: Final = "LabNotRemoved"
+LAB_STOPPED: Final = "LabStopped"
+SESSION_STUCK: Final = "SessionStuck"
+ALERT_NAMES: Final = (LAB_NOT_REMOVED, LAB_STOPPED, SESSION_STUCK)
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def find_alerts(view: SessionView) -> Sequence[AlertFinding]:
+    """Return the alerts of a session now."""
+    return [complaint for judge in _CHECKS if (complaint := judge(view)) is not None]
+
+
+def _unseen_lab_alert(view: SessionView) -> AlertFinding | None:
+    unknown = view.lab if isinstance(view.lab, Unknown) else None
+    if unknown is None or not unknown.reason:
+        return None
+    return stuck_alert(SESSION_STUCK, view.session.metadata.name, unknown.reason, unknown.why)
+
+
+def _lab_not_removed_alert(view: SessionView) -> AlertFinding | None:
+    if view.status.phase is not SessionPhase.STOPPING or view.now < view.entered_at + STOP_ALERT:
+        return None
+    minutes = (view.now - view.entered_at) // _MINUTE
+    why = view.lab.why if isinstance(view.lab, Unknown) else view.status.last_error
+    text = f"the lab of {view.session.metadata.name} is not seen gone from {view.worker_label} after {minutes} minutes"
+    message = f"{text}: {why}" if why else text
+    return AlertFinding(
+        alert=LAB_NOT_REMOVED, severity=Severity.CRITICAL, reason="NotSeenGone", message=shorten_text(message)
+    )
+
+
+def _lab_stopped_alert(view: SessionView) -> AlertFinding | None:
+    session, count = view.session, restart_count(view)
+    down = is_condition_false(session, LAB_RUNS)
+    if view.status.phase is not SessionPhase.RUNNING or not (count or down):
+        return None
+    severity, reason, last = Severity.WARNING, "StartedAgain", "it was started again"
+    if is_left_stopped(session):
+        severity, reason, last = Severity.CRITICAL, "NotStartedAgain", "it is not started again for a while"
+    elif view.is_lab_stopped and view.status.last_error:
+        reason, last = "NotStarted", f"it could not be started again: {view.status.last_error}"
+    elif down:
+        reason, last = "NotUp", "it was started again, and has not come up yet"
+    found = f"the lab of {session.metadata.name} was found stopped on {view.worker_label}, {count} times lately"
+    return AlertFinding(alert=LAB_STOPPED, severity=severity, reason=reason, message=shorten_text(f"{found}; {last}"))
+
+
+_CHECKS: Final = (_lab_not_removed_alert, _lab_stopped_alert, _unseen_lab_alert)
+
 
 LAB_SEEN: Final = "LabSeen"
 """False: for a while the worker has not shown what the lab does."""

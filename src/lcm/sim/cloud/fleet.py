@@ -25,9 +25,8 @@ from lcm.sim.cloud.account import AccountState, CloudBehaviour
 from lcm.sim.cloud.compute import PastLaunch, SimCloud
 from lcm.sim.cloud.effects import Effect, OnEffect, PowerHistory, ignore_effect
 from lcm.sim.cml.direct import DirectHost
-from lcm.sim.cml.engine import Cml
+from lcm.sim.cml.engine import Cml, CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
 from lcm.sim.cml.licence import LicenceServer
-from lcm.sim.cml.snapshot import CmlSnapshot, decode_timeline, encode_timeline, restore_snapshot, take_snapshot
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.faults import ActiveFaults

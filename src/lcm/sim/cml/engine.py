@@ -10,19 +10,20 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 
 from lcm.model.base.clock import Clock
 from lcm.sim.cloud.effects import OnLabEffect, PowerHistory, PowerRun, ignore_effect
 from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal, HttpFaults, not_found
 from lcm.sim.cml.labs import CmlCore, Labs
-from lcm.sim.cml.licence import LicenceServer, Licensing
-from lcm.sim.cml.pace import CmlPace
-from lcm.sim.cml.parts import ACTIVE, Node, SimLab
+from lcm.sim.cml.licence import LicenceServer, Licensing, RegistrationAttempt
+from lcm.sim.cml.pace import CmlPace, SpeedChange
+from lcm.sim.cml.parts import ACTIVE, Node, NodeState, NodeTimeline, SimLab
 from lcm.sim.cml.patty import PortMapping, map_ports
 from lcm.sim.cml.rest.documents import MaintenanceUpdate, NoticeCreate, NoticeUpdate
 from lcm.sim.cml.stats import CmlMachine
-from lcm.sim.cml.telemetry import CmlTelemetry
+from lcm.sim.cml.telemetry import CmlTelemetry, TelemetryEvent
 from lcm.sim.cml.topology import build_lab, read_topology
 from lcm.sim.cml.users import ResourcePool, ResourcePools, User, Users, resource_usage
 from lcm.sim.time.chance import Chance, Ids
@@ -234,3 +235,68 @@ class Cml:
             if mine:
                 held = [node for node in active if self.labs.get(node.lab_id).owner_id in pool.users]
                 self.pools.check_limits(pool, held, mine)
+
+
+class CmlSnapshot(msgspec.Struct, frozen=True):
+    """The state of a simulated CML, ready to be serialized."""
+
+    turns: tuple[SpeedChange, ...]
+    ended_runs: int
+    udi: str
+    product: str
+    expansion: int
+    attempt: RegistrationAttempt | None
+    opt_in: bool | None
+    events: tuple[TelemetryEvent, ...]
+    labs: tuple[SimLab, ...]
+
+
+def take_snapshot(cml: Cml) -> CmlSnapshot:
+    """Return the present state of a CML."""
+    licence = cml.licence
+    labs = tuple(cml.labs)  # reading them applies what its power has done
+    return CmlSnapshot(
+        turns=tuple(cml.pace.turns),
+        ended_runs=cml.ended_runs,
+        udi=licence.udi,
+        product=licence.product,
+        expansion=licence.expansion,
+        attempt=licence.attempt,
+        opt_in=cml.telemetry.opt_in,
+        events=tuple(cml.telemetry.events),
+        labs=labs,
+    )
+
+
+def restore_snapshot(cml: Cml, known: CmlSnapshot) -> None:
+    """Give a new CML the state of another one."""
+    cml.pace.restore_turns(known.turns)
+    cml.ended_runs = known.ended_runs
+    cml.licence.udi, cml.licence.product = known.udi, known.product
+    cml.licence.expansion, cml.licence.attempt = known.expansion, known.attempt
+    cml.telemetry.opt_in = known.opt_in
+    cml.telemetry.restore_events(known.events)
+    for lab in known.labs:
+        _relink_interfaces(lab)
+    cml.labs.restore_labs(known.labs)
+
+
+def encode_timeline(value: object) -> object:
+    """Encode a type that msgspec does not know."""
+    if isinstance(value, NodeTimeline):
+        return value.changes
+    raise NotImplementedError(type(value))
+
+
+def decode_timeline(kind: type, value: Any) -> object:  # noqa: ANN401 - JSON of any shape
+    """Decode what `encode_timeline` wrote."""
+    if kind is NodeTimeline:
+        return NodeTimeline.from_changes((age, NodeState(state)) for age, state in value)
+    raise NotImplementedError(kind)
+
+
+def _relink_interfaces(lab: SimLab) -> None:
+    """Make links refer to the nodes' own interfaces instead of decoded copies."""
+    own = {one.id: one for node in lab.nodes.values() for one in node.interfaces}
+    for link in lab.links.values():
+        link.a, link.b = own[link.a.id], own[link.b.id]

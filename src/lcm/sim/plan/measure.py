@@ -13,8 +13,18 @@ from lcm.model.kinds.definition import compute_amount
 from lcm.model.kinds.session import SESSION_MACHINE, LabletSession, LabletSessionStatus, SessionCondition, SessionPhase
 from lcm.model.money.prices import declared_capacity
 from lcm.providers.protocols.compute import InstanceState
-from lcm.sim.plan.bound import Bound, PricedMachine, bound_of
-from lcm.sim.plan.results import DayCost, LateStart, MachineRun, RefusedSessions, SessionSeatUse, Trial, cost_of
+from lcm.sim.plan.results import (
+    Bound,
+    DayCost,
+    LateStart,
+    MachineRun,
+    PricedMachine,
+    RefusedSessions,
+    SessionSeatUse,
+    Trial,
+    bound_of,
+    cost_of,
+)
 from lcm.sim.plan.timetable import SessionRequest, Timetable, price_of
 from lcm.sim.plan.variant import Variant
 from lcm.sim.plan.world import PlanWorld

@@ -12,8 +12,7 @@ from lcm.controllers.pool.view import POOL_LABEL
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.world.process import Process
-from lcm.sim.world.witness import Witness
-from lcm.sim.world.world import World
+from lcm.sim.world.world import Witness, World
 from lcm.store.base import Change
 
 

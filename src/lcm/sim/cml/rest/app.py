@@ -5,9 +5,16 @@ reaches either without a network, for clients in virtual time.
 """
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.faults import CmlDown, CmlRefusal, HttpFault, forbidden
@@ -23,6 +30,7 @@ from lcm.sim.cml.rest.routing import (
     parse_query,
     to_reply,
 )
+from lcm.system.serving import Certificate
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -193,3 +201,36 @@ async def _run_lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{stage}.complete"})
         if stage == "shutdown":
             return
+
+
+_VALID: Final = timedelta(days=365)
+
+
+def make_certificate(host: str, now: datetime) -> Certificate:
+    """Make a self-signed certificate for a host."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cml-controller")])
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), _general_name(host)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + _VALID)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Certificate(certificate.public_bytes(serialization.Encoding.PEM), encoded)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
