@@ -200,6 +200,8 @@ class Timeline:
         room = self.top - need
         if room & GUARD_BITS != GUARD_BITS:
             return None
+        if length <= 0:
+            return not_before
         start: int | None = not_before
         for place in range(bisect_right(self.moments, not_before) - 1, len(self.moments)):
             if start is not None and self.moments[place] >= start + length:

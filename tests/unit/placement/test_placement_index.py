@@ -169,6 +169,14 @@ def test_the_earliest_moment_is_that_of_the_plain_arithmetic(several: list[tuple
             assert answer.earliest == want
 
 
+def test_a_claim_of_no_length_fits_at_once_even_where_others_hold_too_much() -> None:
+    holding = [HeldClaim(str(n), given.claim("09:00", "11:00", cpu_millis=48_000)) for n in range(2)]
+    fleet = PlaceIndex([one()], {"w1": holding})
+    claim = given.claim("10:00", "10:00", cpu_millis=1_000)
+    (answer,) = evaluate_places(fleet, PlacementRequest("s", claim))
+    assert answer.earliest == claim.start
+
+
 def turns(several: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
     """Place one claim after another, each held where it goes, and release some; tell what was decided."""
     fleet = PlaceIndex(Place(id=id_, name=id_, capacity=SMALL, region="r", version="2.9") for id_ in IDS)
