@@ -285,7 +285,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say something that stands at the end of the run, whichever process ran the test."""
+    """Print a line at the end of the run, whichever process ran the test."""
     return lambda line: record_property("told", line)
 
 

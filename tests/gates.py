@@ -85,7 +85,7 @@ def missing(one: Seen) -> str:
 
 
 def share(part: Collection[Seen]) -> float:
-    """Give the percentage of statements and branches that were run."""
+    """Return the percentage of statements and branches that were run."""
     there = total(part, "num_statements") + total(part, "num_branches")
     return 100 * (total(part, "covered_lines") + total(part, "covered_branches")) / there if there else 100.0
 

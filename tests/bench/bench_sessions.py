@@ -187,7 +187,7 @@ async def measured(client: Client) -> tuple[list[str], int]:
 
 
 def figures(each: Sequence[Took], fewest: int, ran: float, waited: float) -> list[Figure]:
-    """Say what was measured; it says nothing where the server waited for a processor for longer than it ran."""
+    """Print what was measured; nothing where the server waited for a processor for longer than it ran."""
     ours = [one.ours * 1000 for one in each]
     middle = Took(*(statistics.median(column) for column in zip(*each, strict=True)))
     told = f"ms from POST to RUNNING beyond CML's, {len(each)} sessions beside at least {fewest} that ran"

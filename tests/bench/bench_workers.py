@@ -54,7 +54,7 @@ async def process(script: str, *arguments: object, told: bytes = b"") -> AsyncIt
 
 
 async def poll(count: int, where: bytes) -> float:
-    """Tell how many seconds of a core a poll takes, after a minute in which all is connected."""
+    """Return how many seconds of a core a poll takes, after a minute in which all is connected."""
     with tempfile.TemporaryDirectory() as folder:
         async with process("workers_controller.py", count, folder, told=where) as started:
             assert started.stdout is not None

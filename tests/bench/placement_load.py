@@ -47,7 +47,7 @@ class Day:
         self.now = NOW
 
     def before(self) -> list[PlacementRequest]:
-        """Give what was booked earlier: all that runs, and ever less the farther ahead."""
+        """Return what was booked earlier: all that runs, and ever less the farther ahead."""
         hours = [self._chance.uniform(-4, 24) for _ in range(int(self._workers * PER_WORKER_AND_HOUR * 28))]
         booked = [
             self._booked(NOW + timedelta(hours=ahead))
@@ -95,7 +95,7 @@ class Coming(NamedTuple):
 
 
 def coming(day: Day, count: int) -> list[Coming]:
-    """Give so many requests one after another."""
+    """Yield so many requests one after another."""
     return [_coming(day, day.next()) for _ in range(count)]
 
 

@@ -78,7 +78,7 @@ class RecordedHosts:
 
 
 def recorded(controller: Controller, record: Record) -> Controller:
-    """Give the lablet controller hosts that are recorded."""
+    """Connect the lablet controller to hosts that record their calls."""
 
     async def run(plane: Plane, around: ControllerContext) -> None:
         outside = replace(around.outside, hosts=RecordedHosts(around.outside.hosts, record))
@@ -88,7 +88,7 @@ def recorded(controller: Controller, record: Record) -> Controller:
 
 
 def spent() -> tuple[float, float]:
-    """Tell how long all threads have run, and the main one has waited for a processor; 0 where nobody counts that."""
+    """Return how long all threads have run, and the main one has waited for a processor; 0 where nobody counts that."""
     used, counted = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/schedstat")
     waited = int(counted.read_text().split()[1]) / 1e9 if counted.exists() else 0.0
     return used.ru_utime + used.ru_stime, waited

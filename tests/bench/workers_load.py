@@ -44,13 +44,13 @@ def run_fast(main: Coroutine[Any, Any, None]) -> None:
 
 
 def cpu_seconds() -> float:
-    """Tell how much of a core this process has used, all its threads together."""
+    """Return how much of a core this process has used, all its threads together."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 async def priced(work: Awaitable[None]) -> float:
-    """Tell how many seconds of a core something takes."""
+    """Return how many seconds of a core something takes."""
     before = cpu_seconds()
     await work
     return cpu_seconds() - before

@@ -30,7 +30,7 @@ CAUSED = ("worker.created", "worker.updated", "sink.test")
 
 
 def came(server: AnswerServer) -> list[dict[str, Any]]:
-    """Give what was sent, each once; a signature that is not valid fails the test."""
+    """Return what was sent, each once; a signature that is not valid fails the test."""
     for one in server.asked:
         number = verify(one.headers, one.body, [Secret(KEY)], now=SystemClock().now())
         assert json.loads(one.body)["id"] == number

@@ -170,7 +170,7 @@ async def opened(
 
 
 def document(kind: str, *, name: str | None = None, **spec: Any) -> dict[str, Any]:
-    """Give the example of a kind, under another name, or with other things in its spec."""
+    """Return the example of a kind, under another name, or with other things in its spec."""
     example = DOCUMENTS[kind]
     metadata = example["metadata"] | ({"name": name} if name else {})
     return {**example, "metadata": metadata, "spec": example["spec"] | spec}
@@ -183,12 +183,12 @@ async def stock(desk: Desk, *, owner: str = "root") -> None:
 
 
 def path(kind: str, name: str | None = None) -> str:
-    """Say where a kind, or an object of it, is served."""
+    """Return where a kind, or an object of it, is served."""
     return f"/api/{KINDS[kind].plural}" + (f"/{name}" if name else "")
 
 
 def name_of(kind: str) -> str:
-    """Say what the example of a kind is called."""
+    """Return what the example of a kind is called."""
     return str(DOCUMENTS[kind]["metadata"]["name"])
 
 

@@ -243,14 +243,14 @@ def attended(
 
 
 def counter_lab(cores: float = 4, **more: object) -> LabletDefinition:
-    """Give a lab that may be booked and says what it needs."""
+    """Return a lab that may be booked and says what it needs."""
     needs = ResourceRequirements(cpu_cores=cores, memory_gb=8)
     said = {"state": DefinitionState.ACTIVE, "resource_requirements": needs, "node_count": 4, "lab_track": "ccna"}
     return given.definition(**said | more)
 
 
 def warm(name: str = "w1", phase: WorkerPhase = WorkerPhase.READY, **more: Any) -> LabWorker:
-    """Give a worker that serves, unless it is said otherwise."""
+    """Return a worker that serves, unless it is said otherwise."""
     cml = {"licensed": True, "ready": True, **more.pop("cml", {})}
     serves = phase in {WorkerPhase.READY, WorkerPhase.ACTIVE}
     accepts = Condition(
@@ -263,7 +263,7 @@ def warm(name: str = "w1", phase: WorkerPhase = WorkerPhase.READY, **more: Any) 
 
 
 def pool(*workers: LabWorker, **more: object) -> LabWorkerPool:
-    """Give a pool whose first seats these workers fill."""
+    """Return a pool whose first seats these workers fill."""
     seats = tuple(
         FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
         for number, one in enumerate(workers, start=1)
@@ -272,7 +272,7 @@ def pool(*workers: LabWorker, **more: object) -> LabWorkerPool:
 
 
 def running(name: str, on: LabWorker, seat: int | None = None, **need: int) -> LabletSession:
-    """Give somebody else's session that is on a worker until eleven, and takes so much of it."""
+    """Return somebody else's session that is on a worker until eleven, and takes so much of it."""
     place = {"worker_id": on.metadata.uid, "worker_name": on.metadata.name}
     return given.asap(
         name=name,
@@ -287,7 +287,7 @@ def running(name: str, on: LabWorker, seat: int | None = None, **need: int) -> L
 
 
 def wanted(**more: object) -> LabletSession:
-    """Give Ada's session, which waits to be placed as soon as possible."""
+    """Return Ada's session, which waits to be placed as soon as possible."""
     return given.asap(**{"name": "wanted", "uid": "uid-wanted", "owner": "ada", "lab_track": "ccna"} | more)
 
 
@@ -369,12 +369,12 @@ def hall_lab(need: Amount = NEED, ports: tuple[str, ...] = PORTS) -> LabletDefin
 
 
 def waiting(name: str, **overrides: object) -> LabletSession:
-    """Give a session that is wanted as soon as possible."""
+    """Return a session that is wanted as soon as possible."""
     return given.asap(**{"name": name, "uid": f"uid-{name}"} | overrides)
 
 
 def booked(name: str, seat: int | None = 1, start: datetime = NOW + HOUR, **overrides: object) -> LabletSession:
-    """Give a session with a slot of an hour, that has a claim for it."""
+    """Return a session with a slot of an hour, that has a claim for it."""
     held = claim(start, start + HOUR)
     fields = {"claim": held, "seat": Seat(pool="ccna", number=seat) if seat else None}
     slot = {"timeslot_start": start, "timeslot_end": start + HOUR}
@@ -386,13 +386,13 @@ def claim(start: datetime = NOW, end: datetime = NOW + 2 * HOUR, need: Amount = 
 
 
 def on(worker: LabWorker, name: str, **overrides: object) -> LabletSession:
-    """Give a session that runs on a worker."""
+    """Return a session that runs on a worker."""
     there = {"worker_id": worker.metadata.uid, "phase": SessionPhase.RUNNING, "claim": claim()}
     return waiting(name, **there | overrides)
 
 
 def worker(name: str = "w1", *, licensed: bool = True, **overrides: object) -> LabWorker:
-    """Give a worker that takes sessions."""
+    """Return a worker that takes sessions."""
     accepts = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=NOW)
     ready = {"phase": WorkerPhase.READY, "conditions": (accepts,), "capacity": ROOM}
     made = given.worker(**{"name": name, "uid": f"uid-{name}"} | ready | overrides)
@@ -400,7 +400,7 @@ def worker(name: str = "w1", *, licensed: bool = True, **overrides: object) -> L
 
 
 def filled(*workers: LabWorker, **overrides: object) -> LabWorkerPool:
-    """Give a pool whose first seats have these workers."""
+    """Return a pool whose first seats have these workers."""
     seats = tuple(
         FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
         for number, one in enumerate(workers, start=1)

@@ -27,19 +27,19 @@ OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 
 
 def counted() -> Callable[[], bytes]:
-    """Give numbers that are used once, without chance."""
+    """Return numbers that are used once, without chance."""
     numbers = itertools.count(1)
     return lambda: next(numbers).to_bytes(12)
 
 
 def given_keys(*keys: bytes) -> InstalledKeys:
-    """Give keys that come from the environment, the first of which seals."""
+    """Return keys that come from the environment, the first of which seals."""
     text = ",".join(base64.b64encode(key).decode() for key in keys or (OLD,))
     return InstalledKeys(Path("/nowhere"), given=Secret(text), new_nonce=counted())
 
 
 def kept_keys(folder: Path) -> InstalledKeys:
-    """Give keys that are in a file, which is made if it is missing."""
+    """Return keys that are in a file, which is made if it is missing."""
     keys = (number.to_bytes(32) for number in itertools.count(1))
     ensure_keys(folder / "seal.key", new_key=lambda: OLD)
     return InstalledKeys(folder / "seal.key", new_key=lambda: next(keys), new_nonce=counted())
@@ -57,11 +57,11 @@ class Canary:
     looked_at: int = 0
 
     def secret(self, place: str) -> str:
-        """Give a secret for a place; its name tells where a leak comes from."""
+        """Return a secret for a place; its name tells where a leak comes from."""
         return f"{self.mark}-{re.sub('[^A-Za-z0-9]+', '-', place)}"
 
     def key(self) -> str:
-        """Give a key for seals, 32 bytes in base64, that has the mark in it."""
+        """Return a key for seals, 32 bytes in base64, that has the mark in it."""
         return self.mark.ljust(43, "A") + "="
 
     def look(self, where: str, data: bytes | str, *others: str) -> None:

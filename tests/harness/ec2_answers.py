@@ -181,7 +181,7 @@ class AwsAnswers:
         self._spoilt[number] = answer
 
     def asked(self, action: str) -> list[Mapping[str, Any]]:
-        """Tell the arguments of every request of an action."""
+        """Return the arguments of every request of an action."""
         return [request.fields for request in self.requests if request.action == action]
 
     async def __aenter__(self) -> Self:

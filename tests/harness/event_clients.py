@@ -101,12 +101,12 @@ def sink(name: str = "a", **fields: Any) -> Sink:
 
 
 def writer(store: Store) -> Writer:
-    """Give the writer of an administrator."""
+    """Return the writer of an administrator."""
     return Writer(store, VirtualClock(), Caller(name="root", role=Role.ADMIN))
 
 
 def admin(store: Store, *, clock: Clock | None = None, reach: WebhookPolicy | None = None) -> Plane:
-    """Give the plane of an administrator."""
+    """Return the plane of an administrator."""
     core = ControlPlane(store, clock=clock or VirtualClock(), sinks=SinkSettings(reach or WebhookPolicy()))
     return core.plane_for(writer(store).caller)
 
@@ -122,7 +122,7 @@ async def delete(store: Store, name: str = "a") -> None:
 
 
 def event(number: int = 0, **fields: Any) -> bytes:
-    """Give an event about one of three workers."""
+    """Return an event about one of three workers."""
     whole: dict[str, Any] = {
         "type": "worker.status.updated",
         "time": fields.get("time") or VirtualClock().now(),

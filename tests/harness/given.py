@@ -33,19 +33,19 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def moment(clock: str, *, day: int = 0) -> datetime:
-    """Say "09:00" or "09:00:30" of a Monday, or of so many days after it."""
+    """Return "09:00" or "09:00:30" of a Monday, or of so many days after it."""
     hours, minutes, *seconds = (float(part) for part in clock.split(":"))
     return MONDAY + timedelta(days=day, hours=hours, minutes=minutes, seconds=sum(seconds))
 
 
 def amount(**overrides: int) -> Amount:
-    """Give what a small lab needs."""
+    """Return what a small lab needs."""
     need = Amount(cpu_millis=4_000, memory_mb=8_192, storage_mb=20_480, nodes=4, ports=6, labs=1)
     return msgspec.structs.replace(need, **overrides)
 
 
 def machine(**overrides: int) -> Amount:
-    """Give what a metal worker declares."""
+    """Return what a metal worker declares."""
     room = Amount(cpu_millis=48_000, memory_mb=196_608, storage_mb=256_000, nodes=200, ports=6_000, labs=20)
     return msgspec.structs.replace(room, **overrides)
 
@@ -79,7 +79,7 @@ def session(**overrides: object) -> LabletSession:
 
 
 def asap(**overrides: object) -> LabletSession:
-    """Give a session without a slot."""
+    """Return a session without a slot."""
     return session(**{"timeslot_start": None, "timeslot_end": None, "duration_minutes": 120} | overrides)
 
 
@@ -116,7 +116,7 @@ def seat(**overrides: object) -> LicenceSeat:
 
 
 def interval(**overrides: object) -> BillingInterval:
-    """Give an hour at a dollar."""
+    """Return an hour at a dollar."""
     ran = BillingInterval(
         worker_id="uid-w1",
         worker_name="w1",
@@ -149,7 +149,7 @@ def observation(**overrides: object) -> ResourceObservation:
 
 
 def history(*phases: str) -> tuple[PhaseChange, ...]:
-    """Give a story, one change a minute from nine o'clock on."""
+    """Return a story, one change a minute from nine o'clock on."""
     start = moment("09:00")
     return tuple(
         PhaseChange(phase=phase, at=start + timedelta(minutes=number), by="test", reason=f"reason {number}")
@@ -158,7 +158,7 @@ def history(*phases: str) -> tuple[PhaseChange, ...]:
 
 
 def every() -> tuple[Resource, ...]:
-    """Give one object of each kind."""
+    """Return one object of each kind."""
     return (worker(), pool(), template(), definition(), session(), reservation(), settings(), sink())
 
 
@@ -221,7 +221,7 @@ def covered(one: Claim) -> Minutes:
 
 
 def plainly_running(several: Iterable[Claim]) -> Minutes:
-    """Give the minutes a worker runs: claims, the boot before each stretch of them, and gaps not worth a release."""
+    """Return the minutes a worker runs: claims, the boot before each stretch of them, and gaps not worth a release."""
     busy = set().union(*map(covered, several))
     running = set(busy)
     for minute in busy:
@@ -241,7 +241,7 @@ def plainly_fits(pool: Seats, number: int, new: Claim) -> bool:
 
 
 def sound(pool: Seats) -> bool:
-    """Tell whether no seat is over-committed at any moment."""
+    """Return whether no seat is over-committed at any moment."""
     every = range(1, len(pool) + 1)
     return not any(Profile.of(on(pool, number)).find_overcommitted(pool[number].capacity) for number in every)
 

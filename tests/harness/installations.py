@@ -151,7 +151,7 @@ class AwsFleet(Estate):
         return bool((await self._simulator())["up"])
 
     async def switch(self, *, on: bool) -> None:
-        """Give the simulated machine power, or take it."""
+        """Switch the simulated machine on or off."""
         (await self.sim.post("/sim/power", json={"on": on})).raise_for_status()
 
     async def follow(self) -> None:

@@ -125,7 +125,7 @@ class Stage:
 
 
 def active(**overrides: object) -> LabletDefinition:
-    """Give a definition that may be booked."""
+    """Return a definition that may be booked."""
     return given.definition(**{"state": DefinitionState.ACTIVE} | overrides)
 
 
@@ -262,7 +262,7 @@ async def promising(core: ControlPlane) -> AsyncIterator[ControlPlane]:
 
 
 def depot(clock: Clock, files: Files | None) -> SimulatedArtifacts | None:
-    """Give a place for files, with these to be read besides; None without any."""
+    """Return a place for files, with these to be read besides; None without any."""
     return None if files is None else SimulatedArtifacts(clock, sources=[SimulatedSource(files)])
 
 
@@ -383,7 +383,7 @@ over_http = on("memory-http", "sqlite-http")
 
 
 def template(name: str = "metal", **metadata: object) -> WorkerTemplate:
-    """Give a template with these things in its metadata; its spec has labels too."""
+    """Return a template with these things in its metadata; its spec has labels too."""
     return given.changed(given.template(), {"metadata": {"name": name, **metadata}})
 
 
@@ -394,7 +394,7 @@ async def take(watch: PlaneWatch, count: int = 1) -> list[Changes]:
 
 
 async def quiet(watch: PlaneWatch, seconds: float = 0.15) -> bool:
-    """Tell whether nothing more comes."""
+    """Return whether nothing more comes."""
     try:
         async with asyncio.timeout(seconds):
             await anext(watch)
@@ -404,5 +404,5 @@ async def quiet(watch: PlaneWatch, seconds: float = 0.15) -> bool:
 
 
 def names(changes: Changes) -> list[tuple[str, bool]]:
-    """Say which objects a commit touched, and whether they are still there."""
+    """Return which objects a commit touched, and whether they are still there."""
     return [(seen.ref.name, seen.resource is not None) for seen in changes.seen]

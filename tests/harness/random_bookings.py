@@ -75,7 +75,7 @@ def definition(name: str) -> LabletDefinition:
 
 
 def serving(name: str, at: datetime, **changes: Any) -> LabWorker:
-    """Give a worker that takes sessions."""
+    """Return a worker that takes sessions."""
     accepting = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=at)
     status = LabWorkerStatus(
         phase=WorkerPhase.READY,

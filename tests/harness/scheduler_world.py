@@ -222,7 +222,7 @@ class Room:
 
 
 def serving(name: str = "w1", *, since: datetime = given.MONDAY, **fields: object) -> LabWorker:
-    """Give a licensed metal worker that takes sessions."""
+    """Return a licensed metal worker that takes sessions."""
     accepts = Condition(type=WorkerCondition.ACCEPTING_LABS, status=Truth.TRUE, last_transition_at=since)
     capacity = declared_capacity(metal().spec.worker)
     ready = {"phase": WorkerPhase.READY, "conditions": (accepts,), "capacity": capacity, "lab_track": "ccna"}
@@ -231,7 +231,7 @@ def serving(name: str = "w1", *, since: datetime = given.MONDAY, **fields: objec
 
 
 def booting(name: str = "w1", *, since: datetime = given.MONDAY, **fields: object) -> LabWorker:
-    """Give a metal worker whose machine was started at a moment."""
+    """Return a metal worker whose machine was started at a moment."""
     story = tuple(msgspec.structs.replace(line, at=since) for line in given.history("PENDING", "STARTING"))
     up = {"phase": WorkerPhase.STARTING, "history": story, "conditions": (), "capacity": None}
     made = serving(name, since=since, **up | fields)

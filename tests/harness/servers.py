@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def etcd_version() -> tuple[int, ...]:
-    """Say which etcd is on the PATH."""
+    """Return which etcd is on the PATH."""
     text = subprocess.run([_etcd(), "--version"], capture_output=True, text=True, check=True).stdout
     return tuple(map(int, text.split()[2].split("-")[0].split(".")))
 
@@ -80,7 +80,7 @@ class EtcdServer:
 
     @property
     def member(self) -> str:
-        """Say what its cluster calls it, and where."""
+        """Return what its cluster calls it, and where."""
         return f"{self._name}=http://{LOOPBACK}:{self._peer}"
 
     @property

@@ -64,7 +64,7 @@ _USUAL_SECONDS = 0.012
 
 
 def here(seconds: float, clock: Callable[[], float] = time.process_time) -> float:
-    """Say what may take as long here as those seconds there; never less than those."""
+    """Return what may take as long here as those seconds there; never less than those."""
     began = clock()
     sum(step * step for step in range(_STEPS))
     return seconds * max(1.0, (clock() - began) / _USUAL_SECONDS)

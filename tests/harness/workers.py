@@ -67,7 +67,7 @@ class Estate(ABC):
 
     @abstractmethod
     async def is_on(self, worker: LabWorker) -> bool:
-        """Tell whether a worker's machine has power, whatever we believe."""
+        """Return whether a worker's machine has power, whatever we believe."""
 
     @property
     def otto(self) -> LocalPlane:
@@ -205,7 +205,7 @@ def worker(
     token: str | None = TOKEN,
     **more: object,
 ) -> LabWorker:
-    """Give a worker that is up, unless it is said otherwise; it was launched by us, and goes when it has ended."""
+    """Return a worker that is up, unless it is said otherwise; it was launched by us, and goes when it has ended."""
     status = {"phase": phase, "ec2": RUNNING, "cml": {**BOOTED, **cml}, "capacity": given.machine()}
     made = given.worker(name=name, uid=f"uid-{name}", finalizers=(TEARDOWN,), generation=1)
     return given.with_fields(given.changed(made, {"spec": {"cml": {"license_token": token}}, "status": status}), more)

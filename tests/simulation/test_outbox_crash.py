@@ -23,7 +23,7 @@ PATHS = ("a", "b")
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Say nothing: thousands of lines would take longer than all else."""
+    """Log nothing: thousands of lines would take longer than all else."""
     with capture_logs():
         yield
 

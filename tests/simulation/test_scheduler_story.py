@@ -45,7 +45,7 @@ class Told:
                 self.ran[name] = line.at
 
     def errors(self) -> list[float]:
-        """Give by how much of its wait each was misinformed."""
+        """Return by how much of its wait each was misinformed."""
         waits = [(self.ran[name], *told) for name, told in self.estimates.items() if name in self.ran]
         return [abs(told - ran) / (ran - since) for ran, since, told, _ in waits]
 

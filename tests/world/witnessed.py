@@ -93,7 +93,7 @@ class Watched:
         self.known(self._lease(actor, OTHER))
 
     def step(self, before: Resource, phase: str, by: str, **fields: object) -> Resource:
-        """Give an object in another phase, with the line in its story."""
+        """Return an object in another phase, with the line in its story."""
         line = PhaseChange(phase=phase, at=self.now, by=by, reason="because")
         history = with_change(before.status.history, line)
         status: Any = before.status
@@ -111,7 +111,7 @@ class Watched:
 
 
 def judged(story: Callable[[Watched], object], *, calm: bool = False, start: str = "08:00") -> list[str]:
-    """Let a story happen, and give the rules that were broken, each once."""
+    """Play a story and return the rules that were broken, each once."""
 
     async def life() -> list[str]:
         watched = Watched(calm)

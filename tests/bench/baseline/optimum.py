@@ -99,7 +99,7 @@ class _Model:
 
 
 def fewest_seats(needs: Sequence[Amount], capacity: Amount) -> int:
-    """Say how many workers so many labs need at one moment, at least: exactly, if that is found in time."""
+    """Return how many workers so many labs need at one moment, at least: exactly, if that is found in time."""
     if not needs:
         return 0
     seats = len(needs)
@@ -133,7 +133,7 @@ def _solver(seconds: float) -> cp_model.CpSolver:
 
 
 def _weights(needs: Sequence[Amount], capacity: Amount) -> list[tuple[list[int], int]]:
-    """Give the dimensions in which these needs could be too much, in the smallest whole numbers."""
+    """Return the dimensions in which these needs could be too much, in the smallest whole numbers."""
     found = []
     for name in DIMENSIONS:
         weights, most = [getattr(need, name) for need in needs], getattr(capacity, name)

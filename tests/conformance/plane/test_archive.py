@@ -26,7 +26,7 @@ OLD = Ref(LabletSession, "uid-s1")
 
 
 def ended(name: str = "s1", *, days_ago: int = 2, owner: str = "ada", **more: Any) -> LabletSession:
-    """Give a session that ended some days ago."""
+    """Return a session that ended some days ago."""
     phase = more.pop("phase", SessionPhase.COMPLETED)
     story = tuple(
         given.changed(one, {"at": NOW - days_ago * DAY}) for one in given.history("PENDING", "SCHEDULED", str(phase))

@@ -231,13 +231,13 @@ class Deck:
 
 
 def running() -> LabletSession:
-    """Give Ada's session that runs."""
+    """Return Ada's session that runs."""
     end = NOW + timedelta(hours=1)
     return given.asap(name=LIVE, uid=f"uid-{LIVE}", definition="basics:1.0", owner="ada", phase="RUNNING", ends_at=end)
 
 
 def seen_at(moment: datetime, cpus: float) -> ResourceObservation:
-    """Give what is seen of a lab of one node."""
+    """Return what is seen of a lab of one node."""
     node = NodeObservation(node_id="n0", label="PC", node_definition="iosv", state="BOOTED", cpus=cpus, ram_mb=512)
     return build_observation([node], {}, at=moment, observer="lablet-controller")
 

@@ -41,13 +41,13 @@ DRIFTED = "lablet.session.port_drift.detected"
 
 
 def runs(name: str = "s1", **more: Any) -> LabletSession:
-    """Give Ada's session that runs."""
+    """Return Ada's session that runs."""
     plain = {"uid": f"uid-{name}", "owner": "ada", "phase": SessionPhase.RUNNING, "ends_at": NOW + HOUR}
     return given.asap(name=name, **plain | {"allocated_ports": PORTS, "worker_id": "uid-w1"} | more)
 
 
 def observed(*tags: str, after_seconds: float = 0, cpus: float = 4, **more: object) -> ResourceObservation:
-    """Give what is seen of a lab of one node, with these tags or with those it was given."""
+    """Return what is seen of a lab of one node, with these tags or with those it was given."""
     node = NodeObservation(
         node_id="n0",
         label="PC",

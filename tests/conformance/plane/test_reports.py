@@ -26,7 +26,7 @@ EVER = given.moment("00:00", day=-3)
 
 
 def seen(minutes: float, **fields: Any) -> WorkerTelemetry:
-    """Give measurements of so many minutes after the beginning."""
+    """Return measurements of so many minutes after the beginning."""
     at = NOW + minutes * MINUTE
     return given.telemetry(**{"collected_at": at, "cml_at": at, "activity_at": at, "active_labs_count": 0} | fields)
 

@@ -182,7 +182,7 @@ async def tag(host: LabHost, lab_id: str) -> None:
 
 
 async def state(host: LabHost) -> tuple[object, ...]:
-    """Tell all that a leader could have changed."""
+    """Return all that a leader could have changed."""
     labs = [(lab.title, lab.state, lab.node_count) for lab in await host.labs()]
     tags = sorted((one.label, tuple(one.tags)) for nodes in (await host.all_nodes()).values() for one in nodes)
     return labs, tags, await host.licence()

@@ -74,7 +74,7 @@ def example(name: str) -> dict[str, Any]:
 
 
 def with_all(name: str, value: Any, **more: Any) -> dict[str, Any]:
-    """Give an example with a value in each place that is for a secret."""
+    """Return an example with a value in each place that is for a secret."""
     document = example(name) | more
     for path in secret_paths(BEARING[name]):
         *parts, last = path.split(".")
@@ -86,7 +86,7 @@ def with_all(name: str, value: Any, **more: Any) -> dict[str, Any]:
 
 
 def wrong_values(canary: Canary, place: str) -> Iterator[Any]:
-    """Give what somebody may write who means to write a secret."""
+    """Return what somebody may write who means to write a secret."""
     secret = canary.secret(place)
     yield secret
     yield f"plain {secret}"
@@ -102,7 +102,7 @@ def wrong_values(canary: Canary, place: str) -> Iterator[Any]:
 
 
 def bodies(canary: Canary, route: Route) -> Iterator[tuple[bytes, str]]:
-    """Give bodies for a route, sound ones with secrets first, and their media types."""
+    """Return bodies for a route, sound ones with secrets first, and their media types."""
     media = route.body_media[0].decode()
     name = _bearer(route)
     content = DESCRIBED[route.path][route.method.lower()]["requestBody"]["content"]

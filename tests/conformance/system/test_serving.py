@@ -63,7 +63,7 @@ class Served:
     serving: asyncio.Task[None]
 
     async def stopped(self) -> float:
-        """Tell the server to stop and return the seconds that it took."""
+        """Stop the server and return the seconds that it took."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         self.stop.set()

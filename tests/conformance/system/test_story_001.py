@@ -65,7 +65,7 @@ async def at_cml(world: RestLablets) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def edit_tags(world: RestLablets, session: Json, tags: list[str]) -> None:
-    """Give the lab's PC other tags, by hand."""
+    """Change the tags of the lab's PC by hand."""
     lab = session["status"]["cml_lab_id"]
     async with at_cml(world) as cml:
         nodes = (await cml.get(f"labs/{lab}/nodes", params={"data": "true"})).json()

@@ -136,7 +136,7 @@ class Desk:
         self.client = httpx.Client(base_url=it.ready().url, headers=headers, trust_env=False, timeout=SOON)
 
     def workers(self) -> dict[str, tuple[str, str]]:
-        """Tell each worker's phase and machine."""
+        """Return each worker's phase and machine."""
         items = self.client.get("/api/workers").json()["items"]
         return {one["metadata"]["name"]: (one["status"]["phase"], one["status"]["ec2"]["instance_id"]) for one in items}
 

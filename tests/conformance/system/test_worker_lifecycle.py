@@ -113,7 +113,7 @@ async def is_deleted(world: Estate, worker: LabWorker) -> None:
 
 
 async def chronicle(world: Estate, *, after: int) -> list[str]:
-    """Tell each phase that a worker enters, until it is gone."""
+    """Return each phase that a worker enters, until it is gone."""
     phases: list[str] = []
     async with world.otto.watch(LabWorker, after=after) as watch:
         async for changes in watch:

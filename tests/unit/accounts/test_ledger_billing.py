@@ -38,7 +38,7 @@ async def costs(stage: Stage, since: datetime = NOW, until: datetime | None = No
 
 
 def spans(found: Sequence[BillingInterval]) -> list[tuple[str, int, int | None]]:
-    """Say what was paid for from which minute to which."""
+    """Return what was paid for from which minute to which."""
     return [
         (one.state, (one.since - NOW) // MINUTE, (one.until - NOW) // MINUTE if one.until else None) for one in found
     ]

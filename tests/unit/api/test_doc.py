@@ -88,7 +88,7 @@ async def sent(desk: Desk, curl: Curl) -> int:
 
 
 def understood(name: str) -> set[int]:
-    """Say which answers show that a request was understood; its object may be elsewhere in its life."""
+    """Return which answers show that a request was understood; its object may be elsewhere in its life."""
     success = {200, 201, 202, 204}
     exists = name.startswith("POST /api/") and name.count("/") == 2
     elsewhere = ("/observe-resources", "/undrain", "/drain", "/status", "/transition")

@@ -90,7 +90,7 @@ def test_streams_are_counted_until_they_are_left() -> None:
 
 
 def padded(size: int, **more: Any) -> bytes:
-    """Give a worker of exactly so many bytes."""
+    """Return a worker of exactly so many bytes."""
     bare = msgspec.json.encode(document("LabWorker", **more))
     return bare[:-1] + b" " * (size - len(bare)) + b"}"
 

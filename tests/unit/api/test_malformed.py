@@ -147,7 +147,7 @@ def target(route: Route) -> str:
 
 
 def bodied(route: Route) -> str:
-    """Say where a body goes, with what else must be right before it is read."""
+    """Return where a body goes, with what else must be right before it is read."""
     return target(route) + NEEDED.get(route.path, "")
 
 

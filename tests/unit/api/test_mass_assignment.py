@@ -18,7 +18,7 @@ LABELS = {"written": "yes"}
 
 
 def hostile(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give every field that is not a writer's, with a sound value that it does not have."""
+    """Return every field that is not a writer's, with a sound value that it does not have."""
     whole = documents.filled_document(KINDS[kind].struct)
     yield "status", {"status": whole["status"]}
     for field, value in whole["status"].items():
@@ -41,7 +41,7 @@ def tampered(kind: str, change: dict[str, Any], name: str | None = None) -> dict
 
 
 def fixed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Give all of an object that is not its writer's, but for what no two objects or writes have in common."""
+    """Return all of an object that is not its writer's, but for what no two objects or writes have in common."""
     metadata = {
         field: value for field, value in stored["metadata"].items() if field not in {*THEIRS, "resource_version"}
     }

@@ -103,7 +103,7 @@ def expected() -> dict[tuple[str, str], set[str]]:
 
 
 def subject(route: Route) -> tuple[str, str]:
-    """Say what a route does to what, by its method and path alone."""
+    """Return what a route does to what, by its method and path alone."""
     if route.path.startswith("/api/internal/"):
         return "internal", "any"
     if route.kind is None:
@@ -150,7 +150,7 @@ class Attempt:
 
 
 def belongs(route: Route) -> bool:
-    """Tell whether a route is about one thing that belongs to somebody."""
+    """Return whether a route is about one thing that belongs to somebody."""
     return route.path == TOKEN or ("{id}" in route.path and route.kind is not None and route.kind.name in OWNED)
 
 

@@ -97,7 +97,7 @@ async def door() -> AsyncIterator[Door]:
 
 
 async def outcome(aws: AwsAnswers, ec2: Ec2, where: Where, bad: Bad) -> object:
-    """Give a bad answer to the n-th request of a verb, and tell how the verb ended."""
+    """Answer the n-th request of a verb badly, and return how the verb ended."""
     verb, number = where
     aws.begin()
     if verb in INSTANCES:

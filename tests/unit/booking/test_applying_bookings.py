@@ -26,7 +26,7 @@ SMALL = lab(resource_requirements=ResourceRequirements(cpu_cores=1, memory_gb=2)
 
 
 def written(resource: Resource) -> dict[str, Any]:
-    """Give a document as a person would write it."""
+    """Return a document as a person would write it."""
     said = msgspec.to_builtins(resource)
     return {name: said[name] for name in ("api_version", "kind", "spec")} | {
         "metadata": {"name": resource.metadata.name}

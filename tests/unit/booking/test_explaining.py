@@ -43,7 +43,7 @@ class Situation:
 
 
 def booting(name: str = "w1") -> LabWorker:
-    """Give a machine that was launched ten minutes ago."""
+    """Return a machine that was launched ten minutes ago."""
     line = PhaseChange(phase=P.STARTING, at=NOW - 10 * MINUTE, by="worker-controller")
     return warm(name, P.STARTING, history=(line,), capacity=None, cml={"licensed": False, "version": ""})
 

@@ -24,7 +24,7 @@ P = SessionPhase
 
 
 def on_it(*phases: tuple[SessionPhase, int], need: Amount = QUARTER) -> LabletSession:
-    """Give a session that came into each phase so many minutes ago."""
+    """Return a session that came into each phase so many minutes ago."""
     history = tuple(
         PhaseChange(phase=phase, at=NOW - timedelta(minutes=ago), by="x", reason="") for phase, ago in phases
     )
@@ -37,7 +37,7 @@ def worker() -> LabWorker:
 
 
 def billed(hours: float = 3, until: float | None = None, usd: int | None = 4) -> BillingInterval:
-    """Give what a worker cost since so many hours ago."""
+    """Return what a worker cost since so many hours ago."""
     return BillingInterval(
         worker_id="uid-w1",
         worker_name="w1",

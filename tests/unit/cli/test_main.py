@@ -140,7 +140,7 @@ main.app(prog_name="lcm")
 
 
 def completed(desk: Shell, *lines: str) -> list[list[str]]:
-    """Say what bash offers for each line, in one bash."""
+    """Return what bash offers for each line, in one bash."""
     program = desk.home / "patient.py"
     program.write_text(PATIENT)
     script = COMPLETE.format(lcm=f"{sys.executable} {program}") + "\n".join(f"ask '{line}'" for line in lines)
@@ -158,7 +158,7 @@ def completed(desk: Shell, *lines: str) -> list[list[str]]:
 
 
 def offered(desk: Shell, *words: str) -> list[str]:
-    """Say what is offered for the last of these words."""
+    """Return what is offered for the last of these words."""
     typed = {"_LCM_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     result = CliRunner(env={**desk.environment, **typed}).invoke(app, [], prog_name="lcm")
     assert result.stderr == ""

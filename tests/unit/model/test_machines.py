@@ -106,7 +106,7 @@ def reached(start: set[StrEnum], ways: set[tuple[StrEnum, StrEnum]]) -> set[StrE
 
 
 def leads_somewhere(hint: Any, path: str) -> bool:
-    """Tell whether a dotted path names a field of a struct."""
+    """Return whether a dotted path names a field of a struct."""
     name, _, rest = path.partition(".")
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (one for one in get_args(hint) if one is not NoneType)

@@ -79,7 +79,7 @@ def after(several: Sequence[tuple[Any, ...]]) -> PlaceIndex:
 
 
 def inside(fleet: PlaceIndex) -> object:
-    """Give all that the index knows, in a form that can be compared."""
+    """Return all that the index knows, in a form that can be compared."""
     shelves = sorted(
         (*fleet.size_classes(seats=False), *fleet.size_classes(seats=True)),
         key=lambda one: (one.seats, one.size.cpu_millis),

@@ -31,7 +31,7 @@ def reason(pool: Seats, one: Claim, rules: PromiseRules) -> str:
 
 
 def slot(day: datetime, start: int, hours: int) -> Claim:
-    """Say a claim by the wall clock of Berlin."""
+    """Return a claim by the wall clock of Berlin."""
     begin = datetime(day.year, day.month, day.day, start, tzinfo=BERLIN).astimezone(UTC)
     return Claim(start=begin, end=begin + timedelta(hours=hours), need=LAB)
 

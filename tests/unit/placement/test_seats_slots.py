@@ -64,7 +64,7 @@ def plainly_promised(held: list[tuple[int, Claim]], one: Claim, now: datetime) -
 
 
 def _plainly_takes(before: list[Claim], one: Claim, now: datetime) -> bool:
-    """Tell whether a seat takes one more lab beside those it has: it has room for a single one."""
+    """Return whether a seat takes one more lab beside those it has: it has room for a single one."""
     if one.start < now or any(other.overlaps(one.start, one.end) for other in before):
         return False
     if one.start >= now + (LEAD + KEEP) * MINUTE:

@@ -46,7 +46,7 @@ def test_every_field_of_the_bookkeeping_is_tampered_with() -> None:
 
 
 def tampered(kind: str, fields: frozenset[str], status: frozenset[str]) -> dict[str, Any]:
-    """Give a sound document in which somebody wrote what is not theirs."""
+    """Return a sound document in which somebody wrote what is not theirs."""
     document = documents.document(kind)
     document["metadata"] |= {name: TAMPERED[name] for name in fields} | {"labels": {"changed": "yes"}}
     whole = filled.filled_document(STATUS[kind])
@@ -119,13 +119,13 @@ def theirs(resource: Resource) -> tuple[object, ...]:
 
 
 def made(resource: Resource) -> tuple[object, ...]:
-    """Give what the plane makes of a new object."""
+    """Return what the plane makes of a new object."""
     finalizers = ("lcm/teardown",) if KINDS[resource.kind].machine else ()
     return ("uid-1", 1, NOW, None, finalizers, None, msgspec.structs.replace(_initial(resource), history=()))
 
 
 def _initial(resource: Resource) -> Any:
-    """Give the status that a new object has; of bookings, what follows from their slot."""
+    """Return the status that a new object has; of bookings, what follows from their slot."""
     status: Any = type(resource.status)()
     spec: Any = resource.spec
     if resource.kind == "LabletSession":

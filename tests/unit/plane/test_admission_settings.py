@@ -26,7 +26,7 @@ FILES: Final[tuple[dict[str, Any], ...]] = (
 
 
 async def resettled() -> tuple[Stage, ControlPlane]:
-    """Give what was applied under some settings, and a plane under others."""
+    """Return what was applied under some settings, and a plane under others."""
     stage = Stage()
     await ControlPlane(stage.store, clock=stage.clock, defaults=BEFORE).plane_for(ROOT).apply(FILES)
     return stage, ControlPlane(stage.store, clock=stage.clock, defaults=AFTER)

@@ -253,7 +253,7 @@ async def test_nobody_is_accused_of_missing_what_cannot_be_read() -> None:
 
 
 def heavy(number: int) -> dict[str, Any]:
-    """Give a definition within every limit of its kind that no commit can hold."""
+    """Return a definition within every limit of its kind that no commit can hold."""
     ends = 40 * [{"kind": "serial", "node": "n" * 256}]
     ports = {f"port-{place}": {"kind": "vnc", "also": ends} for place in range(100)}
     return named("LabletDefinition", f"heavy:{number}.0", version=f"{number}.0", port_template=ports)

@@ -215,7 +215,7 @@ async def test_whoever_deletes_hears_names_of_what_they_see_and_a_number_of_the_
 
 
 async def left_marked(*others: Resource) -> tuple[Stage, Standing]:
-    """Give a stage on which whoever deleted a definition and a template was stopped after they had marked them."""
+    """Return a stage on which whoever deleted a definition and a template was stopped after they had marked them."""
     clock = Standing()
     stage = Stage(clock=clock)
     for one in (active(deletion_timestamp=NOW), given.template(deletion_timestamp=NOW), *others):

@@ -18,7 +18,7 @@ from lcm.model.kinds.worker import LabWorker
 
 
 async def booked(*owners: str) -> Stage:
-    """Give a stage with a session for each of these, by their place."""
+    """Return a stage with a session for each of these, by their place."""
     stage = Stage()
     await stage.put(active())
     for number, owner in enumerate(owners):

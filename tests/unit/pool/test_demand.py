@@ -24,7 +24,7 @@ P = WorkerPhase
 
 
 def worker(number: int, *, seat: int | None = None, name: str = "", **fields: Any) -> LabWorker:
-    """Give a worker that the pool made for a seat."""
+    """Return a worker that the pool made for a seat."""
     fields = {"phase": P.READY, "owner": OWNER, "created_at": NOW} | fields
     labels = {SEAT_LABEL: str(seat or number), POOL_LABEL: "ccna"}
     return given.worker(name=name or f"w{number}", uid=f"uid-{number}", labels=labels, **fields)
@@ -36,7 +36,7 @@ def claim(number: int, start: str, end: str, *, day: int = 0, name: str = "", on
 
 
 def pool(*workers: LabWorker, **fields: Any) -> LabWorkerPool:
-    """Give a pool whose seats these workers fill, the first the first."""
+    """Return a pool whose seats these workers fill, the first the first."""
     seats = tuple(
         FilledSeat(number=number, worker_id=one.metadata.uid, worker_name=one.metadata.name)
         for number, one in enumerate(workers, start=1)
@@ -66,7 +66,7 @@ def look(*claims: SeatClaim, seated: tuple[LabWorker, ...] = (), now: datetime =
 
 
 def said(made: PoolPlan) -> dict[str, object]:
-    """Say what a plan does, without what it does not."""
+    """Return what a plan does, without what it does not."""
     every = {
         "launch": made.launch,
         "resume": sorted(made.resume),

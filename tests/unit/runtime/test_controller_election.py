@@ -31,7 +31,7 @@ METAL = Ref(WorkerTemplate, "metal")
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Say nothing: thousands of lines would take longer than all else."""
+    """Log nothing: thousands of lines would take longer than all else."""
     with capture_logs():
         yield
 

@@ -37,7 +37,7 @@ def test_a_bench_finds_whom_one_would_find_by_looking_at_all(
 
 
 def _promised(begins: timedelta, later: timedelta) -> LabletSession:
-    """Give a session whose claim begins then, so much later than its slot."""
+    """Return a session whose claim begins then, so much later than its slot."""
     start = _NOW + begins
     claim = Claim(start=start, end=start + 9 * _HOUR, need=ZERO_AMOUNT)
     return given.session(timeslot_start=start - later, timeslot_end=start - later + _HOUR, claim=claim)

@@ -40,7 +40,7 @@ def left(name: str, age: timedelta, **known: LabletSession) -> bool:
 
 
 def ended(kept_for: timedelta | None) -> LabletSession:
-    """Give a session that ended three days ago and left a file."""
+    """Return a session that ended three days ago and left a file."""
     at = NOW - 3 * DAY
     until = None if kept_for is None else at + kept_for
     file = Artifact(name="lab.yaml", digest=digest_of(b""), size_bytes=0, collected_at=at, expires_at=until)

@@ -48,12 +48,12 @@ class Sealed(Stage):
         return await Rotation(Writer(self.store, self.clock, ROOT), self.sealer).run(drop_old=drop_old)
 
     async def texts(self) -> list[str]:
-        """Give every text that is sealed."""
+        """Return every text that is sealed."""
         pieces = [entry.value.split(b'"') for entry in (await scan_all(self.store, "")).entries]
         return [one.decode() for one in itertools.chain(*pieces) if one.startswith(b"sealed:")]
 
     async def check(self) -> None:
-        """Say that everything opens, by the key that seals now."""
+        """Check that everything opens with the key that seals now."""
         texts = await self.texts()
         assert len(texts) == 5
         assert all(text.startswith(f"sealed:{self.sealer.current}:") for text in texts)

@@ -18,12 +18,12 @@ MINUTE = timedelta(minutes=1)
 
 
 def worker(**fields: Any) -> LabWorker:
-    """Give a worker that has been ready for long."""
+    """Return a worker that has been ready for long."""
     return given.worker(**{"phase": WorkerPhase.READY, "ready_at": given.moment("06:00")} | fields)
 
 
 def seen(at: datetime = NOW, **fields: Any) -> WorkerTelemetry:
-    """Give fresh measurements of a worker on which nothing has happened for two hours."""
+    """Return fresh measurements of a worker on which nothing has happened for two hours."""
     quiet = {"cml_at": at, "activity_at": at, "active_labs_count": 0, "last_activity_at": given.moment("08:00")}
     return given.telemetry(**{"collected_at": at} | quiet | fields)
 

@@ -473,7 +473,7 @@ async def test_nothing_is_written_while_nothing_changes(world: Watched) -> None:
 
 
 def _disk(size_gb: int) -> CmlMachine:
-    """Give a machine of which CML itself uses 30 GB of disk."""
+    """Return a machine of which CML itself uses 30 GB of disk."""
     return replace(SMALL, disk_gb=size_gb)
 
 

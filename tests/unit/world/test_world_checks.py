@@ -39,7 +39,7 @@ RUNNING = given.with_fields(
 
 
 def second(session: LabletSession, **overrides: object) -> LabletSession:
-    """Give another session like it."""
+    """Return another session like it."""
     return given.with_fields(session, {"name": "s2", "uid": "uid-s2"} | overrides)
 
 

@@ -40,7 +40,7 @@ Story = Callable[[Watched], Awaitable[None]]
 
 
 def judged(story: Story) -> list[str]:
-    """Let a story happen, and give the rules that were broken, each once."""
+    """Play a story and return the rules that were broken, each once."""
 
     async def life() -> list[str]:
         watched = Watched()
@@ -62,7 +62,7 @@ def launched(watched: Watched, *, host: str | None = LEADER, worker: str = "uid-
 
 
 async def serving(watched: Watched) -> tuple[str, LabWorker, Cml]:
-    """Give a machine that is up, known as a worker's."""
+    """Return a machine that is up, known as a worker's."""
     instance_id = launched(watched)
     await asyncio.sleep(BOOT.total_seconds())
     cml = watched.stage.cml(instance_id)

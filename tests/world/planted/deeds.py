@@ -178,7 +178,7 @@ async def _serving(world: CheckedWorld, wanted: Callable[[LabWorker], bool] = la
 
 
 def _works_on(world: CheckedWorld, worker: LabWorker) -> bool:
-    """Tell whether somebody works on a worker, and will for a while."""
+    """Return whether somebody works on a worker, and will for a while."""
     late = world.clock.now() + timedelta(minutes=40)
     on_it = world.witness.seen.on_worker[worker.metadata.uid].values()
     busy = [one for one in on_it if one.status.phase is SessionPhase.RUNNING]
