@@ -39,7 +39,7 @@ def session(name: str, **fields: Any) -> LabletSession:
 
 
 def wanted() -> list[LabletSession]:
-    """Return a day: kept as booked, extended, cancelled, as soon as possible, booked long before, and of another day."""
+    """Return a day: kept as booked, extended, cancelled, as soon as possible, booked long before, of another day."""
     ran = (("PENDING", "07:00"), ("RUNNING", "09:00"), ("COLLECTING", "11:00"), ("COMPLETED", "11:03"))
     over = {"phase": P.COMPLETED, "outcome": P.COMPLETED, "history": story(*ran)}
     cancelled = story(("PENDING", "07:00"), ("RUNNING", "09:00"), ("COLLECTING", "10:00"), ("TERMINATED", "10:02"))
