@@ -1,7 +1,6 @@
 """The simulator's REST interface: an ASGI application for any CML client, in memory or behind a server.
 
-`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name; `MemoryTransport`
-reaches either without a network, for clients in virtual time.
+`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name.
 """
 
 import asyncio
