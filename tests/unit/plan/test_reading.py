@@ -9,7 +9,9 @@ from harness import suite
 from lcm.model.base.errors import Invalid
 from lcm.sim.plan.documents import LabOutline, definition_of, lab_file
 from lcm.sim.plan.reading import read_inventory, read_timetable
+from lcm.sim.plan.reading_ics import read_ics
 from lcm.sim.plan.timetable import Timetable
+from lcm.system.clock import SystemStopwatch
 
 EXAMPLES = suite.ROOT / "examples" / "plan"
 LAB = "{name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}"
@@ -98,6 +100,44 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
     )
     assert starts(found)[::2] == ["03-22 08:00", "03-29 07:00", "03-31 07:00"]
     assert {one.minutes for one in found.sessions} == {90}
+
+
+DAY = "20270301T090000Z"
+
+
+@pytest.mark.parametrize(
+    "exceptions",
+    [
+        ["EXDATE:" + ",".join([DAY] * 300_000)],
+        ["EXDATE:" + ",\r\n ".join([DAY] * 300_000)],
+        [f"EXDATE:{DAY}"] * 300_000,
+        [f"RECURRENCE-ID:{DAY}"] * 220_000,
+    ],
+    ids=["in one line", "folded", "in lines", "moved"],
+)
+def test_an_event_with_a_flood_of_exceptions_is_refused_at_once(exceptions: list[str]) -> None:
+    stopwatch = SystemStopwatch()
+    began = stopwatch.seconds()
+    told = faults(lambda: from_calendar(*EVENT, "RRULE:FREQ=DAILY;COUNT=5", *exceptions))
+    assert stopwatch.seconds() - began < 2
+    assert told.startswith("line 3: an event with ")
+    assert "00 exceptions (EXDATE, RECURRENCE-ID)" in told
+
+
+def test_many_events_with_many_exceptions_are_refused_together() -> None:
+    some = ("EXDATE:" + ",".join([DAY] * 2_000), "END:VEVENT", "BEGIN:VEVENT", *EVENT)
+    told = faults(lambda: from_calendar(*EVENT, *some * 11))
+    assert "more than 20000 exceptions (EXDATE, RECURRENCE-ID) by here" in told
+
+
+def test_exceptions_up_to_the_limit_are_read() -> None:
+    found = from_calendar(*EVENT, "RRULE:FREQ=DAILY;COUNT=3", "EXDATE:" + ",".join(["20270302T080000Z"] * 2_000))
+    assert starts(found) == ["03-01 08:00", "03-03 08:00"]
+
+
+def test_a_calendar_that_is_too_long_is_refused() -> None:
+    with pytest.raises(Invalid, match="more than 8000000 characters"):
+        read_ics("BEGIN:VCALENDAR\n" + " " * 8_000_000)
 
 
 @pytest.mark.parametrize(

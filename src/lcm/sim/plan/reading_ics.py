@@ -22,7 +22,11 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.reservation import Weekday
 from lcm.sim.plan.slots import Series, TimetableRow, check_length, check_year, find_zone, local_moment, parse_count
 
+_MOST_CHARACTERS: Final = 8_000_000
 _MOST_EVENTS: Final = 20_000
+_MOST_EXCEPTIONS: Final = 20_000
+_MOST_EXCEPTIONS_OF_EVENT: Final = 2_000
+"""Far more than a series has slots. Each exception takes time to parse, so they are counted before that."""
 _LONGEST_SERIES: Final = timedelta(days=3650)
 """How far a series that has only a count is followed: longer than any that is played."""
 _BREAK: Final = re.compile(r"\r\n|\n|\r")
@@ -45,9 +49,12 @@ _IcsEvent = dict[str, list[tuple[int, str]]]
 
 def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
     """Read every event. Raises Invalid with every fault. Times without a zone are in the given one."""
+    if len(text) > _MOST_CHARACTERS:
+        raise Invalid(Fault("file", f"more than {_MOST_CHARACTERS} characters", "plan a shorter time"))
     rows: list[TimetableRow] = []
     faults: list[Fault] = []
     events = list(_events(text))
+    _check_exceptions(events)
     moved = _moved_slots(events, zone)
     for number, event in events:
         if len(rows) >= _MOST_EVENTS:
@@ -83,6 +90,22 @@ def _events(text: str) -> Iterator[tuple[int, _IcsEvent]]:
                 event.setdefault(head.partition(";")[0], []).append((number, line))
     if event is not None:
         raise Invalid(Fault(f"line {begun}", "an event without an end", "export it anew: END:VEVENT is missing"))
+
+
+def _check_exceptions(events: Sequence[tuple[int, _IcsEvent]]) -> None:
+    """Raise Invalid if one event, or all together, have too many EXDATEs and RECURRENCE-IDs."""
+    total = 0
+    for number, event in events:
+        dates = sum(line.count(",") + 1 for _, line in event.get("EXDATE", ()))
+        own = dates + len(event.get("RECURRENCE-ID", ()))
+        total += own
+        if own > _MOST_EXCEPTIONS_OF_EVENT:
+            problem = f"an event with {own} exceptions (EXDATE, RECURRENCE-ID)"
+            remedy = f"keep those of slots that the series has, {_MOST_EXCEPTIONS_OF_EVENT} at most"
+            raise Invalid(Fault(f"line {number}", problem, remedy))
+        if total > _MOST_EXCEPTIONS:
+            problem = f"more than {_MOST_EXCEPTIONS} exceptions (EXDATE, RECURRENCE-ID) by here"
+            raise Invalid(Fault(f"line {number}", problem, "plan a shorter time"))
 
 
 def _unfold_lines(text: str) -> Iterator[tuple[int, str]]:
