@@ -262,7 +262,7 @@ async def _read_messages(job: _PlanProcess) -> None:
         try:
             job.last = msgspec.json.decode(text, type=_PlanMessage)
         except msgspec.DecodeError as error:
-            raise Stuck("PlanProcess", "the process that made the plan sent something that is not a message") from error
+            raise Stuck("PlanProcess", "the answer of the process that made the plan was not understood") from error
         job.first_message.set()
         if job.last.faults:
             raise Invalid(*job.last.faults)
