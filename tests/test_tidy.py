@@ -46,8 +46,6 @@ VENDORS = {
     "httpx": {
         "providers/cml/",
         "control/plane/",
-        "sim/time/asgi.py",
-        "sim/world/environment.py",
         "control/access/oidc_keys.py",
     },
     "httpcore": {"providers/local/outbound.py"},

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from typer.testing import CliRunner, Result
 
+from harness.asgi import AsgiTransport
 from harness.credentials import given_keys
 from harness.plane_world import CAST, LIMITS, hand_clock
 from harness.servers import LOOPBACK, free_port
@@ -37,7 +38,6 @@ from lcm.model.base.errors import Gone
 from lcm.model.kinds.registry import KINDS, Resource
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.store.base import Op, Store
 from lcm.store.memory import MemoryStore
 from lcm.system.clock import SystemClock, new_epoch, new_id

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from harness.asgi import AsgiTransport, MemoryTransport
 from harness.clouds import HERE, KEYS, SESSION, MotoWorld, unique
 from harness.event_clients import Listener
 from harness.fleet_world import Fleet, OneSecret
@@ -38,9 +39,7 @@ from lcm.providers.protocols.labhost import Hosts
 from lcm.settings.load import Settings
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.app import CmlApp
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
-from lcm.sim.world.environment import MemoryTransport
 from lcm.store.sqlite.engine import SqliteStore
 from lcm.system.clock import SystemClock, SystemStopwatch, random_fraction
 

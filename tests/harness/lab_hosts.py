@@ -12,6 +12,7 @@ from typing import Any, Self
 import pytest
 import yaml
 
+from harness.asgi import MemoryTransport
 from harness.http_answers import AnswerServer, Say, says
 from harness.servers import LOOPBACK, READY_SECONDS, free_port
 from lcm.model.access.secret import Secret
@@ -25,7 +26,6 @@ from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.cml.rest.documents import UserCreate
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.environment import MemoryTransport
 
 SPEED = 1000
 PASSWORD = Secret("admin")

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from harness import given
+from harness.asgi import AsgiTransport
 from harness.credentials import given_keys
 from harness.servers import LOOPBACK, free_port
-from harness.stores import HandClock, HandStopwatch, etcd_arena
+from harness.stores import HandClock, HandStopwatch, SimulatedSource, etcd_arena
 from lcm.api.http.app import Api
 from lcm.api.http.limits import ApiLimits
 from lcm.control.access.sealing import Sealer
@@ -35,8 +36,7 @@ from lcm.model.kinds.pool import WorkerTemplate
 from lcm.model.kinds.registry import Resource
 from lcm.placement.claims import Terms
 from lcm.providers.protocols.artifacts import Artifacts
-from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
-from lcm.sim.time.asgi import AsgiTransport
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Store
 from lcm.store.hub import BACKLOG

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +13,13 @@ from aiobotocore.session import AioSession
 
 from harness.servers import Authority
 from lcm.model.base.clock import Stopwatch
-from lcm.model.base.errors import LcmError, Relist
+from lcm.model.base.errors import Gone, LcmError, Relist
 from lcm.providers.aws.s3 import S3Artifacts, S3Source
 from lcm.providers.aws.s3_calls import S3Connection
 from lcm.providers.local.directory import DirectoryArtifacts
 from lcm.providers.local.files import FileSource
-from lcm.providers.protocols.artifacts import Artifacts, digest_of
-from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
+from lcm.providers.protocols.artifacts import Artifacts, Content, check_size, digest_of
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.store.base import LEASES_PREFIX, CommitChanges, Lease, Put, Store, StoreWatch, scan_all
 from lcm.store.etcd.engine import EtcdStore
 from lcm.store.hub import BACKLOG
@@ -193,6 +193,30 @@ class Depot(Protocol):
     async def damage(self, uri: str) -> None:
         """Change the bytes of a stored artifact behind the store's back."""
         ...
+
+
+class SimulatedSource:
+    """Made-up files and objects, by address."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    def allows(self, uri: str) -> bool:
+        return uri.startswith(("file://", "s3://"))
+
+    def meets(self, uri: str) -> bool:
+        return self.allows(uri)
+
+    async def read(self, uri: str, *, limit_bytes: int) -> Content:
+        await asyncio.sleep(0)
+        data = self._files.get(uri)
+        if data is None:
+            raise Gone(f"{uri} does not exist")
+        check_size(uri, len(data), limit_bytes)
+        return Content(data, digest_of(data))
+
+    async def close(self) -> None:
+        return None
 
 
 class MemoryDepot:

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from harness import suite
-from lcm.sim.world.scenario import CAMPUS, CROWDED, Scenario
+from lcm.sim.world.scenario import Scenario
 from lcm.system.clock import SystemClock
 from world.__main__ import main
 from world.checked import CheckedWorld
 from world.one_line import format_scenario, parse_scenario
 from world.planted.run import PLANTED
 from world.playing import play
+from world.scenarios import CAMPUS, CROWDED
 from world.script import read_script, run_file
 from world.story import describe_outcome
 

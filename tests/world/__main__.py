@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from lcm.sim.world.scenario import CAMPUS, Scenario
+from lcm.sim.world.scenario import Scenario
 from lcm.system.clock import SystemClock
 from world.campaign import HOUR_SECONDS, SeedReport, run_campaign, run_seed
 from world.one_line import parse_scenario
+from world.scenarios import CAMPUS
 from world.script import read_script, run_file
 
 MISHAPS_AN_HOUR: Final = 6.0

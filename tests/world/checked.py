@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from lcm.sim.world.scenario import Scenario
+from lcm.sim.world.scenario import Scenario, lab_topology
 from lcm.sim.world.world import Violation, World
+from world.scenarios import definition_of, pool_documents
+from world.wire import WiredEnvironment
 from world.witness import CheckingWitness, StoryLine
 
 
@@ -21,9 +23,20 @@ class RunOutcome:
 
 
 class CheckedWorld(World):
-    """A world with a CheckingWitness."""
+    """A world with a CheckingWitness, and with the labs and pools of its scenario."""
 
+    stage_type = WiredEnvironment
     witness: CheckingWitness
+
+    async def prepare(self) -> None:
+        """Start the processes, and create what the scenario needs, as an operator's script would."""
+        self.set_up()
+        for lab in self.scenario.labs:
+            stored = await self.stage.artifacts.put(lab_topology(lab))
+            await self.apply(definition_of(lab, stored))
+        for pool in self.scenario.pools:
+            for resource in pool_documents(pool):
+                await self.apply(resource)
 
     def _make_witness(self) -> CheckingWitness:
         return CheckingWitness(self.stage, calm=not self.scenario.mishaps_an_hour)

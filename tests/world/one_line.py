@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from lcm.settings.load import Settings
-from lcm.sim.world.scenario import CAMPUS, CLASSROOM, CROWDED, Scenario
+from lcm.sim.world.scenario import Scenario
+from world.scenarios import CAMPUS, CLASSROOM, CROWDED
 
 S = TypeVar("S", bound=msgspec.Struct)
 WORLDS: Final[Mapping[str, Scenario]] = {"campus": CAMPUS, "classroom": CLASSROOM, "crowded": CROWDED}

@@ -22,7 +22,7 @@ def play(scenario: Scenario, make: WorldFactory = CheckedWorld) -> RunOutcome:
     async def life() -> RunOutcome:
         world = make(scenario)
         worlds.append(world)
-        await world.set_up()
+        await world.prepare()
         town, trouble = Population(world), Trouble(world)
         town.start()
         table.begin(trouble)

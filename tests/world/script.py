@@ -22,10 +22,11 @@ from typing import Final
 import msgspec
 
 from lcm.sim.time.loop import run
-from lcm.sim.world.scenario import CLASSROOM, MONDAY, Scenario
+from lcm.sim.world.scenario import MONDAY, Scenario
 from lcm.sim.world.world import capture_logs
 from world.one_line import parse_scenario
 from world.playing import play
+from world.scenarios import CLASSROOM
 from world.script_actions import SCRIPT_ACTIONS, ScriptContext, TracedWorld
 from world.story import describe_outcome
 
@@ -87,7 +88,7 @@ def run_script(script: Script) -> str:
 
     async def life() -> str:
         world = TracedWorld(script.scenario)
-        await world.set_up()
+        await world.prepare()
         stage = ScriptContext(world)
         for entry in script.entries:
             await world.pass_time(entry.at - world.clock.now())

@@ -16,11 +16,12 @@ from lcm.model.kinds.session import LabletSession, LabletSessionSpec
 from lcm.model.kinds.worker import LabWorker
 from lcm.sim.time.faults import FaultKind, FaultPeriod
 from lcm.sim.world.process import Process
-from lcm.sim.world.scenario import MONDAY, VERSION, Scenario
+from lcm.sim.world.scenario import MONDAY, Scenario
 from lcm.sim.world.world import Violation
 from lcm.store.base import Change
 from world.checked import CheckedWorld
 from world.people.person import Person
+from world.scenarios import VERSION
 
 
 @dataclass

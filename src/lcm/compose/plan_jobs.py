@@ -258,11 +258,11 @@ async def _read_messages(job: _PlanProcess) -> None:
         except ValueError as error:
             raise TooLarge("its result is too large: compare less, or plan fewer sessions at once") from error
         if not text:
-            raise Stuck("PlanProcess", "the process that made the plan ended early; the log says more")
+            raise Stuck("PlanProcess", "the process that made the plan ended early; see the log")
         try:
             job.last = msgspec.json.decode(text, type=_PlanMessage)
         except msgspec.DecodeError as error:
-            raise Stuck("PlanProcess", "the process that made the plan was not understood") from error
+            raise Stuck("PlanProcess", "the answer of the process that made the plan was not understood") from error
         job.first_message.set()
         if job.last.faults:
             raise Invalid(*job.last.faults)

@@ -67,6 +67,16 @@ class ControllerContext:
     secrets: SecretSources
     process: str
 
+    def common_parts(self) -> dict[str, Any]:
+        """Return what every controller takes by name."""
+        return {
+            "clock": SystemClock(),
+            "stopwatch": SystemStopwatch(),
+            "chance": random_fraction,
+            "settings": self.settings,
+            "holder": self.process,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Controller:
@@ -75,63 +85,35 @@ class Controller:
     part: ProcessPart
     run: Callable[[Plane, ControllerContext], Coroutine[Any, Any, None]]
 
-
-async def _run_worker_controller(plane: Plane, around: ControllerContext) -> None:
-    await WorkerController(
-        plane,
-        around.outside.cloud,
-        around.outside.hosts,
-        around.secrets,
-        clock=SystemClock(),
-        stopwatch=SystemStopwatch(),
-        chance=random_fraction,
-        settings=around.settings,
-        holder=around.process,
-        speed=around.outside.speed,
-    ).run()
-
-
-async def _run_scheduler(plane: Plane, around: ControllerContext) -> None:
-    await SchedulerController(
-        plane,
-        clock=SystemClock(),
-        stopwatch=SystemStopwatch(),
-        chance=random_fraction,
-        settings=around.settings,
-        holder=around.process,
-    ).run()
-
-
-async def _run_pool_controller(plane: Plane, around: ControllerContext) -> None:
-    await PoolController(
-        plane,
-        clock=SystemClock(),
-        stopwatch=SystemStopwatch(),
-        chance=random_fraction,
-        settings=around.settings,
-        holder=around.process,
-    ).run()
-
-
-async def _run_lablet_controller(plane: Plane, around: ControllerContext) -> None:
-    await LabletController(
-        plane,
-        around.outside.hosts,
-        around.outside.artifacts,
-        clock=SystemClock(),
-        stopwatch=SystemStopwatch(),
-        chance=random_fraction,
-        settings=around.settings,
-        holder=around.process,
-        speed=around.outside.speed,
-    ).run()
+    @property
+    def caller(self) -> Caller:
+        return Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=self.part)
 
 
 CONTROLLERS: Final[tuple[Controller, ...]] = (
-    Controller(ProcessPart.WORKER_CONTROLLER, _run_worker_controller),
-    Controller(ProcessPart.SCHEDULER, _run_scheduler),
-    Controller(ProcessPart.POOL_CONTROLLER, _run_pool_controller),
-    Controller(ProcessPart.LABLET_CONTROLLER, _run_lablet_controller),
+    Controller(
+        ProcessPart.WORKER_CONTROLLER,
+        lambda plane, around: WorkerController(
+            plane,
+            around.outside.cloud,
+            around.outside.hosts,
+            around.secrets,
+            speed=around.outside.speed,
+            **around.common_parts(),
+        ).run(),
+    ),
+    Controller(ProcessPart.SCHEDULER, lambda plane, around: SchedulerController(plane, **around.common_parts()).run()),
+    Controller(ProcessPart.POOL_CONTROLLER, lambda plane, around: PoolController(plane, **around.common_parts()).run()),
+    Controller(
+        ProcessPart.LABLET_CONTROLLER,
+        lambda plane, around: LabletController(
+            plane,
+            around.outside.hosts,
+            around.outside.artifacts,
+            speed=around.outside.speed,
+            **around.common_parts(),
+        ).run(),
+    ),
 )
 """Every controller."""
 
@@ -145,7 +127,7 @@ class EmbeddedProcess:
     outside: Providers
 
 
-BeforeStart = Callable[["EmbeddedProcess"], Awaitable[None]]
+BeforeStart = Callable[[EmbeddedProcess], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -244,9 +226,8 @@ async def _run_remotely(controller: Controller, around: ControllerContext, key: 
     """Run a controller on the plane of another process."""
     from lcm.control.plane.client import HttpPlane  # noqa: PLC0415 - likewise
 
-    caller = Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=controller.part)
     url = around.settings.control_plane_api_url
-    async with HttpPlane.open(url, key, actor=controller.part, caller=caller) as plane:
+    async with HttpPlane.open(url, key, actor=controller.part, caller=controller.caller) as plane:
         await controller.run(plane, around)
 
 
@@ -282,9 +263,8 @@ def _open_cloud(
 
 
 def _start_controller(controller: Controller, running: RunningApi, outside: Providers, settings: Settings) -> None:
-    caller = Caller(name=SERVICE_NAME, role=Role.SERVICE, actor=controller.part)
     around = ControllerContext(settings, outside, running.secrets, running.process)
-    running.parts.start(controller.part, controller.run(running.control.plane_for(caller), around))
+    running.parts.start(controller.part, controller.run(running.control.plane_for(controller.caller), around))
 
 
 def _check_parts(asked: Collection[ProcessPart]) -> None:

@@ -54,11 +54,11 @@ def find_warnings(settings: Settings) -> Iterator[Fault]:
     """Yield what has no effect as it is set, which may be a mistake."""
     if settings.ec2_vpc_id and not settings.ec2_subnet_id:
         remedy = "set EC2_SUBNET_ID to a subnet of it, or unset it for the default VPC"
-        yield Fault("EC2_VPC_ID", "does nothing without EC2_SUBNET_ID", remedy)
+        yield Fault("EC2_VPC_ID", "has no effect without EC2_SUBNET_ID", remedy)
     if settings.artifacts_s3_bucket and settings.artifacts_dir:
-        yield Fault("ARTIFACTS_DIR", "does nothing beside ARTIFACTS_S3_BUCKET", "unset one of them")
+        yield Fault("ARTIFACTS_DIR", "has no effect beside ARTIFACTS_S3_BUCKET", "unset one of them")
     if settings.seal_keys and settings.seal_key_file:
-        yield Fault("LCM_SEAL_KEY_FILE", "does nothing beside LCM_SEAL_KEYS", "unset one of them")
+        yield Fault("LCM_SEAL_KEY_FILE", "has no effect beside LCM_SEAL_KEYS", "unset one of them")
     if settings.store == "sqlite" and settings.etcd_addresses:
         yield Fault("LCM_STORE", "sqlite, although etcd's address is set", "unset one of them")
 
@@ -77,7 +77,7 @@ def _etcd_has_one_address(settings: Settings) -> Iterator[Fault]:
         yield Fault("LCM_STORE", "etcd without an address", "set ETCD_ENDPOINTS, or ETCD_HOST and ETCD_PORT")
     host, members = f"{settings.etcd_host}:{settings.etcd_port}", settings.etcd_endpoints
     if settings.etcd_host and members and host not in {one.rpartition("://")[2] for one in members}:
-        problem = f"{', '.join(members)} does not hold {host}, which ETCD_HOST and ETCD_PORT say"
+        problem = f"{', '.join(members)} does not include {host}, which ETCD_HOST and ETCD_PORT name"
         yield Fault("ETCD_ENDPOINTS", problem, "unset ETCD_HOST, or name it among the endpoints")
 
 
@@ -120,7 +120,7 @@ def _etcd_sign_in_is_whole(settings: Settings) -> Iterator[Fault]:
 @_register_check("OIDC_ISSUER", "OIDC_AUDIENCE")
 def _issuer_has_an_audience(settings: Settings) -> Iterator[Fault]:
     if settings.oidc_issuer and not settings.oidc_audience:
-        remedy = "name the audience that tokens for us carry: others of the same issuer are not for us"
+        remedy = "set it to the audience of your tokens: others of the same issuer are not accepted"
         yield Fault("OIDC_ISSUER", "set without OIDC_AUDIENCE", remedy)
 
 
@@ -192,4 +192,4 @@ def _webhooks_are_addresses(settings: Settings) -> Iterator[Fault]:
 def _both_or_neither(one: str, first: object, other: str, second: object) -> Iterator[Fault]:
     if (first is None) is not (second is None):
         said, missing = (other, one) if first is None else (one, other)
-        yield Fault(said, f"says nothing without {missing}", f"set {missing} too, or leave both out")
+        yield Fault(said, f"has no effect without {missing}", f"set {missing} too, or leave both out")

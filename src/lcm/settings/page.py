@@ -13,9 +13,9 @@ _INTRODUCTION: Final = """\
 
 Made from the tables in `lcm.settings.values` by `make docs`; a test compares.
 
-A value is taken from the first of these that says it: the SystemSettings object (`lcm get settings -o yaml`; at run
+A value is taken from the first of these that sets it: the SystemSettings object (`lcm get settings -o yaml`; at run
 time, for the variables that have a field there), the environment, the file, the default. `lcm doctor` shows every
-value and where it was said; of passwords, tokens and keys only whether they are set.
+value and where it was set; of passwords, tokens and keys only whether they are set.
 
 The file is TOML: `LCM_CONFIG` names it, else it is `lcm.toml` in the working folder, else `/etc/lcm/lcm.toml`. Its keys
 are the variables' names in any case, its lists are lists; in the environment lists are separated by commas, and an
@@ -26,7 +26,7 @@ log_level = "INFO"
 worker_discovery_regions = ["us-east-1", "eu-central-1"]
 ```
 
-A bad value, an unknown key and a mis-spelt `LCM_` variable stop the start, all of them named at once."""
+A bad value, an unknown key and a mis-spelt `LCM_` variable stop the start, and all of them are listed at once."""
 _COLUMNS: Final = "| variable | meaning | value | default | in SystemSettings |\n| --- | --- | --- | --- | --- |"
 _OTHER_HEADING: Final = "\n## Not in the file\n\n| variable | meaning |\n| --- | --- |"
 

@@ -123,7 +123,7 @@ def file_layer(path: Path, known: Sequence[Variable], faults: list[Fault]) -> La
         if name not in names:
             faults.append(Fault(key, f"unknown in {path}", suggest_name(name, names)))
         elif name in said:
-            faults.append(Fault(name, f"said twice in {path}", "keep one of the two lines"))
+            faults.append(Fault(name, f"set twice in {path}", "keep one of the two lines"))
         else:
             said[name] = value
     return Layer(said, lambda _: f"file {path}")
@@ -177,7 +177,7 @@ def _read_variable(variable: Variable, layer: Layer, reading: LayeredValues) -> 
                 reading.faults.append(_bad_value(variable, name, layer))
     if len(set(taken.values())) > 1:
         first, *others = taken
-        problem = f"{' and '.join(others)} says something else, and both mean the same"
+        problem = f"{' and '.join(others)} has another value, and both mean the same"
         reading.faults.append(Fault(first, problem, "unset one of them"))
     elif taken:
         name, value = next(iter(taken.items()))

@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         msgspec.field(default=None, name="LCM_PORT")
     )
     log_level: Annotated[LogLevel, "how much is logged"] = "INFO"
-    requests_per_second: Annotated[PositiveCount, "requests a second that one caller may make for long"] = (
+    requests_per_second: Annotated[PositiveCount, "requests a second that one caller may make on average"] = (
         msgspec.field(default=100, name="LCM_REQUESTS_PER_SECOND")
     )
     request_burst: Annotated[AtLeastTen, "requests that one caller may make at once"] = msgspec.field(
@@ -126,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     etcd_host: Annotated[Host | None, "etcd's host"] = None
     etcd_port: Annotated[Port, "etcd's port on ETCD_HOST"] = 2379
     etcd_endpoints: Annotated[tuple[Endpoint, ...], "etcd's members, in place of ETCD_HOST and ETCD_PORT"] = ()
-    etcd_root: Annotated[EtcdRoot, "where in etcd our keys are"] = "/lcm/"
+    etcd_root: Annotated[EtcdRoot, "prefix of our keys in etcd"] = "/lcm/"
     etcd_user: Annotated[TextLine | None, "user to sign in to etcd as"] = None
     etcd_password: Annotated[Secret | None, "that user's password"] = None
     etcd_ca_file: Annotated[Path | None, "PEM file of the authority that signed etcd's certificate"] = None
@@ -135,7 +135,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     etcd_server_name: Annotated[Host | None, "name in etcd's certificate, if it is not its address"] = None
 
     seal_keys: Annotated[
-        Secret | None, "keys that secrets are sealed with, in base64, the first one seals; wins over LCM_SEAL_KEY_FILE"
+        Secret | None,
+        "keys that secrets are sealed with, in base64, the first one seals; used in place of LCM_SEAL_KEY_FILE",
     ] = msgspec.field(default=None, name="LCM_SEAL_KEYS")
     seal_key_file: Annotated[
         Path | None, "file of those keys, which `lcm up` makes; if not set, `seal.key` in LCM_DATA_DIR"
@@ -144,22 +145,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         "CML_*",
         "SECRET_*",
     )
-    secret_file_dirs: Annotated[tuple[Path, ...], "folders below which file: in a document may lead"] = (
+    secret_file_dirs: Annotated[tuple[Path, ...], "folders from which file: in a document may read"] = (
         Path("/run/secrets"),
     )
 
     oidc_issuer: Annotated[Url | None, "issuer whose tokens are accepted, as they name it in `iss`"] = None
-    oidc_audience: Annotated[tuple[TextLine, ...], "audiences that make a token one for us"] = ()
-    oidc_jwks_url: Annotated[Url | None, "where its keys are; if not set, its discovery document says so"] = None
-    oidc_subject_claim: Annotated[TextLine, "claim that names a caller; where a token lacks it, `sub` does"] = "email"
+    oidc_audience: Annotated[tuple[TextLine, ...], "audiences of which a token must have one"] = ()
+    oidc_jwks_url: Annotated[Url | None, "address of its keys; if not set, the one in its discovery document"] = None
+    oidc_subject_claim: Annotated[TextLine, "claim that names a caller; `sub` where a token lacks it"] = "email"
     oidc_require_verified_email: Annotated[bool, "whether an e-mail address must come with `email_verified`"] = True
-    oidc_role_claim: Annotated[TextLine, "claim that tells a caller's roles; dots lead into objects"] = "roles"
+    oidc_role_claim: Annotated[TextLine, "claim that lists a caller's roles; dots separate nested names"] = "roles"
     oidc_roles: Annotated[
-        tuple[RoleGrant, ...], "which value of that claim gives which role; if not set, the roles' own names do"
+        tuple[RoleGrant, ...], "which value of that claim gives which role; if not set, the values are names of roles"
     ] = ()
-    oidc_default_role: Annotated[GrantedRole | None, "role of those whom no value gives one; else they are refused"] = (
-        None
-    )
+    oidc_default_role: Annotated[
+        GrantedRole | None, "role of callers without a listed value; if not set, they are refused"
+    ] = None
     oidc_leeway_seconds: Annotated[Leeway, "how far the issuer's clock may be from ours"] = 60
     audit_retention_days: Annotated[Days, "days for which the audit is kept"] = 90
 
@@ -169,11 +170,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     artifacts_dir: Annotated[
         Path | None, "folder of lab files and of collected work; if not set, `artifacts` in LCM_DATA_DIR"
     ] = None
-    artifacts_file_dirs: Annotated[tuple[Path, ...], "folders below which file:// in a definition may lead"] = ()
+    artifacts_file_dirs: Annotated[tuple[Path, ...], "folders from which file:// in a definition may read"] = ()
     artifacts_s3_bucket: Annotated[Bucket | None, "bucket for lab files and collected work, in place of a folder"] = (
         None
     )
-    artifacts_s3_prefix: Annotated[S3KeyPrefix, "what our keys in that bucket begin with"] = ""
+    artifacts_s3_prefix: Annotated[S3KeyPrefix, "prefix of our keys in that bucket"] = ""
     artifacts_s3_endpoint: Annotated[Url | None, "address of an S3-like store; if not set, AWS in AWS_REGION"] = None
     artifacts_s3_allowed: Annotated[
         tuple[S3Location, ...], "buckets or prefixes that s3:// in a definition may name"
@@ -186,23 +187,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
         "key with which they sign in; two with a comma between are both valid, and the first one is sent",
     ] = None
     worker_controller_leader_lease_ttl: Annotated[LeaseSeconds, "seconds after which a silent leader is replaced"] = 15
-    worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two looks at every worker"] = 30
-    lablet_watch_interval: Annotated[Seconds, "seconds between two looks at a lab that runs"] = 15
+    worker_controller_reconcile_interval: Annotated[Seconds, "seconds between two checks of every worker"] = 30
+    lablet_watch_interval: Annotated[Seconds, "seconds between two checks of a running lab"] = 15
 
     scheduler_enabled: Annotated[bool, "whether sessions are placed"] = True
-    scheduler_reconcile_interval: Annotated[Seconds, "seconds between two looks at every waiting session"] = 30
-    scheduler_strategy: Annotated[Strategy, "which of the workers that fit is taken"] = Strategy.BIN_PACK
+    scheduler_reconcile_interval: Annotated[Seconds, "seconds between two checks of every waiting session"] = 30
+    scheduler_strategy: Annotated[Strategy, "how a worker is chosen among those that fit"] = Strategy.BIN_PACK
     require_licensed_for_cml: Annotated[bool, "whether CML labs need a licensed worker; else 5 nodes run on one"] = True
     worker_bootup_delay_minutes: Annotated[Minutes, "how long a worker takes to boot, for planning"] = 20
     lablet_instantiation_delay_minutes: Annotated[Minutes, "how long a lab takes to start, for planning"] = 15
 
-    min_workers_per_pool: Annotated[FewestWorkers, "fewest workers of a pool that does not say"] = 1
-    max_workers_per_pool: Annotated[MostWorkers, "most workers of a pool that does not say"] = 10
-    scale_up_threshold_cpu: Annotated[Share, "CPU use above which such a pool grows"] = 0.75
-    scale_down_threshold_cpu: Annotated[Share, "CPU use below which such a pool shrinks"] = 0.30
+    min_workers_per_pool: Annotated[FewestWorkers, "default of the fewest workers in a pool"] = 1
+    max_workers_per_pool: Annotated[MostWorkers, "default of the most workers in a pool"] = 10
+    scale_up_threshold_cpu: Annotated[Share, "default of the CPU use above which a pool grows"] = 0.75
+    scale_down_threshold_cpu: Annotated[Share, "default of the CPU use below which a pool shrinks"] = 0.30
 
-    review_difference: Annotated[Share, "difference of use from need at which a lab is to be reviewed"] = 0.25
-    review_sessions: Annotated[FewestSessions, "sessions of a lab without which it is not"] = 3
+    review_difference: Annotated[Share, "difference of use from need at which a lab should be reviewed"] = 0.25
+    review_sessions: Annotated[FewestSessions, "fewest sessions of a lab before that is checked"] = 3
 
     worker_discovery_enabled: Annotated[bool, "whether instances that others launched are looked for"] = True
     worker_discovery_interval: Annotated[ScanSeconds, "seconds between two searches"] = 300
@@ -211,16 +212,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
 
     worker_monitoring_enabled: Annotated[bool, "whether workers are measured"] = True
     metrics_poll_interval: Annotated[Seconds, "seconds between two measurements of a worker"] = 60
-    idle_check_interval: Annotated[Seconds, "seconds between two looks for idle workers"] = 60
+    idle_check_interval: Annotated[Seconds, "seconds between two searches for idle workers"] = 60
     idle_threshold_minutes: Annotated[Minutes, "minutes without activity after which a worker is idle"] = 30
     worker_notification_webhooks: Annotated[
-        tuple[Secret, ...], "addresses that are told of alerts and of workers about to be paused"
+        tuple[Secret, ...], "addresses to which alerts are sent, and notices of workers about to be paused"
     ] = ()
 
     webhook_networks: Annotated[tuple[Network, ...], "private networks that sinks may be in"] = ()
     webhook_http_allowed: Annotated[bool, "whether sinks may be reached without TLS"] = False
     event_source: Annotated[
-        Uri | None, "whose events these are, for those who receive them; if not set, urn:lcm: and an id of its own"
+        Uri | None, "source that events name; if not set, urn:lcm: and the id of the installation"
     ] = None
 
     cloud: Annotated[
@@ -230,36 +231,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="upper"):
     sim_speed: Annotated[Speed, "how much faster than the clock simulated machines boot"] = msgspec.field(
         default=1.0, name="LCM_SIM_SPEED"
     )
-    aws_region: Annotated[Region, "region of a worker that does not say"] = "us-east-1"
+    aws_region: Annotated[Region, "default region of workers"] = "us-east-1"
     aws_access_key_id: Annotated[Secret | None, "AWS access key; if not set, the AWS SDK looks in its usual places"] = (
         None
     )
     aws_secret_access_key: Annotated[Secret | None, "secret of the AWS access key"] = None
-    ec2_ami_id: Annotated[Ami | None, "image of a worker that does not say"] = None
+    ec2_ami_id: Annotated[Ami | None, "default image of workers"] = None
     ec2_image_owners: Annotated[
-        tuple[ImageOwner, ...], "accounts whose images are found by name; `self` is one's own"
+        tuple[ImageOwner, ...], "accounts whose images are found by name; `self` is your own"
     ] = ("self",)
-    ec2_instance_type: Annotated[InstanceType, "instance type of a worker that does not say"] = "m5zn.metal"
-    ec2_vpc_id: Annotated[Vpc | None, "VPC of a worker that does not say; needs EC2_SUBNET_ID"] = None
-    ec2_subnet_id: Annotated[Subnet | None, "subnet of a worker that does not say"] = None
-    ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "security groups of a worker that does not say"] = ()
-    ec2_iam_instance_profile: Annotated[TextLine | None, "instance profile of a worker that does not say"] = None
+    ec2_instance_type: Annotated[InstanceType, "default instance type of workers"] = "m5zn.metal"
+    ec2_vpc_id: Annotated[Vpc | None, "default VPC of workers; needs EC2_SUBNET_ID"] = None
+    ec2_subnet_id: Annotated[Subnet | None, "default subnet of workers"] = None
+    ec2_security_group_ids: Annotated[tuple[SecurityGroup, ...], "default security groups of workers"] = ()
+    ec2_iam_instance_profile: Annotated[TextLine | None, "default instance profile of workers"] = None
 
     cml_admin_username: Annotated[TextLine, "CML's administrator"] = "admin"
     cml_admin_password: Annotated[Secret | None, "that administrator's password"] = None
-    cml_worker_api_username: Annotated[TextLine | None, "wins over CML_ADMIN_USERNAME"] = None
-    cml_worker_api_password: Annotated[Secret | None, "wins over CML_ADMIN_PASSWORD"] = None
+    cml_worker_api_username: Annotated[
+        TextLine | None, "user for the API of workers, in place of CML_ADMIN_USERNAME"
+    ] = None
+    cml_worker_api_password: Annotated[Secret | None, "that user's password, in place of CML_ADMIN_PASSWORD"] = None
     cml_license_token: Annotated[Secret | None, "registration token of CML's smart licence"] = None
     cml_license_seats: Annotated[
-        PositiveCount | None, "workers that this token may license at once; if not set, as many as ask"
+        PositiveCount | None, "workers that this token may license at once; if not set, there is no limit"
     ] = None
 
     price_book: Annotated[
-        Path | None, "TOML file of prices that win over the built-in ones: [hourly.REGION] TYPE = DOLLARS"
+        Path | None, "TOML file of prices that replace the built-in ones: [hourly.REGION] TYPE = DOLLARS"
     ] = None
 
-    total_cpu_cores: Annotated[CpuCores, "CPU cores that the resource allocator may give away"] = 32.0
-    total_memory_gb: Annotated[PositiveCount, "memory that the resource allocator may give away, in GB"] = 128
+    total_cpu_cores: Annotated[CpuCores, "CPU cores that the resource allocator may allocate"] = 32.0
+    total_memory_gb: Annotated[PositiveCount, "memory that the resource allocator may allocate, in GB"] = 128
 
     @property
     def engine(self) -> Engine:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from harness import given
+from harness.asgi import AsgiTransport
 from harness.documents import document
 from harness.plane_world import CAST, NOW, Site, template
 from lcm.control.objects.records import creation_ops
@@ -40,7 +41,6 @@ from lcm.model.kinds.worker import LabWorker
 from lcm.model.telemetry.alert import AlertFinding, Severity
 from lcm.model.telemetry.learning import build_observation
 from lcm.model.telemetry.observation import NodeObservation, ResourceObservation
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.chance import Chance, Ids
 from lcm.sim.time.loop import VirtualClock, run
 from lcm.store.base import Fence

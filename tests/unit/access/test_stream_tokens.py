@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from harness.api_world import Desk, opened
+from harness.asgi import AsgiTransport
 from harness.credentials import RSA, Issuer
 from harness.plane_world import NOW
 from lcm.api.http.auth import TokenWatch
@@ -16,7 +17,6 @@ from lcm.api.http.request import Request
 from lcm.control.access.tokens import Credential
 from lcm.control.plane.wire import KEEPALIVE_SECONDS
 from lcm.model.access.identity import Caller, Role
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import VirtualClock, run
 
 WATCH = "/api/watch?kinds=LabletSession&after=0"

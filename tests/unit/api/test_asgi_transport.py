@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lcm.sim.time.asgi import AsgiTransport
+from harness.asgi import AsgiTransport
 from lcm.sim.time.host import HOST, Host
 from lcm.sim.time.loop import UnobservedFailure, run
 from lcm.system.serving import Receive, Scope, Send

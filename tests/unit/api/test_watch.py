@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from harness.api_world import Desk, document, opened, path, stock
+from harness.asgi import AsgiTransport
 from harness.plane_world import LIMITS, NOW, served
 from harness.servers import free_port
 from lcm.api.http.limits import ApiLimits
 from lcm.control.plane.wire import EPOCH_HEADER, KEEPALIVE_SECONDS
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
 from lcm.store.memory import MemoryStore
 

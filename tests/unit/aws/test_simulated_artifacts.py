@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 
 from crash.everywhere import crash_everywhere
+from harness.stores import SimulatedSource
 from lcm.model.base.errors import Gone, Stuck, Unreachable
 from lcm.providers.protocols.artifacts import digest_of
-from lcm.sim.cloud.artifacts import SimulatedArtifacts, SimulatedSource
+from lcm.sim.cloud.artifacts import SimulatedArtifacts
 from lcm.sim.time.loop import VirtualClock, run
 
 LAB = b"lab:\n"

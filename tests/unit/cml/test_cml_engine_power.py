@@ -7,6 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
+from harness.asgi import MemoryTransport
 from harness.clouds import HERE, launch, text
 from harness.stores import HandClock
 from lcm.model.access.secret import Secret
@@ -21,7 +22,6 @@ from lcm.sim.cml.faults import CmlRefusal
 from lcm.sim.cml.rest.app import CmlApp
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.environment import MemoryTransport
 
 BOOTED = 5 * 60
 """More than CML takes from power-on."""

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.asgi import MemoryTransport
 from harness.clouds import LONG, Bench, link, node, one, text
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.faults import HttpFault
@@ -16,7 +17,6 @@ from lcm.sim.cml.rest.app import _ADMIN_ROUTES, _ROUTES, CmlApp, CmlFleet
 from lcm.sim.cml.rest.routing import LARGE, CmlRoute, CmlRoutes
 from lcm.sim.time.chance import Chance
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.environment import MemoryTransport
 
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 API = "https://cml/api/v0/"

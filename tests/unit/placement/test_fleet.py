@@ -134,7 +134,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(tmp_path: Path, text
 async def test_a_launch_that_cannot_be_kept_is_not_told_of(tmp_path: Path) -> None:
     there = fleet(tmp_path / "sim.json")
     (tmp_path / "sim.new").mkdir()
-    with pytest.raises(Stuck, match="the simulated cloud cannot be kept"):
+    with pytest.raises(Stuck, match="the simulated cloud cannot be saved"):
         await there.cloud.ensure(LAUNCH)
 
 

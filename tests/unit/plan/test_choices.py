@@ -51,7 +51,7 @@ def test_choices_are_combined() -> None:
         (["max=0"], "'0' is no value for max"),
         (["instance=t2.nano"], "'t2.nano' is no value for instance"),
         (["strategy=Best"], "use one of BinPack"),
-        (["max=2", "max=3"], "max is there twice"),
+        (["max=2", "max=3"], "max appears twice"),
         (["lead@ccna=20"], "lead is the same for all tracks"),
         (["max=1,2,3,4,5,6,7,8,9", "lead=1,2,3,4,5,6,7,8"], "72 combinations; compare 64 at most"),
     ],
@@ -65,7 +65,7 @@ def test_a_choice_that_cannot_be_read_is_refused_with_a_remedy(asked: list[str],
 def test_a_choice_for_a_track_that_no_pool_has_is_refused() -> None:
     with pytest.raises(Invalid) as caught:
         run_request(PlanRequest(timetable=FORM, compare=("max@ccnp=3",), cores=1))
-    assert "no pool is of track 'ccnp'; use ccna" in str(caught.value)
+    assert "no pool serves the track 'ccnp'; use ccna" in str(caught.value)
 
 
 def test_other_machines_come_at_their_own_price() -> None:
@@ -204,7 +204,7 @@ def test_the_peak_and_the_cost_follow_from_runs() -> None:
     assert unknown.usd is None
     assert list(remarks(unknown)) == [
         "2 without a slot never ran",
-        "Neither `price` nor `prices` tells what new.metal costs",
+        "The price of new.metal is not known: add `price` or `prices`",
     ]
     day = DayCost(day="2027-03-01", track="a", hours=Decimal(1), usd=Decimal(4))
     days = (day, msgspec.structs.replace(day, day="2027-03-03"))

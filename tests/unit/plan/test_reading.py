@@ -9,7 +9,9 @@ from harness import suite
 from lcm.model.base.errors import Invalid
 from lcm.sim.plan.documents import LabOutline, definition_of, lab_file
 from lcm.sim.plan.reading import read_inventory, read_timetable
+from lcm.sim.plan.reading_ics import read_ics
 from lcm.sim.plan.timetable import Timetable
+from lcm.system.clock import SystemStopwatch
 
 EXAMPLES = suite.ROOT / "examples" / "plan"
 LAB = "{name: ccna, track: ccna, cpu: 4, memory: 6, storage: 16, nodes: 6, ports: 4}"
@@ -100,6 +102,44 @@ def test_an_event_of_a_calendar_is_a_session_of_the_lab_it_names() -> None:
     assert {one.minutes for one in found.sessions} == {90}
 
 
+DAY = "20270301T090000Z"
+
+
+@pytest.mark.parametrize(
+    "exceptions",
+    [
+        ["EXDATE:" + ",".join([DAY] * 300_000)],
+        ["EXDATE:" + ",\r\n ".join([DAY] * 300_000)],
+        [f"EXDATE:{DAY}"] * 300_000,
+        [f"RECURRENCE-ID:{DAY}"] * 220_000,
+    ],
+    ids=["in one line", "folded", "in lines", "moved"],
+)
+def test_an_event_with_a_flood_of_exceptions_is_refused_at_once(exceptions: list[str]) -> None:
+    stopwatch = SystemStopwatch()
+    began = stopwatch.seconds()
+    told = faults(lambda: from_calendar(*EVENT, "RRULE:FREQ=DAILY;COUNT=5", *exceptions))
+    assert stopwatch.seconds() - began < 2
+    assert told.startswith("line 3: an event with ")
+    assert "00 exceptions (EXDATE, RECURRENCE-ID)" in told
+
+
+def test_many_events_with_many_exceptions_are_refused_together() -> None:
+    some = ("EXDATE:" + ",".join([DAY] * 2_000), "END:VEVENT", "BEGIN:VEVENT", *EVENT)
+    told = faults(lambda: from_calendar(*EVENT, *some * 11))
+    assert "more than 20000 exceptions (EXDATE, RECURRENCE-ID) up to here" in told
+
+
+def test_exceptions_up_to_the_limit_are_read() -> None:
+    found = from_calendar(*EVENT, "RRULE:FREQ=DAILY;COUNT=3", "EXDATE:" + ",".join(["20270302T080000Z"] * 2_000))
+    assert starts(found) == ["03-01 08:00", "03-03 08:00"]
+
+
+def test_a_calendar_that_is_too_long_is_refused() -> None:
+    with pytest.raises(Invalid, match="more than 8000000 characters"):
+        read_ics("BEGIN:VCALENDAR\n" + " " * 8_000_000)
+
+
 @pytest.mark.parametrize(
     ("rule", "want"),
     [
@@ -125,33 +165,33 @@ def test_one_of_a_series_that_was_moved_takes_place_once_and_one_that_was_cancel
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("{definition: ccnp, at: 2027-03-01T09:00, for: 2h}", "line 6: sessions[0]: nobody knows the lab 'ccnp'"),
+        ("{definition: ccnp, at: 2027-03-01T09:00, for: 2h}", "line 6: sessions[0]: there is no lab 'ccnp'"),
         ("{definition: ccna, at: 2027-03-01, for: 2h}", "line 6: sessions[0].at: '2027-03-01' is no moment"),
         ("{definition: ccna, at: 2027-13-01T09:00, for: 2h}", "is no moment"),
         ("{definition: ccna, at: 2027-03-01T09:00, for: 2}", "sessions[0].for: '2' is no length of time"),
         ("{definition: ccna, at: 2027-03-01T09:00, for: 400d}", "576000 minutes"),
         ("{definition: ccna, at: 2027-03-01T09:00}", "for is missing; add for: 2h"),
-        ("{definition: ccna, for: 2h}", "it does not say when"),
+        ("{definition: ccna, for: 2h}", "no start is given"),
         (
             "{definition: ccna, at: 2027-03-01T09:00, for: 2h, cuont: 3}",
-            "'cuont' means nothing here; did you mean count?",
+            "unknown key 'cuont'; did you mean count?",
         ),
         ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 0}", "'0' is no count"),
         (f"{{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: {'9' * 5000}}}", "is no count"),
         ("{definition: ccna, at: 9999-12-31T23:59, for: 2h}", "at: 9999-12-31 is too far away"),
-        ("{definition: ccna, booked_at: 2027-03-01T09:00, for: 2h, every: day}", "it does not say when"),
+        ("{definition: ccna, booked_at: 2027-03-01T09:00, for: 2h, every: day}", "no start is given"),
         (
             "{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: month, until: 2027-09-01}",
             "'month'; use one of day",
         ),
         ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, until: 2027-09-01}", "until without every"),
-        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: day, until: 2027-02-01}", "never takes place"),
-        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, track: ccnp}", "no pool is there for the track 'ccnp'"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, every: day, until: 2027-02-01}", "the series has no slot"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, track: ccnp}", "no pool serves the track 'ccnp'"),
         (
             "{definition: ccna, at: 2027-03-01T09:00, for: 2h, count: 5000, every: day, until: 2027-03-09}",
             "more than 20000",
         ),
-        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, for: 3h}", "for is there twice"),
+        ("{definition: ccna, at: 2027-03-01T09:00, for: 2h, for: 3h}", "for appears twice"),
         ("[a, b]", "a session is a list of keys and values"),
         ("{definition: ccna", "no YAML"),
         ("&a {definition: ccna, at: *a, for: 2h}", "an alias"),
@@ -173,7 +213,7 @@ def test_every_wrong_line_is_told_at_once() -> None:
     [
         ("zone: Mars/North\n", "'Mars/North' is no time zone"),
         ("prices: {m6i.metal: much}\n", "'much' is no price"),
-        ("wishes: []\n", "'wishes' means nothing here"),
+        ("wishes: []\n", "unknown key 'wishes'"),
     ],
 )
 def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
@@ -183,8 +223,8 @@ def test_a_wrong_word_at_the_top_is_told(top: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("labs", "fleet", "said"),
     [
-        (f"[{LAB}, {LAB}]", f"[{FLEET}]", "line 1: definitions[1].name: 'ccna' is there twice"),
-        (f"[{LAB}]", f"[{FLEET}, {FLEET}]", "line 2: fleet[1].track: 'ccna' is there twice"),
+        (f"[{LAB}, {LAB}]", f"[{FLEET}]", "line 1: definitions[1].name: 'ccna' appears twice"),
+        (f"[{LAB}]", f"[{FLEET}, {FLEET}]", "line 2: fleet[1].track: 'ccna' appears twice"),
         (f"[{LAB.replace('ccna', 'CCNA lab', 1)}]", f"[{FLEET}]", "definitions[0].name: not of the expected form"),
         (f"[{LAB}]", f"[{FLEET.replace('eu-central-1', 'moon')}]", "line 2: fleet[0].region: not of the expected form"),
     ],
@@ -226,25 +266,28 @@ def test_a_wrong_table_is_told_with_its_line(text: str, said: str) -> None:
             "there is no 2027-03-28 02:30",
         ),
         (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=MONTHLY"], "line 7: RRULE"),
-        (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY"], "it goes on for ever"),
+        (["SUMMARY:ccna", "DTSTART:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY"], "it never ends"),
         ([*EVENT, "RRULE:FREQ=WEEKLY;UNTIL=99991231T235959Z"], "line 7: RRULE: 9999-12-31 is too far away"),
         ([*EVENT, "RRULE:FREQ=WEEKLY;COUNT=100"], "they last for 693 days"),
-        ([*EVENT, "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=SU,MO;COUNT=4"], "a rule that the planner does not know"),
-        ([*EVENT, "RDATE:20270303T090000Z"], "line 7: RDATE: slots that the planner does not know"),
+        (
+            [*EVENT, "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=SU,MO;COUNT=4"],
+            "a rule that the planner does not support",
+        ),
+        ([*EVENT, "RDATE:20270303T090000Z"], "line 7: RDATE: RDATE and EXRULE are not supported"),
         (
             ["SUMMARY:ccna", "DTSTART;TZID=Europe:20270301T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2"],
             "'Europe' is no time zone",
         ),
-        ([*EVENT, "RRULE:FREQ=DAILY;COUNT=2;COUNT=3"], "a rule that the planner does not know"),
-        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT={'9' * 5000}"], "a rule that the planner does not know"),
-        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT=2;BYDAY={'MO,' * 1_000_000}MO"], "a rule that the planner does not know"),
+        ([*EVENT, "RRULE:FREQ=DAILY;COUNT=2;COUNT=3"], "a rule that the planner does not support"),
+        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT={'9' * 5000}"], "a rule that the planner does not support"),
+        ([*EVENT, f"RRULE:FREQ=DAILY;COUNT=2;BYDAY={'MO,' * 1_000_000}MO"], "a rule that the planner does not support"),
         ([*EVENT, "RRULE:FREQ=DAILY;COUNT=10000"], "use whole numbers from 1 to 9999"),
         (["SUMMARY:ccna", "DTSTART:20270301T090000Z", f"DURATION:P{'9' * 4000}W"], "is no length of time"),
         (["SUMMARY ccna"], "line 4: 'SUMMARY ccna' has no colon"),
         (['DTSTART;TZID="(UTC+01:00) Berlin":20270301T090000'], "'(UTC+01:00) Berlin' is no time zone"),
         (
             ["SUMMARY:nobody", "DTSTART:20270301T090000Z", "DURATION:PT1H"],
-            "nobody knows the lab 'nobody'; known are ccna",
+            "there is no lab 'nobody'; use one of ccna",
         ),
     ],
 )

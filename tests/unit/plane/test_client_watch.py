@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from harness import given
+from harness.asgi import AsgiTransport
 from lcm.control.plane.client import HttpPlane
 from lcm.control.plane.client_streams import HttpWatch
 from lcm.control.plane.problems import problem_of
@@ -18,7 +19,6 @@ from lcm.model.access.identity import Caller, Role
 from lcm.model.access.secret import Secret
 from lcm.model.base.errors import Forbidden, LcmError, Relist, Stuck, Throttled, Unreachable
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.time.asgi import AsgiTransport
 from lcm.sim.time.loop import run
 from lcm.system.serving import Receive, Scope, Send
 

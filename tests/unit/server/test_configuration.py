@@ -230,7 +230,7 @@ def test_two_names_that_agree_do_no_harm() -> None:
 
 def test_two_names_that_differ_are_both_named() -> None:
     told = complaints({"METRICS_POLL_INTERVAL": "90", "WORKER_METRICS_POLL_INTERVAL": "60"})
-    assert "METRICS_POLL_INTERVAL: WORKER_METRICS_POLL_INTERVAL says something else" in told
+    assert "METRICS_POLL_INTERVAL: WORKER_METRICS_POLL_INTERVAL has another value" in told
 
 
 def test_an_alias_in_the_environment_wins_over_the_name_in_the_file(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_an_alias_in_the_environment_wins_over_the_name_in_the_file(tmp_path: Pa
 
 def test_endpoints_and_host_that_differ_are_both_named() -> None:
     told = complaints({"ETCD_ENDPOINTS": "a:2379,b:2379", "ETCD_HOST": "c"})
-    assert told.startswith("ETCD_ENDPOINTS: a:2379, b:2379 does not hold c:2379")
+    assert told.startswith("ETCD_ENDPOINTS: a:2379, b:2379 does not include c:2379")
     assert (
         load_settings({"ETCD_ENDPOINTS": "http://a:2379,b:2379", "ETCD_HOST": "a"}).etcd_addresses[0] == "http://a:2379"
     )
@@ -356,7 +356,7 @@ def test_the_file_of_this_folder_comes_before_that_of_the_machine(tmp_path: Path
         ("idle_treshold_minutes = 3", "idle_treshold_minutes: unknown in {file}; did you mean IDLE_THRESHOLD_MINUTES?"),
         ("LCM_CONFIG = 'x'", "LCM_CONFIG: unknown in {file}"),
         ("[etcd]\nhost = 'x'", "etcd: unknown in {file}"),
-        ("log_level = 'INFO'\nLOG_LEVEL = 'DEBUG'", "LOG_LEVEL: said twice in {file}"),
+        ("log_level = 'INFO'\nLOG_LEVEL = 'DEBUG'", "LOG_LEVEL: set twice in {file}"),
         ("log_level = INFO", "{file}: is no TOML"),
         ("total_cpu_cores = 'lots'", "TOTAL_CPU_CORES: 'lots' in {file} is not a number above 0"),
         ("total_cpu_cores = true", "TOTAL_CPU_CORES: True in {file}"),

@@ -23,7 +23,7 @@ from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.rest.documents import Registration
 from lcm.sim.time.loop import run
-from lcm.sim.world.scenario import CROWDED, REGION, ScenarioLab, lab_topology
+from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 from world.checked import RunOutcome
 from world.checks.capacity import NO_CAPACITY
 from world.checks.events import GAP
@@ -32,6 +32,7 @@ from world.checks.leaders import DEPOSED
 from world.checks.licences import UNRETURNED
 from world.checks.machines import NO_RECORD, TAKEN, TWO_MACHINES, UNNOTICED
 from world.checks.rest import AT_REST
+from world.scenarios import CROWDED
 from world.story import describe_outcome
 from world.witnessed import LEADER, OTHER, Watched
 

@@ -18,8 +18,8 @@ from lcm.sim.time.chance import Chance
 from lcm.sim.time.faults import ActiveFaults, FaultKind, FaultPeriod
 from lcm.sim.time.host import Host
 from lcm.sim.time.loop import VirtualClock, run
-from lcm.sim.world.environment import SimulatedCmlTransport
 from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
+from world.wire import SimulatedCmlTransport
 
 BOOT_SECONDS = 1_200
 LAB = lab_topology(ScenarioLab(name="one", track="t", nodes=2)).decode()

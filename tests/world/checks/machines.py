@@ -34,6 +34,13 @@ _TAKES: Final = frozenset({"stop", "terminate", "reboot"})
 _BUSY: Final = frozenset({SessionPhase.INSTANTIATING, SessionPhase.RUNNING, SessionPhase.COLLECTING})
 
 
+def living_machines(stage: Environment) -> Sequence[Instance]:
+    """Return the machines that cost money."""
+    now = stage.clock.now()
+    every = [machine.instance(now) for machine in stage.cloud.account.machines.values()]
+    return [one for one in every if one.state not in ENDING]
+
+
 def worker_has_one_machine(seen: ObservedState, deed: ObservedEffect, stage: Environment) -> Sequence[Violation]:
     """Check that no machine is launched for a worker that has a living one.
 
@@ -42,7 +49,7 @@ def worker_has_one_machine(seen: ObservedState, deed: ObservedEffect, stage: Env
     if deed.host is None or deed.effect.verb != "run":
         return ()
     by_worker: defaultdict[str, list[str]] = defaultdict(list)
-    for one in stage.living_machines():
+    for one in living_machines(stage):
         if one.tags.get(OWNER_TAG) == OWNER:
             by_worker[one.tags.get(WORKER_TAG, "")].append(one.instance_id)
     return [
@@ -57,7 +64,7 @@ def machine_has_a_record(seen: ObservedState, stage: Environment, now: datetime)
 
     A record that calls a living machine terminated is as good as none, unless an alert says so.
     """
-    ours = [one for one in stage.living_machines() if one.tags.get(OWNER_TAG) == OWNER]
+    ours = [one for one in living_machines(stage) if one.tags.get(OWNER_TAG) == OWNER]
     return [
         Violation(NO_RECORD, f"{one.instance_id} is {one.state} and launched {one.launched_at:%d %H:%M}", ())
         for one in ours

@@ -14,7 +14,7 @@ from lcm.providers.protocols.compute import OWNER_TAG, InstanceState
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.world import Violation
 from world.checks.labs import LEFT, uid_in
-from world.checks.machines import NO_RECORD, OWNER
+from world.checks.machines import NO_RECORD, OWNER, living_machines
 from world.checks.violation import violation
 from world.observed import ObservedState
 
@@ -39,7 +39,7 @@ def sessions_are_over(seen: ObservedState, stage: Environment) -> Sequence[Viola
 def labs_are_gone(seen: ObservedState, stage: Environment) -> Sequence[Violation]:
     """Check that no living machine, not even on its disk, has a lab of a session that has ended."""
     found = []
-    for instance in stage.living_machines():
+    for instance in living_machines(stage):
         cml = stage.fleet.find_cml(instance.instance_id)
         for uid in (uid_in(lab.title) for lab in cml.labs) if cml else ():
             session = seen.sessions.get(uid or "")
@@ -51,7 +51,7 @@ def labs_are_gone(seen: ObservedState, stage: Environment) -> Sequence[Violation
 def machines_are_wanted(seen: ObservedState, stage: Environment) -> Sequence[Violation]:
     """Check that each living machine of ours belongs to a worker that is not over."""
     found = []
-    for instance in stage.living_machines():
+    for instance in living_machines(stage):
         worker = seen.worker_with(instance.instance_id)
         known = worker is not None and worker.status.phase not in WORKER_MACHINE.final
         if instance.tags.get(OWNER_TAG) == OWNER and not known:
@@ -65,7 +65,7 @@ def pools_are_small_again(seen: ObservedState, stage: Environment) -> Sequence[V
 
     Machines are counted by the pool that owns their worker.
     """
-    running = {one.instance_id for one in stage.living_machines() if one.state in _RUNS}
+    running = {one.instance_id for one in living_machines(stage) if one.state in _RUNS}
     owners = Counter(
         one.metadata.owner.name
         for one in seen.workers.values()
@@ -93,7 +93,7 @@ def files_are_gone(seen: ObservedState, stage: Environment) -> Sequence[Violatio
 
     A recent file is excused: one that came after its session's end is removed within `SWEEP_GRACE`.
     """
-    old = [one for one in stage.temporary_files() if stage.clock.now() - one.stored_at > SWEEP_GRACE]
+    old = [one for one in stage.artifacts.temporary_now() if stage.clock.now() - one.stored_at > SWEEP_GRACE]
     names = [name for one in old if not (name := parse_address(one.uri).name).startswith(COLLECTED_PREFIX)]
     whose = [(name, seen.sessions.get(name.partition("/")[0])) for name in names]
     return [

@@ -15,9 +15,9 @@ from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.reservation import Reservation
 from lcm.model.kinds.session import LabletSession
 from lcm.model.kinds.worker import LabWorker
-from lcm.sim.world.scenario import definition_name
 from world.checked import CheckedWorld
 from world.people.person import Person
+from world.scenarios import definition_name
 
 _EVERY_SECONDS: Final = 2_700
 _KINDS: Final = (LabWorker, LabWorkerPool, LabletDefinition, LabletSession, Reservation)

@@ -18,10 +18,10 @@ from lcm.model.kinds.worker import LabWorker, WorkerPhase
 from lcm.model.money.licences import LicenceSeat, SeatState
 from lcm.model.telemetry.alert import Alert
 from lcm.providers.protocols.compute import ENDING, WORKER_TAG
-from lcm.sim.world import scenario
-from lcm.sim.world.scenario import ScenarioLab
+from lcm.sim.world.scenario import ScenarioLab, lab_topology
 from world.checked import CheckedWorld
 from world.people.person import Person
+from world.scenarios import definition_of, pool_documents
 
 _MEDDLES_SECONDS: Final = 2_400
 _ANSWERS_SECONDS: Final = 600
@@ -158,11 +158,11 @@ class Operator(Person):
 
     async def _publish_version(self, lab: ScenarioLab, version: str) -> str | None:
         try:
-            stored = await self.world.stage.artifacts.put(scenario.lab_topology(lab))
+            stored = await self.world.stage.artifacts.put(lab_topology(lab))
         except LcmError as error:
             self.witness.tell(f"otto cannot store {lab.name}: {type(error).__name__}")
             return None
-        first = scenario.definition_of(lab, stored)
+        first = definition_of(lab, stored)
         spec = msgspec.structs.replace(first.spec, version=version, state=DefinitionState.ACTIVE)
         name = f"{lab.name}:{version}"
         wanted = LabletDefinition(metadata=Metadata(name=name), spec=spec)
@@ -171,7 +171,7 @@ class Operator(Person):
 
     async def _add_worker(self) -> None:
         """Create a worker outside of pools, for some hours."""
-        template, _ = scenario.pool_documents(self.dice.choice(self.world.scenario.pools))
+        template, _ = pool_documents(self.dice.choice(self.world.scenario.pools))
         assert isinstance(template, WorkerTemplate), "a pool comes after its template"
         self._number += 1
         name = f"extra-{self._number}"

@@ -3,13 +3,13 @@
 from typing import Final
 
 from lcm.model.access.identity import Role
-from lcm.sim.world.scenario import definition_name
 from world.checked import CheckedWorld
 from world.people.auditor import Auditor
 from world.people.listener import Listener
 from world.people.operator import Operator
 from world.people.stranger import Stranger
 from world.people.visitors import Visitors
+from world.scenarios import definition_name
 
 _LISTENERS: Final = (("lena", Role.OPERATOR), ("person-1", Role.USER), ("zed", Role.USER))
 

@@ -23,7 +23,7 @@ from lcm.placement import claims, ports
 from lcm.placement.places import session_holder
 from lcm.placement.seats import Seats
 from lcm.placement.timeline import Lanes
-from lcm.sim.world.scenario import CLASSROOM, ScenarioLab
+from lcm.sim.world.scenario import ScenarioLab
 from world.checks.capacity import NO_CAPACITY, OVERCOMMIT
 from world.checks.ports import SHARED_PORT
 from world.planted.deeds import (
@@ -34,6 +34,7 @@ from world.planted.deeds import (
     two_book_the_last_room,
 )
 from world.planted.faults import BUSY, QUIET, Planted, changed, everywhere
+from world.scenarios import CLASSROOM
 
 LARGE: Final = (ScenarioLab(name="large", track="ccna", cpu_cores=2, memory_gb=60),)
 BROAD: Final = (ScenarioLab(name="broad", track="ccna", cpu_cores=15, memory_gb=8),)

@@ -15,11 +15,12 @@ from lcm.providers.protocols.compute import OWNER_TAG, WORKER_TAG, InstanceState
 from lcm.sim.cloud.account import LaunchOrder
 from lcm.sim.cml.rest.documents import NodeUpdate
 from lcm.sim.time.faults import FaultKind, FaultPeriod
-from lcm.sim.world.scenario import REGION, ScenarioLab, definition_name, lab_topology
+from lcm.sim.world.scenario import REGION, ScenarioLab, lab_topology
 from lcm.sim.world.world import OPERATOR, PlaneCall
 from world.checked import CheckedWorld
 from world.checks.machines import OWNER
 from world.planted.faults import Deed
+from world.scenarios import definition_name
 
 MINUTE = 60.0
 _SERVES = frozenset({WorkerPhase.READY, WorkerPhase.ACTIVE})

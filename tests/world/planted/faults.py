@@ -15,9 +15,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from lcm.sim.world.scenario import CLASSROOM, Scenario, ScenarioPool
+from lcm.sim.world.scenario import Scenario, ScenarioPool
 from world.checked import CheckedWorld, RunOutcome
 from world.playing import play
+from world.scenarios import CLASSROOM
 
 Deed = Callable[[CheckedWorld], Coroutine[Any, Any, None]]
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -4,12 +4,11 @@ Every verb suspends once before its effect and once after it, so that the crash 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Gone
 from lcm.providers.protocols.artifacts import (
     MAX_BYTES,
     ArtifactAddress,
@@ -123,30 +122,6 @@ class SimulatedArtifacts:
     async def _end(self, verb: str) -> None:
         await asyncio.sleep(0)
         self._failures.raise_after_effect(verb)
-
-
-class SimulatedSource:
-    """Made-up files and objects, by address."""
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._files = files
-
-    def allows(self, uri: str) -> bool:
-        return uri.startswith(("file://", "s3://"))
-
-    def meets(self, uri: str) -> bool:
-        return self.allows(uri)
-
-    async def read(self, uri: str, *, limit_bytes: int) -> Content:
-        await asyncio.sleep(0)
-        data = self._files.get(uri)
-        if data is None:
-            raise Gone(f"{uri} does not exist")
-        check_size(uri, len(data), limit_bytes)
-        return Content(data, digest_of(data))
-
-    async def close(self) -> None:
-        return None
 
 
 def _as_listed(address: ArtifactAddress, kept: _StoredBytes) -> ListedArtifact:

@@ -5,6 +5,7 @@ at once, as a person at the cloud's console would; `faults` injects what goes wr
 """
 
 import asyncio
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -13,10 +14,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lcm.model.base.clock import Clock
-from lcm.model.base.errors import Gone, Later
+from lcm.model.base.errors import Gone, Later, Throttled, Unreachable
 from lcm.providers.protocols.compute import (
     OWNER_TAG,
     WORKER_TAG,
+    Compute,
     Image,
     Instance,
     Launch,
@@ -30,12 +32,13 @@ from lcm.providers.protocols.compute import (
 )
 from lcm.providers.protocols.permit import check_permit
 from lcm.sim.cloud.account import CloudBehaviour, LaunchOrder, SimAccount
-from lcm.sim.cloud.bill import Bill, CloudFaults, SimPrices, make_bill
 from lcm.sim.cloud.effects import PowerHistory
 from lcm.sim.cloud.machines import RUNNING, SimMachine
 from lcm.sim.time.chance import Chance
+from lcm.sim.time.faults import ActiveFaults, PlannedFailures
 
 Attach = Callable[[Instance, PowerHistory], object]
+_RATE_WINDOW: Final = timedelta(seconds=1)
 _EFFECTS: Final = frozenset({"ensure", "start", "stop", "reboot", "remove", "tag"})
 
 
@@ -46,6 +49,52 @@ class PastLaunch(NamedTuple):
     token: str
     asked: bytes
     instance_id: str
+
+
+class CloudFaults:
+    """Planned failures, lost answers, and throttling."""
+
+    def __init__(self, *, calls_per_second: int | None = None) -> None:
+        self.calls_per_second = calls_per_second
+        self.spells = ActiveFaults()
+        self._failures = PlannedFailures(Compute, self.spells)
+        self.fail_next = self._failures.fail_next
+        self._throttled: dict[str, datetime] = {}
+        self._calls: defaultdict[str, deque[datetime]] = defaultdict(deque)
+
+    def lose_answer_next(self, verb: str, times: int = 1) -> None:
+        """Make the next calls of a verb take effect, but lose their answers."""
+        self.fail_next(verb, Unreachable(f"{verb}: no answer came"), times=times, after_effect=True)
+
+    def throttle(self, until: datetime, region: str = "") -> None:
+        """Refuse all calls until a moment, in one region or everywhere."""
+        self._throttled[region] = until
+
+    async def delay_call(self, verb: str) -> None:
+        """Delay a call that hangs or is slow, and pause a caller."""
+        await self.spells.delay_call(verb)
+
+    def raise_before_effect(self, verb: str, region: str, now: datetime) -> None:
+        """Raise what prevents a call's effect."""
+        self._failures.raise_before_effect(verb)
+        until = max((self._throttled[one] for one in ("", region) if one in self._throttled), default=now)
+        if until > now or self._exceeds_rate(region, now):
+            raise Throttled(f"{verb}: too many calls in {region}", after=max(until - now, _RATE_WINDOW))
+
+    def raise_after_effect(self, verb: str) -> None:
+        """Raise what happens between an effect and its caller."""
+        self._failures.raise_after_effect(verb)
+
+    def _exceeds_rate(self, region: str, now: datetime) -> bool:
+        if self.calls_per_second is None:
+            return False
+        calls = self._calls[region]
+        while calls and calls[0] <= now - _RATE_WINDOW:
+            calls.popleft()
+        if len(calls) >= self.calls_per_second:
+            return True
+        calls.append(now)
+        return False
 
 
 class SimCloud:
@@ -62,7 +111,6 @@ class SimCloud:
         *,
         owner: str = "lcm",
         nature: CloudBehaviour | None = None,
-        prices: SimPrices | None = None,
         latency: timedelta = timedelta(0),
         calls_per_second: int | None = None,
         attach: Attach | None = None,
@@ -73,17 +121,12 @@ class SimCloud:
         self.lose_answer_next = self.faults.lose_answer_next
         self._clock = clock
         self._owner = owner
-        self._prices = prices or SimPrices()
         self._latency_seconds = latency.total_seconds()
         self._attach = attach
         self._attached: dict[str, object] = {}
         self._tokens: dict[tuple[str, str], tuple[bytes, SimMachine]] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a verb has had its effect, before its caller gets the answer."""
-
-    def bill(self, until: datetime) -> Bill:
-        """Return what everything has cost until a moment."""
-        return make_bill(self.account.machines.values(), self._prices, until)
 
     @property
     def launches(self) -> Sequence[PastLaunch]:

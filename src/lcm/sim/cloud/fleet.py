@@ -194,7 +194,7 @@ def _replace_file(file: Path, text: bytes) -> None:
             out.write(text)
         new_file.replace(file)
     except OSError as error:
-        message = f"{file}: the simulated cloud cannot be kept ({error.strerror}); check the folder and its disk"
+        message = f"{file}: the simulated cloud cannot be saved ({error.strerror}); check the folder and its disk"
         raise Stuck("SimulatedCloudNotKept", message) from error
 
 

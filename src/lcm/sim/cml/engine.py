@@ -11,25 +11,22 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
 
 from lcm.model.base.clock import Clock
 from lcm.sim.cloud.effects import OnLabEffect, PowerHistory, PowerRun, ignore_effect
-from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal, HttpFaults, not_found
+from lcm.sim.cml.faults import CmlDown, CmlFull, CmlRefusal, HttpFaults, find_known
 from lcm.sim.cml.labs import CmlCore, Labs
 from lcm.sim.cml.licence import LicenceServer, Licensing, RegistrationAttempt
 from lcm.sim.cml.pace import CmlPace, SpeedChange
 from lcm.sim.cml.parts import ACTIVE, Node, NodeState, NodeTimeline, SimLab
 from lcm.sim.cml.patty import PortMapping, map_ports
-from lcm.sim.cml.rest.documents import MaintenanceUpdate, NoticeCreate, NoticeUpdate
+from lcm.sim.cml.rest.documents import Json, MaintenanceUpdate, NoticeCreate, NoticeUpdate
 from lcm.sim.cml.stats import CmlMachine
 from lcm.sim.cml.telemetry import CmlTelemetry, TelemetryEvent
 from lcm.sim.cml.topology import build_lab, read_topology
 from lcm.sim.cml.users import ResourcePool, ResourcePools, User, Users, resource_usage
 from lcm.sim.time.chance import Chance, Ids
 from lcm.sim.time.faults import ActiveFaults
-
-Json = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +53,7 @@ class SystemNotices:
 
     def get(self, ref: str) -> SystemNotice:
         """Return a notice; refuse an unknown one."""
-        if ref not in self.all:
-            raise not_found("System notice", ref)
-        return self.all[ref]
+        return find_known("System notice", self.all, ref)
 
     def add(self, wanted: NoticeCreate) -> SystemNotice:
         """Make a notice."""
@@ -70,9 +65,8 @@ class SystemNotices:
 
     def change(self, notice: SystemNotice, wanted: NoticeUpdate) -> SystemNotice:
         """Change a notice."""
-        for name in wanted.__struct_fields__:
-            if (value := getattr(wanted, name)) is not UNSET:
-                setattr(notice, name, value)
+        for name, value in wanted.given().items():
+            setattr(notice, name, value)
         return notice
 
     def remove(self, notice: SystemNotice) -> None:
@@ -277,7 +271,9 @@ def restore_snapshot(cml: Cml, known: CmlSnapshot) -> None:
     cml.telemetry.opt_in = known.opt_in
     cml.telemetry.restore_events(known.events)
     for lab in known.labs:
-        _relink_interfaces(lab)
+        own = {one.id: one for node in lab.nodes.values() for one in node.interfaces}
+        for link in lab.links.values():  # they refer to the nodes' own interfaces, not to decoded copies
+            link.a, link.b = own[link.a.id], own[link.b.id]
     cml.labs.restore_labs(known.labs)
 
 
@@ -293,10 +289,3 @@ def decode_timeline(kind: type, value: Any) -> object:  # noqa: ANN401 - JSON of
     if kind is NodeTimeline:
         return NodeTimeline.from_changes((age, NodeState(state)) for age, state in value)
     raise NotImplementedError(kind)
-
-
-def _relink_interfaces(lab: SimLab) -> None:
-    """Make links refer to the nodes' own interfaces instead of decoded copies."""
-    own = {one.id: one for node in lab.nodes.values() for one in node.interfaces}
-    for link in lab.links.values():
-        link.a, link.b = own[link.a.id], own[link.b.id]

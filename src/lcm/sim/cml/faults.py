@@ -4,10 +4,12 @@ Tests and the simulator's own REST calls set faults. Each interface puts refusal
 """
 
 import fnmatch
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
+
+T = TypeVar("T")
 
 
 class HttpFault(Struct, forbid_unknown_fields=True):
@@ -85,6 +87,13 @@ class CmlDown(Exception):
 def not_found(what: str, ref: str) -> CmlRefusal:
     """Return the refusal for an unknown object, in the words by which CML's own client recognises it."""
     return CmlRefusal(404, f"{what} not found: {ref}")
+
+
+def find_known(what: str, known: Mapping[str, T], ref: str) -> T:
+    """Return an object by its id; refuse an unknown one."""
+    if ref not in known:
+        raise not_found(what, ref)
+    return known[ref]
 
 
 def bad_request(description: str) -> CmlRefusal:

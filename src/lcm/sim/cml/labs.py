@@ -2,34 +2,24 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from lcm.sim.cloud.effects import OnLabEffect, ignore_effect
 from lcm.sim.cml.definitions import KINDS, NodeKind, unknown_kind
-from lcm.sim.cml.faults import bad_request, not_found
+from lcm.sim.cml.faults import bad_request, find_known
 from lcm.sim.cml.pace import CmlPace
 from lcm.sim.cml.parts import ACTIVE, Files, Node, NodeState, NodeTimeline, SimLab
-from lcm.sim.cml.rest.documents import Configuration, ConfigurationFile, LabUpdate, NodeSpec, NodeUpdate
+from lcm.sim.cml.rest.documents import SIZES, Configuration, ConfigurationFile, LabUpdate, NodeSpec, NodeUpdate
 from lcm.sim.cml.telemetry import CmlTelemetry
 from lcm.sim.cml.wiring import drop_interface, fill_slots, interfaces_behind_nat, sync_smart_annotations
 from lcm.sim.time.chance import Chance, Ids
 
-T = TypeVar("T")
-
 QUEUE_SECONDS: Final = 2.0
 STOP_SECONDS: Final = 4.0
 WIPE_SECONDS: Final = 1.0
-_FIXED_ONCE_STARTED: Final = (
-    "configuration",
-    "ram",
-    "cpus",
-    "cpu_limit",
-    "data_volume",
-    "boot_disk_size",
-    "image_definition",
-)
+_FIXED_ONCE_STARTED: Final = frozenset({"configuration", "image_definition", *SIZES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +55,7 @@ class Labs:
 
     def get(self, ref: str) -> SimLab:
         """Return a lab; refuse an unknown one."""
-        if ref not in self._labs:
-            raise not_found("Lab", ref)
-        return self._labs[ref]
+        return find_known("Lab", self._labs, ref)
 
     def restore_labs(self, labs: Iterable[SimLab]) -> None:
         """Restore the labs of another CML."""
@@ -84,16 +72,16 @@ class Labs:
 
     def change(self, lab: SimLab, wanted: LabUpdate) -> SimLab:
         """Change a lab's texts, owner or associations."""
-        lab.title = _given_or_present(wanted.title, lab.title)
-        lab.description = _given_or_present(wanted.description, lab.description)
-        lab.notes = _given_or_present(wanted.notes, lab.notes)
-        lab.owner_id = _given_or_present(wanted.owner, lab.owner_id)
-        lab.associations = _given_or_present(wanted.associations, lab.associations)
+        given = wanted.given()
+        given.pop("groups", None)  # what older clients send instead of associations
+        lab.owner_id = given.pop("owner", lab.owner_id)
+        for name, value in given.items():
+            setattr(lab, name, value)
         return self._mark_modified(lab)
 
     def delete(self, lab: SimLab) -> None:
         """Remove a lab that is stopped and wiped."""
-        if any(not _is_in_state(node, NodeState.DEFINED, self._age()) for node in lab.nodes.values()):
+        if any(node.life.state(self._age()) is not NodeState.DEFINED for node in lab.nodes.values()):
             raise bad_request("The lab must be stopped and wiped before it can be deleted.")
         self._core.on_effect("remove", lab.title)
         del self._labs[lab.id]
@@ -121,9 +109,7 @@ class Labs:
 
     def node(self, lab: SimLab, ref: str) -> Node:
         """Return a node; refuse an unknown one."""
-        if ref not in lab.nodes:
-            raise not_found("Node", ref)
-        return lab.nodes[ref]
+        return find_known("Node", lab.nodes, ref)
 
     def add_node(self, lab: SimLab, spec: NodeSpec, *, populate: bool = False) -> Node:
         """Add a node, with its kind's interfaces if `populate` is set."""
@@ -143,8 +129,8 @@ class Labs:
 
     def change_node(self, lab: SimLab, node: Node, wanted: NodeUpdate) -> None:
         """Change a node; its boot parameters only before its first start or after a wipe."""
-        given = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
-        if not _is_in_state(node, NodeState.DEFINED, self._age()) and not given.keys().isdisjoint(_FIXED_ONCE_STARTED):
+        given = wanted.given()
+        if node.life.state(self._age()) is not NodeState.DEFINED and not given.keys().isdisjoint(_FIXED_ONCE_STARTED):
             raise bad_request("The node must be wiped before this can be changed.")
         node.pinned_compute_id = given.pop("pinned_compute_id", node.pinned_compute_id)
         if "configuration" in given:
@@ -156,7 +142,7 @@ class Labs:
 
     def delete_node(self, lab: SimLab, node: Node) -> None:
         """Remove a wiped node with its interfaces and links."""
-        if not _is_in_state(node, NodeState.DEFINED, self._age()):
+        if node.life.state(self._age()) is not NodeState.DEFINED:
             raise bad_request("The node must be stopped and wiped before it can be deleted.")
         for interface in list(node.interfaces):
             drop_interface(lab, interface)
@@ -182,7 +168,7 @@ class Labs:
 
     def extract(self, node: Node) -> None:
         """Store a booted node's present configuration."""
-        if _is_in_state(node, NodeState.BOOTED, self._age()) and node.running is not None:
+        if node.life.state(self._age()) is NodeState.BOOTED and node.running is not None:
             node.files = node.running
 
     def kind(self, definition: str) -> NodeKind:
@@ -239,12 +225,10 @@ class Labs:
             node.console_keys = node.console_keys or [self._core.ids() for _ in range(node.kind.shipped.serial_ports)]
             node.vnc_key = node.vnc_key or (self._core.ids() if node.kind.shipped.has_vnc else None)
             for one in node.interfaces:
-                one.operational_mac = one.mac_address or one.operational_mac or self._mac()
+                if not (mac := one.mac_address or one.operational_mac):
+                    mac = "52:54:00:" + self._core.chance.getrandbits(24).to_bytes(3, "big").hex(":")
+                one.operational_mac = mac
                 one.ip4 = next(free, None) if one in nat and not one.ip4 else one.ip4
-
-    def _mac(self) -> str:
-        bits = self._core.chance.getrandbits(24)
-        return f"52:54:00:{bits >> 16:02x}:{bits >> 8 & 255:02x}:{bits & 255:02x}"
 
     def _stop_nodes(self, lab: SimLab, nodes: Iterable[Node]) -> bool:
         age = self._age()
@@ -258,7 +242,7 @@ class Labs:
     def _wipe_nodes(self, lab: SimLab, nodes: Iterable[Node]) -> None:
         age = self._age()
         for node in nodes:
-            if not _is_in_state(node, NodeState.STOPPED, age) or node.life.is_stopping(age):
+            if node.life.state(age) is not NodeState.STOPPED or node.life.is_stopping(age):
                 continue
             node.life.plan(age, (WIPE_SECONDS, NodeState.DEFINED))
             node.running, node.console_keys, node.vnc_key = None, [], None
@@ -289,11 +273,3 @@ def to_files(configuration: Configuration, kind: NodeKind) -> Files:
             return to_files([one], kind)
         case several:
             return [ConfigurationFile(kind.main_file if f.name == "Main" else f.name, f.content) for f in several]
-
-
-def _is_in_state(node: Node, state: NodeState, age: float) -> bool:
-    return node.life.state(age) is state
-
-
-def _given_or_present(wanted: T | UnsetType, present: T) -> T:
-    return present if isinstance(wanted, UnsetType) else wanted

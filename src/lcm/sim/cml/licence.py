@@ -6,14 +6,12 @@ server until the machine returns it, even if the machine is gone.
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from lcm.providers.protocols.labhost import node_limit
 from lcm.sim.cml.faults import CmlRefusal, bad_request
 from lcm.sim.cml.labs import CmlCore
-from lcm.sim.cml.rest.documents import FeatureCount, LicenceTransport, Registration
-
-Json = dict[str, Any]
+from lcm.sim.cml.rest.documents import FeatureCount, Json, LicenceTransport, Registration
 
 _EXPANDABLE: Final = ("CML_Enterprise", "CML_Education", "CML_Internal", "CML_NotForResale")
 REGISTER_SECONDS: Final = 8.0

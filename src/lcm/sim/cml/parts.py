@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from lcm.sim.cml.definitions import NodeKind
-from lcm.sim.cml.rest.documents import Associations, ConfigurationFile, NodeSpec
+from lcm.sim.cml.rest.documents import Associations, ConfigurationFile, Json, NodeSpec
 
 _MOST_PAST_CHANGES: Final = 12
 
@@ -80,7 +80,6 @@ class NodeTimeline:
         return next((since for since, entered in reversed(self._changes) if entered is state), None)
 
 
-Json = dict[str, Any]
 Files = list[ConfigurationFile]
 
 

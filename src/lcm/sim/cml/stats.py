@@ -6,13 +6,12 @@ Loads are made up from a node's id and age, so the same moment always shows the 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lcm.sim.cml.pace import CmlPace
 from lcm.sim.cml.parts import ACTIVE, RUNNING, LabLink, Node, NodeState, SimLab
+from lcm.sim.cml.rest.documents import Json
 from lcm.sim.cml.wiring import link_state
-
-Json = dict[str, Any]
 
 COMPUTE_ID: Final = "00000000-0000-4000-b000-000000000000"
 _CORE_CHECKS: Final = ("core_connected", "nodes_loaded", "images_loaded")
@@ -136,7 +135,8 @@ def simulation_stats(lab: SimLab, pace: CmlPace) -> Json:
     """Return a lab's figures by node and link id; what does not run is left out."""
     age = pace.age()
     nodes = {node.id: _node_stats(node, pace, age) for node in lab.nodes.values() if node.life.state(age) in ACTIVE}
-    links = {link.id: _link_stats(lab, link, age) for link in lab.links.values() if _is_link_up(lab, link, age)}
+    up = [link for link in lab.links.values() if link_state(lab, link, age) is NodeState.STARTED]
+    links = {link.id: _link_stats(lab, link, age) for link in up}
     return {"nodes": nodes, "links": links}
 
 
@@ -198,10 +198,6 @@ def _link_stats(lab: SimLab, link: LabLink, age: float) -> Json:
     ends = (lab.nodes[end.node_id].life.age_entered(NodeState.STARTED) or age for end in (link.a, link.b))
     up = int(max(0.0, age - max(ends)))
     return {"readbytes": up * 180, "readpackets": up * 2, "writebytes": up * 210, "writepackets": up * 2, "drops": 0}
-
-
-def _is_link_up(lab: SimLab, link: LabLink, age: float) -> bool:
-    return link_state(lab, link, age) is NodeState.STARTED
 
 
 def _space(used_mb: float, total_mb: int) -> Json:

@@ -12,27 +12,15 @@ import yaml
 from lcm.sim.cml.faults import CmlRefusal, bad_request
 from lcm.sim.cml.labs import CmlCore, Labs
 from lcm.sim.cml.parts import Files, Interface, Node, SimLab
-from lcm.sim.cml.rest.documents import LabUpdate, LinkFile, NodeFile, NodeSpec, TopologyFile
+from lcm.sim.cml.rest.documents import SIZES, Json, LabUpdate, LinkFile, NodeFile, NodeSpec, TopologyFile
 from lcm.sim.cml.wiring import check_annotation, connect, sync_smart_annotations
-
-Json = dict[str, Any]
 
 VERSION: Final = "0.3.0"
 ALL_FILES, MAIN_FILE, NO_FILES = "all", "main", "none"
 _NODE_FIELDS: Final = (
-    "x",
-    "y",
-    "label",
-    "node_definition",
-    "image_definition",
-    "ram",
-    "cpus",
-    "cpu_limit",
-    "data_volume",
-    "boot_disk_size",
-    "hide_links",
-    "parameters",
-    "tags",
+    *("x", "y", "label", "node_definition", "image_definition"),
+    *SIZES,
+    *("hide_links", "parameters", "tags"),
 )
 
 
@@ -41,7 +29,13 @@ def write_topology(lab: SimLab, form: str = MAIN_FILE) -> Json:
     heading = {"version": VERSION, "title": lab.title, "description": lab.description, "notes": lab.notes}
     return {
         "lab": heading | {"owner": lab.owner_id},
-        "nodes": [_write_node(node, form) for node in lab.nodes.values()],
+        "nodes": [
+            {"id": node.id}
+            | write_spec(node)
+            | write_configuration(node.files, form)
+            | {"interfaces": [_write_interface(one) for one in node.interfaces]}
+            for node in lab.nodes.values()
+        ],
         "links": [
             {
                 "id": link.id,
@@ -113,11 +107,6 @@ def write_tile(lab: SimLab, age: float) -> Json:
     return write_topology(lab, NO_FILES) | {"nodes": nodes}
 
 
-def _write_node(node: Node, form: str) -> Json:
-    interfaces = [_write_interface(one) for one in node.interfaces]
-    return {"id": node.id} | write_spec(node) | write_configuration(node.files, form) | {"interfaces": interfaces}
-
-
 def _write_interface(one: Interface) -> Json:
     entry: Json = {"id": one.id, "label": one.label, "type": one.type, "mac_address": one.mac_address}
     return entry if one.slot is None else entry | {"slot": one.slot}
@@ -134,17 +123,16 @@ class _TopologyDumper(yaml.CSafeDumper):
         return True
 
 
-def _represent_text(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None)
-
-
-_TopologyDumper.add_representer(str, _represent_text)
-
+_TopologyDumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", str(text), style="|" if "\n" in text else None
+    ),
+)
 
 _MOST_DEPTH: Final = 40
 _LONGEST_TITLE: Final = 64
 _SPEC_FIELDS: Final = NodeSpec.__struct_fields__
-_SIZES: Final = ("ram", "cpus", "cpu_limit", "data_volume", "boot_disk_size")
 
 
 def read_topology(text: str | bytes) -> TopologyFile:
@@ -153,9 +141,7 @@ def read_topology(text: str | bytes) -> TopologyFile:
         _refuse_aliases_and_depth(text)
         document = yaml.load(text, Loader=yaml.CSafeLoader)
         return msgspec.convert(_upgrade(document), TopologyFile)
-    except yaml.YAMLError as error:
-        raise bad_request(f"Invalid topology: {error}") from error
-    except (msgspec.ValidationError, ValueError) as error:
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         raise bad_request(f"Invalid topology: {error}") from error
 
 
@@ -205,14 +191,10 @@ def _build_node(labs: Labs, core: CmlCore, lab: SimLab, file: NodeFile) -> dict[
     for number, one in enumerate(file.interfaces):
         if one.id in places:
             raise bad_request(f"Invalid topology: interface {one.id} of node {file.id} is there twice.")
-        label = one.label or _interface_label(node, one.slot, number)
-        places[one.id] = Interface(core.ids(), node.id, label, one.type, one.slot, one.mac_address)
+        usual = f"Loopback{number}" if one.slot is None else node.kind.interface_label(one.slot)
+        places[one.id] = Interface(core.ids(), node.id, one.label or usual, one.type, one.slot, one.mac_address)
     node.interfaces = list(places.values())
     return places
-
-
-def _interface_label(node: Node, slot: int | None, number: int) -> str:
-    return f"Loopback{number}" if slot is None else node.kind.interface_label(slot)
 
 
 def _build_link(core: CmlCore, lab: SimLab, file: LinkFile, places: _InterfacesByNode) -> None:
@@ -234,7 +216,7 @@ def _upgrade(document: Any) -> Any:  # noqa: ANN401  not checked yet
 
 
 def _upgrade_node(node: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in node.items() if value or key not in (*_SIZES, "tags")}
+    kept = {key: value for key, value in node.items() if value or key not in (*SIZES, "tags")}
     places = {key: round(kept[key]) for key in ("x", "y") if isinstance(kept.get(key), float)}
     return kept | places
 

@@ -6,12 +6,11 @@ import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
-from lcm.sim.cml.faults import CmlFull, CmlRefusal, bad_request, forbidden, not_found
+from lcm.sim.cml.faults import CmlFull, CmlRefusal, bad_request, find_known, forbidden
 from lcm.sim.cml.labs import CmlCore
 from lcm.sim.cml.parts import Node, SimLab
 from lcm.sim.cml.rest.documents import (
@@ -19,7 +18,9 @@ from lcm.sim.cml.rest.documents import (
     Credentials,
     GroupCreate,
     GroupUpdate,
+    Json,
     PoolCreate,
+    PoolLimits,
     PoolUpdate,
     UserCreate,
     UserUpdate,
@@ -116,15 +117,11 @@ class Users:
 
     def get(self, ref: str) -> User:
         """Return a user; refuse an unknown one."""
-        if ref not in self.everybody:
-            raise not_found("User", ref)
-        return self.everybody[ref]
+        return find_known("User", self.everybody, ref)
 
     def group(self, ref: str) -> Group:
         """Return a group; refuse an unknown one."""
-        if ref not in self.groups:
-            raise not_found("Group", ref)
-        return self.groups[ref]
+        return find_known("Group", self.groups, ref)
 
     def add(self, wanted: UserCreate) -> User:
         """Make a user."""
@@ -141,7 +138,7 @@ class Users:
 
     def change(self, user: User, wanted: UserUpdate, by: User) -> User:
         """Change a user. A new password or other rights sign the user out everywhere."""
-        given = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+        given = wanted.given()
         password = given.pop("password", None)
         if password is not None:
             if not by.admin and password.old_password != user.password:
@@ -176,13 +173,13 @@ class Users:
 
     def change_group(self, group: Group, wanted: GroupUpdate) -> Group:
         """Change a group."""
-        for name in ("name", "description", "associations"):
-            if (value := getattr(wanted, name)) is not UNSET:
-                setattr(group, name, value)
-        if wanted.members is not UNSET:
-            for user in self.everybody.values():
-                others = [ref for ref in user.groups if ref != group.id]
-                self._join(user, [*others, group.id] if user.id in wanted.members else others)
+        given = wanted.given()
+        members = given.pop("members", None)
+        for name, value in given.items():
+            setattr(group, name, value)
+        for user in self.everybody.values() if members is not None else ():
+            others = [ref for ref in user.groups if ref != group.id]
+            self._join(user, [*others, group.id] if user.id in members else others)
         group.modified = self._core.pace.now()
         return group
 
@@ -235,9 +232,6 @@ def _b64(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-Json = dict[str, Any]
-
-
 @dataclass(slots=True, eq=False)
 class ResourcePool:
     """A resource pool; None means no limit."""
@@ -274,9 +268,7 @@ class ResourcePools:
 
     def get(self, ref: str) -> ResourcePool:
         """Return a pool; refuse an unknown one."""
-        if ref not in self.all:
-            raise not_found("Resource pool", ref)
-        return self.all[ref]
+        return find_known("Resource pool", self.all, ref)
 
     def of_user(self, user_id: str) -> ResourcePool | None:
         """Return the pool of a user; None when there is none."""
@@ -292,9 +284,8 @@ class ResourcePools:
 
     def change(self, pool: ResourcePool, wanted: PoolUpdate) -> ResourcePool:
         """Change a pool."""
-        for name in wanted.__struct_fields__:
-            if (value := getattr(wanted, name)) is not UNSET:
-                setattr(pool, name, value)
+        for name, value in wanted.given().items():
+            setattr(pool, name, value)
         return pool
 
     def remove(self, pool: ResourcePool) -> None:
@@ -315,9 +306,8 @@ class ResourcePools:
                 raise CmlFull(f"Resource pool {pool.label} limit exceeded: {what}.")
 
     def _make(self, wanted: PoolCreate, users: list[str], template: str | None) -> ResourcePool:
-        limits = {name: getattr(wanted, name) for name in ("licenses", "ram", "cpus", "disk_space")}
+        limits = {name: getattr(wanted, name) for name in PoolLimits.__struct_fields__}
         pool = ResourcePool(self._new_id(), wanted.label, wanted.description, template, users=users, **limits)
-        pool.external_connectors = wanted.external_connectors
         self.all[pool.id] = pool
         return pool
 

@@ -6,10 +6,11 @@ node tag; nobody else creates them.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
-from lcm.sim.cml.faults import CmlRefusal, bad_request, not_found
+from lcm.sim.cml.faults import bad_request, not_found
 from lcm.sim.cml.parts import RUNNING, Interface, LabLink, Node, NodeState, SimLab
+from lcm.sim.cml.rest.documents import Json
 
 _BRIDGES: Final = ("bridge", "System Bridge", "L2")
 
@@ -20,13 +21,6 @@ def find_interface(lab: SimLab, ref: str) -> Interface:
     if interface is None:
         raise not_found("Interface", ref)
     return interface
-
-
-def find_link(lab: SimLab, ref: str) -> LabLink:
-    """Return a link; refuse an unknown one."""
-    if ref not in lab.links:
-        raise not_found("Link", ref)
-    return lab.links[ref]
 
 
 def fill_slots(node: Node, upto: int, ids: list[str]) -> list[Interface]:
@@ -99,8 +93,6 @@ def _is_nat(connector: Node) -> bool:
     return not (text or "").strip().startswith(_BRIDGES)
 
 
-Json = dict[str, Any]
-
 _COLORS: Final = ("#FFD10080", "#00A2FF80", "#61D83680", "#FF644E80", "#B36AE280", "#16E7CF80")
 _SMART: Final[Json] = {
     "is_on": True,
@@ -118,31 +110,28 @@ _SMART_KEYS: Final = frozenset({*_SMART, "tag", "label", "fill_color"})
 _TYPES: Final = ("text", "rectangle", "ellipse", "line")
 
 
-def make_smart(ref: str, tag: str, number: int, given: Json | None = None) -> Json:
-    """Make the smart annotation of a tag, as a file describes it or by default."""
-    known = {key: value for key, value in (given or {}).items() if key in _SMART_KEYS}
-    default = _SMART | {"label": tag, "fill_color": _COLORS[number % len(_COLORS)]}
-    return {"id": ref} | default | known | {"tag": tag}
-
-
 def sync_smart_annotations(lab: SimLab, new_id: Callable[[], str], given: Iterable[Json] = ()) -> None:
-    """Match the smart annotations to the nodes' tags: new tags get one, removed tags lose theirs."""
+    """Match the smart annotations to the nodes' tags: new tags get one, removed tags lose theirs.
+
+    `given` is how a file describes them; what it leaves out is as usual.
+    """
     tags = dict.fromkeys(tag for node in lab.nodes.values() for tag in node.spec.tags if tag)
     kept = {one["tag"]: one for one in lab.smart_annotations.values() if one["tag"] in tags}
-    drawn = {one.get("tag"): one for one in given}
+    drawn = {one.get("tag"): {key: one[key] for key in one if key in _SMART_KEYS} for one in given}
     for number, tag in enumerate(tags):
         if tag not in kept:
-            kept[tag] = make_smart(new_id(), tag, number, drawn.get(tag))
+            default = _SMART | {"label": tag, "fill_color": _COLORS[number % len(_COLORS)]}
+            kept[tag] = {"id": new_id()} | default | drawn.get(tag, {}) | {"tag": tag}
     lab.smart_annotations = {one["id"]: one for one in kept.values()}
 
 
-def change_smart(lab: SimLab, ref: str, change: Json) -> Json:
+def change_smart(annotation: Json, change: Json) -> Json:
     """Change how a smart annotation looks."""
     unknown = set(change) - _SMART_KEYS - {"id"}
-    if unknown or change.get("tag", lab.smart_annotations[ref]["tag"]) != lab.smart_annotations[ref]["tag"]:
+    if unknown or change.get("tag", annotation["tag"]) != annotation["tag"]:
         raise bad_request(f"Cannot change {', '.join(sorted(unknown)) or 'tag'} of a smart annotation.")
-    lab.smart_annotations[ref] |= change | {"id": ref}
-    return lab.smart_annotations[ref]
+    annotation |= change | {"id": annotation["id"]}
+    return annotation
 
 
 def check_annotation(annotation: Json) -> Json:
@@ -150,17 +139,3 @@ def check_annotation(annotation: Json) -> Json:
     if annotation.get("type") not in _TYPES:
         raise bad_request("An annotation's type is text, rectangle, ellipse or line.")
     return annotation
-
-
-def find_annotation(lab: SimLab, ref: str) -> Json:
-    """Return an annotation; refuse an unknown one."""
-    if ref not in lab.annotations:
-        raise CmlRefusal(404, f"Annotation not found: {ref}")
-    return lab.annotations[ref]
-
-
-def find_smart(lab: SimLab, ref: str) -> Json:
-    """Return a smart annotation; refuse an unknown one."""
-    if ref not in lab.smart_annotations:
-        raise CmlRefusal(404, f"Smart annotation not found: {ref}")
-    return lab.smart_annotations[ref]

@@ -125,7 +125,7 @@ def _late_start(wanted: SessionRequest, session: LabletSession | None) -> LateSt
         track=wanted.track,
         start=wanted.start,
         late_seconds=(ran - wanted.start).total_seconds() if ran else None,
-        why=_late_reason(session) if session else "it is not there",
+        why=_late_reason(session) if session else "the session does not exist",
     )
 
 

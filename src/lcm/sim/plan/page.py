@@ -137,7 +137,7 @@ def _details(trial: Trial) -> Iterator[str]:
         steps_plot(_utilization_steps(trial, tracks), axis, unit="%", most=100),
     )
     yield _figure("Cost by day and track, USD", _cost_plot(trial, tracks))
-    yield _figure("Calendar of seats: the fuller, the stronger", seats_plot(_seat_rows(trial), axis, pools))
+    yield _figure("Calendar of planned workers: the fuller, the darker", seats_plot(_seat_rows(trial), axis, pools))
     yield _cost_table(trial)
     yield _refusal_table(trial)
     yield _late_table(trial)

@@ -115,7 +115,7 @@ def seats_plot(rows: Mapping[tuple[str, int], Sequence[Stretch]], axis: Axis, co
     for place, ((pool, number), stretches) in enumerate(rows.items()):
         top = _TOP + place * tall
         label = (
-            f"{'seat' if alone else escape(shorten_text(pool, _LABEL_LENGTH))} {number}<title>{escape(pool)}</title>"
+            f"{'worker' if alone else escape(shorten_text(pool, _LABEL_LENGTH))} {number}<title>{escape(pool)}</title>"
         )
         parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{top + 12}">{label}</text>')
         for one in stretches:

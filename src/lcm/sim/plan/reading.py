@@ -69,7 +69,9 @@ def _read_cells(
     cells: Sequence[str], heading: Sequence[str], where: str, zone: str, faults: list[Fault]
 ) -> Sequence[TimetableRow]:
     if len(cells) != len(heading):
-        faults.append(Fault(where, f"{len(cells)} cells below {len(heading)} headings", "give each column its cell"))
+        faults.append(
+            Fault(where, f"{len(cells)} cells below {len(heading)} headings", "write one cell for each column")
+        )
         return ()
     try:
         return [_csv_row({name: cell.strip() for name, cell in zip(heading, cells, strict=True)}, where, zone)]
@@ -87,13 +89,13 @@ def _read_heading(cells: Sequence[str]) -> Sequence[str]:
     if missing or not {"end", "minutes"} & set(names):
         raise Invalid(Fault("line 1", f"no column {', '.join(missing) or 'end or minutes'}", _EXAMPLE))
     if len(set(names)) < len(names):
-        raise Invalid(Fault("line 1", "a column is there twice", "remove one of them"))
+        raise Invalid(Fault("line 1", "a column appears twice", "remove one of them"))
     return names
 
 
 def _csv_row(cells: Mapping[str, str], where: str, zone: str) -> TimetableRow:
     if not cells["definition"]:
-        raise Invalid(Fault(f"{where}: definition", "which lab?", "write the name of a lab"))
+        raise Invalid(Fault(f"{where}: definition", "no lab", "write the name of a lab"))
     start = parse_moment(cells["start"], zone, f"{where}: start")
     if end := cells.get("end", ""):
         minutes = check_length((parse_moment(end, zone, f"{where}: end") - start) // _MINUTE, f"{where}: end")
@@ -142,7 +144,7 @@ def combine(stocks: Sequence[Inventory], rows: Sequence[TimetableRow]) -> Timeta
     for row in rows:
         found = find_definition(row.definition, known)
         if found is None:
-            faults.append(Fault(row.where, f"nobody knows the lab {row.definition!r}", _known_labs_remedy(known)))
+            faults.append(Fault(row.where, f"there is no lab {row.definition!r}", _known_labs_remedy(known)))
         else:
             sessions += sessions_of(row, found, len(sessions))
     if faults:
@@ -179,7 +181,7 @@ def find_definition(name: str, known: Sequence[LabletDefinition]) -> LabletDefin
 def _read_parts(name: str, data: bytes, zone: str) -> tuple[Inventory, Sequence[TimetableRow]]:
     """Read a file's labs and pools, and its sessions. Times without a zone of their own are in the given one."""
     if PurePath(name).suffix.lower() in _SPREADSHEET_SUFFIXES:
-        raise Invalid(Fault(name, "a spreadsheet of its own form", "save it as CSV, in UTF-8"))
+        raise Invalid(Fault(name, "a spreadsheet, which cannot be read", "save it as CSV, in UTF-8"))
     if len(data) > MOST_BYTES:
         raise Invalid(Fault(name, f"more than {MOST_BYTES // 1_000_000} MB", "plan a shorter time"))
     try:
@@ -200,9 +202,9 @@ def _read_parts(name: str, data: bytes, zone: str) -> tuple[Inventory, Sequence[
 def _known_labs_remedy(known: Sequence[LabletDefinition]) -> str:
     names = sorted({one.metadata.name.partition(":")[0] for one in known})
     if not names:
-        return "name a file with definitions and a fleet by --definitions, or plan on a live system with --from-now"
+        return "name a file with definitions and a fleet with --definitions, or plan on a live system with --from-now"
     shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")  # noqa: PLR2004  a line's worth
-    return f"known are {shown}"
+    return f"use one of {shown}"
 
 
 _ONE_MINUTE = timedelta(minutes=1)

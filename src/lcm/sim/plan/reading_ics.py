@@ -22,7 +22,11 @@ from lcm.model.base.resource import shorten_text
 from lcm.model.kinds.reservation import Weekday
 from lcm.sim.plan.slots import Series, TimetableRow, check_length, check_year, find_zone, local_moment, parse_count
 
+_MOST_CHARACTERS: Final = 8_000_000
 _MOST_EVENTS: Final = 20_000
+_MOST_EXCEPTIONS: Final = 20_000
+_MOST_EXCEPTIONS_OF_EVENT: Final = 2_000
+"""Far more than a series has slots. Each exception takes time to parse, so they are counted before that."""
 _LONGEST_SERIES: Final = timedelta(days=3650)
 """How far a series that has only a count is followed: longer than any that is played."""
 _BREAK: Final = re.compile(r"\r\n|\n|\r")
@@ -45,9 +49,12 @@ _IcsEvent = dict[str, list[tuple[int, str]]]
 
 def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
     """Read every event. Raises Invalid with every fault. Times without a zone are in the given one."""
+    if len(text) > _MOST_CHARACTERS:
+        raise Invalid(Fault("file", f"more than {_MOST_CHARACTERS} characters", "plan a shorter time"))
     rows: list[TimetableRow] = []
     faults: list[Fault] = []
     events = list(_events(text))
+    _check_exceptions(events)
     moved = _moved_slots(events, zone)
     for number, event in events:
         if len(rows) >= _MOST_EVENTS:
@@ -65,12 +72,12 @@ def read_ics(text: str, zone: str = "UTC") -> Sequence[TimetableRow]:
 def _events(text: str) -> Iterator[tuple[int, _IcsEvent]]:
     lines = list(_unfold_lines(text))
     if not lines or lines[0][1].upper() != "BEGIN:VCALENDAR":
-        raise Invalid(Fault("line 1", "no calendar", "export it anew: it begins with BEGIN:VCALENDAR"))
+        raise Invalid(Fault("line 1", "no calendar", "export it again: it begins with BEGIN:VCALENDAR"))
     event, begun, inside = None, 0, 0
     for number, line in lines:
         head, colon, value = line.upper().partition(":")
         if not colon:
-            raise Invalid(Fault(f"line {number}", f"{line[:40]!r} has no colon", "export the calendar anew"))
+            raise Invalid(Fault(f"line {number}", f"{line[:40]!r} has no colon", "export the calendar again"))
         match head, value:
             case "BEGIN", "VEVENT":
                 event, begun = _IcsEvent(), number
@@ -82,7 +89,23 @@ def _events(text: str) -> Iterator[tuple[int, _IcsEvent]]:
             case _ if event is not None and not inside:
                 event.setdefault(head.partition(";")[0], []).append((number, line))
     if event is not None:
-        raise Invalid(Fault(f"line {begun}", "an event without an end", "export it anew: END:VEVENT is missing"))
+        raise Invalid(Fault(f"line {begun}", "an event without an end", "export it again: END:VEVENT is missing"))
+
+
+def _check_exceptions(events: Sequence[tuple[int, _IcsEvent]]) -> None:
+    """Raise Invalid if one event, or all together, have too many EXDATEs and RECURRENCE-IDs."""
+    total = 0
+    for number, event in events:
+        dates = sum(line.count(",") + 1 for _, line in event.get("EXDATE", ()))
+        own = dates + len(event.get("RECURRENCE-ID", ()))
+        total += own
+        if own > _MOST_EXCEPTIONS_OF_EVENT:
+            problem = f"an event with {own} exceptions (EXDATE, RECURRENCE-ID)"
+            remedy = f"keep those of slots that the series has, {_MOST_EXCEPTIONS_OF_EVENT} at most"
+            raise Invalid(Fault(f"line {number}", problem, remedy))
+        if total > _MOST_EXCEPTIONS:
+            problem = f"more than {_MOST_EXCEPTIONS} exceptions (EXDATE, RECURRENCE-ID) up to here"
+            raise Invalid(Fault(f"line {number}", problem, "plan a shorter time"))
 
 
 def _unfold_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -104,7 +127,7 @@ def _properties(event: _IcsEvent, name: str) -> Iterator[_IcsProperty]:
             _, params, value = Contentline(line).parts()
         except ValueError as error:
             raise Invalid(
-                Fault(where, f"{shorten_text(line, 40)!r} cannot be read", "export the calendar anew")
+                Fault(where, f"{shorten_text(line, 40)!r} cannot be read", "export the calendar again")
             ) from error
         yield _IcsProperty(where, {key: str(one) for key, one in params.items()}, value.strip())
 
@@ -124,7 +147,13 @@ def _moved_slots(events: Sequence[tuple[int, _IcsEvent]], zone: str) -> Mapping[
     for _, event in events:
         for slot in _properties(event, "RECURRENCE-ID"):
             if "RANGE" in slot.params:
-                raise Invalid(Fault(slot.where, "it moves all that follow", "end the series, and begin another"))
+                raise Invalid(
+                    Fault(
+                        slot.where,
+                        "it moves all later slots, which is not supported",
+                        "end the series, and begin another",
+                    )
+                )
             found[_text_of(event, "UID")].add(_read_moment(slot, zone))
     return {uid: frozenset(moments) for uid, moments in found.items()}
 
@@ -132,12 +161,12 @@ def _moved_slots(events: Sequence[tuple[int, _IcsEvent]], zone: str) -> Mapping[
 def _event_row(event: _IcsEvent, number: int, zone: str, moved: Mapping[str, frozenset[datetime]]) -> TimetableRow:
     where = f"line {number}"
     if not (begins := _first(event, "DTSTART")):
-        raise Invalid(Fault(where, "an event without DTSTART", "give it a beginning"))
+        raise Invalid(Fault(where, "an event without DTSTART", "add DTSTART"))
     own = begins.params.get("TZID", "UTC" if begins.value.endswith("Z") else zone)
     start = _read_moment(begins, zone)
     definition = _text_of(event, "X-LCM-DEFINITION") or _text_of(event, "SUMMARY")
     if not definition:
-        raise Invalid(Fault(where, "an event without a summary", "let it be the name of a lab"))
+        raise Invalid(Fault(where, "an event without a summary", "write the name of a lab as its summary"))
     return TimetableRow(
         where=where,
         definition=definition,
@@ -170,13 +199,13 @@ def _event_minutes(event: _IcsEvent, start: datetime, zone: str, where: str) -> 
 
 def _event_series(event: _IcsEvent, start: datetime, own: str, without: frozenset[datetime]) -> Series | None:
     if other := _first(event, "RDATE") or _first(event, "EXRULE"):
-        raise Invalid(Fault(other.where, "slots that the planner does not know", "give each an event of its own"))
+        raise Invalid(Fault(other.where, "RDATE and EXRULE are not supported", "write an event for each slot"))
     line = _first(event, "RRULE")
     if line is None or "RECURRENCE-ID" in event:
         return None
     rule = _read_rule(line)
     if not {"COUNT", "UNTIL"} & set(rule):
-        raise Invalid(Fault(line.where, "it goes on for ever", "add COUNT or UNTIL"))
+        raise Invalid(Fault(line.where, "it never ends", "add COUNT or UNTIL"))
     zone = find_zone(own, line.where)
     until, last = _read_until(rule.get("UNTIL", [(start + _LONGEST_SERIES).date()]), zone, line)
     return Series(
@@ -200,7 +229,7 @@ def _read_rule(line: _IcsProperty) -> Mapping[str, Any]:
         rule = vRecur()
     known = rule.get("FREQ") in (["DAILY"], ["WEEKLY"]) and _RULE_PARTS.issuperset(rule) and len(rule) == len(parts)
     if not known or not _DAYS.keys() >= set(rule.get("BYDAY", ())) or _depends_on_week_start(rule):
-        problem = f"{line.value[:_LONGEST_RULE]!r} is a rule that the planner does not know"
+        problem = f"{line.value[:_LONGEST_RULE]!r} is a rule that the planner does not support"
         remedy = "use FREQ=DAILY or WEEKLY with INTERVAL, COUNT, UNTIL and BYDAY; write other ones out"
         raise Invalid(Fault(line.where, problem, remedy))
     return rule

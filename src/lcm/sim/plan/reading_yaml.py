@@ -53,7 +53,7 @@ _WORDING: Final[Mapping[FlawKind, tuple[str, str]]] = {
     "events": _TOO_MUCH,
     "depth": ("nested too deep", "write it as the examples are"),
     "alias": ("an alias", "write the value out"),
-    "duplicate": ("{flaw.text} is there twice", "remove one of them"),
+    "duplicate": ("{flaw.text} appears twice", "remove one of them"),
 }
 """What is refused: anchors and tags mean nothing, and unknown keys are told where they stand."""
 
@@ -102,7 +102,7 @@ def check_keys(said: Mapping[str, LocatedValue], names: Sequence[str]) -> None:
         if key not in names:
             close = get_close_matches(key, names, n=1)
             remedy = f"did you mean {close[0]}?" if close else f"use {', '.join(names)}"
-            faults.append(Fault(spot.where, f"{key!r} means nothing here", remedy))
+            faults.append(Fault(spot.where, f"unknown key {key!r}", remedy))
     if faults:
         raise Invalid(*faults)
 
@@ -110,7 +110,7 @@ def check_keys(said: Mapping[str, LocatedValue], names: Sequence[str]) -> None:
 def text_of(spot: LocatedValue) -> str:
     """Return a text that is not empty."""
     if not isinstance(spot.value, str) or not spot.value.strip():
-        raise Invalid(Fault(spot.where, "a word is missing here", "write one value behind the colon"))
+        raise Invalid(Fault(spot.where, "a value is missing", "write one value behind the colon"))
     return spot.value.strip()
 
 
@@ -234,7 +234,7 @@ def _duplicates(spots: Sequence[LocatedValue], key: str) -> Iterator[Fault]:
         said = spot.value.get(key) if isinstance(spot.value, Mapping) else None
         if said is not None and isinstance(said.value, str):
             if said.value.strip() in seen:
-                yield Fault(said.where, f"{said.value.strip()!r} is there twice", "make one of them")
+                yield Fault(said.where, f"{said.value.strip()!r} appears twice", "remove one of them")
             seen.add(said.value.strip())
 
 
@@ -272,7 +272,7 @@ def _read_pool(spot: LocatedValue) -> tuple[WorkerTemplate, LabWorkerPool]:
     least = int(number_of(said["min"], 0, _MOST_WORKERS, whole=True)) if "min" in said else 0
     most = int(number_of(_require_key(said, spot, "max", "6"), 1, _MOST_WORKERS, whole=True))
     if least > most:
-        raise Invalid(Fault(said["min"].where, f"min {least} is above max {most}", "let min be max at most"))
+        raise Invalid(Fault(said["min"].where, f"min {least} is above max {most}", f"set min to {most} at most"))
     machines = PoolOutline(
         track=text_of(_require_key(said, spot, "track", "ccna")),
         instance_type=text_of(_require_key(said, spot, "instance_type", "m5zn.metal")),
@@ -293,7 +293,7 @@ def _read_row(spot: LocatedValue, zone: str) -> TimetableRow:
     start = _read_moment(said, "at", zone)
     booked = _read_moment(said, "booked_at", zone)
     if start is None and (booked is None or "every" in said):
-        raise Invalid(Fault(spot.where, "it does not say when", "add at: 2027-03-01T09:00"))
+        raise Invalid(Fault(spot.where, "no start is given", "add at: 2027-03-01T09:00"))
     return TimetableRow(
         where=spot.where,
         definition=text_of(_require_key(said, spot, "definition", "ccna-exam")),

@@ -52,7 +52,7 @@ def heading(comparison: Comparison) -> str:
 def verdict(comparison: Comparison) -> str:
     """Return what the search for the smallest fleet has found."""
     if comparison.smallest is None:
-        return "Smallest fleet: none within the bounds keeps everything; allow more machines, or wish for less at once."
+        return "Smallest fleet: none within the bounds keeps everything; allow more machines, or plan less at once."
     return f"Smallest fleet that refuses nothing and is never late: {comparison.smallest}."
 
 
@@ -127,19 +127,19 @@ def _problem_lines(trial: Trial, *, named: bool) -> Iterator[str]:
 def remarks(trial: Trial) -> Iterator[str]:
     """Yield what the numbers do not say: each a sentence without its full stop."""
     if trial.interrupted:
-        yield f"{trial.interrupted} were interrupted and started anew"
+        yield f"{trial.interrupted} were interrupted and started again"
     if trial.unextended:
         yield f"Extensions that found no room: {trial.unextended}"
     if trial.waits_seconds or trial.unserved:
         yield _waits_sentence(trial)
     if kinds := sorted({one.instance_type for one in trial.runs if one.hourly_usd is None}):
-        yield f"Neither `price` nor `prices` tells what {' and '.join(kinds)} costs"
+        yield f"The price of {' and '.join(kinds)} is not known: add `price` or `prices`"
 
 
 def _waits_sentence(trial: Trial) -> str:
     waits = sorted(trial.waits_seconds)
     told = (
-        f"{len(waits)} without a slot waited {format_span(waits[len(waits) // 2])} mostly, "
+        f"{len(waits)} without a slot waited {format_span(waits[len(waits) // 2])} (median), "
         f"{format_span(waits[-1])} at most"
         if waits
         else ""

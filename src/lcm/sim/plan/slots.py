@@ -61,7 +61,7 @@ def sessions_of(row: TimetableRow, definition: LabletDefinition, before: int) ->
     """Yield the sessions of a row; `before` is how many sessions there are already."""
     starts = [None] if row.start is None else _slot_starts(row, row.start)
     if before + len(starts) * row.count > MOST_SESSIONS:
-        raise Invalid(Fault(row.where, f"more than {MOST_SESSIONS} sessions by here", "plan a shorter time"))
+        raise Invalid(Fault(row.where, f"more than {MOST_SESSIONS} sessions up to here", "plan a shorter time"))
     family = definition.metadata.name.partition(":")[0]
     for place, start in enumerate(start for start in starts for _ in range(row.count)):
         yield SessionRequest(
@@ -173,7 +173,7 @@ def _slot_starts(row: TimetableRow, start: datetime) -> list[datetime]:
     begins = [begin for begin, _ in occurrences(spec) if series.last is None or begin <= series.last]
     found = begins[: series.most]
     if len(found) > OCCURRENCES_LIMIT:
-        raise Invalid(Fault(row.where, f"more than {OCCURRENCES_LIMIT} times", "let it end earlier"))
+        raise Invalid(Fault(row.where, f"more than {OCCURRENCES_LIMIT} times", "choose an earlier end"))
     if not found:
-        raise Invalid(Fault(row.where, "it never takes place", "let it end later, or on other days"))
+        raise Invalid(Fault(row.where, "the series has no slot", "choose a later end, or other days"))
     return [one for one in found if one not in series.without]

@@ -92,7 +92,7 @@ def _track_faults(timetable: Timetable) -> list[Fault]:
     served = {pool.spec.lab_track for pool in timetable.pools}
     missing = dict.fromkeys(one.track for one in timetable.sessions if one.track not in served)
     remedy = "add one to the fleet, or give the sessions another track"
-    return [Fault("fleet", f"no pool is there for the track {track!r}", remedy) for track in missing]
+    return [Fault("fleet", f"no pool serves the track {track!r}", remedy) for track in missing]
 
 
 def _machine_faults(timetable: Timetable) -> list[Fault]:
@@ -104,13 +104,13 @@ def _machine_faults(timetable: Timetable) -> list[Fault]:
         elif declared_capacity(template.spec.worker) is None:
             kind = template.spec.worker.aws.instance_type
             remedy = "use a type such as m5zn.metal or m8i.4xlarge"
-            faults.append(Fault("fleet", f"nobody knows what a machine of type {kind!r} holds", remedy))
+            faults.append(Fault("fleet", f"the capacity of machines of type {kind!r} is not known", remedy))
     return faults
 
 
 def _span_faults(timetable: Timetable) -> list[Fault]:
     if not timetable.sessions:
-        return [Fault("sessions", "there are none", "add the sessions that are wanted")]
+        return [Fault("sessions", "there are no sessions", "add the sessions that you want")]
     if len(timetable.sessions) > MOST_SESSIONS:
         return [Fault("sessions", f"more than {MOST_SESSIONS}", "plan a shorter time")]
     begin, end = first_moment(timetable), span_of(timetable)[1]

@@ -7,7 +7,6 @@ cost seconds. The weights were measured; one is about the cost of a booking.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -16,9 +15,8 @@ import msgspec
 
 from lcm.control.plane.protocol import Extend, Ref, Terminate
 from lcm.model.access.identity import Caller, Role
-from lcm.model.base.errors import Gone, NoRoom, Refused, Taken
+from lcm.model.base.errors import Gone, NoRoom, Refused
 from lcm.model.base.resource import Metadata
-from lcm.model.kinds.registry import Resource
 from lcm.model.kinds.session import CLEAN_UP_TIME, LabletSession, LabletSessionSpec
 from lcm.placement.claims import Terms
 from lcm.settings.load import Settings
@@ -201,18 +199,14 @@ class _TrialRun:
     async def _set_up(self) -> None:
         world, timetable = self._world, self._timetable
         world.stage.fleet.install_images(dict.fromkeys(one.spec.worker.aws.region for one in timetable.templates))
-        await world.set_up()
+        world.set_up()
         for definition in timetable.definitions:
             stored = await world.stage.artifacts.put(documents.lab_file(definition))
-            await self._apply(documents.bookable_definition(definition, stored))
+            await world.apply(documents.bookable_definition(definition, stored))
         for template in timetable.templates:
-            await self._apply(documents.launchable_template(template))
+            await world.apply(documents.launchable_template(template))
         for pool in timetable.pools:
-            await self._apply(documents.fresh_pool(pool))
-
-    async def _apply(self, resource: Resource) -> None:
-        with suppress(Taken):  # a retry after a lost answer finds it created already
-            await self._world.insist(OPERATOR, lambda plane: plane.create(resource))
+            await world.apply(documents.fresh_pool(pool))
 
     async def _book(self, first: Sequence[SessionRequest], heard: OnShare) -> None:
         """Book in order what is booked before the start, and schedule the other bookings for their time."""

@@ -60,7 +60,7 @@ def read_variants(asked: Sequence[str], *, faults: float = 0.0, seed: int = 1) -
     axes = [_read_axis(one) for one in asked]
     keys = [(axis[0].key, axis[0].track) for axis in axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise Invalid(Fault("compare", f"{twice[0]} is there twice", "name all its values in one"))
+        raise Invalid(Fault("compare", f"{twice[0]} appears twice", "list all its values in one"))
     total = 1
     for axis in axes:
         total *= len(axis)
@@ -74,7 +74,7 @@ def check_tracks(timetable: Timetable, several: Sequence[Variant]) -> None:
     tracks = dict.fromkeys(pool.spec.lab_track for pool in timetable.pools)
     named = dict.fromkeys(choice.track for variant in several for choice in variant.choices if choice.track)
     remedy = f"use {', '.join(tracks)}"
-    if faults := [Fault("compare", f"no pool is of track {one!r}", remedy) for one in named if one not in tracks]:
+    if faults := [Fault("compare", f"no pool serves the track {one!r}", remedy) for one in named if one not in tracks]:
         raise Invalid(*faults)
 
 

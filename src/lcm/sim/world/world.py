@@ -18,7 +18,7 @@ from lcm.model.kinds.registry import Resource
 from lcm.sim.cloud.effects import Effect
 from lcm.sim.world.environment import Environment
 from lcm.sim.world.process import Process
-from lcm.sim.world.scenario import Scenario, definition_of, lab_topology, pool_documents
+from lcm.sim.world.scenario import Scenario
 from lcm.store.base import Change
 
 
@@ -53,9 +53,6 @@ class Witness:
     def tell(self, text: str) -> None:
         """Record something that no commit shows."""
 
-    def check_log_line(self, line: str) -> None:
-        """Check a line of a log."""
-
     async def watch(self) -> None:
         """Check again and again, as long as the world lasts."""
 
@@ -78,10 +75,11 @@ class World:
     """Everything there is in one run: our processes, their environment, and the witness."""
 
     process_type: ClassVar[type[Process]] = Process
+    stage_type: ClassVar[type[Environment]] = Environment
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.stage = Environment(scenario, self._on_commit, self._on_effect)
+        self.stage = self.stage_type(scenario, self._on_commit, self._on_effect)
         self.clock = self.stage.clock
         self.witness = self._make_witness()
         self.processes: list[Process] = []
@@ -132,17 +130,11 @@ class World:
         self._tasks[task] = None
         task.add_done_callback(self._on_task_end)
 
-    async def set_up(self) -> None:
-        """Start the processes, and create what the scenario needs, as an operator's script would."""
+    def set_up(self) -> None:
+        """Start the processes."""
         self.begin(self.witness.watch())
         for _ in range(self.scenario.processes):
             self.boot()
-        for lab in self.scenario.labs:
-            stored = await self.stage.artifacts.put(lab_topology(lab))
-            await self._apply(definition_of(lab, stored))
-        for pool in self.scenario.pools:
-            for resource in pool_documents(pool):
-                await self._apply(resource)
 
     async def pass_time(self, span: timedelta) -> None:
         """Wait for a span of virtual time, or until a violation. Raises the error that ended the world itself."""
@@ -152,7 +144,8 @@ class World:
         if self.failure is not None:
             raise self.failure
 
-    async def _apply(self, resource: Resource) -> None:
+    async def apply(self, resource: Resource) -> None:
+        """Create an object, as an operator's script would."""
         with suppress(Taken):  # a retry after a lost answer finds it created already
             await self.insist(OPERATOR, lambda plane: plane.create(resource))
 

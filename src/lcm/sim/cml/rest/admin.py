@@ -6,47 +6,47 @@ No sign-in is needed. docs/cml-sim.md shows every call.
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from lcm.sim.cml.faults import HttpFault
 from lcm.sim.cml.labs import to_files
 from lcm.sim.cml.parts import Node, NodeState
-from lcm.sim.cml.rest.documents import Configuration
-from lcm.sim.cml.rest.routing import ANYBODY, DONE, LARGE, Call, CmlRoute, Json, Reply
+from lcm.sim.cml.rest.documents import CmlDocument, Configuration, Json
+from lcm.sim.cml.rest.routing import ANYBODY, LARGE, Call, CmlRoute
 
 
-class SpeedSetting(Struct, forbid_unknown_fields=True):
+class SpeedSetting(CmlDocument):
     """How much faster than the clock the machine's time runs."""
 
     speed: Annotated[float, Meta(gt=0, le=1_000_000)]
 
 
-class PowerSwitch(Struct, forbid_unknown_fields=True):
+class PowerSwitch(CmlDocument):
     """Whether the machine is on."""
 
     on: bool
 
 
-class NodeConfiguration(Struct, forbid_unknown_fields=True):
+class NodeConfiguration(CmlDocument):
     """What a learner has done to a node's configuration."""
 
     configuration: Configuration
 
 
-class ForcedState(Struct, forbid_unknown_fields=True):
+class ForcedState(CmlDocument):
     """A state that a node is forced into."""
 
     state: NodeState
 
 
-class NeverBoot(Struct, forbid_unknown_fields=True):
+class NeverBoot(CmlDocument):
     """Nodes of this label hang in STARTED for their next starts."""
 
     label: str
     times: Annotated[int, Meta(ge=1)] = 1
 
 
-class LicenceServerUpdate(Struct, forbid_unknown_fields=True):
+class LicenceServerUpdate(CmlDocument):
     """How the licence server behaves."""
 
     reachable: bool | UnsetType = UNSET
@@ -55,7 +55,7 @@ class LicenceServerUpdate(Struct, forbid_unknown_fields=True):
     expansion_nodes: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
 
 
-class FailingChecks(Struct, forbid_unknown_fields=True):
+class FailingChecks(CmlDocument):
     """The health checks that fail, such as `libvirt`."""
 
     ailments: list[str]
@@ -74,91 +74,43 @@ def overview(call: Call) -> Json:
     }
 
 
-def speed(call: Call) -> Reply:
+def speed(call: Call) -> None:
     """Change the machine's speed from now on."""
     call.cml.pace.speed = call.read(SpeedSetting).speed
-    return DONE
 
 
-def faults(call: Call) -> list[HttpFault]:
-    """List the faults that wait for their requests."""
-    return list(call.cml.faults.pending())
-
-
-def add_fault(call: Call) -> Reply:
-    """Inject a fault."""
-    call.cml.faults.add(call.read(HttpFault))
-    return DONE
-
-
-def clear_faults(call: Call) -> Reply:
-    """Remove all faults."""
-    call.cml.faults.clear()
-    return DONE
-
-
-def configure(call: Call) -> Reply:
+def configure(call: Call) -> None:
     """Change the configuration inside a running node, as a learner does."""
     node = _node(call)
     node.running = to_files(call.read(NodeConfiguration).configuration, node.kind)
-    return DONE
 
 
-def force(call: Call) -> Reply:
-    """Force a node into a state."""
-    call.cml.labs.force_state(_node(call), call.read(ForcedState).state)
-    return DONE
-
-
-def lose(call: Call) -> Reply:
-    """Make a lab disappear."""
-    call.cml.labs.lose_lab(call.cml.labs.get(call.params[0]))
-    return DONE
-
-
-def never_boot(call: Call) -> Reply:
+def never_boot(call: Call) -> None:
     """Make nodes hang while they boot."""
     wanted = call.read(NeverBoot)
     call.cml.labs.never_boot(wanted.label, wanted.times)
-    return DONE
 
 
-def licences(call: Call) -> Reply:
+def licences(call: Call) -> None:
     """Set how the licence server behaves."""
-    wanted, server = call.read(LicenceServerUpdate), call.cml.licence_server
-    for name in ("reachable", "seats", "expansion_nodes"):
-        if (value := getattr(wanted, name)) is not UNSET:
-            setattr(server, name, value)
-    if not isinstance(wanted.bad_tokens, UnsetType):
-        server.bad_tokens = set(wanted.bad_tokens)
-    return DONE
+    given = call.read(LicenceServerUpdate).given()
+    if "bad_tokens" in given:
+        given["bad_tokens"] = set(given["bad_tokens"])
+    for name, value in given.items():
+        setattr(call.cml.licence_server, name, value)
 
 
-def power(call: Call) -> Reply:
+def power(call: Call) -> None:
     """Switch the machine on or off."""
     if call.read(PowerSwitch).on:
         call.cml.power_on()
     else:
         call.cml.power_off()
-    return DONE
 
 
-def restart(call: Call) -> Reply:
-    """Switch the machine off and on."""
-    call.cml.restart()
-    return DONE
-
-
-def expire_tokens(call: Call) -> Reply:
-    """Invalidate every token."""
-    call.cml.users.expire_tokens()
-    return DONE
-
-
-def fail_checks(call: Call) -> Reply:
+def fail_checks(call: Call) -> None:
     """Set which health checks fail."""
     call.cml.ailments = call.read(FailingChecks).ailments
-    return DONE
 
 
 def patty(call: Call) -> list[Json]:
@@ -174,17 +126,22 @@ def _node(call: Call) -> Node:
 ROUTES: Final = (
     CmlRoute("GET", "sim", overview, ANYBODY),
     CmlRoute("POST", "sim/speed", speed, ANYBODY),
-    CmlRoute("GET", "sim/faults", faults, ANYBODY),
-    CmlRoute("POST", "sim/faults", add_fault, ANYBODY),
-    CmlRoute("DELETE", "sim/faults", clear_faults, ANYBODY),
-    CmlRoute("DELETE", "sim/labs/{}", lose, ANYBODY),
+    CmlRoute("GET", "sim/faults", lambda call: call.cml.faults.pending(), ANYBODY),
+    CmlRoute("POST", "sim/faults", lambda call: call.cml.faults.add(call.read(HttpFault)), ANYBODY),
+    CmlRoute("DELETE", "sim/faults", lambda call: call.cml.faults.clear(), ANYBODY),
+    CmlRoute("DELETE", "sim/labs/{}", lambda call: call.cml.labs.lose_lab(call.cml.labs.get(call.params[0])), ANYBODY),
     CmlRoute("POST", "sim/labs/{}/nodes/{}/configuration", configure, ANYBODY, LARGE),
-    CmlRoute("POST", "sim/labs/{}/nodes/{}/state", force, ANYBODY),
+    CmlRoute(
+        "POST",
+        "sim/labs/{}/nodes/{}/state",
+        lambda call: call.cml.labs.force_state(_node(call), call.read(ForcedState).state),
+        ANYBODY,
+    ),
     CmlRoute("POST", "sim/never-boot", never_boot, ANYBODY),
     CmlRoute("POST", "sim/license", licences, ANYBODY),
     CmlRoute("POST", "sim/power", power, ANYBODY),
-    CmlRoute("POST", "sim/restart", restart, ANYBODY),
-    CmlRoute("POST", "sim/tokens/expire", expire_tokens, ANYBODY),
+    CmlRoute("POST", "sim/restart", lambda call: call.cml.restart(), ANYBODY),
+    CmlRoute("POST", "sim/tokens/expire", lambda call: call.cml.users.expire_tokens(), ANYBODY),
     CmlRoute("POST", "sim/health", fail_checks, ANYBODY),
     CmlRoute("GET", "sim/patty", patty, ANYBODY),
 )

@@ -1,15 +1,13 @@
 """The simulator's REST interface: an ASGI application for any CML client, in memory or behind a server.
 
-`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name; `MemoryTransport`
-reaches either without a network, for clients in virtual time.
+`CmlApp` serves one machine; `CmlFleet` serves many, by path (`/w/<name>/api/v0/…`) or by host name.
 """
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,6 +20,7 @@ from lcm.sim.cml.rest import admin, labs, nodes, people, system
 from lcm.sim.cml.rest.routing import (
     ADMIN,
     ANYBODY,
+    DONE,
     Call,
     CmlRoute,
     CmlRoutes,
@@ -30,12 +29,7 @@ from lcm.sim.cml.rest.routing import (
     parse_query,
     to_reply,
 )
-from lcm.system.serving import Certificate
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from lcm.system.serving import Certificate, Receive, Scope, Send
 
 REFUSABLE: Final = "lcm.refusable"
 """The extension by which a transport says that it can refuse a connection: then `CmlDown` is raised instead of 502."""
@@ -95,7 +89,8 @@ class CmlApp:
             call = Call(self.cml, params, parse_query(scope["query_string"]), body)
             if route.access != ANYBODY:
                 _sign_in(call, scope, route)
-            return to_reply(route.handler(call))
+            answer = route.handler(call)
+            return DONE if answer is None else to_reply(answer)
         except CmlRefusal as refusal:
             return error_reply(refusal.status, refusal.description)
 

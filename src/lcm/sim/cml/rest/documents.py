@@ -3,10 +3,11 @@
 CML refuses unknown keys at every level except in `parameters` and in smart annotations.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+Json = dict[str, Any]
 Coordinate = Annotated[int, Meta(ge=-15_000, le=15_000)]
 Label = Annotated[str, Meta(min_length=1, max_length=128)]
 LocalId = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -22,10 +23,16 @@ Notes = Annotated[str, Meta(max_length=32_768)]
 Mac = Annotated[str, Meta(pattern=r"^[a-fA-F\d]{2}(:[a-fA-F\d]{2}){5}$")]
 Slot = Annotated[int, Meta(ge=0, le=128)]
 Limit = Annotated[int, Meta(ge=0)]
+SIZES: Final = ("ram", "cpus", "cpu_limit", "data_volume", "boot_disk_size")
+"""What a node may have more or less of."""
 
 
 class CmlDocument(Struct, forbid_unknown_fields=True):
     """A document sent to CML."""
+
+    def given(self) -> Json:
+        """Return the fields that were sent."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
 
 
 class ConfigurationFile(CmlDocument):
@@ -53,7 +60,7 @@ class NodeSpec(CmlDocument):
     boot_disk_size: Disk | None = None
     hide_links: bool | None = False
     tags: list[Tag] = []
-    parameters: dict[str, Any] = {}
+    parameters: Json = {}
     configuration: Configuration = None
 
 
@@ -71,7 +78,7 @@ class NodeUpdate(CmlDocument):
     boot_disk_size: Disk | UnsetType | None = UNSET
     hide_links: bool | UnsetType | None = UNSET
     tags: list[Tag] | UnsetType = UNSET
-    parameters: dict[str, Any] | UnsetType = UNSET
+    parameters: Json | UnsetType = UNSET
     configuration: str | ConfigurationFile | list[ConfigurationFile] | UnsetType | None = UNSET
     pinned_compute_id: str | UnsetType | None = UNSET
 
@@ -103,7 +110,7 @@ class LinkFile(CmlDocument):
     n2: LocalId
     i2: LocalId
     label: Label | None = None
-    conditioning: dict[str, Any] = {}
+    conditioning: Json = {}
 
 
 class LabHeading(CmlDocument):
@@ -122,8 +129,8 @@ class TopologyFile(CmlDocument):
     lab: LabHeading
     nodes: list[NodeFile]
     links: list[LinkFile]
-    annotations: list[dict[str, Any]] = []
-    smart_annotations: list[dict[str, Any]] = []
+    annotations: list[Json] = []
+    smart_annotations: list[Json] = []
 
 
 class Association(CmlDocument):
@@ -147,7 +154,7 @@ class LabUpdate(CmlDocument):
     description: Description | UnsetType = UNSET
     notes: Notes | UnsetType = UNSET
     owner: str | UnsetType = UNSET
-    groups: list[dict[str, Any]] | UnsetType = UNSET
+    groups: list[Json] | UnsetType = UNSET
     associations: Associations | UnsetType = UNSET
 
 

@@ -2,17 +2,17 @@
 
 from typing import Final
 
-from lcm.sim.cml.faults import bad_request
-from lcm.sim.cml.parts import NodeState
-from lcm.sim.cml.rest.documents import Associations, LabUpdate
-from lcm.sim.cml.rest.routing import DONE, LARGE, Call, CmlRoute, Json, Reply, text_reply
+from lcm.sim.cml.faults import bad_request, find_known
+from lcm.sim.cml.parts import SimLab
+from lcm.sim.cml.rest.documents import Associations, Json, LabUpdate
+from lcm.sim.cml.rest.routing import LARGE, Call, CmlRoute, Reply, text_reply, to_reply
 from lcm.sim.cml.rest.views import element_states, lab_json, node_json
 from lcm.sim.cml.stats import layer3_addresses, simulation_stats
 from lcm.sim.cml.topology import write_lab_file, write_tile, write_topology
-from lcm.sim.cml.wiring import change_smart, check_annotation, find_annotation, find_smart
+from lcm.sim.cml.wiring import change_smart, check_annotation
 
 
-def ids(call: Call) -> list[str]:
+def list_ids(call: Call) -> list[str]:
     """List labs: the user's own, or all that the user may see."""
     mine = [lab for lab in call.visible_labs() if call.flag("show_all") or lab.owner_id == call.user.id]
     return [lab.id for lab in mine]
@@ -30,74 +30,15 @@ def import_(call: Call) -> Json:
     return {"id": lab.id, "warnings": warnings}
 
 
-def import_old(_call: Call) -> Reply:
+def import_old(_call: Call) -> None:
     """Refuse the format of the previous generation."""
     raise bad_request("Topologies of VIRL 1.x are not supported.")
-
-
-def show(call: Call) -> Json:
-    """Show a lab."""
-    return lab_json(call.cml, call.lab(), call.user)
 
 
 def change(call: Call) -> Json:
     """Change a lab's texts."""
     lab = call.cml.labs.change(call.lab("lab_edit"), call.read(LabUpdate))
     return lab_json(call.cml, lab, call.user)
-
-
-def delete(call: Call) -> Reply:
-    """Remove a lab."""
-    call.cml.labs.delete(call.lab("lab_admin"))
-    return DONE
-
-
-def state(call: Call) -> NodeState:
-    """Return a lab's state."""
-    return call.lab().state(call.age)
-
-
-def check_converged(call: Call) -> bool:
-    """Return whether all nodes are in the requested state."""
-    return call.lab().is_converged(call.age)
-
-
-def start(call: Call) -> Reply:
-    """Start all nodes."""
-    call.cml.labs.start(call.lab("lab_exec"))
-    return DONE
-
-
-def stop(call: Call) -> Reply:
-    """Stop all nodes."""
-    call.cml.labs.stop(call.lab("lab_exec"))
-    return DONE
-
-
-def wipe(call: Call) -> Reply:
-    """Wipe all nodes."""
-    call.cml.labs.wipe(call.lab("lab_exec"))
-    return DONE
-
-
-def elements(call: Call) -> Json:
-    """Return the states of all elements."""
-    return element_states(call.lab(), call.age)
-
-
-def stats(call: Call) -> Json:
-    """Return what running nodes and links use."""
-    return simulation_stats(call.lab(), call.cml.pace)
-
-
-def addresses(call: Call) -> Json:
-    """Return the addresses seen on nodes."""
-    return layer3_addresses(call.lab(), call.age)
-
-
-def show_topology(call: Call) -> Json:
-    """Show a lab's topology."""
-    return write_topology(call.lab(), call.configuration_form())
 
 
 def download_file(call: Call) -> Reply:
@@ -129,11 +70,6 @@ def pools(call: Call) -> list[str]:
     return [pool.id] if pool else []
 
 
-def associations(call: Call) -> Associations:
-    """Return who may do what with a lab."""
-    return call.lab().associations
-
-
 def associate(call: Call) -> Associations:
     """Set who may do what with a lab."""
     lab = call.lab("lab_admin")
@@ -141,29 +77,21 @@ def associate(call: Call) -> Associations:
     return lab.associations
 
 
-def show_tile(call: Call) -> Json:
-    """Show the small overview of a lab."""
-    lab = call.lab()
-    return lab_json(call.cml, lab, call.user) | {"topology": write_tile(lab, call.age)}
+def tile_of(call: Call, lab: SimLab, age: float) -> Json:
+    """Return the small overview of a lab."""
+    return lab_json(call.cml, lab, call.user) | {"topology": write_tile(lab, age)}
 
 
 def tiles(call: Call) -> Json:
     """Show the small overviews of all labs."""
     age, labs = call.age, call.visible_labs()
-    return {
-        "lab_tiles": {lab.id: lab_json(call.cml, lab, call.user) | {"topology": write_tile(lab, age)} for lab in labs}
-    }
+    return {"lab_tiles": {lab.id: tile_of(call, lab, age) for lab in labs}}
 
 
-def find_label(call: Call) -> str | None:
-    """Find a node by its label."""
+def find_label(call: Call) -> Reply:
+    """Find a node by its label; null when there is none."""
     nodes = call.lab().nodes.values()
-    return next((node.id for node in nodes if node.spec.label == call.params[1]), None)
-
-
-def find_tag(call: Call) -> list[str]:
-    """Find nodes by a tag."""
-    return [node.id for node in call.lab().nodes.values() if call.params[1] in node.spec.tags]
+    return to_reply(next((node.id for node in nodes if node.spec.label == call.params[1]), None))
 
 
 def all_nodes(call: Call) -> list[Json]:
@@ -180,10 +108,9 @@ def mappings(call: Call) -> list[Json]:
     return [{"key": key, "device_name": "virbr0", "label": "NAT", "tags": [], "allowed": True} for key in sorted(keys)]
 
 
-def bootstrap(call: Call) -> Reply:
+def bootstrap(call: Call) -> None:
     """Accept a request for generated configurations; the simulator generates none."""
     call.lab("lab_edit")
-    return DONE
 
 
 def send_testbed(call: Call) -> Reply:
@@ -193,11 +120,6 @@ def send_testbed(call: Call) -> Reply:
     return text_reply(f"testbed:\n  name: {lab.title}\ndevices:\n{devices}")
 
 
-def annotations(call: Call) -> list[Json]:
-    """List annotations."""
-    return list(call.lab().annotations.values())
-
-
 def annotate(call: Call) -> Json:
     """Add an annotation."""
     lab, ref = call.lab("lab_edit"), call.cml.new_id()
@@ -205,76 +127,71 @@ def annotate(call: Call) -> Json:
     return lab.annotations[ref]
 
 
-def annotation(call: Call) -> Json:
-    """Show an annotation."""
-    return find_annotation(call.lab(), call.params[1])
-
-
 def change_annotation(call: Call) -> Json:
     """Change an annotation."""
-    found = find_annotation(call.lab("lab_edit"), call.params[1])
+    found = _annotation(call, "lab_edit")
     found |= check_annotation(call.read(Json)) | {"id": found["id"]}
     return found
 
 
-def delete_annotation(call: Call) -> Reply:
+def delete_annotation(call: Call) -> None:
     """Remove an annotation."""
     lab = call.lab("lab_edit")
-    del lab.annotations[find_annotation(lab, call.params[1])["id"]]
-    return DONE
-
-
-def smart_annotations(call: Call) -> list[Json]:
-    """List smart annotations."""
-    return list(call.lab().smart_annotations.values())
-
-
-def smart_annotation(call: Call) -> Json:
-    """Show a smart annotation."""
-    return find_smart(call.lab(), call.params[1])
+    del lab.annotations[find_known("Annotation", lab.annotations, call.params[1])["id"]]
 
 
 def change_smart_annotation(call: Call) -> Json:
     """Change how a smart annotation looks."""
-    lab = call.lab("lab_edit")
-    return change_smart(lab, find_smart(lab, call.params[1])["id"], call.read(Json))
+    return change_smart(_smart_annotation(call, "lab_edit"), call.read(Json))
+
+
+def _annotation(call: Call, right: str = "lab_view") -> Json:
+    return find_known("Annotation", call.lab(right).annotations, call.params[1])
+
+
+def _smart_annotation(call: Call, right: str = "lab_view") -> Json:
+    return find_known("Smart annotation", call.lab(right).smart_annotations, call.params[1])
 
 
 ROUTES: Final = (
-    CmlRoute("GET", "labs", ids),
+    CmlRoute("GET", "labs", list_ids),
     CmlRoute("POST", "labs", create),
     CmlRoute("POST", "import", import_, largest_body=LARGE),
     CmlRoute("POST", "import/virl-1x", import_old, largest_body=LARGE),
-    CmlRoute("GET", "labs/{}", show),
+    CmlRoute("GET", "labs/{}", lambda call: lab_json(call.cml, call.lab(), call.user)),
     CmlRoute("PATCH", "labs/{}", change),
-    CmlRoute("DELETE", "labs/{}", delete),
-    CmlRoute("GET", "labs/{}/state", state),
-    CmlRoute("GET", "labs/{}/check_if_converged", check_converged),
-    CmlRoute("PUT", "labs/{}/start", start),
-    CmlRoute("PUT", "labs/{}/stop", stop),
-    CmlRoute("PUT", "labs/{}/wipe", wipe),
-    CmlRoute("GET", "labs/{}/lab_element_state", elements),
-    CmlRoute("GET", "labs/{}/simulation_stats", stats),
-    CmlRoute("GET", "labs/{}/layer3_addresses", addresses),
-    CmlRoute("GET", "labs/{}/topology", show_topology),
+    CmlRoute("DELETE", "labs/{}", lambda call: call.cml.labs.delete(call.lab("lab_admin"))),
+    CmlRoute("GET", "labs/{}/state", lambda call: call.lab().state(call.age)),
+    CmlRoute("GET", "labs/{}/check_if_converged", lambda call: call.lab().is_converged(call.age)),
+    CmlRoute("PUT", "labs/{}/start", lambda call: call.cml.labs.start(call.lab("lab_exec"))),
+    CmlRoute("PUT", "labs/{}/stop", lambda call: call.cml.labs.stop(call.lab("lab_exec"))),
+    CmlRoute("PUT", "labs/{}/wipe", lambda call: call.cml.labs.wipe(call.lab("lab_exec"))),
+    CmlRoute("GET", "labs/{}/lab_element_state", lambda call: element_states(call.lab(), call.age)),
+    CmlRoute("GET", "labs/{}/simulation_stats", lambda call: simulation_stats(call.lab(), call.cml.pace)),
+    CmlRoute("GET", "labs/{}/layer3_addresses", lambda call: layer3_addresses(call.lab(), call.age)),
+    CmlRoute("GET", "labs/{}/topology", lambda call: write_topology(call.lab(), call.configuration_form())),
     CmlRoute("GET", "labs/{}/download", download_file),
     CmlRoute("GET", "labs/{}/events", events),
     CmlRoute("GET", "labs/{}/resource_pools", pools),
-    CmlRoute("GET", "labs/{}/associations", associations),
+    CmlRoute("GET", "labs/{}/associations", lambda call: call.lab().associations),
     CmlRoute("PATCH", "labs/{}/associations", associate),
-    CmlRoute("GET", "labs/{}/tile", show_tile),
+    CmlRoute("GET", "labs/{}/tile", lambda call: tile_of(call, call.lab(), call.age)),
     CmlRoute("GET", "labs/{}/connector_mappings", mappings),
     CmlRoute("PUT", "labs/{}/bootstrap", bootstrap),
     CmlRoute("GET", "labs/{}/pyats_testbed", send_testbed),
     CmlRoute("GET", "labs/{}/find/node/label/{}", find_label),
-    CmlRoute("GET", "labs/{}/find_all/node/tag/{}", find_tag),
-    CmlRoute("GET", "labs/{}/annotations", annotations),
+    CmlRoute(
+        "GET",
+        "labs/{}/find_all/node/tag/{}",
+        lambda call: [node.id for node in call.lab().nodes.values() if call.params[1] in node.spec.tags],
+    ),
+    CmlRoute("GET", "labs/{}/annotations", lambda call: list(call.lab().annotations.values())),
     CmlRoute("POST", "labs/{}/annotations", annotate),
-    CmlRoute("GET", "labs/{}/annotations/{}", annotation),
+    CmlRoute("GET", "labs/{}/annotations/{}", _annotation),
     CmlRoute("PATCH", "labs/{}/annotations/{}", change_annotation),
     CmlRoute("DELETE", "labs/{}/annotations/{}", delete_annotation),
-    CmlRoute("GET", "labs/{}/smart_annotations", smart_annotations),
-    CmlRoute("GET", "labs/{}/smart_annotations/{}", smart_annotation),
+    CmlRoute("GET", "labs/{}/smart_annotations", lambda call: list(call.lab().smart_annotations.values())),
+    CmlRoute("GET", "labs/{}/smart_annotations/{}", _smart_annotation),
     CmlRoute("PATCH", "labs/{}/smart_annotations/{}", change_smart_annotation),
     CmlRoute("GET", "populate_lab_tiles", tiles),
     CmlRoute("GET", "nodes", all_nodes),

@@ -4,9 +4,9 @@ from typing import Final
 
 from lcm.sim.cml.definitions import write_image
 from lcm.sim.cml.faults import CmlRefusal, bad_request, not_found
-from lcm.sim.cml.parts import Node, NodeState, SimLab
-from lcm.sim.cml.rest.documents import InterfaceCreate, InterfaceUpdate, LinkCreate, NodeSpec, NodeUpdate
-from lcm.sim.cml.rest.routing import DONE, LARGE, Call, CmlRoute, Json, Reply
+from lcm.sim.cml.parts import Interface, LabLink, Node, NodeState, SimLab
+from lcm.sim.cml.rest.documents import InterfaceCreate, InterfaceUpdate, Json, LinkCreate, NodeSpec, NodeUpdate
+from lcm.sim.cml.rest.routing import LARGE, Call, CmlRoute
 from lcm.sim.cml.rest.views import interface_json, link_json, node_json, node_state_json
 from lcm.sim.cml.stats import COMPUTE_ID, node_addresses
 from lcm.sim.cml.wiring import connect, drop_interface, fill_slots, find_interface, interface_state
@@ -38,40 +38,6 @@ def change_node(call: Call) -> str:
     lab, found = call.node("lab_edit")
     call.cml.labs.change_node(lab, found, call.read(NodeUpdate))
     return found.id
-
-
-def delete_node(call: Call) -> Reply:
-    """Remove a node."""
-    call.cml.labs.delete_node(*call.node("lab_edit"))
-    return DONE
-
-
-def node_state(call: Call) -> Json:
-    """Return a node's state."""
-    return node_state_json(call.node()[1], call.age)
-
-
-def node_converged(call: Call) -> bool:
-    """Return whether a node is in the requested state."""
-    return call.node()[1].life.is_settled(call.age)
-
-
-def start_node(call: Call) -> Reply:
-    """Start a node."""
-    call.cml.labs.start_node(*call.node("lab_exec"))
-    return DONE
-
-
-def stop_node(call: Call) -> Reply:
-    """Stop a node."""
-    call.cml.labs.stop_node(*call.node("lab_exec"))
-    return DONE
-
-
-def wipe_node(call: Call) -> Reply:
-    """Wipe a node."""
-    call.cml.labs.wipe_node(*call.node("lab_exec"))
-    return DONE
 
 
 def extract(call: Call) -> Json:
@@ -170,12 +136,6 @@ def add_interface(call: Call) -> Json | list[Json]:
     return interface_json(lab, filled[-1], age)
 
 
-def interface(call: Call) -> Json:
-    """Show an interface."""
-    lab, found = call.interface()
-    return interface_json(lab, found, call.age)
-
-
 def change_interface(call: Call) -> Json:
     """Change an interface's address."""
     lab, found = call.interface("lab_edit")
@@ -183,29 +143,11 @@ def change_interface(call: Call) -> Json:
     return interface_json(lab, found, call.age)
 
 
-def delete_interface(call: Call) -> Reply:
-    """Remove an interface."""
-    drop_interface(*call.interface("lab_edit"))
-    return DONE
-
-
 def show_interface_state(call: Call) -> Json:
     """Return an interface's state."""
     lab, found = call.interface()
     state = lab.nodes[found.node_id].life.state(call.age)
     return {"label": found.label, "state": interface_state(state, found)}
-
-
-def start_interface(call: Call) -> Reply:
-    """Switch an interface on."""
-    call.interface("lab_exec")[1].down = False
-    return DONE
-
-
-def stop_interface(call: Call) -> Reply:
-    """Switch an interface off."""
-    call.interface("lab_exec")[1].down = True
-    return DONE
 
 
 def links(call: Call) -> list[str] | list[Json]:
@@ -221,40 +163,16 @@ def add_link(call: Call) -> Json:
     return {"id": connect(lab, call.cml.new_id(), ends[0], ends[1]).id}
 
 
-def link(call: Call) -> Json:
-    """Show a link."""
-    lab, found = call.link()
-    return link_json(lab, found, call.age)
-
-
-def delete_link(call: Call) -> Reply:
+def delete_link(call: Call) -> None:
     """Remove a link."""
     lab, found = call.link("lab_edit")
     del lab.links[found.id]
-    return DONE
-
-
-def start_link(call: Call) -> Reply:
-    """Switch a link on."""
-    call.link("lab_exec")[1].down = False
-    return DONE
-
-
-def stop_link(call: Call) -> Reply:
-    """Switch a link off."""
-    call.link("lab_exec")[1].down = True
-    return DONE
 
 
 def link_converged(call: Call) -> bool:
     """Return whether both ends of a link are in the requested state."""
     lab, found = call.link()
     return all(lab.nodes[end.node_id].life.is_settled(call.age) for end in (found.a, found.b))
-
-
-def condition(call: Call) -> Json:
-    """Show a link's conditioning."""
-    return call.link()[1].conditioning
 
 
 def change_condition(call: Call) -> Json:
@@ -264,13 +182,12 @@ def change_condition(call: Call) -> Json:
     return found.conditioning
 
 
-def clear_condition(call: Call) -> Reply:
+def clear_condition(call: Call) -> None:
     """Remove a link's conditioning."""
     call.link("lab_edit")[1].conditioning = {}
-    return DONE
 
 
-def capture(call: Call) -> Reply:
+def capture(call: Call) -> None:
     """Refuse to capture packets: there are none."""
     call.link()
     raise CmlRefusal(404, "PCAP is not running.")
@@ -280,6 +197,10 @@ def _console(node: Node, line: str) -> str:
     if not line.isdecimal() or int(line) >= len(node.console_keys):
         raise bad_request("Serial port does not exist on node")
     return node.console_keys[int(line)]
+
+
+def _switch(part: Interface | LabLink, *, down: bool) -> None:
+    part.down = down
 
 
 def _key(lab: SimLab, node: Node) -> Json:
@@ -296,12 +217,12 @@ ROUTES: Final = (
     CmlRoute("POST", "labs/{}/nodes", add_node, largest_body=LARGE),
     CmlRoute("GET", _NODE, node),
     CmlRoute("PATCH", _NODE, change_node, largest_body=LARGE),
-    CmlRoute("DELETE", _NODE, delete_node),
-    CmlRoute("GET", f"{_NODE}/state", node_state),
-    CmlRoute("PUT", f"{_NODE}/state/start", start_node),
-    CmlRoute("PUT", f"{_NODE}/state/stop", stop_node),
-    CmlRoute("PUT", f"{_NODE}/wipe_disks", wipe_node),
-    CmlRoute("GET", f"{_NODE}/check_if_converged", node_converged),
+    CmlRoute("DELETE", _NODE, lambda call: call.cml.labs.delete_node(*call.node("lab_edit"))),
+    CmlRoute("GET", f"{_NODE}/state", lambda call: node_state_json(call.node()[1], call.age)),
+    CmlRoute("PUT", f"{_NODE}/state/start", lambda call: call.cml.labs.start_node(*call.node("lab_exec"))),
+    CmlRoute("PUT", f"{_NODE}/state/stop", lambda call: call.cml.labs.stop_node(*call.node("lab_exec"))),
+    CmlRoute("PUT", f"{_NODE}/wipe_disks", lambda call: call.cml.labs.wipe_node(*call.node("lab_exec"))),
+    CmlRoute("GET", f"{_NODE}/check_if_converged", lambda call: call.node()[1].life.is_settled(call.age)),
     CmlRoute("PUT", f"{_NODE}/extract_configuration", extract),
     CmlRoute("PUT", f"{_NODE}/clone_image", clone_image),
     CmlRoute("GET", f"{_NODE}/interfaces", node_interfaces),
@@ -313,20 +234,20 @@ ROUTES: Final = (
     CmlRoute("GET", "keys/vnc", vnc_keys),
     CmlRoute("GET", "labs/{}/interfaces", interfaces),
     CmlRoute("POST", "labs/{}/interfaces", add_interface),
-    CmlRoute("GET", _END, interface),
+    CmlRoute("GET", _END, lambda call: interface_json(*call.interface(), call.age)),
     CmlRoute("PATCH", _END, change_interface),
-    CmlRoute("DELETE", _END, delete_interface),
+    CmlRoute("DELETE", _END, lambda call: drop_interface(*call.interface("lab_edit"))),
     CmlRoute("GET", f"{_END}/state", show_interface_state),
-    CmlRoute("PUT", f"{_END}/state/start", start_interface),
-    CmlRoute("PUT", f"{_END}/state/stop", stop_interface),
+    CmlRoute("PUT", f"{_END}/state/start", lambda call: _switch(call.interface("lab_exec")[1], down=False)),
+    CmlRoute("PUT", f"{_END}/state/stop", lambda call: _switch(call.interface("lab_exec")[1], down=True)),
     CmlRoute("GET", "labs/{}/links", links),
     CmlRoute("POST", "labs/{}/links", add_link),
-    CmlRoute("GET", _LINK, link),
+    CmlRoute("GET", _LINK, lambda call: link_json(*call.link(), call.age)),
     CmlRoute("DELETE", _LINK, delete_link),
-    CmlRoute("PUT", f"{_LINK}/state/start", start_link),
-    CmlRoute("PUT", f"{_LINK}/state/stop", stop_link),
+    CmlRoute("PUT", f"{_LINK}/state/start", lambda call: _switch(call.link("lab_exec")[1], down=False)),
+    CmlRoute("PUT", f"{_LINK}/state/stop", lambda call: _switch(call.link("lab_exec")[1], down=True)),
     CmlRoute("GET", f"{_LINK}/check_if_converged", link_converged),
-    CmlRoute("GET", f"{_LINK}/condition", condition),
+    CmlRoute("GET", f"{_LINK}/condition", lambda call: call.link()[1].conditioning),
     CmlRoute("PATCH", f"{_LINK}/condition", change_condition),
     CmlRoute("DELETE", f"{_LINK}/condition", clear_condition),
     CmlRoute("GET", f"{_LINK}/capture/status", capture),

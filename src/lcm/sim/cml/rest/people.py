@@ -1,29 +1,26 @@
 """Users, groups, resource pools and definitions on the simulator's REST interface."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import yaml
 from msgspec import UnsetType
 
 from lcm.sim.cml.definitions import NodeKind, write_definition, write_image, write_simplified
-from lcm.sim.cml.faults import forbidden, not_found
+from lcm.sim.cml.faults import find_known, forbidden, not_found
 from lcm.sim.cml.rest.documents import (
     Association,
     GroupCreate,
     GroupUpdate,
+    Json,
     PoolCreate,
     PoolUpdate,
     UserCreate,
     UserUpdate,
 )
-from lcm.sim.cml.rest.routing import ADMIN, DONE, Call, CmlRoute, Json, Reply, text_reply, to_reply
+from lcm.sim.cml.rest.routing import ADMIN, Call, CmlRoute, Reply, text_reply, to_reply
 from lcm.sim.cml.rest.views import group_json, pool_json, user_json
 from lcm.sim.cml.users import ResourcePool, User
-
-
-def users(call: Call) -> list[Json]:
-    """List users."""
-    return [user_json(call.cml, user) for user in call.cml.users.everybody.values()]
 
 
 def add_user(call: Call) -> Reply:
@@ -33,11 +30,6 @@ def add_user(call: Call) -> Reply:
     _join_pool(call, user, user.resource_pool)
     _associate(call, user, wanted.associations)
     return _created_reply(user_json(call.cml, user))
-
-
-def user(call: Call) -> Json:
-    """Show a user."""
-    return user_json(call.cml, _self_or_admin(call))
 
 
 def change_user(call: Call) -> Json:
@@ -53,69 +45,16 @@ def change_user(call: Call) -> Json:
     return user_json(call.cml, found)
 
 
-def delete_user(call: Call) -> Reply:
-    """Remove a user."""
-    call.cml.users.remove(call.cml.users.get(call.params[0]))
-    return DONE
-
-
-def user_id(call: Call) -> str:
-    """Find a user's id by name."""
-    for one in call.cml.users.everybody.values():
-        if one.username == call.params[0]:
-            return one.id
-    raise not_found("User", call.params[0])
-
-
-def user_groups(call: Call) -> list[str]:
-    """List a user's groups."""
-    return _self_or_admin(call).groups
-
-
 def groups(call: Call) -> list[Json]:
     """List groups."""
     mine = [one for one in call.cml.users.groups.values() if call.user.admin or one.id in call.user.groups]
     return [group_json(one) for one in mine]
 
 
-def add_group(call: Call) -> Reply:
-    """Make a group."""
-    return _created_reply(group_json(call.cml.users.add_group(call.read(GroupCreate))))
-
-
-def group(call: Call) -> Json:
-    """Show a group."""
-    return group_json(call.cml.users.group(call.params[0]))
-
-
 def change_group(call: Call) -> Json:
     """Change a group."""
     found = call.cml.users.group(call.params[0])
     return group_json(call.cml.users.change_group(found, call.read(GroupUpdate)))
-
-
-def delete_group(call: Call) -> Reply:
-    """Remove a group."""
-    call.cml.users.remove_group(call.cml.users.group(call.params[0]))
-    return DONE
-
-
-def group_members(call: Call) -> list[str]:
-    """List a group's members."""
-    return call.cml.users.group(call.params[0]).members
-
-
-def group_labs(call: Call) -> list[str]:
-    """List a group's labs."""
-    return [one.id for one in call.cml.users.group(call.params[0]).associations]
-
-
-def group_id(call: Call) -> str:
-    """Find a group's id by name."""
-    for one in call.cml.users.groups.values():
-        if one.name == call.params[0]:
-            return one.id
-    raise not_found("Group", call.params[0])
 
 
 def pools(call: Call) -> list[str] | list[Json]:
@@ -131,57 +70,16 @@ def add_pool(call: Call) -> Json | list[Json]:
     return made[0] if wanted.shared else made
 
 
-def pool(call: Call) -> Json:
-    """Show a resource pool."""
-    return pool_json(call.cml, call.cml.pools.get(call.params[0]))
-
-
 def change_pool(call: Call) -> Json:
     """Change a resource pool."""
     found = call.cml.pools.get(call.params[0])
     return pool_json(call.cml, call.cml.pools.change(found, call.read(PoolUpdate)))
 
 
-def delete_pool(call: Call) -> Reply:
-    """Remove a resource pool."""
-    call.cml.pools.remove(call.cml.pools.get(call.params[0]))
-    return DONE
-
-
-def pool_usages(call: Call) -> list[Json]:
-    """Return what all resource pools use."""
-    return [_usage(call, one) for one in call.cml.pools.all.values()]
-
-
-def pool_usage(call: Call) -> Json:
-    """Return what a resource pool uses."""
-    return _usage(call, call.cml.pools.get(call.params[0]))
-
-
-def node_definitions(call: Call) -> list[Json]:
-    """List the node definitions in full."""
-    return [write_definition(one) for one in call.cml.labs.kinds.values()]
-
-
-def simplified_definitions(call: Call) -> list[Json]:
-    """List the node definitions in short."""
-    return [write_simplified(one) for one in call.cml.labs.kinds.values()]
-
-
-def node_definition(call: Call) -> Reply:
-    """Show a node definition, as YAML unless JSON is asked for."""
-    return _json_or_yaml(call, write_definition(_kind(call)))
-
-
 def images_of(call: Call) -> list[Json]:
     """List a node definition's images."""
     kind = _kind(call)
     return [write_image(kind)] if kind.image else []
-
-
-def images(call: Call) -> list[Json]:
-    """List all images."""
-    return [write_image(one) for one in call.cml.labs.kinds.values() if one.image]
 
 
 def image_definition(call: Call) -> Reply:
@@ -192,10 +90,16 @@ def image_definition(call: Call) -> Reply:
     raise not_found("Image definition", call.params[0])
 
 
+def _find_id(what: str, call: Call, names: Mapping[str, str]) -> str:
+    """Find an id by the name in the path."""
+    for ref, name in names.items():
+        if name == call.params[0]:
+            return ref
+    raise not_found(what, call.params[0])
+
+
 def _kind(call: Call) -> NodeKind:
-    if call.params[0] not in call.cml.labs.kinds:
-        raise not_found("Node definition", call.params[0])
-    return call.cml.labs.kinds[call.params[0]]
+    return find_known("Node definition", call.cml.labs.kinds, call.params[0])
 
 
 def _json_or_yaml(call: Call, document: Json) -> Reply:
@@ -234,32 +138,57 @@ def _usage(call: Call, pool: ResourcePool) -> Json:
 
 
 ROUTES: Final = (
-    CmlRoute("GET", "users", users),
+    CmlRoute("GET", "users", lambda call: [user_json(call.cml, user) for user in call.cml.users.everybody.values()]),
     CmlRoute("POST", "users", add_user, ADMIN),
-    CmlRoute("GET", "users/{}", user),
+    CmlRoute("GET", "users/{}", lambda call: user_json(call.cml, _self_or_admin(call))),
     CmlRoute("PATCH", "users/{}", change_user),
-    CmlRoute("DELETE", "users/{}", delete_user, ADMIN),
-    CmlRoute("GET", "users/{}/id", user_id),
-    CmlRoute("GET", "users/{}/groups", user_groups),
+    CmlRoute("DELETE", "users/{}", lambda call: call.cml.users.remove(call.cml.users.get(call.params[0])), ADMIN),
+    CmlRoute(
+        "GET",
+        "users/{}/id",
+        lambda call: _find_id("User", call, {one.id: one.username for one in call.cml.users.everybody.values()}),
+    ),
+    CmlRoute("GET", "users/{}/groups", lambda call: _self_or_admin(call).groups),
     CmlRoute("GET", "groups", groups),
-    CmlRoute("POST", "groups", add_group, ADMIN),
-    CmlRoute("GET", "groups/{}", group),
+    CmlRoute(
+        "POST",
+        "groups",
+        lambda call: _created_reply(group_json(call.cml.users.add_group(call.read(GroupCreate)))),
+        ADMIN,
+    ),
+    CmlRoute("GET", "groups/{}", lambda call: group_json(call.cml.users.group(call.params[0]))),
     CmlRoute("PATCH", "groups/{}", change_group, ADMIN),
-    CmlRoute("DELETE", "groups/{}", delete_group, ADMIN),
-    CmlRoute("GET", "groups/{}/members", group_members),
-    CmlRoute("GET", "groups/{}/labs", group_labs),
-    CmlRoute("GET", "groups/{}/id", group_id),
+    CmlRoute(
+        "DELETE", "groups/{}", lambda call: call.cml.users.remove_group(call.cml.users.group(call.params[0])), ADMIN
+    ),
+    CmlRoute("GET", "groups/{}/members", lambda call: call.cml.users.group(call.params[0]).members),
+    CmlRoute(
+        "GET", "groups/{}/labs", lambda call: [one.id for one in call.cml.users.group(call.params[0]).associations]
+    ),
+    CmlRoute(
+        "GET",
+        "groups/{}/id",
+        lambda call: _find_id("Group", call, {one.id: one.name for one in call.cml.users.groups.values()}),
+    ),
     CmlRoute("GET", "resource_pools", pools),
     CmlRoute("POST", "resource_pools", add_pool, ADMIN),
-    CmlRoute("GET", "resource_pools/{}", pool),
+    CmlRoute("GET", "resource_pools/{}", lambda call: pool_json(call.cml, call.cml.pools.get(call.params[0]))),
     CmlRoute("PATCH", "resource_pools/{}", change_pool, ADMIN),
-    CmlRoute("DELETE", "resource_pools/{}", delete_pool, ADMIN),
-    CmlRoute("GET", "resource_pool_usage", pool_usages),
-    CmlRoute("GET", "resource_pool_usage/{}", pool_usage),
-    CmlRoute("GET", "node_definitions", node_definitions),
-    CmlRoute("GET", "node_definitions/{}", node_definition),
+    CmlRoute(
+        "DELETE", "resource_pools/{}", lambda call: call.cml.pools.remove(call.cml.pools.get(call.params[0])), ADMIN
+    ),
+    CmlRoute("GET", "resource_pool_usage", lambda call: [_usage(call, one) for one in call.cml.pools.all.values()]),
+    CmlRoute("GET", "resource_pool_usage/{}", lambda call: _usage(call, call.cml.pools.get(call.params[0]))),
+    CmlRoute("GET", "node_definitions", lambda call: [write_definition(one) for one in call.cml.labs.kinds.values()]),
+    CmlRoute("GET", "node_definitions/{}", lambda call: _json_or_yaml(call, write_definition(_kind(call)))),
     CmlRoute("GET", "node_definitions/{}/image_definitions", images_of),
-    CmlRoute("GET", "simplified_node_definitions", simplified_definitions),
-    CmlRoute("GET", "image_definitions", images),
+    CmlRoute(
+        "GET",
+        "simplified_node_definitions",
+        lambda call: [write_simplified(one) for one in call.cml.labs.kinds.values()],
+    ),
+    CmlRoute(
+        "GET", "image_definitions", lambda call: [write_image(one) for one in call.cml.labs.kinds.values() if one.image]
+    ),
     CmlRoute("GET", "image_definitions/{}", image_definition),
 )

@@ -5,17 +5,17 @@ CML answers bare JSON scalars, raw YAML and its own error bodies, which ready-ma
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from lcm.sim.cml.engine import Cml
-from lcm.sim.cml.faults import CmlRefusal, bad_request, forbidden, not_found
+from lcm.sim.cml.faults import CmlRefusal, bad_request, find_known, forbidden, not_found
 from lcm.sim.cml.parts import Interface, LabLink, Node, SimLab
 from lcm.sim.cml.topology import ALL_FILES, MAIN_FILE, NO_FILES
 from lcm.sim.cml.users import User
-from lcm.sim.cml.wiring import find_interface, find_link
+from lcm.sim.cml.wiring import find_interface
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Call:
     def link(self, right: str = "lab_view") -> tuple[SimLab, LabLink]:
         """Return the lab and the link of the path."""
         lab = self.lab(right)
-        return lab, find_link(lab, self.params[1])
+        return lab, find_known("Link", lab.links, self.params[1])
 
     def visible_labs(self) -> list[SimLab]:
         """Return the labs that this user may see."""
@@ -105,6 +105,7 @@ class Call:
 
 
 Handler = Callable[[Call], object]
+"""Returns a Reply, a value that is sent as JSON, or None when there is nothing to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,14 @@ class CmlRoutes:
     def __init__(self, routes: Iterable[CmlRoute]) -> None:
         self._root = _PathNode()
         for route in routes:
-            self._node_at(route.path).routes[route.method] = route
+            place = self._root
+            for part in route.path.strip("/").split("/"):
+                if part == "{}":
+                    place.variable = place.variable or _PathNode()
+                    place = place.variable
+                else:
+                    place = place.named.setdefault(part, _PathNode())
+            place.routes[route.method] = route
 
     def find(self, method: str, path: str) -> tuple[CmlRoute, list[str]]:
         """Return the route of a request and the variables in its path; refuse an unknown one."""
@@ -149,16 +157,6 @@ class CmlRoutes:
         if method not in place.routes:
             raise CmlRefusal(405, "405: Method Not Allowed") if place.routes else CmlRefusal(404, "404: Not Found")
         return place.routes[method], params
-
-    def _node_at(self, path: str) -> _PathNode:
-        place = self._root
-        for part in path.strip("/").split("/"):
-            if part == "{}":
-                place.variable = place.variable or _PathNode()
-                place = place.variable
-            else:
-                place = place.named.setdefault(part, _PathNode())
-        return place
 
 
 def text_reply(body: str, content_type: str = "text/yaml") -> Reply:
@@ -179,6 +177,3 @@ def error_reply(status: int, description: str) -> Reply:
 def parse_query(raw: bytes) -> dict[str, str]:
     """Parse a query string."""
     return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}
-
-
-Json = dict[str, Any]

@@ -9,6 +9,7 @@ from lcm.sim.cml.faults import bad_request, forbidden, not_found
 from lcm.sim.cml.rest.documents import (
     Credentials,
     FeatureCount,
+    Json,
     LicenceTransport,
     MaintenanceUpdate,
     NoticeCreate,
@@ -16,28 +17,13 @@ from lcm.sim.cml.rest.documents import (
     OptIn,
     Registration,
 )
-from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, DONE, Call, CmlRoute, Json, Reply, text_reply
+from lcm.sim.cml.rest.routing import ADMIN, ANYBODY, DONE, Call, CmlRoute, Reply, text_reply
 from lcm.sim.cml.stats import COMPUTE_ID, health_report, node_counts, system_stats
 
 Product = Annotated[str, Meta(pattern=r"^\w{1,20}$")]
 
 _SHORTEST_SESSION, _LONGEST_SESSION = 300, 604_800
 _CONNECTOR_ID: Final = "00000000-0000-4000-c000-000000000000"
-
-
-def authenticate(call: Call) -> str:
-    """Sign in."""
-    return str(_sign_in(call)["token"])
-
-
-def auth_extended(call: Call) -> Json:
-    """Sign in, and return the user."""
-    return _sign_in(call)
-
-
-def authok(_call: Call) -> str:
-    """Answer that the token is valid."""
-    return "OK"
 
 
 def authentication(call: Call) -> Json:
@@ -50,11 +36,6 @@ def logout(call: Call) -> bool:
     """Sign out here, or everywhere."""
     call.cml.users.sign_out(call.user, None if call.flag("clear_all_sessions") else call.token)
     return True
-
-
-def auth_config(_call: Call) -> Json:
-    """Return where passwords are stored."""
-    return {"method": "local"}
 
 
 def information(call: Call) -> Json:
@@ -73,11 +54,6 @@ def show_health(call: Call) -> Json:
     report = health_report(call.cml.machine, call.cml.ailments)
     report |= {"is_licensed": licence.in_compliance, "is_enterprise": licence.product == "CML_Enterprise"}
     return report if call.user.admin else report | {"computes": {}}
-
-
-def stats(call: Call) -> Json:
-    """Return what the machine has and uses."""
-    return system_stats(call.cml.machine, call.cml.labs.nodes(), call.age)
 
 
 def compute_hosts(call: Call) -> list[Json]:
@@ -99,11 +75,6 @@ def compute_hosts(call: Call) -> list[Json]:
     ]
 
 
-def host_configuration(_call: Call) -> Json:
-    """Return how new machines of the cluster are admitted."""
-    return {"admission_state": "REGISTERED"}
-
-
 def connectors(_call: Call) -> list[Json]:
     """List the external connectors: one, in NAT mode."""
     operational = {
@@ -120,47 +91,16 @@ def connectors(_call: Call) -> list[Json]:
     return [connector | {"snooped": True, "protected": False, "operational": operational}]
 
 
-def maintenance(call: Call) -> Json:
-    """Return whether CML is in maintenance mode."""
-    return call.cml.notices.status()
-
-
 def change_maintenance(call: Call) -> Json:
     """Enter or leave maintenance mode."""
     call.cml.notices.set_maintenance(call.read(MaintenanceUpdate))
     return call.cml.notices.status()
 
 
-def notices(call: Call) -> list[Json]:
-    """List notices."""
-    return [asdict(one) for one in call.cml.notices.all.values()]
-
-
-def add_notice(call: Call) -> Json:
-    """Add a notice."""
-    return asdict(call.cml.notices.add(call.read(NoticeCreate)))
-
-
-def notice(call: Call) -> Json:
-    """Show a notice."""
-    return asdict(call.cml.notices.get(call.params[0]))
-
-
 def change_notice(call: Call) -> Json:
     """Change a notice."""
     found = call.cml.notices.get(call.params[0])
     return asdict(call.cml.notices.change(found, call.read(NoticeUpdate)))
-
-
-def delete_notice(call: Call) -> Reply:
-    """Remove a notice."""
-    call.cml.notices.remove(call.cml.notices.get(call.params[0]))
-    return DONE
-
-
-def session_seconds(call: Call) -> int:
-    """Return how long a token is valid."""
-    return call.cml.users.session_seconds
 
 
 def change_session_seconds(call: Call) -> str:
@@ -203,50 +143,15 @@ def diagnostics(call: Call) -> Json:
     return {"labs": len(call.cml.labs), "running_nodes": len(call.cml.active_nodes())}
 
 
-def licence(call: Call) -> Json:
-    """Show the licence."""
-    return call.cml.licence.status()
-
-
-def features(call: Call) -> list[Json]:
-    """List what the product consists of."""
-    return call.cml.licence.features()
-
-
-def change_features(call: Call) -> Reply:
-    """Set how many expansion nodes are used."""
-    call.cml.licence.set_features(call.read(list[FeatureCount]))
-    return DONE
-
-
-def product(call: Call) -> Reply:
-    """Choose the product."""
-    call.cml.licence.set_product(call.read(Product))
-    return DONE
-
-
-def register(call: Call) -> Reply:
-    """Accept a token."""
-    call.cml.licence.register(call.read(Registration))
-    return DONE
-
-
-def renew(call: Call) -> Reply:
-    """Ask the licence server again."""
-    call.cml.licence.renew()
-    return DONE
-
-
 def deregister(call: Call) -> Reply:
     """Return the licence."""
     done = call.cml.licence.deregister(running_nodes=len(call.cml.active_nodes()))
     return DONE if done else Reply(202)
 
 
-def transport(call: Call) -> Reply:
+def transport(call: Call) -> None:
     """Set how the licence server is reached."""
     call.cml.licence.transport = call.read(LicenceTransport)
-    return DONE
 
 
 def tech_support(call: Call) -> Reply:
@@ -254,12 +159,13 @@ def tech_support(call: Call) -> Reply:
     return text_reply(f"Registration: {call.cml.licence.registration()}\n", "text/plain")
 
 
-def reservation(_call: Call) -> Reply:
+def reservation(_call: Call) -> None:
     """Refuse reservations: they are not simulated."""
     raise bad_request("License reservation is not enabled.")
 
 
 def _sign_in(call: Call) -> Json:
+    """Sign in, and return the user."""
     user, token = call.cml.users.sign_in(call.read(Credentials))
     if call.cml.notices.maintenance and not user.admin:
         raise forbidden("The system is in maintenance mode.")
@@ -267,38 +173,42 @@ def _sign_in(call: Call) -> Json:
 
 
 ROUTES: Final = (
-    CmlRoute("POST", "authenticate", authenticate, ANYBODY),
-    CmlRoute("POST", "auth_extended", auth_extended, ANYBODY),
-    CmlRoute("GET", "authok", authok),
+    CmlRoute("POST", "authenticate", lambda call: _sign_in(call)["token"], ANYBODY),
+    CmlRoute("POST", "auth_extended", _sign_in, ANYBODY),
+    CmlRoute("GET", "authok", lambda _: "OK"),
     CmlRoute("GET", "authentication", authentication),
     CmlRoute("DELETE", "logout", logout),
-    CmlRoute("GET", "system/auth/config", auth_config, ADMIN),
+    CmlRoute("GET", "system/auth/config", lambda _: {"method": "local"}, ADMIN),
     CmlRoute("GET", "system_information", information, ANYBODY),
     CmlRoute("GET", "system_health", show_health),
-    CmlRoute("GET", "system_stats", stats),
+    CmlRoute("GET", "system_stats", lambda call: system_stats(call.cml.machine, call.cml.labs.nodes(), call.age)),
     CmlRoute("GET", "system/compute_hosts", compute_hosts, ADMIN),
-    CmlRoute("GET", "system/compute_hosts/configuration", host_configuration, ADMIN),
+    CmlRoute("GET", "system/compute_hosts/configuration", lambda _: {"admission_state": "REGISTERED"}, ADMIN),
     CmlRoute("GET", "system/external_connectors", connectors),
-    CmlRoute("GET", "system/maintenance_mode", maintenance, ANYBODY),
+    CmlRoute("GET", "system/maintenance_mode", lambda call: call.cml.notices.status(), ANYBODY),
     CmlRoute("PATCH", "system/maintenance_mode", change_maintenance, ADMIN),
-    CmlRoute("GET", "system/notices", notices),
-    CmlRoute("POST", "system/notices", add_notice, ADMIN),
-    CmlRoute("GET", "system/notices/{}", notice),
+    CmlRoute("GET", "system/notices", lambda call: [asdict(one) for one in call.cml.notices.all.values()]),
+    CmlRoute("POST", "system/notices", lambda call: asdict(call.cml.notices.add(call.read(NoticeCreate))), ADMIN),
+    CmlRoute("GET", "system/notices/{}", lambda call: asdict(call.cml.notices.get(call.params[0]))),
     CmlRoute("PATCH", "system/notices/{}", change_notice, ADMIN),
-    CmlRoute("DELETE", "system/notices/{}", delete_notice, ADMIN),
-    CmlRoute("GET", "web_session_timeout", session_seconds, ADMIN),
+    CmlRoute(
+        "DELETE", "system/notices/{}", lambda call: call.cml.notices.remove(call.cml.notices.get(call.params[0])), ADMIN
+    ),
+    CmlRoute("GET", "web_session_timeout", lambda call: call.cml.users.session_seconds, ADMIN),
     CmlRoute("PATCH", "web_session_timeout/{}", change_session_seconds, ADMIN),
     CmlRoute("GET", "telemetry", telemetry),
     CmlRoute("PUT", "telemetry", change_telemetry, ADMIN),
     CmlRoute("GET", "telemetry/events", telemetry_events, ADMIN),
     CmlRoute("GET", "diagnostics/{}", diagnostics, ADMIN),
-    CmlRoute("GET", "licensing", licence, ADMIN),
-    CmlRoute("GET", "licensing/features", features, ADMIN),
-    CmlRoute("PATCH", "licensing/features", change_features, ADMIN),
-    CmlRoute("PUT", "licensing/product_license", product, ADMIN),
-    CmlRoute("POST", "licensing/registration", register, ADMIN),
-    CmlRoute("PUT", "licensing/registration/renew", renew, ADMIN),
-    CmlRoute("PUT", "licensing/authorization/renew", renew, ADMIN),
+    CmlRoute("GET", "licensing", lambda call: call.cml.licence.status(), ADMIN),
+    CmlRoute("GET", "licensing/features", lambda call: call.cml.licence.features(), ADMIN),
+    CmlRoute(
+        "PATCH", "licensing/features", lambda call: call.cml.licence.set_features(call.read(list[FeatureCount])), ADMIN
+    ),
+    CmlRoute("PUT", "licensing/product_license", lambda call: call.cml.licence.set_product(call.read(Product)), ADMIN),
+    CmlRoute("POST", "licensing/registration", lambda call: call.cml.licence.register(call.read(Registration)), ADMIN),
+    CmlRoute("PUT", "licensing/registration/renew", lambda call: call.cml.licence.renew(), ADMIN),
+    CmlRoute("PUT", "licensing/authorization/renew", lambda call: call.cml.licence.renew(), ADMIN),
     CmlRoute("DELETE", "licensing/deregistration", deregister, ADMIN),
     CmlRoute("PUT", "licensing/transport", transport, ADMIN),
     CmlRoute("GET", "licensing/tech_support", tech_support, ADMIN),

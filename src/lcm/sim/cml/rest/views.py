@@ -1,16 +1,14 @@
 """How a simulated CML's REST interface writes what the engine holds."""
 
 from datetime import datetime
-from typing import Any
 
 from lcm.sim.cml.engine import Cml
 from lcm.sim.cml.parts import RUNNING, Interface, LabLink, Node, NodeState, SimLab
+from lcm.sim.cml.rest.documents import Json
 from lcm.sim.cml.stats import COMPUTE_ID
 from lcm.sim.cml.topology import MAIN_FILE, write_configuration, write_spec
 from lcm.sim.cml.users import Group, ResourcePool, User
 from lcm.sim.cml.wiring import interface_state, link_state
-
-Json = dict[str, Any]
 
 
 def format_timestamp(moment: datetime) -> str:
@@ -120,6 +118,7 @@ def element_states(lab: SimLab, age: float) -> Json:
 
 def user_json(cml: Cml, user: User) -> Json:
     """Write a user, without the password."""
+    pool = cml.pools.of_user(user.id)
     return {
         "id": user.id,
         "username": user.username,
@@ -134,7 +133,7 @@ def user_json(cml: Cml, user: User) -> Json:
             for one in lab.associations.users
             if one.id == user.id
         ],
-        "resource_pool": _pool_id(cml, user),
+        "resource_pool": pool.id if pool else user.resource_pool,
         "opt_in": user.opt_in,
         "tour_version": user.tour_version,
         "created": format_timestamp(user.created),
@@ -147,12 +146,16 @@ def user_json(cml: Cml, user: User) -> Json:
 
 def group_json(group: Group) -> Json:
     """Write a group."""
+    labs = [
+        {"id": one.id, "permission": "read_write" if "lab_edit" in one.permissions else "read_only"}
+        for one in group.associations
+    ]
     return {
         "id": group.id,
         "name": group.name,
         "description": group.description,
         "members": group.members,
-        "labs": [{"id": one.id, "permission": _old_permission(one.permissions)} for one in group.associations],
+        "labs": labs,
         "associations": group.associations,
         "created": format_timestamp(group.created),
         "modified": format_timestamp(group.modified),
@@ -176,15 +179,6 @@ def pool_json(cml: Cml, pool: ResourcePool) -> Json:
         "users": pool.users,
         "user_pools": cml.pools.children(pool),
     }
-
-
-def _pool_id(cml: Cml, user: User) -> str | None:
-    pool = cml.pools.of_user(user.id)
-    return pool.id if pool else user.resource_pool
-
-
-def _old_permission(rights: list[str]) -> str:
-    return "read_write" if "lab_edit" in rights else "read_only"
 
 
 def _operational(node: Node) -> Json:

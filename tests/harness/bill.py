@@ -1,24 +1,17 @@
-"""The simulated cloud's bill, against which our own accounting is checked, and faults between it and its callers.
+"""The simulated cloud's bill, against which our own accounting is checked; made from the machines' own intervals."""
 
-The bill is made from the machines' own intervals. Faults are set by tests and scenarios and raised by SimCloud.
-"""
-
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, NamedTuple
 
-from lcm.model.base.errors import Throttled, Unreachable
-from lcm.providers.protocols.compute import Compute, InstanceState
+from lcm.providers.protocols.compute import InstanceState
 from lcm.sim.cloud.machines import RUNNING, STOPPED, STOPPING, SimMachine
-from lcm.sim.time.faults import ActiveFaults, PlannedFailures
 
 MINIMUM_BILLED: Final = timedelta(seconds=60)
 """The least time that every start is billed for."""
-
-_RATE_WINDOW: Final = timedelta(seconds=1)
+_SECOND: Final = timedelta(seconds=1)
 _SECONDS_PER_HOUR: Final = Decimal(3600)
 
 
@@ -78,7 +71,7 @@ def make_bill(machines: Iterable[SimMachine], prices: SimPrices, until: datetime
 def _intervals(machine: SimMachine, prices: SimPrices, until: datetime) -> Iterator[BilledInterval]:
     for state, since, end in machine.spans(until):
         if state is RUNNING:
-            whole_seconds = -(-(end - since) // _RATE_WINDOW) * _RATE_WINDOW
+            whole_seconds = -(-(end - since) // _SECOND) * _SECOND
             billed = max(MINIMUM_BILLED, whole_seconds)
             yield BilledInterval(state, since, end, billed, _usd(prices.of_machine(machine), billed))
         elif state in {STOPPING, STOPPED}:
@@ -88,52 +81,3 @@ def _intervals(machine: SimMachine, prices: SimPrices, until: datetime) -> Itera
 def _usd(hourly: Decimal, span: timedelta) -> Decimal:
     seconds = Decimal(span // timedelta(microseconds=1)) / 1_000_000
     return hourly * seconds / _SECONDS_PER_HOUR
-
-
-EVERYWHERE: Final = ""
-
-
-class CloudFaults:
-    """Planned failures, lost answers, and throttling."""
-
-    def __init__(self, *, calls_per_second: int | None = None) -> None:
-        self.calls_per_second = calls_per_second
-        self.spells = ActiveFaults()
-        self._failures = PlannedFailures(Compute, self.spells)
-        self.fail_next = self._failures.fail_next
-        self._throttled: dict[str, datetime] = {}
-        self._calls: defaultdict[str, deque[datetime]] = defaultdict(deque)
-
-    def lose_answer_next(self, verb: str, times: int = 1) -> None:
-        """Make the next calls of a verb take effect, but lose their answers."""
-        self.fail_next(verb, Unreachable(f"{verb}: no answer came"), times=times, after_effect=True)
-
-    def throttle(self, until: datetime, region: str = EVERYWHERE) -> None:
-        """Refuse all calls until a moment."""
-        self._throttled[region] = until
-
-    async def delay_call(self, verb: str) -> None:
-        """Delay a call that hangs or is slow, and pause a caller."""
-        await self.spells.delay_call(verb)
-
-    def raise_before_effect(self, verb: str, region: str, now: datetime) -> None:
-        """Raise what prevents a call's effect."""
-        self._failures.raise_before_effect(verb)
-        until = max((self._throttled[one] for one in (EVERYWHERE, region) if one in self._throttled), default=now)
-        if until > now or self._exceeds_rate(region, now):
-            raise Throttled(f"{verb}: too many calls in {region}", after=max(until - now, _RATE_WINDOW))
-
-    def raise_after_effect(self, verb: str) -> None:
-        """Raise what happens between an effect and its caller."""
-        self._failures.raise_after_effect(verb)
-
-    def _exceeds_rate(self, region: str, now: datetime) -> bool:
-        if self.calls_per_second is None:
-            return False
-        calls = self._calls[region]
-        while calls and calls[0] <= now - _RATE_WINDOW:
-            calls.popleft()
-        if len(calls) >= self.calls_per_second:
-            return True
-        calls.append(now)
-        return False

@@ -1,10 +1,11 @@
-"""An httpx transport to an ASGI application without a network, for clients in virtual time.
+"""httpx transports to ASGI applications without a network, for clients in virtual time.
 
 httpx's own ASGI transport has no time-outs, no broken answers and no streaming: it waits for the end of an answer.
-Used by the simulated CML's MemoryTransport and by controllers that talk to the API within the simulation.
+`AsgiTransport` reaches the API, `MemoryTransport` a simulated CML.
 """
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextvars import Context
@@ -13,6 +14,8 @@ from typing import Final
 
 import httpx
 
+from lcm.sim.cml.faults import CmlDown
+from lcm.sim.cml.rest.app import REFUSABLE, CmlApp, CmlFleet
 from lcm.sim.time.host import HOST
 from lcm.system.serving import Application, Message
 
@@ -167,3 +170,17 @@ class _ResponseStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._exchange.disconnect()
+
+
+class MemoryTransport(AsgiTransport):
+    """Hands requests to the simulator's REST face in the same process; a machine that is down refuses them."""
+
+    def __init__(self, app: CmlApp | CmlFleet, *, context: Context | None = None) -> None:
+        super().__init__(app, context=context, extensions={REFUSABLE: {}}, refusal=CmlDown)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            return await super().handle_async_request(request)
+        except CmlDown as error:
+            cause = ConnectionRefusedError(str(error)) if error.there else OSError(errno.EHOSTUNREACH, str(error))
+            raise httpx.ConnectError(str(error), request=request) from cause
