@@ -16,7 +16,7 @@ from lcm.api.http.answers import Answer, Receive, Scope, Send, Stream, headers_o
 from lcm.api.http.auth import Authenticator, IssuedTokens
 from lcm.api.http.limits import ApiLimits, OpenStreams, SignInFailures
 from lcm.api.http.metrics import NO_ROUTE_LABEL, ApiMetrics
-from lcm.api.http.problems import NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
+from lcm.api.http.problems import BUG, NO_METHOD, RATE_LIMITED, Declined, bug_answer, error_answer
 from lcm.api.http.request import ClientDisconnected, Request, RequestContext
 from lcm.api.http.routing import GET, Handler, NoQuery, Route, Router
 from lcm.api.openapi.description import describe
@@ -82,8 +82,7 @@ class StreamSender:
 
 
 _HEAD: Final = "HEAD"
-_BUG: Final = 500
-_STREAM_WAIT_SECONDS: Final = 5.0
+
 _log: Final = structlog.get_logger()
 
 
@@ -159,7 +158,7 @@ class Api:
             return
         except Exception as error:  # noqa: BLE001 - the outermost edge: our own bugs end here, told once
             _log.error("request met a bug", path=request.scope["path"], trace=traceback.format_exception(error))
-            self._count(*_metric_labels(request), _BUG, time() - began)
+            self._count(*_metric_labels(request), BUG.status, time() - began)
             if not request.started:
                 await send_answer(send, bug_answer())
 
@@ -188,7 +187,7 @@ class Api:
     def _reserve_stream(self, request: Request) -> None:
         caller = request.signed_in
         if not self._streams.enter(caller.name, limited=caller.role is not Role.SERVICE):
-            raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=_STREAM_WAIT_SECONDS)
+            raise Declined(RATE_LIMITED, "too many streams are open; close one", wait=5.0)
 
     async def _send_stream(self, request: Request, send: Send, stream: Stream, *, bodiless: bool) -> None:
         if bodiless:

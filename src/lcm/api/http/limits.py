@@ -98,7 +98,6 @@ class OpenStreams:
             del self._open[name]
 
 
-_MINUTE_SECONDS: Final = 60.0
 _IPV6_PREFIX_BITS: Final = 64
 """The part of an IPv6 address that identifies one subscriber; the rest they choose freely."""
 _TOO_OFTEN: Final = "too many sign-ins failed from your address; wait"
@@ -109,9 +108,7 @@ class SignInFailures:
     """Counts the failed sign-ins of each address."""
 
     def __init__(self, limits: ApiLimits) -> None:
-        self._buckets = TokenBuckets(
-            limits, rate=limits.failures_per_minute / _MINUTE_SECONDS, burst=limits.failure_burst
-        )
+        self._buckets = TokenBuckets(limits, rate=limits.failures_per_minute / 60, burst=limits.failure_burst)
 
     def check(self, address: str) -> None:
         """Raise Declined while an address has failed too often."""

@@ -37,7 +37,6 @@ from lcm.model.base.resource import Moment, Part
 FOR_PEOPLE: Final = Policy(PEOPLE)
 _SHORTEST_SECONDS: Final = 60
 _MOST_TOKENS: Final = 100
-_DEFAULT_WISH: Final = TokenRequest()
 
 
 async def _list_tokens(request: Request) -> Answer:
@@ -46,11 +45,12 @@ async def _list_tokens(request: Request) -> Answer:
 
 
 async def _create_token(request: Request) -> Answer:
-    wish, caller = await request.read(TokenRequest, empty=_DEFAULT_WISH), request.signed_in
+    wish, caller = await request.read(TokenRequest, empty=TokenRequest()), request.signed_in
     name, role = wish.name or caller.name, wish.role or caller.role
     _check_permitted(caller, name, role)
     expires_at = _expiry_of(request, wish.expires_in_seconds)
-    await _check_token_count(request, name)
+    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
+        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
     secret, token = await request.shared.tokens.make(
         name,
         role,
@@ -101,11 +101,6 @@ def _expiry_of(request: Request, seconds: int | None) -> datetime | None:
     return wanted if bound is None else min(wanted, bound)
 
 
-async def _check_token_count(request: Request, name: str) -> None:
-    if sum(token.name == name for token in await request.shared.tokens.list()) >= _MOST_TOKENS:
-        raise NoRoom(f"{name} has {_MOST_TOKENS} tokens; revoke one first")
-
-
 TOKEN_ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET,
@@ -143,7 +138,7 @@ TOKEN_ROUTES: Final[tuple[Route, ...]] = (
 
 
 SIGN_IN_PATH: Final = "/sign-in"
-_HOME: Final[Header] = (b"location", b"/")
+
 _NO_REFERRER: Final[Header] = (b"referrer-policy", b"no-referrer")
 _LINK_INVALID: Final = "this link is not valid, or not any more: `lcm sign-in` prints another"
 
@@ -170,17 +165,20 @@ async def _create_link(request: Request) -> Answer:
 async def _sign_in(request: Request) -> Answer:
     code = request.query(CodeQuery).code
     if request.scope["method"] != GET or request.headers.get(b"sec-purpose", b"").startswith(b"prefetch"):
-        raise _invalid_link()  # a prefetch must not use up the link
+        # A prefetch must not use up the link.
+        raise Declined(UNAUTHORIZED, _LINK_INVALID, headers=(_NO_REFERRER,))
     failures = request.shared.failures
     failures.check(request.address)
     made = await request.shared.sign_ins.exchange(code, request.writer_for)
     if made is None:
-        raise _without_referrer(failures.count(request.address, UNAUTHORIZED, _LINK_INVALID))
+        declined = failures.count(request.address, UNAUTHORIZED, _LINK_INVALID)
+        declined.headers = (*declined.headers, _NO_REFERRER)
+        raise declined
     secret, token = made
     assert token.expires_at is not None, "a session ends"
     now = request.shared.clock.now()
     cookies = set_session_cookies(request, secret.reveal(), now=now, expires_at=token.expires_at)
-    return Answer(303, headers=(_HOME, _NO_REFERRER, *cookies))
+    return Answer(303, headers=((b"location", b"/"), _NO_REFERRER, *cookies))
 
 
 async def _sign_out(request: Request) -> Answer:
@@ -189,15 +187,6 @@ async def _sign_out(request: Request) -> Answer:
         raise Refused("only a browser's session is signed out; `lcm token revoke ID` ends a token")
     await request.shared.tokens.revoke(credential.id, writer=request.writer, verb="sign-out")
     return Answer(204, headers=clear_session_cookies(request))
-
-
-def _invalid_link() -> Declined:
-    return _without_referrer(Declined(UNAUTHORIZED, _LINK_INVALID))
-
-
-def _without_referrer(declined: Declined) -> Declined:
-    declined.headers = (*declined.headers, _NO_REFERRER)
-    return declined
 
 
 SIGN_IN_ROUTES: Final[tuple[Route, ...]] = (
@@ -255,14 +244,13 @@ class AuditQuery(Part):
 async def _list_audit(request: Request) -> Answer:
     query = request.query(AuditQuery)
     wish = AuditFilter(
-        since=None if isinstance(query.since, UnsetType) else query.since,
-        until=None if isinstance(query.until, UnsetType) else query.until,
+        since=query.since or None,
+        until=query.until or None,
         who=query.who,
         kind=query.kind,
         name=query.name,
     )
-    after = None if isinstance(query.cursor, UnsetType) else query.cursor
-    found = await search_records(request.shared.core.store, wish, limit=query.limit, after=after)
+    found = await search_records(request.shared.core.store, wish, limit=query.limit, after=query.cursor or None)
     return json_answer(AuditList(items=tuple(found.records), next=found.next))
 
 

@@ -78,7 +78,8 @@ async def _newest_events(store: Store, wanted: EventSubscription, newest: int, l
             while begin < newest:
                 happened = await anext(reader)
                 begin = happened.revision
-                found.extend(_event_lines(store, wanted, happened))
+                lines = _event_lines_or_none(store, wanted, happened)
+                found.extend(line for line in lines if line is not None)
         if len(found) == limit:
             break
     return list(found)
@@ -122,15 +123,10 @@ async def _is_readable(store: Store, revision: int) -> bool:
     return True
 
 
-def _event_lines(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine]:
-    return [line for line in _event_lines_or_none(store, wanted, happened) if line is not None]
-
-
 def _event_lines_or_none(store: Store, wanted: EventSubscription, happened: CommitEvents) -> list[EventLine | None]:
-    events = [decode_event(raw) for raw in happened.events]
     return [
         EventLine.of(format_event_id(store.epoch, happened.revision, place), event) if wanted.wants(event) else None
-        for place, event in enumerate(events)
+        for place, event in enumerate(map(decode_event, happened.events))
     ]
 
 
@@ -194,10 +190,8 @@ async def _watch_lines(request: Request, kinds: list[type[Resource]], after: int
 
 def _watch_line(changes: Changes) -> WatchLine:
     seen = [(one.ref, one.resource) for one in changes.seen]
-    return WatchLine(
-        changes.revision,
-        tuple(ObjectSeen(ref.kind.__name__, ref.namespace, ref.name, resource) for ref, resource in seen),
-    )
+    lines = [ObjectSeen(ref.kind.__name__, ref.namespace, ref.name, resource) for ref, resource in seen]
+    return WatchLine(changes.revision, tuple(lines))
 
 
 def _encode_line(content: object) -> bytes:

@@ -1,7 +1,7 @@
 """What our own processes report: status, measurements, discoveries, leases. For the role `service` only."""
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lcm.api.http.answers import NO_CONTENT, Answer, json_answer, resource_answer
 from lcm.api.http.request import Request
@@ -13,17 +13,10 @@ from lcm.control.plane.bodies import OneQuery
 from lcm.control.plane.operations import ReportOperations
 from lcm.control.plane.wire import LeaseAnswer, LeaseRequest, LeaseTerm
 from lcm.control.upkeep.installation import Installation, read_installation_id
-from lcm.model.base.resource import Status
 from lcm.model.kinds.registry import KINDS, Kind
 from lcm.model.kinds.worker import LabWorker
 from lcm.store.base import Lease, check_key
 from lcm.system.clock import new_id
-
-
-class _StatusReport(Protocol):
-    resource_version: int
-    status: Status
-    reason: str
 
 
 def _status_handler(kind: Kind) -> Handler:
@@ -32,7 +25,7 @@ def _status_handler(kind: Kind) -> Handler:
 
     async def step(request: Request) -> Answer:
         ref, plane = request.ref(struct, request.query(OneQuery).namespace), request.write_plane
-        report: _StatusReport = await request.read(shape)
+        report = await request.read(shape)
         seen = await read_at(plane, ref, report.resource_version)
         return resource_answer(await plane.step(seen, report.status, reason=report.reason))
 

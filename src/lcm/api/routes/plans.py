@@ -34,7 +34,9 @@ class PlanReport(str):
 
 async def _begin_plan(request: Request) -> Answer:
     wish = await request.read(PlanWish)
-    plans = _planner_or_refused(request)
+    plans = request.shared.plans
+    if plans is None:
+        raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
     standing = await _read_baseline(request.plane, request.shared.clock.now()) if wish.from_now else None
     try:
         job = await plans.begin(wish, request.signed_in.name, standing)
@@ -75,12 +77,6 @@ async def _get_report(request: Request) -> Answer:
 async def _cancel_plan(request: Request) -> Answer:
     await _planner_or_gone(request).cancel(request.params[0])
     return NO_CONTENT
-
-
-def _planner_or_refused(request: Request) -> Planner:
-    if request.shared.plans is None:
-        raise Refused("this process makes no plans; `lcm plan` makes them on your own machine")
-    return request.shared.plans
 
 
 def _planner_or_gone(request: Request) -> Planner:

@@ -37,7 +37,7 @@ from lcm.model.kinds.sink import (
 )
 
 STAFF_POLICY: Final = Policy(STAFF)
-ADMIN_POLICY: Final = Policy(ADMINS)
+
 _LONGEST_PAGE: Final = 200
 _DECODE_ERRORS: Final = (ValueError, RecursionError)
 """What base64 and msgspec raise for input that they cannot read; their own errors are ValueErrors."""
@@ -118,7 +118,9 @@ async def _list_dead_letters(request: Request) -> Answer:
     letters = await sinks.list_dead_letters(request.shared.core.store, stored.metadata.name)
     left = [one for one in letters if after is None or _cursor_key(one) > after]
     page = left[: query.limit]
-    cursor = _encode_cursor(page[-1]) if len(left) > len(page) else None
+    cursor = None
+    if len(left) > len(page):
+        cursor = base64.urlsafe_b64encode(msgspec.json.encode(_cursor_key(page[-1]))).decode()
     return json_answer(DeadLetterList(tuple(map(_dead_letter_line, page)), cursor))
 
 
@@ -220,10 +222,6 @@ def _cursor_key(letter: DeadLetter) -> _CursorKey:
     return letter.at, letter.event.time, letter.event_id
 
 
-def _encode_cursor(letter: DeadLetter) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_cursor_key(letter))).decode()
-
-
 def _decode_cursor(cursor: str) -> _CursorKey:
     try:
         place: _CursorKey = _cursor_decoder.decode(base64.b64decode(cursor, b"-_", validate=True))
@@ -233,7 +231,7 @@ def _decode_cursor(cursor: str) -> _CursorKey:
 
 
 _SINK_PATH: Final = "/api/sinks/{id}"
-_WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": ADMIN_POLICY, "query": DryQuery, "answer": ShownSink}
+_WRITE_OPTIONS: Final[dict[str, Any]] = {"policy": Policy(ADMINS), "query": DryQuery, "answer": ShownSink}
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         GET, "/api/sinks", _list_sinks, "showSinks", "List who is sent events", policy=STAFF_POLICY, answer=ShownSinks

@@ -110,7 +110,8 @@ class WebhookPolicy:
 
     def permits(self, address: Address) -> bool:
         """Return True if a connection to this address may be opened."""
-        plain = _unwrap_ipv4(address)
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        plain = mapped or address
         return any(plain in network for network in self.networks) or _is_global(plain)
 
     def check_addresses(self, answers: Sequence[str]) -> list[Address]:
@@ -213,11 +214,6 @@ def _parse_address(answer: str) -> Address:
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         raise Refused(f"{address} is not an address that webhooks may reach")
     return address
-
-
-def _unwrap_ipv4(address: Address) -> Address:
-    """Return the IPv4 address inside an IPv4-mapped IPv6 address; any other address unchanged."""
-    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
 def _is_global(address: Address) -> bool:

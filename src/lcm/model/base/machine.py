@@ -167,12 +167,9 @@ def _describe_span(after: timedelta | str) -> str:
 
 
 def _has_any(status: Status, need: str) -> bool:
-    return any(_is_set(_read_path(status, path)) for path in need.split("|"))
-
-
-def _is_set(value: object) -> bool:
     # Zero and an empty mapping count as set: a lab without ports was allocated an empty mapping.
-    return value is not None and value is not False and value not in ("", ())
+    values = [_read_path(status, path) for path in need.split("|")]
+    return any(value is not None and value is not False and value not in ("", ()) for value in values)
 
 
 def _read_path(status: Status, path: str) -> object:

@@ -4,7 +4,7 @@ Called by `control.telemetry.idleness` with everything that the control plane kn
 The countdown is remembered in the previous verdict, which is stored in the worker's status.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -189,14 +189,16 @@ def _switched_off_signal(worker: LabWorker) -> IdleSignal:
 
 
 def _sessions_signal(sessions: Sequence[LabletSession]) -> IdleSignal:
-    count = sum(one.status.phase in ON_WORKER_PHASES or _starts_at_once(one) for one in sessions)
+    waiting = [one for one in sessions if one.status.phase is SessionPhase.SCHEDULED and _start_of(one) is None]
+    count = len(waiting) + sum(one.status.phase in ON_WORKER_PHASES for one in sessions)
     if not count:
         return _quiet_signal(SESSIONS, "no session is on it")
     return _active_signal(SESSIONS, f"{count} {'session is' if count == 1 else 'sessions are'} on it")
 
 
 def _booked_soon_signal(sessions: Sequence[LabletSession], horizon: datetime) -> IdleSignal:
-    first = min(_scheduled_starts(sessions), default=None)
+    starts = [_start_of(one) for one in sessions if one.status.phase is SessionPhase.SCHEDULED]
+    first = min((start for start in starts if start is not None), default=None)
     if first is None or first > horizon:
         return _quiet_signal(
             BOOKED_SOON, "nothing is booked on it soon" if first is None else f"booked for {_format_moment(first)}"
@@ -214,7 +216,9 @@ def _cml_activity_signal(
     threshold: timedelta,
 ) -> IdleSignal:
     if telemetry is None or since is None or _is_stale(telemetry.activity_at, now, stale_after):
-        return _unknown_signal(CML_ACTIVITY, "it is not known whether somebody works on it")
+        return IdleSignal(
+            name=CML_ACTIVITY, active=Truth.UNKNOWN, detail="it is not known whether somebody works on it"
+        )
     if now < since + threshold:
         return _active_signal(CML_ACTIVITY, f"something happened on it at {_format_moment(since)}")
     return _quiet_signal(CML_ACTIVITY, f"nothing happened on it since {_format_moment(since)}")
@@ -224,7 +228,7 @@ def _foreign_labs_signal(
     telemetry: WorkerTelemetry | None, sessions: Sequence[LabletSession], now: datetime, stale_after: timedelta
 ) -> IdleSignal:
     if telemetry is None or telemetry.active_labs_count is None or _is_stale(telemetry.cml_at, now, stale_after):
-        return _unknown_signal(FOREIGN_LABS, "it is not known whether labs run on it")
+        return IdleSignal(name=FOREIGN_LABS, active=Truth.UNKNOWN, detail="it is not known whether labs run on it")
     ours = sum(one.status.phase in ON_WORKER_PHASES and one.status.cml_lab_id is not None for one in sessions)
     foreign = telemetry.active_labs_count - ours
     if foreign <= 0:
@@ -253,17 +257,6 @@ def _pool_signal(seat: SeatUse, now: datetime) -> IdleSignal:
     return signal(POOL, f"{told} is booked from {_format_moment(first.start)} on")
 
 
-def _starts_at_once(session: LabletSession) -> bool:
-    """Return True if a session is about to start at no particular time."""
-    return session.status.phase is SessionPhase.SCHEDULED and _start_of(session) is None
-
-
-def _scheduled_starts(sessions: Sequence[LabletSession]) -> Iterator[datetime]:
-    for session in sessions:
-        if session.status.phase is SessionPhase.SCHEDULED and (start := _start_of(session)) is not None:
-            yield start
-
-
 def _start_of(session: LabletSession) -> datetime | None:
     claim = session.status.claim
     return session.spec.timeslot_start or (claim.start if claim else None)
@@ -287,7 +280,3 @@ def _active_signal(name: str, detail: str) -> IdleSignal:
 
 def _quiet_signal(name: str, detail: str) -> IdleSignal:
     return IdleSignal(name=name, active=Truth.FALSE, detail=detail)
-
-
-def _unknown_signal(name: str, detail: str) -> IdleSignal:
-    return IdleSignal(name=name, active=Truth.UNKNOWN, detail=detail)

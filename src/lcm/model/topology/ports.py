@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from lcm.model.base.errors import Fault
 from lcm.model.base.resource import Part
 from lcm.model.base.yaml_tree import YamlScalar, quote_text
@@ -278,11 +280,4 @@ def _make_use(ends: Sequence[PortEnd]) -> PortUse:
     if not ends:
         return PortUse(kind="placeholder")
     first, *others = ends
-    return PortUse(
-        kind=first.kind,
-        node=first.node,
-        line=first.line,
-        protocol=first.protocol,
-        inside=first.inside,
-        also=tuple(others),
-    )
+    return PortUse(**msgspec.structs.asdict(first), also=tuple(others))

@@ -55,7 +55,11 @@ class CloudWatch:
         """Read the metrics of many machines. Those without any are in the answer too."""
         if not instance_ids:
             return {}
-        measures = [*_ec2_metrics(instance_ids), *await self._agent_metrics(region, frozenset(instance_ids))]
+        names = ("CPUUtilization", "NetworkIn", "NetworkOut")
+        measures = [
+            CloudWatchMetric(one, "AWS/EC2", name, (("InstanceId", one),)) for one in instance_ids for name in names
+        ]
+        measures += await self._agent_metrics(region, frozenset(instance_ids))
         points: dict[tuple[str, str], MetricPoints] = {}
         for at in range(0, len(measures), MAX_QUERIES):
             points.update(await self._read_points(region, measures[at : at + MAX_QUERIES], since, until))
@@ -89,11 +93,6 @@ class CloudWatch:
         with translate_errors("cloudwatch:GetMetricData"):
             by_id = _merge_pages(found)
             return {(one.instance_id, one.name): by_id[f"q{n}"] for n, one in enumerate(measures)}
-
-
-def _ec2_metrics(instance_ids: Iterable[str]) -> list[CloudWatchMetric]:
-    names = ("CPUUtilization", "NetworkIn", "NetworkOut")
-    return [CloudWatchMetric(one, "AWS/EC2", name, (("InstanceId", one),)) for one in instance_ids for name in names]
 
 
 def _parse_metric(said: "MetricOutputTypeDef") -> CloudWatchMetric:
@@ -139,17 +138,14 @@ def _merge_pages(pages: Iterable["GetMetricDataOutputTypeDef"]) -> dict[str, Met
     merged: dict[str, MetricPoints] = defaultdict(list)
     for page in pages:
         for result in page["MetricDataResults"]:
-            _raise_if_failed(result["StatusCode"])
+            if result["StatusCode"] == "Forbidden":
+                action = "cloudwatch:GetMetricData"
+                raise Unauthorized(f"the credentials may not do {action}", action=action)
+            if result["StatusCode"] == "InternalError":
+                raise Unreachable("cloudwatch:GetMetricData: a metric could not be read")
             moments = (moment.astimezone(UTC) for moment in result["Timestamps"])
             merged[result["Id"]].extend(zip(moments, result["Values"], strict=True))
     return merged
-
-
-def _raise_if_failed(status: str) -> None:
-    if status == "Forbidden":
-        raise Unauthorized("the credentials may not do cloudwatch:GetMetricData", action="cloudwatch:GetMetricData")
-    if status == "InternalError":
-        raise Unreachable("cloudwatch:GetMetricData: a metric could not be read")
 
 
 def _summarize(instance_id: str, points: Mapping[tuple[str, str], MetricPoints]) -> MachineMetrics:

@@ -89,7 +89,8 @@ _SECRET_MARKS: Final = re.compile(r"[@?]")
 """Marks that come with a password or a token in an address."""
 _FORBIDDEN_MARKS: Final = re.compile(r"[@?#\s]")
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "lcm"}
-_MAX_CACHED_URLS: Final = 16_384
+_parse_url: Final = lru_cache(maxsize=16_384)(httpx.URL)
+"""Parses an address. Cached, because the same few of each worker are requested again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +192,6 @@ class CmlConnection:
                     "CmlAnswerTooLarge", f"{response.url} answered with more than {self._limit_bytes} bytes"
                 )
         return b"".join(parts)
-
-
-@lru_cache(maxsize=_MAX_CACHED_URLS)
-def _parse_url(url: str) -> httpx.URL:
-    """Parse an address. Cached, because the same few of each worker are requested again and again."""
-    return httpx.URL(url)
 
 
 def _check_url(url: str, pin: str | None) -> str:

@@ -83,6 +83,10 @@ class NodeAnswer(_NodeSize, kw_only=True):
     def value(self, interfaces: Iterable[InterfaceFacts] = ()) -> NodeFacts:
         """Return it as controllers see it."""
         real = self.operational or _NodeSize()
+        boot, data = (
+            _first_known(real.boot_disk_size, self.boot_disk_size),
+            _first_known(real.data_volume, self.data_volume),
+        )
         return NodeFacts(
             node_id=self.id,
             label=self.label,
@@ -92,9 +96,7 @@ class NodeAnswer(_NodeSize, kw_only=True):
             cpus=_first_known(real.cpus, self.cpus),
             cpu_limit=_first_known(real.cpu_limit, self.cpu_limit),
             ram_mb=_first_known(real.ram, self.ram),
-            disk_gb=_sum_known(
-                _first_known(real.boot_disk_size, self.boot_disk_size), _first_known(real.data_volume, self.data_volume)
-            ),
+            disk_gb=None if boot is None and data is None else float((boot or 0) + (data or 0)),
             interfaces=tuple(interfaces),
         )
 
@@ -132,11 +134,6 @@ class _Addresses(Struct):
 
 class _NodeAddresses(Struct):
     interfaces: dict[str, _Addresses]
-
-
-def addresses_by_interface(answer: dict[str, _NodeAddresses]) -> dict[str, list[str]]:
-    """Return the IPv4 addresses seen on each interface, by the interface's id."""
-    return {seen.id: seen.ip4 for node in answer.values() for seen in node.interfaces.values()}
 
 
 class _NodeStats(Struct):
@@ -182,11 +179,6 @@ def _node_use(node: _NodeStats) -> NodeUse:
 
 def _first_known(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
-
-
-def _sum_known(*values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(sum(known)) if known else None
 
 
 IDS: Final = Decoder(list[_Id])

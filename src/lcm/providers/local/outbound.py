@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 import httpcore
 
@@ -156,9 +156,6 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
             except _NETWORK_ERRORS as error:
                 failure = error
         raise failure
-
-    async def connect_unix_socket(self, path: str, *_: object, **__: object) -> NoReturn:
-        raise AssertionError(f"nothing here connects to {path}")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
